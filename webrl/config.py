@@ -1,0 +1,291 @@
+"""One validated model per stage; YAML files in `configs/` hold only what differs from these defaults.
+
+Unknown keys are errors that name the nearest known key; `key.subkey=value` overrides come from the
+command line. Defaults are the paper's where the paper has one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from webrl.errors import UsageError
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """Base of every config section: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class TasksConfig(Section):
+    """Which tasks a phase starts from and is evaluated on."""
+
+    suite: Literal["miniwob", "webarena", "webarena_lite"] = Field("miniwob", description="world of the tasks")
+    train_sites: tuple[str, ...] = Field((), description="task types to train on; empty: the suite's training set")
+    heldout_sites: tuple[str, ...] = Field((), description="task types never trained on; empty: the suite's set")
+    num_seed_tasks: int = Field(240, ge=1, description="tasks of phase 0 (the page's own instructions)")
+    num_eval_tasks: int = Field(240, ge=0, description="held-out seeds of the training task types")
+    num_heldout_tasks: int = Field(60, ge=0, description="episodes on held-out task types")
+
+
+class ModelsConfig(Section):
+    """Starting checkpoints: Hugging Face folders or hub names."""
+
+    actor: str = Field("data/tiny/actor", description="SFT actor, π_0")
+    critic: str | None = Field(None, description="starting critic; none: the actor plus a random value head (paper)")
+    orm: str = Field("data/tiny/orm", description="outcome reward model")
+    generator: str = Field("data/tiny/generator", description="task generator")
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = Field("auto", description="inference precision")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:N")
+    prompt_format: Literal["chat", "webrl"] = Field(
+        "chat", description="chat: the tokenizer's chat template; webrl: the released checkpoints' format"
+    )
+    max_prompt_tokens: int = Field(15872, ge=16, description="page text is cut so that the prompt fits (16384 - 512)")
+
+
+class EngineConfig(Section):
+    """How a language model is served."""
+
+    kind: Literal["transformers", "vllm", "openai"] = Field("transformers", description="inference engine")
+    urls: tuple[str, ...] = Field((), description="OpenAI-compatible base URLs (kind: openai)")
+    model_name: str | None = Field(None, description="model name to ask the servers for; none: ask the server")
+    api_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the key")
+    timeout_s: float = Field(120.0, gt=0, description="one request's deadline")
+    max_retries: int = Field(4, ge=0, description="retries after timeouts, 429, 5xx, dropped connections")
+    max_batch: int = Field(16, ge=1, description="requests in one forward batch (transformers)")
+    gpu_memory_utilization: Fraction = Field(0.85, description="vLLM's share of each GPU")
+    tensor_parallel: int = Field(1, ge=1, description="GPUs per vLLM replica")
+    extra_args: tuple[str, ...] = Field((), description="further vLLM server arguments")
+
+
+class GenerateConfig(Section):
+    """New instructions from failures (paper §3.1)."""
+
+    num_tasks: int = Field(500, ge=0, description="instructions to generate a phase")
+    num_seeds: int = Field(10, ge=1, description="failed instructions in one prompt")
+    temperature: float = Field(1.0, gt=0, description="sampling temperature")
+    max_new_tokens: int = Field(512, ge=1, description="reply length")
+    strategies: dict[Literal["in_breadth", "hindsight", "decomposition"], float] = Field(
+        {"in_breadth": 1.0}, description="strategy: weight"
+    )
+    concurrency: int = Field(8, ge=1, description="requests in flight")
+    engine: EngineConfig = EngineConfig()
+
+
+class FilterConfig(Section):
+    """Which generated instructions are kept (paper §3.1)."""
+
+    duplicate_threshold: Fraction = Field(0.9, description="cosine similarity from which two count as the same")
+    value_low: Fraction = Field(0.05, description="critic value band, lower edge (kept)")
+    value_high: Fraction = Field(0.75, description="critic value band, upper edge (kept)")
+    critic_band: bool = Field(True, description="apply the critic's band")
+    feasibility: bool = Field(True, description="ask the language model whether the instruction is feasible")
+    rules: str | None = Field(None, description="YAML with per-site feasibility rules; none: the shipped ones")
+    max_per_site: int | None = Field(None, ge=1, description="balance: at most this many kept a site")
+
+
+class RolloutConfig(Section):
+    """Episodes in the browser (paper: 30 steps, temperature 1)."""
+
+    env: Literal["browser", "openenv"] = Field("browser", description="own browsers, or OpenEnv servers")
+    urls: tuple[str, ...] = Field((), description="OpenEnv server URLs (env: openenv)")
+    backend: Literal["local", "ray"] = Field("local", description="workers as processes or as Ray actors")
+    num_workers: int = Field(1, ge=1, description="browser worker processes")
+    envs_per_worker: int = Field(8, ge=1, description="environments (pages) a worker")
+    observation: Literal["axtree", "dom", "html"] = Field("axtree", description="text form of the page")
+    dialect: Literal["browsergym", "webrl"] = Field("browsergym", description="action language")
+    screenshots: bool = Field(False, description="save a PNG of every step")
+    max_steps: int = Field(30, ge=1, description="step limit")
+    temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
+    top_p: float = Field(1.0, gt=0, le=1, description="refused below 1 in training unless allow_biased_sampling")
+    top_k: int = Field(0, ge=0, description="refused above 0 in training unless allow_biased_sampling")
+    allow_biased_sampling: bool = Field(False, description="accept top_p/top_k although log-probs are biased")
+    max_new_tokens: int = Field(512, ge=1, description="action length")
+    max_repeats: int = Field(5, ge=2, description="stop after this many equal actions in a row")
+    max_parse_failures: int = Field(5, ge=1, description="stop after this many unreadable actions in a row")
+    step_timeout_s: float = Field(30.0, gt=0, description="deadline of one browser step")
+    episode_timeout_s: float = Field(600.0, gt=0, description="deadline of one episode")
+    max_retries: int = Field(2, ge=0, description="new attempts after a crash of page, browser or worker")
+    settle_cap_s: float = Field(3.0, gt=0, description="longest wait for a page to become quiet")
+    recycle_after: int = Field(500, ge=1, description="episodes after which a worker is replaced")
+    cut_off: Fraction = Field(1.0, description="go on when this share of episodes is in; 1 waits for all")
+    allowed_hosts: tuple[str, ...] = Field((), description="hosts pages may reach beside the task's own")
+    engine: EngineConfig = EngineConfig()
+
+
+class LabelConfig(Section):
+    """Outcome judgement (paper §3.2)."""
+
+    threshold: Fraction = Field(0.5, description="reward 1 if P(YES) exceeds this")
+    temperature: float = Field(1.0, gt=0, description="calibration temperature of the judge's logits")
+    max_prompt_tokens: int = Field(15872, ge=16, description="the final page is cut so that the prompt fits")
+    batch_size: int = Field(8, ge=1, description="trajectories judged at once")
+    judge: Literal["orm", "llm"] = Field("orm", description="orm: first-token P(YES); llm: an API judge's answer")
+    ensemble: tuple[str, ...] = Field((), description="further ORMs whose P(YES) are averaged in")
+    engine: EngineConfig = EngineConfig()
+
+
+class ReplayConfig(Section):
+    """Perplexity-filtered experience replay (paper §3.4)."""
+
+    strategy: Literal["perplexity", "recency", "all", "none"] = Field("perplexity", description="what to replay")
+    perplexity_low: float = Field(1 / 0.95, description="kept if perplexity is at least this")
+    perplexity_high: float = Field(2.0, description="kept if perplexity is below this")
+    max_ratio: float = Field(2.0, ge=0, description="replayed steps per current step, at most")
+    per_instruction: Literal["first", "sampled"] = Field("first", description="which success stands for an instruction")
+
+
+class OptimConfig(Section):
+    """What critic, actor and ORM training share (paper: lr 1e-6 constant, batch 128, 1 epoch)."""
+
+    lr: float = Field(1e-6, gt=0, description="learning rate")
+    schedule: Literal["constant", "cosine", "linear"] = Field("constant", description="learning-rate schedule")
+    warmup_ratio: Fraction = Field(0.0, description="share of the steps that warm up")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW betas")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping")
+    batch_size: int = Field(128, ge=1, description="samples per optimizer step, all ranks together")
+    epochs: float = Field(1.0, gt=0, description="passes over the data")
+    max_tokens: int = Field(16384, ge=16, description="token budget of one packed micro-batch")
+    precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 is autocast over fp32 master weights")
+    checkpointing: Literal["none", "full", "selective"] = Field("none", description="activation checkpointing")
+    lora_rank: int = Field(0, ge=0, description="0 trains all weights")
+    lora_alpha: float = Field(16.0, gt=0, description="LoRA scale")
+    save_every: int = Field(0, ge=0, description="optimizer steps between checkpoints; 0: only at the end")
+    keep_checkpoints: int = Field(1, ge=1, description="full training states kept")
+    log_every: int = Field(1, ge=1, description="optimizer steps between metric lines")
+
+
+class CriticConfig(OptimConfig):
+    """Value model (paper: binary cross-entropy against the outcome)."""
+
+    heads: Literal["single", "double"] = Field("single", description="double: the released code's two heads")
+    train_next_state: bool = Field(False, description="also train on s' (released code)")
+
+
+class ActorConfig(OptimConfig):
+    """Policy update."""
+
+    objective: Literal["webrl", "webrl_released", "sft", "filtered_bc", "awr", "digirl", "grpo"] = Field(
+        "webrl", description="loss, one file each in webrl/training/objectives/"
+    )
+    beta: float = Field(1.0, gt=0, description="weight of the KL constraint")
+    gae_lambda: Fraction = Field(0.5, description="λ of the advantage mix")
+    percentile: float = Field(70.0, ge=0, lt=100, description="filtered_bc: kept above this percentile")
+    clip_low: float = Field(0.2, ge=0, description="grpo: lower clip of the ratio")
+    clip_high: float = Field(0.2, ge=0, description="grpo: upper clip of the ratio")
+
+
+class EvaluateConfig(Section):
+    """Held-out evaluation with the environment's own reward."""
+
+    temperature: float = Field(0.0, ge=0, description="0 is greedy (published)")
+    confidence: Fraction = Field(0.95, description="level of the Wilson intervals")
+
+
+class RunConfig(Section):
+    """A whole run: `webrl run CONFIG`."""
+
+    name: str = Field("run", pattern=r"^[\w.-]+$", description="name of the run folder")
+    runs_dir: Path = Field(Path("runs"), description="where run folders are kept")
+    seed: int = Field(0, ge=0, description="seed of everything random")
+    num_phases: int = Field(8, ge=0, description="phases after phase 0")
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(("tensorboard",), description="metrics")
+    tasks: TasksConfig = TasksConfig()
+    models: ModelsConfig = ModelsConfig()
+    generate: GenerateConfig = GenerateConfig()
+    filter: FilterConfig = FilterConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    label: LabelConfig = LabelConfig()
+    replay: ReplayConfig = ReplayConfig()
+    critic: CriticConfig = CriticConfig()
+    actor: ActorConfig = ActorConfig()
+    orm: OptimConfig = OptimConfig(lr=5e-6, schedule="cosine", epochs=4.0)
+    evaluate: EvaluateConfig = EvaluateConfig()
+
+    @field_validator("filter")
+    @classmethod
+    def _band_is_ordered(cls, value: FilterConfig) -> FilterConfig:
+        if value.value_low > value.value_high:
+            raise ValueError(f"value_low {value.value_low} exceeds value_high {value.value_high}")
+        return value
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of this run."""
+        return self.runs_dir / self.name
+
+
+def load_config(path: Path | None, overrides: list[str] | None = None) -> RunConfig:
+    """Read a YAML file, apply `key.subkey=value` overrides, validate.
+
+    Raises:
+        UsageError: missing or malformed file, unknown key (nearest known key is named), bad value.
+    """
+    data = _read_yaml(path) if path else {}
+    for override in overrides or []:
+        _apply_override(data, override)
+    source = str(path) if path else "the command line"
+    return validate_config(data, source)
+
+
+def validate_config(data: dict[str, Any], source: str) -> RunConfig:
+    """Validate plain data (`source` is quoted in errors)."""
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise UsageError("\n".join(_explain(e, source) for e in error.errors())) from None
+
+
+def describe_options(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[tuple[str, str, str]]:
+    """(dotted key, default, description) of every option, for `--help`."""
+    rows: list[tuple[str, str, str]] = []
+    for name, info in model.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            rows += describe_options(info.annotation, f"{prefix}{name}.")
+        else:
+            rows.append((prefix + name, str(info.default), info.description or ""))
+    return rows
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read config {str(path)!r}: {error.strerror}") from None
+    try:
+        data = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"{path}: expected a mapping at the top, found {type(data).__name__}")
+    return data
+
+
+def _apply_override(data: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise UsageError(f"override {override!r} is not of the form key.subkey=value")
+    *parents, leaf = key.split(".")
+    for parent in parents:
+        data = data.setdefault(parent, {})
+        if not isinstance(data, dict):
+            raise UsageError(f"override {override!r}: {parent!r} is not a section")
+    data[leaf] = yaml.safe_load(text)
+
+
+def _explain(error: Any, source: str) -> str:
+    key = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        known = [name for name, _, _ in describe_options()] + list(RunConfig.model_fields)
+        nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        return f"{source}: unknown key {key!r}{hint}"
+    return f"{source}: {key} = {error['input']!r}: {error['msg']}"

@@ -1,0 +1,49 @@
+"""The one exception tree: each boundary of the system has its own typed error.
+
+A bad rollout is data, not a crash: `EnvironmentError_` and `PolicyError` are caught by the episode
+loop and become a `Status`. Everything else ends the stage with one clear message.
+"""
+
+
+class WebRLError(Exception):
+    """Base of all errors that a user can cause or fix; the CLI prints its text and exits with 1."""
+
+    exit_code = 1
+
+
+class UsageError(WebRLError):
+    """Wrong option, unknown key, value out of range: the command line or config is at fault (exit 2)."""
+
+    exit_code = 2
+
+
+class DataError(WebRLError):
+    """A file that cannot be used: missing, malformed (path and line are quoted), empty, or of the wrong kind."""
+
+
+class ModelError(WebRLError):
+    """A model folder or endpoint that cannot be used (no tokenizer, wrong fingerprint, absent weights)."""
+
+
+class BrowserError(WebRLError):
+    """The browser, a page or the remote environment failed; an episode records it as `Status.ENV_ERROR`."""
+
+
+class BrowserMissing(WebRLError):
+    """No usable Chromium on this machine; the text says how to get one."""
+
+
+class PolicyError(WebRLError):
+    """The policy engine failed to answer; an episode records it as `Status.POLICY_ERROR`."""
+
+
+class JudgeError(WebRLError):
+    """The outcome judge failed to answer; the trajectory stays unlabelled, it is never counted as failed."""
+
+
+class TrainingError(WebRLError):
+    """Training cannot go on: non-finite loss, mismatched tokenizer or checkpoint, wrong world size."""
+
+
+class StageError(WebRLError):
+    """A stage cannot start: its input stage has not finished, or the run folder belongs to another config."""

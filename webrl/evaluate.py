@@ -1,0 +1,82 @@
+"""Held-out evaluation: success counts and Wilson intervals from the environment's own reward.
+
+Training never sees these numbers; the outcome model never touches them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+from webrl.types import Record, Trajectory
+
+
+@dataclass(frozen=True)
+class Rate(Record):
+    """A success rate with its count, denominator and interval.
+
+    Example: `Rate(successes=96, episodes=240, rate=0.4, ci95=(0.34, 0.463))`
+    """
+
+    successes: int
+    """Episodes with environment reward > 0."""
+    episodes: int
+    """Episodes attempted; crashed ones count as failures."""
+    rate: float
+    """successes / episodes (0 if there are none)."""
+    ci95: tuple[float, ...]
+    """Wilson interval (lower, upper) at the configured level."""
+    errors: int = 0
+    """Episodes among them that ended in an error, not by the agent."""
+
+
+def wilson_interval(successes: int, episodes: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson score interval of a binomial proportion (Wilson 1927); (0, 1) without episodes."""
+    if not 0 <= successes <= episodes:
+        raise ValueError(f"{successes} successes of {episodes} episodes")
+    if episodes == 0:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    p = successes / episodes
+    centre = p + z * z / (2 * episodes)
+    margin = z * math.sqrt(p * (1 - p) / episodes + z * z / (4 * episodes**2))
+    scale = 1 + z * z / episodes
+    return max(0.0, (centre - margin) / scale), min(1.0, (centre + margin) / scale)
+
+
+def success_rate(trajectories: Iterable[Trajectory], confidence: float = 0.95) -> Rate:
+    """Rate over episodes; an episode that never finished counts as failed and is counted in `errors` too."""
+    episodes = successes = errors = 0
+    for trajectory in trajectories:
+        episodes += 1
+        errors += not trajectory.status.finished
+        successes += is_success(trajectory)
+    low, high = wilson_interval(successes, episodes, confidence)
+    return Rate(successes, episodes, round(successes / max(episodes, 1), 4), (round(low, 4), round(high, 4)), errors)
+
+
+def is_success(trajectory: Trajectory) -> bool:
+    """The environment's verdict; an episode without a reward is not a success."""
+    return trajectory.status.finished and (trajectory.env_reward or 0) > 0
+
+
+def summarize_evaluation(trajectories: Sequence[Trajectory], confidence: float = 0.95) -> dict[str, Any]:
+    """`summary.json`'s `eval` object: total, per task type, and held-out task types apart."""
+    seen = [t for t in trajectories if t.task.split != "eval_heldout"]
+    heldout = [t for t in trajectories if t.task.split == "eval_heldout"]
+    summary = success_rate(seen, confidence).to_json() | {"by_task": _by_site(seen, confidence)}
+    if heldout:
+        total = success_rate(heldout, confidence).to_json()
+        summary["heldout_types"] = total | {"by_task": _by_site(heldout, confidence)}
+    return summary
+
+
+def _by_site(trajectories: Sequence[Trajectory], confidence: float) -> dict[str, Any]:
+    groups: dict[str, list[Trajectory]] = defaultdict(list)
+    for trajectory in trajectories:
+        groups[trajectory.task.site].append(trajectory)
+    return {site: success_rate(group, confidence).to_json() for site, group in sorted(groups.items())}

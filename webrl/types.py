@@ -1,0 +1,307 @@
+"""Records that stages hand to each other; standard library only.
+
+Stages meet only here and in the files of the run folder (`webrl/store.py`, `data/README.md`).
+Every record is a frozen dataclass that goes to JSON with `to_json` and comes back with `from_json`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from typing import Any, Self
+
+
+class Status(StrEnum):
+    """How an episode ended. Only `finished` statuses are labelled and trained on."""
+
+    PAGE_ENDED = "page_ended"
+    """The page ended its own episode (MiniWoB's done flag, a BrowserGym task's `done`)."""
+    AGENT_DONE = "agent_done"
+    """The agent said it is done: `send_msg_to_user(...)`, `report_infeasible(...)` or `exit(...)`."""
+    STEP_LIMIT = "step_limit"
+    """The step limit was reached; the last step counts as the trajectory's last (paper)."""
+    REPEATED_ACTION = "repeated_action"
+    """The same action several times in a row (5 in the paper)."""
+    PARSE_FAILURES = "parse_failures"
+    """Several unreadable actions in a row (5 in the paper)."""
+    ENV_ERROR = "env_error"
+    """Page, browser, worker or remote environment failed, after all retries."""
+    POLICY_ERROR = "policy_error"
+    """The policy engine failed, after all retries."""
+    TIMEOUT = "timeout"
+    """The episode's deadline passed."""
+    CUT_OFF = "cut_off"
+    """Left behind by the long-tail cut-off; may be collected later."""
+
+    @property
+    def finished(self) -> bool:
+        """True if the trajectory is a whole attempt that can be judged."""
+        return self in _FINISHED
+
+
+_FINISHED = frozenset(
+    {Status.PAGE_ENDED, Status.AGENT_DONE, Status.STEP_LIMIT, Status.REPEATED_ACTION, Status.PARSE_FAILURES}
+)
+
+
+class Record:
+    """JSON for frozen dataclasses: `to_json` gives plain containers, `from_json` checks names and types."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dict, fields in declaration order."""
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """Build from a parsed JSON object.
+
+        Raises:
+            ValueError: not an object, an unknown or missing field, or a value of the wrong type (both quoted).
+        """
+        if not isinstance(data, dict):
+            raise ValueError(f"expected a {cls.__name__} object, found {type(data).__name__}")
+        fields = _field_types(cls)
+        unknown = set(data) - set(fields)
+        if unknown:
+            raise ValueError(f"unknown field {sorted(unknown)[0]!r} in {cls.__name__}; known: {', '.join(fields)}")
+        values = {name: _parse(hint, data[name], name) for name, hint in fields.items() if name in data}
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ValueError(f"{cls.__name__}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Lineage(Record):
+    """Where a generated task comes from.
+
+    Example: `Lineage(strategy="in_breadth", parent_ids=("p00-click-button-3",), model="data/tiny/generator",
+    prompt_hash="9f0c…", phase=1)`
+    """
+
+    strategy: str
+    """`in_breadth` (paper), `hindsight`, `decomposition`, or `seed` for a page's own instruction."""
+    parent_ids: tuple[str, ...] = ()
+    """Task ids of the failures that seeded the prompt."""
+    model: str = ""
+    """Name or path of the generator."""
+    prompt_hash: str = ""
+    """SHA-256 (first 16 hex digits) of the prompt."""
+    phase: int = 0
+    """Phase in which it was generated."""
+
+
+@dataclass(frozen=True)
+class Task(Record):
+    """One thing to do: a site, its initial state, and an instruction.
+
+    Example: `Task(task_id="miniwob.click-button.17", site="miniwob.click-button", seed=17)`
+    """
+
+    task_id: str
+    """Unique within a run."""
+    site: str
+    """BrowserGym task name without `browsergym/` (`miniwob.click-button`), or a WebArena site."""
+    seed: int = 0
+    """Seed of the site's initial state."""
+    instruction: str | None = None
+    """Replaces the site's own instruction; None keeps it."""
+    start_url: str | None = None
+    """Start page, for sites that are addressed by URL."""
+    split: str = "train"
+    """`train`, `eval` (held-out seeds) or `eval_heldout` (held-out task types)."""
+    lineage: Lineage = Lineage(strategy="seed")
+    """How the task came to be."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Suite-specific data (a WebArena config), opaque to the stages."""
+
+
+@dataclass(frozen=True)
+class Step(Record):
+    """One turn: what the agent saw, what it answered, what came of it. Token ids are exactly as sampled."""
+
+    index: int
+    """0-based position in the trajectory."""
+    observation: str
+    """Text of the page as the agent saw it (after the token budget)."""
+    response: str
+    """Raw model output, decoded, without the end token."""
+    action: str
+    """The parsed action in canonical form, or "" after a parse failure."""
+    error: str = ""
+    """What the agent is told about this action (parse failure, element not found, blocked host), or ""."""
+    prompt_ids: tuple[int, ...] = ()
+    """[P] token ids the policy was given."""
+    action_ids: tuple[int, ...] = ()
+    """[A] token ids the policy produced, end token included if it was sampled."""
+    logprobs: tuple[float, ...] = ()
+    """[A] log-probability of each action token under the sampling policy (temperature 1 scale)."""
+    url: str = ""
+    """Page address when the observation was taken."""
+    screenshot: str = ""
+    """Path of a PNG relative to the run folder, or ""."""
+    blocked: int = 0
+    """Requests to hosts outside the allow-list during this step."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall time by part: `policy`, `browser`, `wait`."""
+
+
+@dataclass(frozen=True)
+class Trajectory(Record):
+    """One episode of one task.
+
+    Example: `Trajectory(trajectory_id="p01-miniwob.click-button.17", task=task, instruction="Click on …",
+    phase=1, steps=(…), final_observation="RootWebArea …", status=Status.PAGE_ENDED)`
+    """
+
+    trajectory_id: str
+    """Unique within a run: `p<phase>-<task_id>[-r<repeat>]`, `eval…` for evaluation episodes."""
+    task: Task
+    """What was attempted."""
+    instruction: str
+    """The instruction the agent was given (the task's, or the site's own)."""
+    phase: int
+    """Phase in which it was collected."""
+    steps: tuple[Step, ...]
+    """At least one step if `status.finished`."""
+    final_observation: str
+    """The page after the last action; what the outcome model judges."""
+    status: Status
+    """How it ended."""
+    message: str = ""
+    """The agent's final message, or the error text of an unfinished episode."""
+    env_reward: float | None = None
+    """The environment's own reward in [0, 1]: evaluation and ORM reports only, never training.
+    None where the environment has none (a generated instruction)."""
+    seconds: float = 0.0
+    """Wall time of the episode."""
+    attempts: int = 1
+    """How often it was started (retries after crashes included)."""
+    policy: str = ""
+    """Fingerprint of the policy weights that produced it."""
+
+
+@dataclass(frozen=True)
+class Label(Record):
+    """The outcome model's judgement of one trajectory.
+
+    Example: `Label(trajectory_id="p01-…", p_yes=0.93, reward=1, judge="data/tiny/orm")`
+    """
+
+    trajectory_id: str
+    """Which trajectory."""
+    p_yes: float | None
+    """P(YES) / (P(YES) + P(NO)) at the first answer token, after calibration; None if there was no answer."""
+    reward: int | None
+    """1 if judged successful, 0 if not, None if unjudged (never counted as failed)."""
+    judge: str = ""
+    """Name or path of the judge."""
+    error: str = ""
+    """Why there is no judgement, or ""."""
+
+
+@dataclass(frozen=True)
+class StepRecord(Record):
+    """One training sample: a step with its outcome. `train.jsonl` holds these, one a line.
+
+    Model-derived fields are None until the scoring pass has filled them.
+    """
+
+    step_id: str
+    """`<trajectory_id>:<index>`."""
+    trajectory_id: str
+    """The trajectory it belongs to."""
+    instruction: str
+    """The task's instruction (replay keeps one trajectory per instruction)."""
+    site: str
+    """The task's site."""
+    phase: int
+    """Phase in which it was collected."""
+    index: int
+    """0-based position in the trajectory."""
+    num_steps: int
+    """Length of the trajectory."""
+    prompt_ids: tuple[int, ...]
+    """[P] token ids, exactly as given to the policy."""
+    action_ids: tuple[int, ...]
+    """[A] token ids, exactly as sampled, end token included if sampled."""
+    outcome: int | None
+    """r(s_T): 1 or 0 for the whole trajectory, from the ORM; None if no reward was added."""
+    logprobs: tuple[float, ...] | None = None
+    """[A] log-probabilities under the sampling policy, as sampled; None for imported text."""
+    ref_logprobs: tuple[float, ...] | None = None
+    """[A] log-probabilities under the reference policy π_{k-1} (score-once pass)."""
+    value: float | None = None
+    """V(s_t) under the current critic."""
+    next_value: float | None = None
+    """V(s_{t+1}); 0 after the last step."""
+    source: str = "current"
+    """`current`, `replay` or `demonstration`."""
+    tokenizer: str = ""
+    """Fingerprint of the tokenizer that made the ids."""
+    group: str = ""
+    """Task id, for objectives that compare attempts at the same task (GRPO)."""
+
+    @property
+    def is_last(self) -> bool:
+        """True for the trajectory's last step (a truncated episode's last step counts)."""
+        return self.index == self.num_steps - 1
+
+
+@cache
+def _field_types(cls: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_json()
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _parse(hint: Any, value: Any, name: str) -> Any:
+    """Check `value` against a field's type hint; tuples are read from lists, ints widen to floats."""
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        options = typing.get_args(hint)
+        if value is None and type(None) in options:
+            return None
+        return _parse(next(o for o in options if o is not type(None)), value, name)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"field {name!r} must be a list, found {value!r:.80}")
+        item = typing.get_args(hint)[0]
+        if item in (int, float):
+            return _parse_numbers(item, value, name)
+        return tuple(_parse(item, v, name) for v in value)
+    if origin is dict or hint is dict:
+        if not isinstance(value, dict):
+            raise ValueError(f"field {name!r} must be an object, found {value!r:.80}")
+        return value
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return hint.from_json(value)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        try:
+            return hint(value)
+        except ValueError:
+            raise ValueError(f"field {name!r} is {value!r}; expected one of {', '.join(hint)}") from None
+    if hint is float and type(value) is int:
+        return float(value)
+    if hint is Any or (isinstance(value, hint) and type(value) is not bool):
+        return value
+    raise ValueError(f"field {name!r} must be {hint.__name__}, found {value!r:.80}")
+
+
+def _parse_numbers(item: type, values: Any, name: str) -> tuple[Any, ...]:
+    allowed = {int} if item is int else {int, float}
+    if not set(map(type, values)) <= allowed:
+        bad = next(v for v in values if type(v) not in allowed)
+        raise ValueError(f"field {name!r} must hold {item.__name__}s, found {bad!r:.80}")
+    return tuple(values)

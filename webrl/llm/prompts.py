@@ -1,0 +1,170 @@
+"""The prompts of policy and judge: what never changes first, the page last.
+
+Formats: `chat` is ours, through the tokenizer's chat template; `webrl` is that of the released WebRL checkpoints
+(Llama headers whatever the model, one newline after the last header, two after each past response).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from webrl.llm.budget import Prompt, cut_lines, cut_tail, fit_prompt
+from webrl.llm.interface import Message
+from webrl.llm.tokens import encode_chat, encode_text
+from webrl.types import Step
+
+PromptFormat = Literal["chat", "webrl"]
+Dialect = Literal["browsergym", "webrl"]
+
+_USER = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n"
+_ASSISTANT = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n"
+_PAST_PAGE = "** Simplified html **"
+_MAX_NOTE_CHARS = 200
+"""Unreadable answers and error texts in the history are clipped to this length."""
+
+_ROLE = (
+    "You operate a web browser for a user. You are given the user's goal, your past actions and the current page; "
+    "elements that can be used carry an id in square brackets. Answer with exactly one action and nothing else."
+)
+_ACTIONS: dict[Dialect, str] = {
+    "browsergym": """Actions (bid is the element's id):
+click('bid') | dblclick('bid') | hover('bid') | focus('bid') | clear('bid')
+fill('bid', 'text') types the text into a field
+press('bid', 'Enter') presses a key or combination
+select_option('bid', 'label') chooses from a drop-down list
+drag_and_drop('from bid', 'to bid')
+scroll(0, 300) scrolls by pixels: x, y
+goto('url') | go_back() | go_forward() | new_tab() | tab_focus(0) | tab_close()
+noop() waits
+send_msg_to_user('text') gives the answer to the user and ends the task
+report_infeasible('reason') says that the task cannot be done and ends it""",
+    "webrl": """Actions (element is the element's id):
+do(action="Click", element="id") | do(action="Right Click", element="id") | do(action="Hover", element="id")
+do(action="Type", argument="text", element="id") types the text into a field
+do(action="Search", argument="text", element="id") types the text and presses Enter
+do(action="Select Dropdown Option", argument="option", element="id")
+do(action="Scroll Up") | do(action="Scroll Down") | do(action="Press Enter") | do(action="Wait")
+do(action="Switch Tab", argument="index")
+go_backward() | go_forward()
+exit(message="text") gives the answer to the user and ends the task""",
+}
+_JUDGE_ROLE = (
+    "You judge whether a web navigation agent has done what its user wanted. You are given the user's intent, the "
+    "agent's action history and the final state of the page. Decide whether the task was carried out successfully. "
+    "Answer with YES or NO."
+)
+
+
+def build_policy_prompt(
+    tokenizer: Any,
+    instruction: str,
+    history: Sequence[Step],
+    observation: str,
+    *,
+    max_tokens: int,
+    prompt_format: PromptFormat = "chat",
+    dialect: Dialect = "browsergym",
+) -> Prompt:
+    """The policy's prompt, at most `max_tokens` long.
+
+    Raises:
+        PolicyError: the instruction alone does not fit.
+        ModelError: `chat` without a chat template.
+    """
+
+    def encode_released(start: int, page: str) -> list[int]:
+        return encode_text(tokenizer, released_parts(instruction, history, page, start))
+
+    def encode_ours(start: int, page: str) -> list[int]:
+        return encode_chat(tokenizer, policy_messages(instruction, history[start:], page, dialect))
+
+    encode, cut = (encode_released, cut_tail) if prompt_format == "webrl" else (encode_ours, cut_lines)
+    return fit_prompt(tokenizer, encode, observation, len(history), max_tokens, cut)
+
+
+def policy_messages(
+    instruction: str, history: Sequence[Step], observation: str, dialect: Dialect = "browsergym"
+) -> list[Message]:
+    """Messages of the `chat` format; the assistant answers with the action alone."""
+    past = "\n".join(_history_line(step) for step in history) or "none"
+    return [
+        Message("system", f"{_ROLE}\n\n{_ACTIONS[dialect]}"),
+        Message("user", f"Goal: {instruction}\nHistory:\n{past}\nPage:\n{observation}"),
+    ]
+
+
+def released_parts(
+    instruction: str, history: Sequence[Step], observation: str, start: int = 0
+) -> list[tuple[str, bool]]:
+    """(text, is_template) parts of the `webrl` format (REFERENCE: THUDM/WebRL, policy prompt); joined they are it.
+
+    Args:
+        start: oldest round shown; round numbers stay those of the episode.
+    """
+    parts = [("Task Instruction: ", True), (instruction, False), ("\n\n", True)]
+    for index, step in enumerate(history[start:], start):
+        page = (instruction, False) if index == 0 else (_PAST_PAGE, True)
+        parts += [(f"Round {index}\n\n{_USER}", True), page, (f"\n\n{_ASSISTANT}", True)]
+        parts += [(step.response, False), ("\n\n", True)]
+    parts += [(f"Round {len(history)}\n\n{_USER}", True), (observation, False), (f"\n\n{_ASSISTANT}", True)]
+    return parts
+
+
+def build_judge_prompt(
+    tokenizer: Any,
+    intent: str,
+    responses: Sequence[str],
+    final_page: str,
+    *,
+    max_tokens: int,
+    prompt_format: PromptFormat = "chat",
+) -> Prompt:
+    """The outcome model's prompt: intent, action history, final page; its answer is YES or NO.
+
+    `chat` goes through the tokenizer's template; `webrl` writes the released ORM's Llama-3 headers itself (Llama
+    3.1's own template would add dates that the released ORM was not trained on).
+
+    Raises:
+        PolicyError: the intent alone does not fit.
+        ModelError: `chat` without a chat template.
+    """
+
+    def encode_released(start: int, page: str) -> list[int]:
+        return encode_text(tokenizer, _released_judge_parts(judge_text(intent, responses[start:], page)))
+
+    def encode_ours(start: int, page: str) -> list[int]:
+        return encode_chat(tokenizer, judge_messages(intent, responses[start:], page))
+
+    encode = encode_released if prompt_format == "webrl" else encode_ours
+    return fit_prompt(tokenizer, encode, final_page.strip(), len(responses), max_tokens, cut_tail)
+
+
+def judge_messages(intent: str, responses: Sequence[str], final_page: str) -> list[Message]:
+    """Messages of the judge's prompt."""
+    return [Message("system", _JUDGE_ROLE), Message("user", judge_text(intent, responses, final_page))]
+
+
+def judge_text(intent: str, responses: Sequence[str], final_page: str) -> str:
+    """The user message of the released ORM: one line per step, newlines inside a response joined with `; `."""
+    lines = "".join("; ".join(response.split("\n")).strip() + "\n" for response in responses)
+    return f"The User Intent:\n{intent.strip()}\n\nAction History:\n{lines}\nThe Current Screenshot:\n{final_page}"
+
+
+def _released_judge_parts(text: str) -> list[tuple[str, bool]]:
+    system = f"<|start_header_id|>system<|end_header_id|>\n\n{_JUDGE_ROLE}<|eot_id|>"
+    return [
+        (f"{system}<|start_header_id|>user<|end_header_id|>\n\n", True),
+        (text, False),
+        ("<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n", True),
+    ]
+
+
+def _history_line(step: Step) -> str:
+    shown = step.action or _one_line(step.response)
+    return f"{shown} # error: {_one_line(step.error)}" if step.error else shown
+
+
+def _one_line(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _MAX_NOTE_CHARS else flat[: _MAX_NOTE_CHARS - 1] + "…"

@@ -1,0 +1,42 @@
+# `make demo` and `make test` do all set-up themselves; repeats start at once. `make help` lists the targets.
+VENV ?= .venv
+RUN  := $(VENV)/bin
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all setup lint types doctor clean
+export VENV
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r t d; do printf '  make %-10s %s\n' "$$t" "$$d"; done
+
+demo: setup ## the whole loop in a real browser: three phases, held-out success at the end
+	@$(RUN)/webrl run configs/demo.yaml $(ARGS)
+
+test: setup ## the tests, without the slow ones
+	@$(RUN)/python -m pytest -q -m "not slow" $(ARGS)
+
+test-all: setup ## all tests that this machine can run
+	@$(RUN)/python -m pytest -q $(ARGS)
+
+setup: $(VENV)/.python-done $(VENV)/.browser-done ## virtual environment, dependencies, browser
+
+lint: $(VENV)/.python-done ## ruff: style and format
+	@$(RUN)/ruff check . && $(RUN)/ruff format --check .
+
+types: $(VENV)/.python-done ## mypy, strict
+	@$(RUN)/mypy
+
+doctor: setup ## what this machine has, and the fix for what it lacks
+	@$(RUN)/webrl doctor
+
+clean: ## removes environment and caches; keeps runs/
+	@rm -rf $(VENV) $(VENV).uv build dist .pytest_cache .mypy_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.python-done: pyproject.toml constraints.txt scripts/setup.sh
+	@bash scripts/setup.sh python
+	@touch $@
+
+$(VENV)/.browser-done: $(VENV)/.python-done
+	@bash scripts/setup.sh browser
+	@touch $@

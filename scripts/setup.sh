@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Set-up on a fresh Debian, Ubuntu or macOS machine; `make` calls it. Usage: scripts/setup.sh python|browser
+#   python:  virtual environment, torch (CPU build where there is no NVIDIA GPU), webrl with its pinned dependencies
+#   browser: Playwright's own Chromium where its download is reachable, otherwise the system's
+# PYTHON=… names the interpreter, VENV=… the environment (.venv). Full output goes to $VENV/setup.log.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore DEBIAN_FRONTEND=noninteractive
+VENV=${VENV:-.venv}
+TORCH=$(sed -n 's/^torch==//p' constraints.txt)
+LOG=$VENV/setup.log
+
+say() { printf 'setup: %s\n' "$*"; }
+
+die() {
+  say "$1" >&2
+  [ -s "$LOG" ] && { grep -E '^(ERROR|E:|error)' "$LOG" || tail -n 15 "$LOG"; } | tail -n 15 | sed 's/^/  /' >&2
+  exit 1
+}
+
+# Runs a command with its output in the log; the log of the last command is what `die` quotes.
+quietly() { mkdir -p "$VENV" && "$@" </dev/null >"$LOG" 2>&1; }
+
+# Runs a command as root: as we are, or by sudo (which may ask for a password only where somebody can answer).
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"
+  elif command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then sudo "$@"
+  else return 1; fi
+}
+
+apt_install() {
+  command -v apt-get >/dev/null || return 1
+  quietly as_root apt-get install -y --no-install-recommends "$@" && return
+  quietly as_root apt-get update -q || return 1
+  quietly as_root apt-get install -y --no-install-recommends "$@"
+}
+
+fits() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; }
+
+find_python() {
+  local name
+  for name in ${PYTHON:-python3 python3.12 python3.11}; do
+    if command -v "$name" >/dev/null && fits "$name"; then command -v "$name"; return; fi
+  done
+}
+
+make_venv() {
+  local python
+  python=$(find_python)
+  if [ -n "$python" ]; then
+    # Debian and Ubuntu package ensurepip apart
+    "$python" -c 'import ensurepip' 2>/dev/null || apt_install "$(basename "$(readlink -f "$python")")-venv" python3-venv ||
+      die "$python cannot make virtual environments; run: sudo apt-get install python3-venv"
+    say "$("$python" --version) ($python) in $VENV"
+    "$python" -m venv --clear "$VENV"
+  else
+    say "no Python 3.11 or 3.12 here; fetching one with uv"
+    if ! command -v uv >/dev/null; then python3 -m venv "$VENV.uv" && quietly "$VENV.uv/bin/pip" install uv || true; fi
+    quietly "$(command -v uv || echo "$VENV.uv/bin/uv")" venv --clear --seed --python 3.12 "$VENV.new" ||
+      die "webrl needs Python 3.11 or 3.12; install one (apt-get install python3.12-venv, brew install python@3.12)"
+    rm -rf "$VENV" && mv "$VENV.new" "$VENV"
+  fi
+}
+
+pip() { quietly "$VENV/bin/python" -m pip install --progress-bar off "$@"; }
+
+# The CPU build carries a local version (+cpu) where it is not PyPI's own: it is taken from the configured indexes
+# and find-links if they have it, then from PyTorch's index. macOS wheels on PyPI are CPU/MPS builds.
+install_torch() {
+  if [ "$(uname -s)" = Linux ] && ! nvidia-smi -L >/dev/null 2>&1; then
+    say "torch $TORCH, CPU build (no NVIDIA GPU found)"
+    pip --no-deps "torch==$TORCH+cpu" && return
+    pip --no-deps --retries 1 --index-url https://download.pytorch.org/whl/cpu "torch==$TORCH" && return
+    say "no CPU build within reach; taking PyPI's larger CUDA build"
+  else
+    say "torch $TORCH"
+  fi
+  pip --no-deps "torch==$TORCH" || die "cannot install torch $TORCH"
+}
+
+setup_python() {
+  [ -x "$VENV/bin/python" ] && fits "$VENV/bin/python" && "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
+  "$VENV/bin/python" -c "import importlib.metadata as m, sys; sys.exit(m.version('torch').split('+')[0] != '$TORCH')" \
+    2>/dev/null || install_torch
+  say "webrl and its dependencies (constraints.txt)"
+  pip -c constraints.txt -e '.[dev]' || die "pip could not install webrl"
+}
+
+browser_works() { quietly "$VENV/bin/python" -m webrl.doctor browser; }
+
+# Playwright's hosts in turn: the present one, then the one that this release has built in.
+playwright_browser() {
+  local host
+  for host in https://cdn.playwright.dev/dbazure/download/playwright https://playwright.azureedge.net; do
+    "$VENV/bin/python" -c "import urllib.request, urllib.error
+try: urllib.request.urlopen('$host', timeout=5)
+except urllib.error.HTTPError: pass" 2>/dev/null || continue
+    say "browser: Playwright's Chromium"
+    PLAYWRIGHT_DOWNLOAD_HOST=$host quietly "$VENV/bin/playwright" install chromium || continue
+    browser_works && return
+    [ "$(uname -s)" = Linux ] && quietly as_root "$PWD/$VENV/bin/playwright" install-deps chromium && browser_works && return
+  done
+  return 1
+}
+
+setup_browser() {
+  if ! browser_works && ! playwright_browser; then
+    [ "$(uname -s)" = Darwin ] && die "no browser; install Google Chrome, or make cdn.playwright.dev reachable"
+    say "browser: the system's Chromium (Playwright's download is out of reach)"
+    apt_install chromium-headless-shell fonts-liberation || apt_install chromium fonts-liberation ||
+      die "no browser; as root: apt-get install chromium-headless-shell (Debian) or chromium"
+    browser_works || die "the installed browser does not start"
+  fi
+  say "$(tail -n 1 "$LOG")"
+}
+
+case ${1:-} in
+  python) setup_python ;;
+  browser) setup_browser ;;
+  *) sed -n '2,5p' "$0"; exit 2 ;;
+esac

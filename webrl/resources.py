@@ -1,0 +1,39 @@
+"""Files that ship with the package: configs, in a clone and in an installed package alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from webrl.errors import UsageError
+
+_PACKAGE = Path(__file__).parent
+_CONFIG_FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
+
+
+def configs_dir() -> Path:
+    """`configs/`: beside the package in a clone, inside it once installed.
+
+    Raises:
+        UsageError: the folder is not there (a broken installation).
+    """
+    for folder in _CONFIG_FOLDERS:
+        if folder.is_dir():
+            return folder
+    raise UsageError(f"configs/ is missing: looked in {' and '.join(map(str, _CONFIG_FOLDERS))}; reinstall webrl")
+
+
+def find_config(name: str) -> Path:
+    """A config by path, or by the name of a shipped one (`demo`, `demo.yaml`, `configs/demo.yaml`).
+
+    Raises:
+        UsageError: neither exists; the shipped names are listed.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    shipped = sorted(configs_dir().glob("*.yaml"))
+    if len(path.parts) == 1 or path.parent == Path("configs"):
+        for candidate in shipped:
+            if path.name in (candidate.name, candidate.stem):
+                return candidate
+    raise UsageError(f"no config {name!r}; shipped ones: {', '.join(p.stem for p in shipped) or 'none'}")

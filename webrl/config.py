@@ -128,6 +128,9 @@ class LabelConfig(Section):
     max_prompt_tokens: int = Field(15872, ge=16, description="the final page is cut so that the prompt fits")
     batch_size: int = Field(8, ge=1, description="trajectories judged at once")
     judge: Literal["orm", "llm"] = Field("orm", description="orm: first-token P(YES); llm: an API judge's answer")
+    prompt_format: Literal["chat", "webrl"] = Field(
+        "chat", description="chat: the tokenizer's chat template; webrl: the released ORM's headers"
+    )
     ensemble: tuple[str, ...] = Field((), description="further ORMs whose P(YES) are averaged in")
     engine: EngineConfig = EngineConfig()
 

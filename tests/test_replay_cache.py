@@ -1,0 +1,74 @@
+"""The score cache: what was scored once is never computed again, and never mistaken for something else."""
+
+import dataclasses
+
+import pytest
+from test_replay_select import make_step
+
+from webrl.errors import DataError
+from webrl.replay.cache import ScoreCache, ScoreCounts, score_cached
+
+
+def halve(records):
+    """A stand-in for the model pass: a number that depends on the ids."""
+    return [dataclasses.replace(r, ref_logprobs=tuple(-i / 7 for i in r.action_ids)) for r in records]
+
+
+def refuse(records):
+    raise AssertionError(f"computed {len(records)} steps again")
+
+
+def run(path, records, score, fingerprint="actor-1", chunk_size=3):
+    counts = ScoreCounts()
+    with ScoreCache(path) as cache:
+        return list(score_cached(records, score, cache, fingerprint, counts, chunk_size)), counts
+
+
+def test_a_second_run_computes_nothing_and_gives_the_same_bits(tmp_path):
+    records = [make_step(f"t{i}", ref_logprobs=None) for i in range(10)]
+    first, counts = run(tmp_path / "scores.db", records, halve)
+    assert (counts.computed, counts.cached) == (10, 0)
+    again, counts = run(tmp_path / "scores.db", records, refuse)
+    assert (counts.computed, counts.cached) == (0, 10)
+    assert again == first
+    assert first[0].ref_logprobs == (-4 / 7, -5 / 7, -9 / 7)
+
+
+def test_only_unknown_steps_are_computed_and_order_is_kept(tmp_path):
+    records = [make_step(f"t{i}", ref_logprobs=None) for i in range(10)]
+    run(tmp_path / "scores.db", records[::2], halve)
+    scored, counts = run(tmp_path / "scores.db", records, halve)
+    assert (counts.computed, counts.cached) == (5, 5)
+    assert [r.step_id for r in scored] == [r.step_id for r in records]
+
+
+def test_another_actor_or_other_ids_under_the_same_step_id_are_computed(tmp_path):
+    record = make_step(ref_logprobs=None)
+    run(tmp_path / "scores.db", [record], halve)
+    assert run(tmp_path / "scores.db", [record], halve, "actor-2")[1].computed == 1
+    changed = dataclasses.replace(record, prompt_ids=(1, 2))
+    assert run(tmp_path / "scores.db", [changed], halve)[1].computed == 1
+
+
+def test_scores_made_before_a_kill_are_kept(tmp_path):
+    def fail_late(records):
+        if records[0].step_id == "t3:0":
+            raise KeyboardInterrupt
+        return halve(records)
+
+    records = [make_step(f"t{i}", ref_logprobs=None) for i in range(6)]
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "scores.db", records, fail_late)
+    assert run(tmp_path / "scores.db", records, halve)[1] == ScoreCounts(computed=3, cached=3)
+
+
+def test_a_file_that_is_no_cache_is_one_clear_error(tmp_path):
+    path = tmp_path / "scores.db"
+    path.write_bytes(b"not a database, but long enough to look like one" * 100)
+    with pytest.raises(DataError, match=r"scores\.db: cannot be used as score cache"):
+        ScoreCache(path)
+
+
+def test_scoring_that_loses_records_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="scoring gave 0 records for 1"):
+        run(tmp_path / "scores.db", [make_step(ref_logprobs=None)], lambda records: [])

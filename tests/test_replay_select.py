@@ -1,0 +1,202 @@
+"""Perplexity, band edges, and what replay keeps; every number is worked out by hand."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from webrl.config import ReplayConfig
+from webrl.replay.perplexity import action_perplexity, in_band
+from webrl.replay.select import choose_trajectories, draw, select_replay
+from webrl.types import StepRecord
+
+END = 9
+
+
+def make_step(trajectory="t0", index=0, *, instruction=None, p=0.7, outcome=1, phase=0, **changes):
+    """A step of two action tokens of probability `p` each and a certain end token."""
+    record = StepRecord(
+        step_id=f"{trajectory}:{index}",
+        trajectory_id=trajectory,
+        instruction=instruction or f"do {trajectory}",
+        site="miniwob.click-button",
+        phase=phase,
+        index=index,
+        num_steps=1,
+        prompt_ids=(1, 2, 3),
+        action_ids=(4, 5, END),
+        outcome=outcome,
+        ref_logprobs=(math.log(p), math.log(p), 0.0),
+    )
+    return replace(record, **changes)
+
+
+def choose(history, num_current=100, seed=0, tokenizer="", **config):
+    return select_replay(history, num_current, ReplayConfig(**config), random.Random(seed), {END}, tokenizer)
+
+
+def test_perplexity_is_the_inverse_geometric_mean_probability():
+    # sqrt(0.5 * 0.125) = 0.25, so the perplexity is 4.
+    assert action_perplexity([math.log(0.5), math.log(0.125)], [1, 2], {END}) == pytest.approx(4.0)
+
+
+def test_perplexity_leaves_the_end_token_out():
+    with_end = action_perplexity([math.log(0.5), math.log(0.5), math.log(1e-6)], [1, 2, END], {END})
+    assert with_end == pytest.approx(2.0)
+
+
+def test_perplexity_counts_an_end_token_id_inside_the_action():
+    value = action_perplexity([math.log(0.5), math.log(0.125), 0.0], [END, 2, END], {END})
+    assert value == pytest.approx(4.0)
+
+
+def test_perplexity_of_no_action_tokens_is_none():
+    assert action_perplexity([-0.1], [END], {END}) is None
+    assert action_perplexity([], [], {END}) is None
+
+
+def test_perplexity_does_not_underflow_on_long_unlikely_actions():
+    assert action_perplexity([-2.0] * 5000, [1] * 5000, {END}) == pytest.approx(math.exp(2.0))
+    assert action_perplexity([-1e6], [1], {END}) == math.inf
+
+
+def test_perplexity_refuses_lengths_that_differ():
+    with pytest.raises(ValueError, match="2 log-probs for 1 action tokens"):
+        action_perplexity([-0.1, -0.1], [1], {END})
+
+
+@pytest.mark.parametrize(
+    ("p", "kept"), [(0.95, True), (0.9501, False), (0.5, False), (0.5001, True), (1.0, False), (0.3, False)]
+)
+def test_band_keeps_token_probability_above_one_half_up_to_095(p, kept):
+    value = action_perplexity([math.log(p)] * 7, [1] * 7, {END})
+    assert in_band(value, 1 / 0.95, 2.0) is kept
+
+
+def test_band_edges_in_perplexity_are_closed_below_and_open_above():
+    assert in_band(1.5, 1.5, 2.0)
+    assert not in_band(2.0, 1.5, 2.0)
+    assert in_band(1.999999, 1.5, 2.0)
+    assert not in_band(math.nan, 1.5, 2.0)
+    assert not in_band(math.inf, 1.5, 2.0)
+
+
+def test_only_successes_are_replayed_and_unjudged_ones_are_counted_apart():
+    selection = choose([make_step("a"), make_step("b", outcome=0), make_step("c", outcome=None)])
+    assert [r.step_id for r in selection.records] == ["a:0"]
+    assert selection.counts == {"kept": 1, "failed": 1, "unjudged": 1}
+
+
+def test_replayed_steps_are_marked_as_replay():
+    assert choose([make_step()]).records[0].source == "replay"
+
+
+def test_the_first_success_of_an_instruction_stands_for_it():
+    history = [
+        make_step("a", outcome=0, instruction="x"),
+        make_step("b", instruction="x"),
+        make_step("b", 1, instruction="x"),
+        make_step("c", instruction="x"),
+        make_step("d", instruction="y"),
+    ]
+    selection = choose(history)
+    assert [r.step_id for r in selection.records] == ["b:0", "b:1", "d:0"]
+    assert selection.counts == {"kept": 3, "failed": 1, "repeated_instruction": 1}
+
+
+def test_equal_instructions_on_two_sites_are_two_tasks():
+    history = [make_step("a", instruction="x"), make_step("b", instruction="x", site="miniwob.click-link")]
+    assert len(choose(history).records) == 2
+
+
+def test_a_success_outside_the_band_still_stands_for_its_instruction():
+    # As published: first success per instruction, then the band.
+    history = [make_step("a", instruction="x", p=0.99), make_step("b", instruction="x", p=0.7)]
+    assert choose(history).counts == {"kept": 0, "too_certain": 1, "repeated_instruction": 1}
+
+
+def test_the_band_is_applied_to_each_step_and_counted_on_both_sides():
+    history = [make_step("a", i, p=p) for i, p in enumerate((0.99, 0.7, 0.4))]
+    selection = choose(history)
+    assert [r.index for r in selection.records] == [1]
+    assert selection.counts == {"kept": 1, "too_certain": 1, "too_uncertain": 1}
+
+
+def test_unscored_steps_and_empty_actions_are_counted_not_kept():
+    history = [
+        make_step("a", ref_logprobs=None),
+        make_step("b", action_ids=(END,), ref_logprobs=(-0.1,)),
+    ]
+    assert choose(history).counts == {"kept": 0, "unscored": 1, "empty_action": 1}
+
+
+def test_steps_of_another_tokenizer_are_dropped():
+    history = [make_step("a", tokenizer="new"), make_step("b", tokenizer="old"), make_step("c", tokenizer="")]
+    selection = choose(history, tokenizer="new")
+    assert [r.trajectory_id for r in selection.records] == ["a", "c"]
+    assert selection.counts["other_tokenizer"] == 1
+
+
+def test_at_most_twice_the_current_steps_are_replayed():
+    history = [make_step(f"t{i}") for i in range(50)]
+    selection = choose(history, num_current=10)
+    assert len(selection.records) == 20
+    assert selection.counts == {"kept": 20, "over_ratio": 30}
+    assert len(choose(history, num_current=0).records) == 0
+    assert len(choose(history, num_current=25).records) == 50
+
+
+def test_the_ratio_may_be_a_fraction_and_rounds_down():
+    assert draw([0] * 10, 5, ReplayConfig(max_ratio=0.5), random.Random(0)).__len__() == 2
+    assert len(draw([0] * 100, 10, ReplayConfig(max_ratio=2.9), random.Random(0))) == 29
+
+
+def test_the_draw_is_seeded_and_keeps_the_history_order():
+    history = [make_step(f"t{i:02}") for i in range(50)]
+    first, again, other = (choose(history, num_current=5, seed=s).records for s in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert [r.step_id for r in first] == sorted(r.step_id for r in first)
+
+
+def test_every_history_step_is_counted_under_one_reason():
+    history = [make_step(f"t{i}", p=0.3 + i / 100, outcome=i % 3 - 1 if i % 3 else None) for i in range(60)]
+    assert sum(choose(history, num_current=2).counts.values()) == 60
+
+
+def test_sampled_takes_one_whole_success_of_each_instruction_with_equal_chance():
+    history = [make_step(t, i, instruction="x") for t in ("a", "b", "c") for i in range(2)]
+    wins = {"a": 0, "b": 0, "c": 0}
+    for seed in range(600):
+        records = choose(history, seed=seed, per_instruction="sampled").records
+        assert len(records) == 2
+        assert len({r.trajectory_id for r in records}) == 1
+        wins[records[0].trajectory_id] += 1
+    # 200 expected each, standard deviation 11.5: five of them.
+    assert all(142 < n < 258 for n in wins.values()), wins
+
+
+def test_strategies_for_ablation():
+    history = [make_step(f"t{i}", phase=i // 4, p=0.99) for i in range(12)]
+    assert choose(history, strategy="none").counts == {"kept": 0, "strategy_none": 12}
+    assert len(choose(history, strategy="perplexity").records) == 0
+    assert len(choose(history, strategy="all").records) == 12
+    newest = choose(history, num_current=3, strategy="recency").records
+    assert [r.step_id for r in newest] == [f"t{i}:0" for i in range(6, 12)]
+    assert len(choose([make_step(ref_logprobs=None)], strategy="all").records) == 1
+
+
+def test_empty_history_gives_an_empty_selection():
+    assert choose([]) == select_replay([], 3, ReplayConfig(), random.Random(0), {END})
+    assert choose([]).counts == {"kept": 0}
+
+
+def test_choosing_before_scoring_agrees_with_choosing_after():
+    history = [make_step(f"t{i}", instruction=f"x{i % 4}", p=0.7) for i in range(12)]
+    for mode in ("first", "sampled"):
+        config = ReplayConfig(per_instruction=mode)
+        candidates, counts = choose_trajectories(history, config, random.Random(3))
+        assert len(candidates) == 4
+        assert counts == {"repeated_instruction": 8}
+        assert select_replay(candidates, 10, config, random.Random(4), {END}).counts == {"kept": 4}

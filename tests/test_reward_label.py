@@ -1,0 +1,209 @@
+"""Judging trajectories: the probability, the two answer tokens, resume, and judges that fail."""
+
+import asyncio
+import math
+import re
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from webrl.config import LabelConfig
+from webrl.errors import JudgeError, ModelError, PolicyError
+from webrl.llm import Completion
+from webrl.reward.labels import read_labels
+from webrl.reward.orm import answer_tokens, judge_prompt, label_trajectories, yes_probability
+from webrl.types import Status, Step, Task, Trajectory
+
+TEMPLATE = (
+    "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|eot|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+
+
+def make_tokenizer(*words):
+    """A byte-level tokenizer whose only whole words are `words`."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|eot|>")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|start|>"]})
+    tokenizer.add_tokens(list(words))
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+class RuleJudge:
+    """A judge with a rule for weights: the page's `p=` is its P(YES); `down` on the page makes the call fail."""
+
+    def __init__(self, name="rule", shift=0.0):
+        self.tokenizer = make_tokenizer("YES", "NO")
+        self.name = self.fingerprint = name
+        self.calls = 0
+        self.running = self.most_running = 0
+        self._shift = shift
+
+    async def choice_logprobs(self, prompt_ids, token_ids):
+        yes, no = self.tokenizer.convert_tokens_to_ids(["YES", "NO"])
+        assert tuple(token_ids) == (yes, no)
+        p = await self._answer(self.tokenizer.decode(prompt_ids)) + self._shift
+        # Half of the mass is elsewhere: the score is a ratio, not P(YES) itself.
+        return [math.log(p / 2), math.log((1 - p) / 2)]
+
+    async def chat(self, messages, sampling):
+        assert sampling.temperature == 0
+        p = await self._answer(messages[-1].content)
+        text = {0.25: "no.", 0.75: " **Yes**, it did", 0.5: "", 0.6: "I cannot say"}[p]
+        return Completion((), (), text, "stop")
+
+    async def _answer(self, text):
+        self.calls += 1
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        await asyncio.sleep(0.001)
+        self.running -= 1
+        if "down" in text:
+            raise PolicyError("connection refused")
+        return float(re.search(r"p=([\d.]+)", text).group(1))
+
+
+def make_trajectory(index, page, status=Status.AGENT_DONE, env_reward=None):
+    step = Step(index=0, observation="[1] button 'ok'", response="click('1')", action="click('1')")
+    return Trajectory(f"t{index}", Task(f"task{index}", "site"), "press ok", 0, (step,), page, status, "", env_reward)
+
+
+def label(trajectories, out, judge=None, ensemble=(), **config):
+    judge = judge or RuleJudge()
+    return asyncio.run(label_trajectories(trajectories, judge, LabelConfig(**config), out, ensemble=ensemble))
+
+
+def test_yes_probability_is_the_softmax_of_the_two_answers():
+    assert yes_probability(math.log(0.3), math.log(0.1)) == pytest.approx(0.75)
+    assert yes_probability(0.0, 0.0) == 0.5
+    # Temperature 2 halves the margin: odds 3 become sqrt(3).
+    assert yes_probability(math.log(0.3), math.log(0.1), 2.0) == pytest.approx(math.sqrt(3) / (1 + math.sqrt(3)))
+
+
+def test_yes_probability_is_stable_far_out():
+    assert yes_probability(2000.0, -2000.0) == 1.0
+    assert 0 <= yes_probability(-2000.0, 2000.0) < 1e-300
+    assert yes_probability(-3.0, -math.inf) == 1.0
+    assert yes_probability(-math.inf, -3.0) == 0.0
+
+
+@pytest.mark.parametrize("pair", [(math.nan, -1.0), (-math.inf, -math.inf)])
+def test_no_answer_at_all_is_a_judge_error(pair):
+    with pytest.raises(JudgeError, match="log-probabilities"):
+        yes_probability(*pair)
+
+
+def test_answer_tokens_are_single_tokens_where_the_tokenizer_has_them():
+    tokenizer = make_tokenizer("YES", "NO")
+    tokens = answer_tokens(tokenizer)
+    assert tokenizer.convert_ids_to_tokens([tokens.yes, tokens.no]) == ["YES", "NO"]
+
+
+def test_the_first_token_stands_for_a_split_answer():
+    tokenizer = make_tokenizer()
+    tokens = answer_tokens(tokenizer)
+    assert tokenizer.convert_ids_to_tokens([tokens.yes, tokens.no]) == ["Y", "N"]
+
+
+def test_answers_that_begin_alike_are_refused():
+    backend = Tokenizer(models.BPE(vocab={"<unk>": 0}, merges=[], unk_token="<unk>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+    with pytest.raises(ModelError, match="cannot be told apart"):
+        answer_tokens(tokenizer)
+
+
+def test_the_judge_sees_intent_history_and_final_page_but_never_the_environments_reward():
+    trajectory = make_trajectory(0, "FINAL PAGE", env_reward=0.123456)
+    tokenizer = make_tokenizer("YES", "NO")
+    text = tokenizer.decode(judge_prompt(trajectory, tokenizer, LabelConfig()).ids)
+    assert "The User Intent:\npress ok\n\nAction History:\nclick('1')\n\nThe Current Screenshot:\nFINAL PAGE" in text
+    assert text.endswith("<|start|>assistant\n")
+    assert "0.123456" not in text
+
+
+def test_a_long_page_is_cut_and_the_answer_header_stays():
+    tokenizer = make_tokenizer("YES", "NO")
+    trajectory = make_trajectory(0, "x" * 100_000)
+    prompt = judge_prompt(trajectory, tokenizer, LabelConfig(max_prompt_tokens=800))
+    assert len(prompt.ids) <= 800
+    assert prompt.num_page_tokens_cut > 0
+    assert tokenizer.decode(prompt.ids).endswith("<|start|>assistant\n")
+
+
+def test_labels_follow_the_threshold_in_the_order_of_the_trajectories(tmp_path):
+    out = tmp_path / "labels.jsonl"
+    trajectories = [make_trajectory(i, f"p={p}") for i, p in enumerate((0.25, 0.75, 0.5))]
+    counts = label(trajectories, out, batch_size=2)
+    labels = read_labels(out)
+    assert list(labels) == ["t0", "t1", "t2"]
+    # P(YES) > P(NO) is strict: one half is not a success.
+    assert [x.reward for x in labels.values()] == [0, 1, 0]
+    assert labels["t1"].p_yes == pytest.approx(0.75)
+    assert labels["t1"].judge == "rule"
+    assert counts == {"judged": 3, "success": 1}
+    label(trajectories, tmp_path / "strict.jsonl", threshold=0.8)
+    assert [x.reward for x in read_labels(tmp_path / "strict.jsonl").values()] == [0, 0, 0]
+
+
+def test_unfinished_trajectories_are_not_asked_about(tmp_path):
+    judge = RuleJudge()
+    counts = label([make_trajectory(0, "p=0.9", Status.ENV_ERROR)], tmp_path / "labels.jsonl", judge)
+    assert counts == {"unfinished": 1}
+    assert judge.calls == 0
+
+
+def test_a_failing_judge_leaves_the_trajectory_unjudged_and_is_asked_again_next_time(tmp_path):
+    out = tmp_path / "labels.jsonl"
+    counts = label([make_trajectory(0, "down"), make_trajectory(1, "p=0.9")], out)
+    assert counts == {"judged": 1, "success": 1, "unjudged": 1}
+    unjudged = read_labels(out)["t0"]
+    assert (unjudged.reward, unjudged.p_yes, unjudged.error) == (None, None, "connection refused")
+    judge = RuleJudge()
+    counts = label([make_trajectory(0, "p=0.8"), make_trajectory(1, "p=0.9")], out, judge)
+    assert counts == {"judged": 1, "success": 1, "skipped": 1}
+    assert judge.calls == 1
+    assert read_labels(out)["t0"].reward == 1
+
+
+def test_a_torn_last_line_is_judged_again(tmp_path):
+    out = tmp_path / "labels.jsonl"
+    trajectories = [make_trajectory(i, "p=0.9") for i in range(3)]
+    label(trajectories, out)
+    whole = out.read_bytes()
+    out.write_bytes(whole[:-20])
+    assert label(trajectories, out) == {"judged": 1, "success": 1, "skipped": 2}
+    assert out.read_bytes() == whole
+
+
+def test_at_most_a_batch_is_in_flight(tmp_path):
+    judge = RuleJudge()
+    label([make_trajectory(i, "p=0.9") for i in range(20)], tmp_path / "labels.jsonl", judge, batch_size=4)
+    assert 2 <= judge.most_running <= 4
+
+
+def test_an_ensemble_averages_and_one_failing_member_leaves_it_unjudged(tmp_path):
+    out = tmp_path / "labels.jsonl"
+    label([make_trajectory(0, "p=0.4")], out, RuleJudge("a"), ensemble=[RuleJudge("b", shift=0.4)])
+    judged = read_labels(out)["t0"]
+    assert judged.p_yes == pytest.approx(0.6)
+    assert judged.judge == "a+b"
+    label([make_trajectory(1, "down")], out, RuleJudge("a"), ensemble=[RuleJudge("b")])
+    assert read_labels(out)["t1"].reward is None
+
+
+def test_an_api_judge_answers_in_words_and_anything_else_is_no_judgement(tmp_path):
+    out = tmp_path / "labels.jsonl"
+    pages = ("p=0.25", "p=0.75", "p=0.5", "p=0.6")
+    config = LabelConfig(judge="llm")
+    counts = asyncio.run(
+        label_trajectories([make_trajectory(i, page) for i, page in enumerate(pages)], RuleJudge(), config, out)
+    )
+    assert counts == {"judged": 2, "success": 1, "unjudged": 2}
+    labels = read_labels(out)
+    assert [labels[f"t{i}"].reward for i in range(4)] == [0, 1, None, None]
+    assert "'I cannot say'; expected YES or NO" in labels["t3"].error

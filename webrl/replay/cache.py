@@ -1,0 +1,144 @@
+"""Score once: log-probabilities of history steps on disk, keyed by (actor fingerprint, step id).
+
+A second run over the same steps computes nothing. SQLite keeps memory constant and survives a kill.
+"""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+from webrl.errors import DataError
+from webrl.types import StepRecord
+
+ScoreFunction = Callable[[Sequence[StepRecord]], Iterable[StepRecord]]
+"""Gives the records back in order with `ref_logprobs` under the current actor."""
+
+_SCHEMA = """CREATE TABLE IF NOT EXISTS scores (
+    fingerprint TEXT, step_id TEXT, digest BLOB, logprobs BLOB, PRIMARY KEY (fingerprint, step_id)
+) WITHOUT ROWID"""
+
+
+class ScoreCache:
+    """Log-probabilities by (actor fingerprint, step id).
+
+    Step ids are unique in one run only, so a row also holds a digest of the token ids; a row whose digest
+    differs is not used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the file.
+
+        Raises:
+            DataError: not writable, or not a score cache.
+        """
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(path)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise DataError(f"{path}: cannot be used as score cache ({error}); delete it or name another") from None
+
+    def get(self, fingerprint: str, record: StepRecord) -> tuple[float, ...] | None:
+        """[A] stored log-probabilities of the step's action tokens, or None."""
+        row = self._database.execute(
+            "SELECT digest, logprobs FROM scores WHERE fingerprint = ? AND step_id = ?", (fingerprint, record.step_id)
+        ).fetchone()
+        if row is None or row[0] != _digest(record):
+            return None
+        return tuple(array.array("d", row[1]))
+
+    def put(self, fingerprint: str, records: Iterable[StepRecord]) -> None:
+        """Store `ref_logprobs` of scored records, in one transaction.
+
+        Raises:
+            DataError: the disk is full or read-only.
+        """
+        rows = [
+            (fingerprint, r.step_id, _digest(r), array.array("d", r.ref_logprobs).tobytes())
+            for r in records
+            if r.ref_logprobs is not None
+        ]
+        try:
+            with self._database:
+                self._database.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?)", rows)
+        except sqlite3.Error as error:
+            raise DataError(f"{self._path}: cannot store scores: {error}") from None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def __enter__(self) -> ScoreCache:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+@dataclasses.dataclass
+class ScoreCounts:
+    """What a scoring run did."""
+
+    computed: int = 0
+    """Steps that went through the model."""
+    cached: int = 0
+    """Steps answered from disk."""
+
+
+def score_cached(
+    records: Iterable[StepRecord],
+    score: ScoreFunction,
+    cache: ScoreCache,
+    fingerprint: str,
+    counts: ScoreCounts,
+    chunk_size: int = 1024,
+) -> Iterator[StepRecord]:
+    """Stream records with `ref_logprobs`, in order; only steps unknown to the cache are computed.
+
+    Args:
+        score: the model pass; called with at most `chunk_size` records, which bounds memory while leaving it
+            enough to batch by length.
+        fingerprint: of the actor's weights.
+
+    Raises:
+        ValueError: `score` gave another number of records back, or none for a step.
+    """
+    chunk: list[StepRecord] = []
+    for record in records:
+        chunk.append(record)
+        if len(chunk) == chunk_size:
+            yield from _score_chunk(chunk, score, cache, fingerprint, counts)
+            chunk = []
+    if chunk:
+        yield from _score_chunk(chunk, score, cache, fingerprint, counts)
+
+
+def _score_chunk(
+    chunk: Sequence[StepRecord], score: ScoreFunction, cache: ScoreCache, fingerprint: str, counts: ScoreCounts
+) -> list[StepRecord]:
+    known = [cache.get(fingerprint, record) for record in chunk]
+    missing = [record for record, logprobs in zip(chunk, known, strict=True) if logprobs is None]
+    fresh = list(score(missing)) if missing else []
+    if [r.step_id for r in fresh] != [r.step_id for r in missing] or any(r.ref_logprobs is None for r in fresh):
+        raise ValueError(f"scoring gave {len(fresh)} records for {len(missing)}, or left some without log-probs")
+    cache.put(fingerprint, fresh)
+    counts.computed += len(fresh)
+    counts.cached += len(chunk) - len(fresh)
+    new = iter(fresh)
+    return [
+        dataclasses.replace(record, ref_logprobs=next(new).ref_logprobs if logprobs is None else logprobs)
+        for record, logprobs in zip(chunk, known, strict=True)
+    ]
+
+
+def _digest(record: StepRecord) -> bytes:
+    data = blake2b(array.array("q", record.prompt_ids).tobytes(), digest_size=12)
+    data.update(b"|" + array.array("q", record.action_ids).tobytes())
+    return data.digest()

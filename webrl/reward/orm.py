@@ -1,0 +1,200 @@
+"""Stage "label": P(YES) against P(NO) of the outcome model on intent, action history and final page (paper §3.2).
+
+The score comes from the first answer position of the released ORM's prompt format; the log-probabilities of the two
+answers are compared as a difference, so nothing overflows (the released code exponentiates raw logits).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from webrl.config import LabelConfig
+from webrl.errors import JudgeError, ModelError, PolicyError
+from webrl.llm import LanguageModel, Sampling
+from webrl.llm.budget import Prompt
+from webrl.llm.prompts import build_judge_prompt, judge_messages
+from webrl.reward.labels import read_labels
+from webrl.store import Appender
+from webrl.types import Label, Trajectory
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_TOKENS = 256
+"""Longest text answer of an API judge; some think aloud although told not to."""
+
+_CHARS_PER_TOKEN = 3
+"""An API judge's tokenizer is not ours to ask, so its page is cut at this many characters per allowed token."""
+
+
+@dataclass(frozen=True)
+class AnswerTokens:
+    """The two answers at the first answer position."""
+
+    yes: int
+    """First token of "YES"."""
+    no: int
+    """First token of "NO"."""
+
+
+@lru_cache(maxsize=8)
+def answer_tokens(tokenizer: Any) -> AnswerTokens:
+    """Token ids of YES and NO.
+
+    In the released ORM's vocabulary both are single tokens. Where a tokenizer splits them, the first token of each
+    stands for it: it is what the model has to decide on at the first answer position.
+
+    Raises:
+        ModelError: both begin with the same token, or are not in the vocabulary: no decision can be read off.
+    """
+    yes, no = (tokenizer.encode(word, add_special_tokens=False) for word in ("YES", "NO"))
+    if len(yes) != 1 or len(no) != 1:
+        logger.info("YES and NO are %d and %d tokens; their first tokens stand for them", len(yes), len(no))
+    if not yes or not no or yes[0] == no[0] or tokenizer.unk_token_id in (yes[0], no[0]):
+        raise ModelError(
+            f"the judge's tokenizer {tokenizer.name_or_path!r} gives YES and NO the tokens {yes} and {no}: "
+            "they cannot be told apart at the first answer position; use another judge"
+        )
+    return AnswerTokens(yes[0], no[0])
+
+
+def yes_probability(logprob_yes: float, logprob_no: float, temperature: float = 1.0) -> float:
+    """P(YES) / (P(YES) + P(NO)) from the two log-probabilities (or logits), each divided by `temperature`.
+
+    Raises:
+        JudgeError: neither answer is possible (both -inf), or NaN.
+    """
+    if math.isnan(logprob_yes) or math.isnan(logprob_no) or logprob_yes == logprob_no == -math.inf:
+        raise JudgeError(f"the judge gives YES and NO the log-probabilities {logprob_yes} and {logprob_no}")
+    if math.inf in (abs(logprob_yes), abs(logprob_no)):
+        return 1.0 if logprob_yes > logprob_no else 0.0
+    margin = (logprob_yes - logprob_no) / temperature
+    if margin >= 0:
+        return 1.0 / (1.0 + math.exp(-margin))
+    odds = math.exp(max(margin, -700.0))
+    return odds / (1.0 + odds)
+
+
+async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfig) -> float:
+    """P(YES) of one finished trajectory.
+
+    `config.judge` "orm" reads the first answer position; "llm" asks for a text answer, whose first word decides
+    (1.0 or 0.0), and so works with any chat endpoint.
+
+    Raises:
+        JudgeError: no answer, or one that is neither YES nor NO.
+    """
+    try:
+        if config.judge == "llm":
+            return await _ask(trajectory, model, config)
+        tokens = answer_tokens(model.tokenizer)
+        prompt = judge_prompt(trajectory, model.tokenizer, config)
+        yes, no = await model.choice_logprobs(prompt.ids, (tokens.yes, tokens.no))
+    except PolicyError as error:
+        raise JudgeError(str(error)) from error
+    return yes_probability(yes, no, config.temperature)
+
+
+def judge_prompt(trajectory: Trajectory, tokenizer: Any, config: LabelConfig) -> Prompt:
+    """The outcome model's prompt for a trajectory, the final page cut so that it fits.
+
+    Raises:
+        PolicyError: the intent alone does not fit.
+    """
+    return build_judge_prompt(
+        tokenizer,
+        trajectory.instruction,
+        [step.response for step in trajectory.steps],
+        trajectory.final_observation,
+        max_tokens=config.max_prompt_tokens,
+        prompt_format=config.prompt_format,
+    )
+
+
+async def label_trajectories(
+    trajectories: Iterable[Trajectory],
+    model: LanguageModel,
+    config: LabelConfig,
+    out: Path,
+    *,
+    ensemble: Sequence[LanguageModel] = (),
+    on_label: Callable[[Label], None] | None = None,
+) -> Counter[str]:
+    """Judge finished trajectories into `out` (JSONL of Label), in order, `config.batch_size` at once.
+
+    Resumes: trajectories judged in `out` are skipped; unjudged ones are tried again. A judge that fails leaves
+    the trajectory unjudged (`reward` None, the reason in `error`): it is never counted as failed.
+
+    Args:
+        ensemble: further judges whose P(YES) are averaged in; if one of them fails, the trajectory stays unjudged.
+        on_label: called with each new label (progress).
+
+    Returns:
+        Counts: `judged`, `success`, `unjudged`, `unfinished` (not asked about), `skipped` (judged before).
+    """
+    judged = set()
+    if out.exists():
+        judged = {i for i, label in read_labels(out, on_error=logger.warning).items() if label.reward is not None}
+    counts: Counter[str] = Counter()
+    pending: deque[asyncio.Task[Label]] = deque()
+    with Appender(out) as file:
+
+        async def collect() -> None:
+            label = await pending[0]
+            pending.popleft()
+            file.append(label)
+            counts["unjudged" if label.reward is None else "judged"] += 1
+            counts["success"] += label.reward == 1
+            if on_label:
+                on_label(label)
+
+        try:
+            for trajectory in trajectories:
+                if not trajectory.status.finished:
+                    counts["unfinished"] += 1
+                elif trajectory.trajectory_id in judged:
+                    counts["skipped"] += 1
+                else:
+                    pending.append(asyncio.create_task(_label(trajectory, (model, *ensemble), config)))
+                if len(pending) >= config.batch_size:
+                    await collect()
+            while pending:
+                await collect()
+        finally:
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+    return counts
+
+
+async def _label(trajectory: Trajectory, judges: Sequence[LanguageModel], config: LabelConfig) -> Label:
+    name = "+".join(j.name for j in judges)
+    answers = await asyncio.gather(*(judge(trajectory, j, config) for j in judges), return_exceptions=True)
+    scores: list[float] = []
+    for answer in answers:
+        if isinstance(answer, JudgeError):
+            return Label(trajectory.trajectory_id, None, None, name, str(answer)[:500] or "no answer")
+        if isinstance(answer, BaseException):
+            raise answer
+        scores.append(answer)
+    p_yes = math.fsum(scores) / len(scores)
+    return Label(trajectory.trajectory_id, p_yes, int(p_yes > config.threshold), name)
+
+
+async def _ask(trajectory: Trajectory, model: LanguageModel, config: LabelConfig) -> float:
+    page = trajectory.final_observation[: config.max_prompt_tokens * _CHARS_PER_TOKEN]
+    messages = judge_messages(trajectory.instruction, [step.response for step in trajectory.steps], page)
+    completion = await model.chat(messages, Sampling(temperature=0.0, max_new_tokens=_ANSWER_TOKENS))
+    word = re.search(r"[^\W_]+", completion.text)
+    answer = word.group().upper() if word else ""
+    if answer not in ("YES", "NO"):
+        raise JudgeError(f"the judge answered {completion.text[:120]!r}; expected YES or NO")
+    return 1.0 if answer == "YES" else 0.0

@@ -60,6 +60,7 @@ class EngineConfig(Section):
     timeout_s: float = Field(120.0, gt=0, description="one request's deadline")
     max_retries: int = Field(4, ge=0, description="retries after timeouts, 429, 5xx, dropped connections")
     max_batch: int = Field(16, ge=1, description="requests in one forward batch (transformers)")
+    num_threads: int = Field(0, ge=0, description="CPU threads (transformers); 0: one for small models, else torch's")
     gpu_memory_utilization: Fraction = Field(0.85, description="vLLM's share of each GPU")
     tensor_parallel: int = Field(1, ge=1, description="GPUs per vLLM replica")
     extra_args: tuple[str, ...] = Field((), description="further vLLM server arguments")

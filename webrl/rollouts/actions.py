@@ -1,0 +1,205 @@
+"""Actions as data: parsed with `ast`, never evaluated; only calls of known names with literal arguments.
+
+API: `parse_action(text) -> Action` (raises `ActionError`), `Action(name, arguments).canonical`. Names, parameters
+and defaults are those of BrowserGym's HighLevelActionSet. `webrl/rollouts/execute.py` carries actions out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_ACTION_CHARS = 20_000
+REQUIRED = object()
+_BUTTONS = ("left", "middle", "right")
+_MODIFIERS = ("Alt", "Control", "ControlOrMeta", "Meta", "Shift")
+
+
+class ActionError(ValueError):
+    """An action that cannot be read; the text is shown to the agent."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of an action."""
+
+    name: str
+    kind: str
+    """`str`, `number`, `int`, `bool`, `strs` (one string or a list), `button` or `modifiers`."""
+    default: Any = REQUIRED
+
+
+@dataclass(frozen=True)
+class Action:
+    """One readable action.
+
+    Example: `Action("fill", {"bid": "13", "value": "Ann", "enable_autocomplete_menu": False})`
+    """
+
+    name: str
+    """Name of the BrowserGym function."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Every parameter's value, defaults included."""
+    written: str = ""
+    """Canonical form in the dialect it was written in, if that is not BrowserGym's."""
+
+    @property
+    def canonical(self) -> str:
+        """One spelling for equal actions: `click('12')`; arguments at their defaults are left out."""
+        if self.written:
+            return self.written
+        parts = []
+        positional = True
+        for parameter in ACTIONS[self.name]:
+            value = self.arguments[parameter.name]
+            if parameter.default is not REQUIRED and value == parameter.default:
+                positional = False
+            else:
+                parts.append(repr(value) if positional else f"{parameter.name}={value!r}")
+        return f"{self.name}({', '.join(parts)})"
+
+
+def _point(*names: str) -> list[Parameter]:
+    return [Parameter(name, "number") for name in names]
+
+
+_BID = Parameter("bid", "str")
+_BUTTON = Parameter("button", "button", "left")
+_MODIFIER = Parameter("modifiers", "modifiers", [])
+_KEY = Parameter("key", "str")
+_TEXT = Parameter("text", "str")
+
+ACTIONS: dict[str, Sequence[Parameter]] = {
+    "noop": [Parameter("wait_ms", "number", 1000)],
+    "send_msg_to_user": [_TEXT],
+    "report_infeasible": [Parameter("reason", "str")],
+    "click": [_BID, _BUTTON, _MODIFIER],
+    "dblclick": [_BID, _BUTTON, _MODIFIER],
+    "hover": [_BID],
+    "fill": [_BID, Parameter("value", "str"), Parameter("enable_autocomplete_menu", "bool", False)],
+    "clear": [_BID],
+    "check": [_BID],
+    "uncheck": [_BID],
+    "select_option": [_BID, Parameter("options", "strs")],
+    "press": [_BID, Parameter("key_comb", "str")],
+    "focus": [_BID],
+    "drag_and_drop": [Parameter("from_bid", "str"), Parameter("to_bid", "str")],
+    "upload_file": [_BID, Parameter("file", "strs")],
+    "scroll": _point("delta_x", "delta_y"),
+    "scroll_at": _point("x", "y", "dx", "dy"),
+    "mouse_move": _point("x", "y"),
+    "mouse_down": [*_point("x", "y"), _BUTTON],
+    "mouse_up": [*_point("x", "y"), _BUTTON],
+    "mouse_click": [*_point("x", "y"), _BUTTON],
+    "mouse_dblclick": [*_point("x", "y"), _BUTTON],
+    "mouse_drag_and_drop": _point("from_x", "from_y", "to_x", "to_y"),
+    "mouse_upload_file": [*_point("x", "y"), Parameter("file", "strs")],
+    "keyboard_press": [_KEY],
+    "keyboard_up": [_KEY],
+    "keyboard_down": [_KEY],
+    "keyboard_type": [_TEXT],
+    "keyboard_insert_text": [_TEXT],
+    "goto": [Parameter("url", "str")],
+    "go_back": [],
+    "go_forward": [],
+    "new_tab": [],
+    "tab_close": [],
+    "tab_focus": [Parameter("index", "int")],
+}
+"""Every action with its parameters, in BrowserGym's order."""
+
+
+def parse_action(text: str) -> Action:
+    """Read one BrowserGym call, e.g. `click('12')` or `fill(bid='13', value='x')`.
+
+    Comment lines and a surrounding code fence are ignored.
+
+    Raises:
+        ActionError: not exactly one call of a known action with literal arguments of the right types.
+    """
+    name, positional, keywords = parse_call(text)
+    if name not in ACTIONS:
+        raise ActionError(f"Invalid action type {name!r}.")
+    return Action(name, bind(name, ACTIONS[name], positional, keywords))
+
+
+def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """(name, positional, keyword arguments) of the one call in `text`; arguments are literals. Raises ActionError."""
+    if len(text) > MAX_ACTION_CHARS:
+        raise ActionError(f"The action is {len(text)} characters long; at most {MAX_ACTION_CHARS} are read.")
+    try:
+        body = ast.parse(_strip(text)).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ActionError(f"Not an action: {text.strip()!r:.200}. Expected one call such as click('12').") from None
+    if not body:
+        raise ActionError("Received an empty action.")
+    if len(body) > 1:
+        raise ActionError("Received a multi-action, only single-actions are allowed.")
+    call = body[0].value if isinstance(body[0], ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ActionError(f"Not an action: {text.strip()!r:.200}. Expected one call such as click('12').")
+    positional = [_literal(node) for node in call.args]
+    keywords: dict[str, Any] = {}
+    for keyword in call.keywords:
+        if keyword.arg is None or keyword.arg in keywords:
+            raise ActionError(f"Repeated or unnamed argument in {text.strip()!r:.200}.")
+        keywords[keyword.arg] = _literal(keyword.value)
+    return call.func.id, positional, keywords
+
+
+def bind(
+    name: str, parameters: Sequence[Parameter], positional: Sequence[Any], keywords: dict[str, Any]
+) -> dict[str, Any]:
+    """Match arguments with parameters, check their types, fill in defaults. Raises ActionError."""
+    if len(positional) > len(parameters):
+        raise ActionError(f"{name}() takes {len(parameters)} arguments, {len(positional)} were given.")
+    given = dict(zip((p.name for p in parameters), positional, strict=False))
+    for key in keywords:
+        if key in given:
+            raise ActionError(f"{name}() got argument {key!r} twice.")
+        if key not in {p.name for p in parameters}:
+            raise ActionError(f"{name}() has no argument {key!r}.")
+    given |= keywords
+    bound = {}
+    for parameter in parameters:
+        value = given.get(parameter.name, parameter.default)
+        if value is REQUIRED:
+            raise ActionError(f"{name}() is missing its argument {parameter.name!r}.")
+        bound[parameter.name] = _check(name, parameter, value)
+    return bound
+
+
+def _strip(text: str) -> str:
+    lines = [line for line in text.strip().splitlines() if not re.fullmatch(r"\s*(#.*|```\w*)?\s*", line)]
+    return "\n".join(lines).strip().strip("`").strip()
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        raise ActionError(f"Arguments must be literals, found {ast.unparse(node)!r:.100}.") from None
+
+
+def _check(name: str, parameter: Parameter, value: Any) -> Any:
+    kind = parameter.kind
+    good = {
+        "str": lambda: isinstance(value, str),
+        "bool": lambda: isinstance(value, bool),
+        "int": lambda: type(value) is int,
+        "number": lambda: type(value) in (int, float) and abs(value) < 1e9,
+        "strs": lambda: isinstance(value, str) or _is_strings(value),
+        "button": lambda: value in _BUTTONS,
+        "modifiers": lambda: _is_strings(value) and set(value) <= set(_MODIFIERS),
+    }[kind]()
+    if not good:
+        wanted = {"str": "a string", "strs": "a string or a list of strings", "number": "a number"}.get(kind, kind)
+        raise ActionError(f"{name}(): {parameter.name} must be {wanted}, got {value!r:.100}.")
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _is_strings(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)

@@ -1,0 +1,192 @@
+"""Finds and runs Chromium: one headless browser per worker, shared by all its environments.
+
+API: `find_chromium() -> Path | None`, `Browser` (async context manager: `.new_context(...)`, `.alive`, `.close()`),
+`miniwob_root() -> Path`, `NavigationGuard`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import unquote, urlsplit
+
+from webrl.errors import BrowserError, BrowserMissing
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, Route
+
+logger = logging.getLogger(__name__)
+
+MISSING = (
+    "no Chromium found; run `playwright install chromium`, or `apt-get install chromium-headless-shell` (Debian), "
+    "or set WEBRL_CHROMIUM to an executable"
+)
+# Scrollbars take room on the page: BrowserGym shows them, so pages are laid out the same way here.
+_ARGS = ("--disable-features=OverlayScrollbars,ExtendedOverlayScrollbars",)
+_HIDDEN_DEFAULTS = ("--hide-scrollbars",)
+
+
+def find_chromium() -> Path | None:
+    """The Chromium to run: `WEBRL_CHROMIUM`, Playwright's download, Debian's packages, then macOS applications."""
+    chosen = os.environ.get("WEBRL_CHROMIUM")
+    if chosen:
+        return Path(chosen) if os.access(chosen, os.X_OK) else None
+    for candidate in _candidates():
+        if os.access(candidate, os.X_OK) and candidate.is_file():
+            return candidate
+    return None
+
+
+def _candidates() -> Iterable[Path]:
+    yield from _playwright_downloads()
+    for name in ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"):
+        path = shutil.which(name)
+        if path:
+            yield Path(path)
+    if sys.platform == "darwin":
+        for app in ("Google Chrome", "Chromium"):
+            yield Path(f"/Applications/{app}.app/Contents/MacOS/{app}")
+
+
+def _playwright_downloads() -> Iterable[Path]:
+    default = "~/Library/Caches/ms-playwright" if sys.platform == "darwin" else "~/.cache/ms-playwright"
+    root = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or default).expanduser()
+    patterns = (
+        "chromium_headless_shell-*/*/headless_shell",
+        "chromium_headless_shell-*/*/chrome-headless-shell",
+        "chromium-*/chrome-linux*/chrome",
+        "chromium-*/chrome-mac*/Chromium.app/Contents/MacOS/Chromium",
+    )
+    for pattern in patterns:
+        yield from sorted(root.glob(pattern), reverse=True)
+
+
+def miniwob_root() -> Path:
+    """Folder `html/` of the installed MiniWoB++ pages, or of `MINIWOB_URL` if that is a file URL.
+
+    Raises:
+        BrowserMissing: the pages are not installed.
+    """
+    url = os.environ.get("MINIWOB_URL", "")
+    if url.startswith("file://"):
+        return Path(unquote(urlsplit(url).path)).parent
+    spec = importlib.util.find_spec("miniwob")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        return Path(folder) / "html"
+    raise BrowserMissing("the MiniWoB++ pages are not installed; run `pip install miniwob`")
+
+
+class Browser:
+    """One running Chromium with its Playwright driver.
+
+    Raises (on entering):
+        BrowserMissing: no Chromium on this machine.
+        BrowserError: it does not start.
+    """
+
+    def __init__(self) -> None:
+        self._stack = contextlib.AsyncExitStack()
+        self._browser: Any = None
+
+    async def start(self) -> Self:
+        """Launch; must be closed with `close`."""
+        from playwright.async_api import Error, async_playwright
+
+        executable = find_chromium()
+        if executable is None:
+            raise BrowserMissing(MISSING)
+        try:
+            playwright = await self._stack.enter_async_context(async_playwright())
+            playwright.selectors.set_test_id_attribute("bid")
+            self._browser = await playwright.chromium.launch(
+                executable_path=executable,
+                args=list(_ARGS),
+                ignore_default_args=list(_HIDDEN_DEFAULTS),
+                handle_sigint=False,
+                handle_sigterm=False,
+                handle_sighup=False,
+            )
+        except Error as error:
+            await self.close()
+            raise BrowserError(f"{executable} does not start: {first_line(error)}") from None
+        return self
+
+    @property
+    def alive(self) -> bool:
+        """False once Chromium has gone."""
+        return self._browser is not None and self._browser.is_connected()
+
+    async def new_context(self, **options: Any) -> BrowserContext:
+        """A fresh profile. Raises BrowserError if the browser has gone."""
+        from playwright.async_api import Error
+
+        try:
+            context: BrowserContext = await self._browser.new_context(accept_downloads=False, **options)
+        except Error as error:
+            raise BrowserError(f"the browser has gone: {first_line(error)}") from None
+        return context
+
+    async def close(self) -> None:
+        """End Chromium and its driver; a browser that does not answer is left to die with the driver."""
+        if self._browser is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self._browser.close(), 5)
+            self._browser = None
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self._stack.aclose(), 5)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+class NavigationGuard:
+    """Blocks and counts, at the network layer, requests to hosts outside an allow-list.
+
+    Always allowed: `about:`, `data:`, `blob:` and the MiniWoB pages' own files. Hosts are compared exactly;
+    `example.org:8080` allows one port only, `example.org` all of them; `*` allows every host.
+    """
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self.hosts = frozenset(host.lower() for host in hosts)
+        self.blocked = 0
+        """Requests blocked so far."""
+
+    async def attach(self, context: BrowserContext) -> None:
+        """Watch all requests of a context, from the first page on."""
+        if "*" not in self.hosts:
+            await context.route(self._foreign(), self._refuse)
+
+    def allows(self, url: str) -> bool:
+        """Whether a request to `url` would be let through."""
+        if urlsplit(url).scheme in ("about", "data", "blob"):
+            return True
+        return "*" in self.hosts or (url.startswith(("http", "file:")) and not self._foreign().match(url))
+
+    def _foreign(self) -> re.Pattern[str]:
+        # One expression, so that allowed requests are let through inside the driver and never reach Python.
+        files = re.escape(f"file://{miniwob_root()}/")
+        hosts = "|".join(rf"{re.escape(h)}{'' if ':' in h else '(:[0-9]+)?'}" for h in sorted(self.hosts))
+        web = rf"https?:\/\/({hosts})([\/?#]|$)" if hosts else "(?!)"
+        return re.compile(rf"^(?!{files}|{web}|about:|data:|blob:)")
+
+    async def _refuse(self, route: Route) -> None:
+        self.blocked += 1
+        logger.debug("blocked %s", route.request.url)
+        await route.abort("blockedbyclient")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text: Playwright appends whole call logs."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,256 @@
+"""The rollout stage: play every task once, write trajectories as they end, go on where a kill left off.
+
+API: `await collect(tasks, config, policy, out, phase=1, prefix="p01") -> CollectSummary`. Trajectory ids are
+`<prefix>-<task_id>`, with `-r1`, `-r2`, … for a task that occurs again. Ids already in `out` are skipped.
+`cut_off_tasks(out)` are the tasks that the long-tail cut-off left for later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from webrl import store
+from webrl.config import RolloutConfig, RunConfig
+from webrl.errors import UsageError
+from webrl.llm.interface import Policy
+from webrl.rollouts.env import Env
+from webrl.rollouts.episode import SaveScreenshot, run_episode
+from webrl.rollouts.pool import EnvPool
+from webrl.rollouts.sites import open_site
+from webrl.types import Status, Task, Trajectory
+
+logger = logging.getLogger(__name__)
+
+
+class Pool(Protocol):
+    """Lends environments; local processes, Ray actors and remote servers look the same."""
+
+    @property
+    def size(self) -> int:
+        """Number of environments."""
+        ...
+
+    def env(self) -> AbstractAsyncContextManager[Env]:
+        """Borrow one; waits until one is free."""
+        ...
+
+
+@dataclass
+class CollectSummary:
+    """What a call of `collect` did."""
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    """Episodes by status, those found on resume included."""
+    successes: int = 0
+    """Episodes with environment reward above 0."""
+    rewarded: int = 0
+    """Episodes that have an environment reward."""
+    resumed: int = 0
+    """Episodes that were already there."""
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Count one episode."""
+        self.statuses[str(trajectory.status)] += 1
+        if trajectory.env_reward is not None:
+            self.rewarded += 1
+            self.successes += trajectory.env_reward > 0
+
+
+async def collect(
+    tasks: Sequence[Task],
+    config: RunConfig,
+    policy: Policy,
+    out: Path,
+    *,
+    phase: int,
+    prefix: str,
+    on_episode: Callable[[Trajectory], None] | None = None,
+) -> CollectSummary:
+    """Play all tasks; every one ends as exactly one line of `out`.
+
+    Args:
+        out: JSONL of Trajectory, appended to.
+        on_episode: called after each new line.
+
+    Raises:
+        DataError: a task that names no known page (before anything starts), or an unreadable `out`.
+        BrowserMissing: no Chromium.
+    """
+    for task in tasks:
+        open_site(task)
+    summary = CollectSummary()
+    done = _read_done(out, summary)
+    waiting = [(name, task) for name, task in _name(tasks, prefix) if name not in done]
+    target = math.ceil(config.rollout.cut_off * (len(done) + len(waiting)))
+    with store.Appender(out) as file, _progress(len(done) + len(waiting), len(done), prefix) as bar:
+
+        def record(trajectory: Trajectory) -> None:
+            file.append(trajectory)
+            summary.add(trajectory)
+            bar.update(1)
+            bar.set_postfix_str(_describe(summary))
+            if on_episode:
+                on_episode(trajectory)
+
+        if waiting:
+            async with open_pool(config.rollout, len(waiting)) as pool:
+                stage = _Stage(pool, policy, config, out, phase, record)
+                await stage.run(waiting, target - len(done))
+    return summary
+
+
+def cut_off_tasks(path: Path) -> list[Task]:
+    """Tasks whose episodes were left behind by the cut-off; give them to a later `collect`."""
+    return [t.task for t in store.read_records(path, Trajectory) if t.status is Status.CUT_OFF]
+
+
+@contextlib.asynccontextmanager
+async def open_pool(config: RolloutConfig, num_episodes: int | None = None) -> AsyncIterator[Pool]:
+    """The environments that `config` asks for; no more of them than there are episodes."""
+    if config.env != "browser" or config.backend != "local":
+        raise UsageError(f"rollout.env={config.env!r} with rollout.backend={config.backend!r} is not available here")
+    if num_episodes is not None and num_episodes < config.num_workers * config.envs_per_worker:
+        workers = min(config.num_workers, num_episodes)
+        per_worker = math.ceil(num_episodes / workers)
+        config = config.model_copy(update={"num_workers": workers, "envs_per_worker": per_worker})
+    async with EnvPool(config) as pool:
+        yield pool
+
+
+class _Stage:
+    """One run of `collect` over the episodes that are still to be played."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        policy: Policy,
+        config: RunConfig,
+        out: Path,
+        phase: int,
+        record: Callable[[Trajectory], None],
+    ) -> None:
+        self._pool = pool
+        self._policy = policy
+        self._config = config
+        self._out = out
+        self._phase = phase
+        self._record = record
+
+    async def run(self, waiting: Sequence[tuple[str, Task]], target: int) -> None:
+        """Play `waiting`; once `target` episodes are in, leave the rest behind as `cut_off`."""
+        queue = iter(waiting)
+        left = dict(waiting)
+        enough = asyncio.Event()
+        if target <= 0:
+            enough.set()
+
+        async def player() -> None:
+            for name, task in queue:
+                trajectory = await self._attempts(name, task)
+                del left[name]
+                self._record(trajectory)
+                if len(waiting) - len(left) >= target:
+                    enough.set()
+
+        players = [asyncio.create_task(player()) for _ in range(min(self._pool.size, len(waiting)))]
+        stop = asyncio.create_task(enough.wait())
+        try:
+            while not stop.done() and any(not p.done() for p in players):
+                await asyncio.wait([stop, *(p for p in players if not p.done())], return_when=asyncio.FIRST_COMPLETED)
+                for finished in players:
+                    if finished.done():
+                        finished.result()
+        finally:
+            for task in (stop, *players):
+                task.cancel()
+            await asyncio.gather(stop, *players, return_exceptions=True)
+        for name, task_left in left.items():
+            self._record(self._cut_off(name, task_left))
+
+    async def _attempts(self, name: str, task: Task) -> Trajectory:
+        """Play an episode, again after a crash, at most `max_retries` times."""
+        for attempt in range(1, self._config.rollout.max_retries + 2):
+            async with self._pool.env() as env:
+                trajectory = await run_episode(
+                    env,
+                    self._policy,
+                    task,
+                    self._config.rollout,
+                    trajectory_id=name,
+                    phase=self._phase,
+                    seed=self._config.seed,
+                    save_screenshot=self._screenshots(name),
+                )
+            trajectory = dataclasses.replace(trajectory, attempts=attempt)
+            if trajectory.status is not Status.ENV_ERROR:
+                break
+            logger.warning("%s: attempt %d failed: %s", name, attempt, trajectory.message)
+        return trajectory
+
+    def _cut_off(self, name: str, task: Task) -> Trajectory:
+        return Trajectory(
+            trajectory_id=name,
+            task=task,
+            instruction=task.instruction or "",
+            phase=self._phase,
+            steps=(),
+            final_observation="",
+            status=Status.CUT_OFF,
+            message=f"left behind when {self._config.rollout.cut_off:.0%} of the episodes were in",
+            policy=self._policy.fingerprint,
+        )
+
+    def _screenshots(self, name: str) -> SaveScreenshot | None:
+        if not self._config.rollout.screenshots:
+            return None
+        folder = self._out.parent / "screenshots" / name
+
+        def save(png: bytes, index: int) -> str:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f"{index:03d}.png"
+            path.write_bytes(png)
+            return str(path.relative_to(self._out.parent.parent))
+
+        return save
+
+
+def _name(tasks: Sequence[Task], prefix: str) -> Iterator[tuple[str, Task]]:
+    seen: Counter[str] = Counter()
+    for task in tasks:
+        repeat = seen[task.task_id]
+        seen[task.task_id] += 1
+        yield f"{prefix}-{task.task_id}" + (f"-r{repeat}" if repeat else ""), task
+
+
+def _read_done(out: Path, summary: CollectSummary) -> set[str]:
+    if not out.exists():
+        return set()
+    store.cut_torn_line(out)
+    done = set()
+    for trajectory in store.read_records(out, Trajectory):
+        done.add(trajectory.trajectory_id)
+        summary.add(trajectory)
+    summary.resumed = len(done)
+    return done
+
+
+def _progress(total: int, initial: int, prefix: str) -> Any:
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    return tqdm(total=total, initial=initial, desc=f"rollout {prefix}", unit="episode", disable=None)
+
+
+def _describe(summary: CollectSummary) -> str:
+    failed = sum(n for status, n in summary.statuses.items() if not Status(status).finished)
+    success = f"success {summary.successes}/{summary.rewarded}" if summary.rewarded else ""
+    return ", ".join(filter(None, [success, f"failed {failed}" if failed else ""]))

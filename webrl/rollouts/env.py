@@ -1,0 +1,306 @@
+"""One environment: a browser profile whose pages an agent acts on, one episode at a time.
+
+API (the interface of every environment, local, pooled or remote, is `Env`):
+
+    env = BrowserEnv(browser, config.rollout)          # browser: webrl.rollouts.browser.Browser, shared
+    observation = await env.reset(task)                # Observation(text, url, goal, screenshot)
+    result = await env.step("click('12')")             # StepResult(observation, action, error, done, reward, …)
+    await env.close()
+
+Raises BrowserError when page or browser have failed or passed `step_timeout_s` (the environment heals itself at
+the next reset), DataError for a task that names no page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from webrl.config import RolloutConfig
+from webrl.errors import BrowserError
+from webrl.rollouts.actions import Action, ActionError, parse_action
+from webrl.rollouts.browser import Browser, NavigationGuard, first_line
+from webrl.rollouts.execute import ActionFailed, execute
+from webrl.rollouts.observe import load_script, observe_axtree
+from webrl.rollouts.sites import Site, open_site, require_text
+from webrl.types import Task
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, CDPSession, Page
+
+logger = logging.getLogger(__name__)
+
+HORIZON_MS = 500
+"""Timers and animations due within this after an action are waited for: stock BrowserGym's fixed delay."""
+_LOAD_HORIZON_MS = 50
+_POPUP_WAIT_S = 1.0
+_MAX_TRIES = 5
+_PAGE_TIMEOUT_MS = 5000
+# What a page says when it was replaced while being looked at; looking again helps.
+_TRANSIENT = ("context was destroyed", "detached", "frameId is not found", "Cannot find context", "of undefined")
+# Actions that leave a key or button down, or a page in a state that only loading it again clears.
+_DIRTY = frozenset(("mouse_down", "keyboard_down", "upload_file", "mouse_upload_file", "go_back", "go_forward"))
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the agent sees."""
+
+    text: str
+    """The page as text, uncut."""
+    url: str
+    """Address of the active tab."""
+    goal: str
+    """The task's instruction, or the page's own."""
+    screenshot: bytes | None = None
+    """PNG, if screenshots are on."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What came of one action."""
+
+    observation: Observation
+    """The page afterwards."""
+    action: str
+    """The action in canonical form; "" if it could not be read."""
+    error: str
+    """What the agent is told went wrong, or ""."""
+    done: bool
+    """The page has ended the episode."""
+    reward: float
+    """The environment's own reward, 0 or 1, as BrowserGym gives it."""
+    agent_done: bool
+    """The agent has ended the episode."""
+    message: str = ""
+    """The agent's final message."""
+    blocked: int = 0
+    """Requests blocked by the navigation guard during this step."""
+
+
+class Env(Protocol):
+    """Any environment: in this process, in a worker, or on a server."""
+
+    async def reset(self, task: Task) -> Observation:
+        """Start an episode. Raises BrowserError, DataError."""
+        ...
+
+    async def step(self, action_text: str) -> StepResult:
+        """Act once. Raises BrowserError."""
+        ...
+
+    async def close(self) -> None:
+        """Free what it holds; never raises."""
+        ...
+
+
+class BrowserEnv:
+    """An environment on a shared browser; see the module docstring."""
+
+    def __init__(self, browser: Browser, config: RolloutConfig) -> None:
+        self._browser = browser
+        self._config = config
+        self._script = load_script("settle", "mark", "miniwob")
+        self._task: Task | None = None
+        self._site: Site
+        self._goal = ""
+        self._first_page: Page | None = None
+        self._sessions: dict[Page, CDPSession] = {}
+        self._clean = False
+        self._activated = asyncio.Event()
+        self._guard = NavigationGuard(())
+        self.context: BrowserContext = None  # type: ignore[assignment]
+        self.page: Page = None  # type: ignore[assignment]
+        self.scale = 1.0
+
+    async def reset(self, task: Task) -> Observation:
+        """Start an episode of `task`."""
+        site = open_site(task)
+        async with self._deadline(f"reset of {task.site!r}"):
+            reuse = self._clean and site.reusable and self._site.url == site.url and await self._is_reusable()
+            self._clean = False
+            if self._task is None or not reuse:
+                await self._open(site)
+            self._task, self._site, self.scale = task, site, site.scale
+            self._goal = require_text(await site.start(self.page, task.seed), task)
+            await self._settle(_LOAD_HORIZON_MS)
+            observation = await self._observe()
+            self._clean = True
+            return observation
+
+    async def step(self, action_text: str) -> StepResult:
+        """Carry out one action and look at the page."""
+        if self._task is None:
+            raise BrowserError("step() before reset()")
+        blocked = self._guard.blocked
+        action: Action | None = None
+        error = ""
+        async with self._deadline(f"step {action_text!r:.60}"):
+            try:
+                action = parse_action(action_text)
+                self._clean = self._clean and action.name not in _DIRTY
+                await execute(action, self)
+            except (ActionError, ActionFailed) as problem:
+                error = str(problem)
+            await self._settle(HORIZON_MS if action else 0)
+            verdict = await self._site.judge(self.page, self.page is self._first_page)
+            observation = await self._observe()
+        says = action is not None and action.name in ("send_msg_to_user", "report_infeasible") and not error
+        return StepResult(
+            observation=observation,
+            action=action.canonical if action else "",
+            error=error,
+            done=verdict.done,
+            reward=verdict.reward,
+            agent_done=says,
+            message=next(iter(action.arguments.values())) if says and action else "",
+            blocked=self._guard.blocked - blocked,
+        )
+
+    async def close(self) -> None:
+        """Close the profile and its pages."""
+        self._task, self._clean = None, False
+        context, self.context = self.context, None  # type: ignore[assignment]
+        self._sessions.clear()
+        if context is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(context.close(), 5)
+
+    def check_url(self, url: str) -> None:
+        """Refuse addresses outside the allow-list before the browser tries them."""
+        if not self._guard.allows(url):
+            self._guard.blocked += 1
+            raise ActionFailed(f"Blocked: {url!r:.200} is outside the hosts of this task.")
+
+    @contextlib.asynccontextmanager
+    async def _deadline(self, what: str) -> Any:
+        """Turn crashes and hangs into BrowserError and have the profile replaced."""
+        from playwright.async_api import Error
+
+        try:
+            async with asyncio.timeout(self._config.step_timeout_s):
+                yield
+        except TimeoutError:
+            await self.close()
+            raise BrowserError(f"{what} passed its deadline of {self._config.step_timeout_s:g} s") from None
+        except Error as error:
+            await self.close()
+            raise BrowserError(f"{what}: {first_line(error)}") from None
+        except BrowserError:
+            await self.close()
+            raise
+
+    async def _open(self, site: Site) -> None:
+        """Load the site's page, in a fresh profile unless the old one's page can be loaded again."""
+        hosts = (*site.hosts, *self._config.allowed_hosts)
+        keep = self.context is not None and site.reusable and self._site.reusable and len(self.context.pages) == 1
+        if not keep:
+            await self.close()
+            width, height = site.viewport
+            self.context = await self._browser.new_context(viewport={"width": width, "height": height})
+            self.context.set_default_timeout(_PAGE_TIMEOUT_MS)
+            self._guard = NavigationGuard(hosts)
+            await self._guard.attach(self.context)
+            await self.context.add_init_script(self._script)
+            self._first_page = self.page = await self.context.new_page()
+            self.context.on("page", self._activate)
+        self._first_page = self.page = self.context.pages[0]
+        await self.page.goto(site.url, timeout=self._config.step_timeout_s * 1000)
+
+    async def _is_reusable(self) -> bool:
+        """Whether the page can start another episode as it is: still there, nothing going on in it."""
+        page = self._first_page
+        if page is None or page.is_closed() or page is not self.page or page.url != self._site.url:
+            return False
+        if len(self.context.pages) > 1:
+            return False
+        return not await page.evaluate("__webrl.pending(2000)")
+
+    def _activate(self, page: Page) -> None:
+        """A new tab becomes the active one, as in BrowserGym."""
+        self.page = page
+        self._activated.set()
+
+    async def _settle(self, horizon_ms: int) -> None:
+        """Wait until the active page is quiet."""
+        from playwright.async_api import Error
+
+        cap_ms = self._config.settle_cap_s * 1000
+        for _ in range(_MAX_TRIES):
+            self._leave_closed_page()
+            page = self.page
+            try:
+                popups = await page.evaluate(
+                    "async ([horizon, cap]) => { await __webrl.settle(horizon, cap); return __webrl.takePopups(); }",
+                    [horizon_ms, cap_ms],
+                )
+                if popups and page is self.page:
+                    await self._await_popup(page)
+            except Error as error:
+                if not await self._recover(page, error):
+                    raise
+                continue
+            if page is self.page:
+                return
+
+    async def _await_popup(self, page: Page) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_POPUP_WAIT_S):
+                self._activated.clear()
+                while page is self.page and not page.is_closed():
+                    await self._activated.wait()
+
+    def _leave_closed_page(self) -> None:
+        if self.page.is_closed():
+            pages = self.context.pages
+            if not pages:
+                raise BrowserError("all tabs are closed")
+            self.page = pages[-1]
+
+    async def _recover(self, page: Page, error: Exception) -> bool:
+        """After an error that a navigation explains: wait for the new document; False if it is something else."""
+        from playwright.async_api import Error
+
+        text = str(error)
+        if "__webrl" in text:
+            # Documents that run no init script (PDF viewer, error pages) get it now.
+            await page.evaluate(self._script)
+            return True
+        if page.is_closed() and self.context.pages:
+            return True
+        if not any(part in text for part in _TRANSIENT):
+            return False
+        with contextlib.suppress(Error):
+            await page.wait_for_load_state("domcontentloaded", timeout=self._config.settle_cap_s * 1000)
+        return True
+
+    async def _observe(self) -> Observation:
+        from playwright.async_api import Error
+
+        for tries_left in reversed(range(_MAX_TRIES)):
+            page = self.page
+            try:
+                text = await observe_axtree(page, await self._session(page), self._site.hidden_ids)
+                screenshot = await self._capture(page) if self._config.screenshots else None
+                return Observation(text, page.url, self._goal, screenshot)
+            except Error as error:
+                if not tries_left or not await self._recover(page, error):
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _session(self, page: Page) -> CDPSession:
+        session = self._sessions.get(page)
+        if session is None:
+            session = self._sessions[page] = await self.context.new_cdp_session(page)
+        return session
+
+    async def _capture(self, page: Page) -> bytes:
+        width, height = self._site.viewport
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": self.scale}
+        session = await self._session(page)
+        answer = await session.send("Page.captureScreenshot", {"format": "png", "clip": clip})
+        return base64.b64decode(answer["data"])

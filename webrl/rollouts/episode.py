@@ -1,0 +1,160 @@
+"""One episode: reset, then observe - act until something ends it. A bad rollout is data, not a crash.
+
+API: `await run_episode(env, policy, task, config, trajectory_id=..., phase=..., seed=...) -> Trajectory`. It never
+raises for what page, browser or policy do; the trajectory's status says how it ended (`webrl.types.Status`).
+`CRASHED` are the statuses after which another attempt makes sense.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from webrl.config import RolloutConfig
+from webrl.errors import BrowserError, DataError, PolicyError
+from webrl.llm.interface import Policy, PolicyOutput
+from webrl.rollouts.env import Env, Observation, StepResult
+from webrl.types import Status, Step, Task, Trajectory
+
+logger = logging.getLogger(__name__)
+
+SaveScreenshot = Callable[[bytes, int], str]
+"""(PNG, step index) -> path relative to the run folder."""
+
+
+@dataclass
+class _Episode:
+    """What is known so far; survives an exception at any point."""
+
+    steps: list[Step] = field(default_factory=list)
+    observation: Observation = field(default_factory=lambda: Observation("", "", ""))
+    status: Status | None = None
+    message: str = ""
+    reward: float = 0.0
+    parse_failures: int = 0
+
+
+async def run_episode(
+    env: Env,
+    policy: Policy,
+    task: Task,
+    config: RolloutConfig,
+    *,
+    trajectory_id: str,
+    phase: int = 0,
+    seed: int = 0,
+    save_screenshot: SaveScreenshot | None = None,
+) -> Trajectory:
+    """Play one episode to its end.
+
+    Args:
+        seed: of the policy's draws; each step derives its own from it and the trajectory id.
+
+    Stop rules (paper, section 2.1 of the released code's settings): `max_parse_failures` unreadable actions in a
+    row, `max_repeats` equal actions in a row, `max_steps` steps, the agent's or the page's end, `episode_timeout_s`.
+    """
+    episode = _Episode()
+    start = time.perf_counter()
+    try:
+        async with asyncio.timeout(config.episode_timeout_s):
+            await _play(env, policy, task, config, episode, (seed, trajectory_id), save_screenshot)
+    except TimeoutError:
+        episode.status = Status.TIMEOUT
+        episode.message = f"the episode passed its deadline of {config.episode_timeout_s:g} s"
+    except (BrowserError, DataError) as error:
+        episode.status, episode.message = Status.ENV_ERROR, str(error)
+    except PolicyError as error:
+        episode.status, episode.message = Status.POLICY_ERROR, str(error)
+    assert episode.status is not None
+    has_reward = task.instruction is None and episode.status.finished
+    return Trajectory(
+        trajectory_id=trajectory_id,
+        task=task,
+        instruction=task.instruction or episode.observation.goal,
+        phase=phase,
+        steps=tuple(episode.steps),
+        final_observation=episode.observation.text,
+        status=episode.status,
+        message=episode.message,
+        env_reward=min(1.0, max(0.0, episode.reward)) if has_reward else None,
+        seconds=time.perf_counter() - start,
+        policy=policy.fingerprint,
+    )
+
+
+async def _play(
+    env: Env,
+    policy: Policy,
+    task: Task,
+    config: RolloutConfig,
+    episode: _Episode,
+    seed: tuple[int, str],
+    save_screenshot: SaveScreenshot | None,
+) -> None:
+    episode.observation = await env.reset(task)
+    while episode.status is None:
+        index = len(episode.steps)
+        before = episode.observation
+        screenshot = ""
+        if save_screenshot and before.screenshot:
+            screenshot = save_screenshot(before.screenshot, index)
+        asked = time.perf_counter()
+        output = await policy.act(before.goal, episode.steps, before.text, seed=step_seed(*seed, index))
+        answered = time.perf_counter()
+        result = await env.step(output.text)
+        seconds = {"policy": answered - asked, "browser": time.perf_counter() - answered}
+        episode.steps.append(_record(index, before, output, result, screenshot, seconds))
+        episode.observation, episode.reward = result.observation, result.reward
+        episode.parse_failures = 0 if result.action else episode.parse_failures + 1
+        episode.status = _stop(episode, result, config)
+        episode.message = result.message
+
+
+def _stop(episode: _Episode, result: StepResult, config: RolloutConfig) -> Status | None:
+    """The rule that ends the episode after its newest step, or None."""
+    if result.done:
+        return Status.PAGE_ENDED
+    if result.agent_done:
+        return Status.AGENT_DONE
+    if episode.parse_failures >= config.max_parse_failures:
+        return Status.PARSE_FAILURES
+    last = [step.action for step in episode.steps[-config.max_repeats :]]
+    if len(last) == config.max_repeats and last[0] and len(set(last)) == 1:
+        return Status.REPEATED_ACTION
+    if len(episode.steps) >= config.max_steps:
+        return Status.STEP_LIMIT
+    return None
+
+
+def _record(
+    index: int,
+    before: Observation,
+    output: PolicyOutput,
+    result: StepResult,
+    screenshot: str,
+    seconds: dict[str, float],
+) -> Step:
+    return Step(
+        index=index,
+        observation=output.observation_shown,
+        response=output.text,
+        action=result.action,
+        error=result.error,
+        prompt_ids=tuple(output.prompt_ids),
+        action_ids=tuple(output.action_ids),
+        logprobs=tuple(output.logprobs),
+        url=before.url,
+        screenshot=screenshot,
+        blocked=result.blocked,
+        seconds=seconds,
+    )
+
+
+def step_seed(seed: int, trajectory_id: str, index: int) -> int:
+    """Seed of one draw: the same for the same run seed, episode and step, whatever else runs beside it."""
+    digest = hashlib.sha256(f"{seed}:{trajectory_id}:{index}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1

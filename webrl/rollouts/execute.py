@@ -1,0 +1,294 @@
+"""Carries out actions on a page with Playwright, to the same effect as BrowserGym's action functions.
+
+API: `await execute(action, tabs)`; `Tabs` is what an action may act on (`webrl/rollouts/env.py` owns it).
+Raises `ActionFailed` with the text for the agent; page and browser crashes surface as Playwright errors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from webrl.rollouts.actions import Action
+from webrl.rollouts.browser import first_line
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, Locator, Page
+
+ACTION_TIMEOUT_MS = 500
+"""Longest wait for an element to become clickable (BrowserGym's)."""
+MAX_WAIT_MS = 10_000
+"""`noop` waits no longer than this."""
+
+
+class ActionFailed(Exception):
+    """The action was readable but could not be carried out; the text is shown to the agent."""
+
+
+class Tabs(Protocol):
+    """The open tabs of an environment."""
+
+    page: Page
+    """The active tab."""
+    context: BrowserContext
+    scale: float
+    """Screenshot pixels per CSS pixel; coordinates in actions are screenshot pixels."""
+
+    def check_url(self, url: str) -> None:
+        """Raises ActionFailed if the agent may not go there."""
+        ...
+
+
+async def execute(action: Action, tabs: Tabs) -> None:
+    """Do it.
+
+    Raises:
+        ActionFailed: element not found, not clickable in time, bad key, blocked address, …
+    """
+    from playwright.async_api import Error
+
+    try:
+        await _HANDLERS[action.name](tabs, **action.arguments)
+    except Error as error:
+        if is_crash(error):
+            raise
+        raise ActionFailed(_explain(error)) from None
+    except (ValueError, IndexError) as error:
+        raise ActionFailed(f"{type(error).__name__}: {error}") from None
+
+
+def is_crash(error: Exception) -> bool:
+    """Whether a Playwright error means that page or browser are gone rather than that the action failed."""
+    return bool(re.search(r"crashed|has been closed|was closed|browser has disconnected|Connection closed", str(error)))
+
+
+def _explain(error: Exception) -> str:
+    """First line of a Playwright error, and what was in the way if it says so (the call log is not for agents)."""
+    text = f"{error.__class__.__name__}: {first_line(error)}"
+    obstacle = re.search(r"- +(<.*intercepts pointer events|element is .*)", str(error))
+    return f"{text} ({obstacle.group(1)})" if obstacle else text
+
+
+async def locate(page: Page, bid: str) -> Locator:
+    """The element with a bid, through the frames its letters name (`aB12` is in frame `aB` of frame `a`… as in
+    BrowserGym). Raises ValueError if there is none.
+    """
+    scope: Any = page
+    end = 0
+    while bid[end:] and not bid[end:].isnumeric():
+        end += 1
+        while bid[end : end + 1].isalpha() and bid[end].isupper():
+            end += 1
+        frame = scope.get_by_test_id(bid[:end])
+        if not await frame.count():
+            raise ValueError(f'Could not find element with bid "{bid}"')
+        scope = frame.frame_locator(":scope")
+    element: Locator = scope.get_by_test_id(bid)
+    if not await element.count():
+        raise ValueError(f'Could not find element with bid "{bid}"')
+    return element
+
+
+async def _noop(tabs: Tabs, wait_ms: float) -> None:
+    if wait_ms > 0:
+        await tabs.page.wait_for_timeout(min(wait_ms, MAX_WAIT_MS))
+
+
+async def _say(tabs: Tabs, **_: str) -> None:
+    """Messages are taken by the environment; the page sees nothing of them."""
+
+
+async def _click(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
+    element = await locate(tabs.page, bid)
+    await element.click(button=button, modifiers=modifiers, timeout=ACTION_TIMEOUT_MS)
+
+
+async def _dblclick(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
+    element = await locate(tabs.page, bid)
+    await element.dblclick(button=button, modifiers=modifiers, timeout=ACTION_TIMEOUT_MS)
+
+
+async def _hover(tabs: Tabs, bid: str) -> None:
+    await (await locate(tabs.page, bid)).hover(timeout=ACTION_TIMEOUT_MS)
+
+
+async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
+    element = await locate(tabs.page, bid)
+    if not enable_autocomplete_menu:
+        await element.fill(value, timeout=ACTION_TIMEOUT_MS)
+        return
+    await element.clear(timeout=ACTION_TIMEOUT_MS)
+    if len(value) > 1:
+        await element.fill(value[:-1], timeout=ACTION_TIMEOUT_MS)
+    if value:
+        await element.type(value[-1], delay=0, timeout=ACTION_TIMEOUT_MS)
+
+
+async def _clear(tabs: Tabs, bid: str) -> None:
+    await (await locate(tabs.page, bid)).clear(timeout=ACTION_TIMEOUT_MS)
+
+
+async def _check(tabs: Tabs, bid: str) -> None:
+    await (await locate(tabs.page, bid)).check(timeout=ACTION_TIMEOUT_MS)
+
+
+async def _uncheck(tabs: Tabs, bid: str) -> None:
+    await (await locate(tabs.page, bid)).uncheck(timeout=ACTION_TIMEOUT_MS)
+
+
+async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
+    await (await locate(tabs.page, bid)).select_option(options, timeout=ACTION_TIMEOUT_MS)
+
+
+async def _press(tabs: Tabs, bid: str, key_comb: str) -> None:
+    await (await locate(tabs.page, bid)).press(key_comb, timeout=ACTION_TIMEOUT_MS)
+
+
+async def _focus(tabs: Tabs, bid: str) -> None:
+    await (await locate(tabs.page, bid)).focus(timeout=ACTION_TIMEOUT_MS)
+
+
+async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
+    await (await locate(tabs.page, from_bid)).hover(timeout=ACTION_TIMEOUT_MS)
+    await tabs.page.mouse.down()
+    await (await locate(tabs.page, to_bid)).hover(timeout=ACTION_TIMEOUT_MS)
+    await tabs.page.mouse.up()
+
+
+async def _upload_file(tabs: Tabs, bid: str, file: str | list[str]) -> None:
+    element = await locate(tabs.page, bid)
+    async with tabs.page.expect_file_chooser(timeout=5 * ACTION_TIMEOUT_MS) as chooser:
+        await element.click(timeout=ACTION_TIMEOUT_MS)
+    await (await chooser.value).set_files(file)
+
+
+async def _mouse_upload_file(tabs: Tabs, x: float, y: float, file: str | list[str]) -> None:
+    async with tabs.page.expect_file_chooser(timeout=5 * ACTION_TIMEOUT_MS) as chooser:
+        await tabs.page.mouse.click(x / tabs.scale, y / tabs.scale)
+    await (await chooser.value).set_files(file)
+
+
+async def _scroll(tabs: Tabs, delta_x: float, delta_y: float) -> None:
+    await tabs.page.mouse.wheel(delta_x / tabs.scale, delta_y / tabs.scale)
+
+
+async def _scroll_at(tabs: Tabs, x: float, y: float, dx: float, dy: float) -> None:
+    await tabs.page.mouse.move(x / tabs.scale, y / tabs.scale)
+    await tabs.page.mouse.wheel(dx / tabs.scale, dy / tabs.scale)
+
+
+async def _mouse_move(tabs: Tabs, x: float, y: float) -> None:
+    await tabs.page.mouse.move(x / tabs.scale, y / tabs.scale)
+
+
+async def _mouse_down(tabs: Tabs, x: float, y: float, button: Any) -> None:
+    await _mouse_move(tabs, x, y)
+    await tabs.page.mouse.down(button=button)
+
+
+async def _mouse_up(tabs: Tabs, x: float, y: float, button: Any) -> None:
+    await _mouse_move(tabs, x, y)
+    await tabs.page.mouse.up(button=button)
+
+
+async def _mouse_click(tabs: Tabs, x: float, y: float, button: Any) -> None:
+    await tabs.page.mouse.click(x / tabs.scale, y / tabs.scale, button=button)
+
+
+async def _mouse_dblclick(tabs: Tabs, x: float, y: float, button: Any) -> None:
+    await tabs.page.mouse.dblclick(x / tabs.scale, y / tabs.scale, button=button)
+
+
+async def _mouse_drag_and_drop(tabs: Tabs, from_x: float, from_y: float, to_x: float, to_y: float) -> None:
+    await _mouse_move(tabs, from_x, from_y)
+    await tabs.page.mouse.down()
+    await _mouse_move(tabs, to_x, to_y)
+    await tabs.page.mouse.up()
+
+
+async def _keyboard_press(tabs: Tabs, key: str) -> None:
+    await tabs.page.keyboard.press(key)
+
+
+async def _keyboard_up(tabs: Tabs, key: str) -> None:
+    await tabs.page.keyboard.up(key)
+
+
+async def _keyboard_down(tabs: Tabs, key: str) -> None:
+    await tabs.page.keyboard.down(key)
+
+
+async def _keyboard_type(tabs: Tabs, text: str) -> None:
+    await tabs.page.keyboard.type(text)
+
+
+async def _keyboard_insert_text(tabs: Tabs, text: str) -> None:
+    await tabs.page.keyboard.insert_text(text)
+
+
+async def _goto(tabs: Tabs, url: str) -> None:
+    tabs.check_url(url)
+    await tabs.page.goto(url)
+
+
+async def _go_back(tabs: Tabs) -> None:
+    await tabs.page.go_back()
+
+
+async def _go_forward(tabs: Tabs) -> None:
+    await tabs.page.go_forward()
+
+
+async def _new_tab(tabs: Tabs) -> None:
+    tabs.page = await tabs.context.new_page()
+
+
+async def _tab_close(tabs: Tabs) -> None:
+    await tabs.page.close()
+    pages = tabs.context.pages
+    tabs.page = pages[-1] if pages else await tabs.context.new_page()
+
+
+async def _tab_focus(tabs: Tabs, index: int) -> None:
+    tabs.page = tabs.context.pages[index]
+    await tabs.page.bring_to_front()
+
+
+_HANDLERS: dict[str, Callable[..., Awaitable[None]]] = {
+    "noop": _noop,
+    "send_msg_to_user": _say,
+    "report_infeasible": _say,
+    "click": _click,
+    "dblclick": _dblclick,
+    "hover": _hover,
+    "fill": _fill,
+    "clear": _clear,
+    "check": _check,
+    "uncheck": _uncheck,
+    "select_option": _select_option,
+    "press": _press,
+    "focus": _focus,
+    "drag_and_drop": _drag_and_drop,
+    "upload_file": _upload_file,
+    "scroll": _scroll,
+    "scroll_at": _scroll_at,
+    "mouse_move": _mouse_move,
+    "mouse_down": _mouse_down,
+    "mouse_up": _mouse_up,
+    "mouse_click": _mouse_click,
+    "mouse_dblclick": _mouse_dblclick,
+    "mouse_drag_and_drop": _mouse_drag_and_drop,
+    "mouse_upload_file": _mouse_upload_file,
+    "keyboard_press": _keyboard_press,
+    "keyboard_up": _keyboard_up,
+    "keyboard_down": _keyboard_down,
+    "keyboard_type": _keyboard_type,
+    "keyboard_insert_text": _keyboard_insert_text,
+    "goto": _goto,
+    "go_back": _go_back,
+    "go_forward": _go_forward,
+    "new_tab": _new_tab,
+    "tab_close": _tab_close,
+    "tab_focus": _tab_focus,
+}

@@ -1,0 +1,110 @@
+// Gives every standard HTML element BrowserGym's id (`bid`) and writes it into ARIA attributes, so that the
+// accessibility tree carries it. Same elements, order and ids as browsergym/core/javascript/frame_mark_elements.js
+// (Apache-2.0); left out are visibility ratio and set-of-marks, which no text observation prints and which cost most
+// of its 45 ms.
+(() => {
+  const api = window.__webrl;
+  if (api.mark) return;
+  const TAGS = new Set(('a abbr acronym address applet area article aside audio b base basefont bdi bdo big blockquote ' +
+    'body br button canvas caption center cite code col colgroup data datalist dd del details dfn dialog dir div dl ' +
+    'dt em embed fieldset figcaption figure font footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr ' +
+    'html i iframe img input ins kbd label legend li link main map mark menu meta meter nav noframes noscript object ' +
+    'ol optgroup option output p param picture pre progress q rp rt ruby s samp script search section select small ' +
+    'source span strike strong style sub summary sup svg table tbody td template textarea tfoot th thead time title ' +
+    'tr track tt u ul var video wbr').split(' '));
+  const ARIA = ['aria-roledescription', 'aria-description'];
+  const PREFIX = /^browsergym_id[^\s]*\s/;
+  let counter = 0;
+  let frameCounter = 0;
+  let original = new Map(); // element -> [value attribute, checked attribute] before we wrote them
+
+  // All elements in document order, open shadow roots included.
+  const allElements = (root = document) => {
+    const found = [];
+    for (const element of root.querySelectorAll('*')) {
+      found.push(element);
+      if (element.shadowRoot) found.push(...allElements(element.shadowRoot));
+    }
+    return found;
+  };
+
+  // 'a' … 'z', 'aA', 'bA': all letters but the first are upper case, lowest digit first.
+  const frameName = (number) => {
+    const letters = [];
+    let rest = number;
+    do {
+      letters.push(String.fromCharCode(97 + (rest % 26)));
+      rest = Math.floor(rest / 26) - 1;
+    } while (rest >= 0);
+    return letters.reverse().map((letter, i) => (i ? letter.toUpperCase() : letter)).join('');
+  };
+
+  const writeState = (element) => {
+    if (!original.has(element)) {
+      original.set(element, [element.getAttribute('value'), element.getAttribute('checked')]);
+    }
+    if (element.value !== undefined) element.setAttribute('value', element.value);
+    if (element.checked === true) element.setAttribute('checked', '');
+    else if (element.checked !== undefined) element.removeAttribute('checked');
+  };
+
+  // Returns the ids inside `hiddenIds` subtrees (they are kept from the observation) and the number of frames.
+  api.mark = (parentBid, hiddenIds) => {
+    const seen = new Set();
+    let numFrames = 0;
+    for (const element of allElements()) {
+      const tag = element.tagName.toLowerCase();
+      if (!TAGS.has(tag)) continue;
+      if (element.value !== undefined || element.checked !== undefined) writeState(element);
+      const isFrame = tag === 'iframe' || tag === 'frame';
+      if (isFrame) numFrames += 1;
+      let bid = element.getAttribute('bid');
+      if (bid === null || seen.has(bid)) {
+        bid = parentBid + (isFrame ? frameName(frameCounter++) : counter++);
+        element.setAttribute('bid', bid);
+      }
+      seen.add(bid);
+      for (const name of ARIA) {
+        element.setAttribute(name, `browsergym_id_${bid} ${(element.getAttribute(name) || '').replace(PREFIX, '')}`);
+      }
+    }
+    return { hidden: hiddenBids(hiddenIds), frames: numFrames };
+  };
+
+  const hiddenBids = (hiddenIds) => {
+    const bids = [];
+    for (const id of hiddenIds) {
+      const root = document.getElementById(id);
+      if (!root) continue;
+      for (const element of [root, ...root.querySelectorAll('[bid]')]) bids.push(element.getAttribute('bid'));
+    }
+    return bids;
+  };
+
+  // Takes the ids out of the ARIA attributes again; `bid` itself stays, actions find elements by it.
+  api.unmark = () => {
+    for (const element of allElements()) {
+      for (const name of ARIA) {
+        const content = element.getAttribute(name);
+        if (content === null) continue;
+        const rest = content.replace(PREFIX, '');
+        if (rest) element.setAttribute(name, rest);
+        else element.removeAttribute(name);
+      }
+    }
+  };
+
+  // Forgets all ids, as if the page had just been loaded.
+  api.forgetMarks = () => {
+    for (const element of allElements()) element.removeAttribute('bid');
+    const restore = (element, name, value) =>
+      value === null ? element.removeAttribute(name) : element.setAttribute(name, value);
+    for (const [element, [value, checked]] of original) {
+      restore(element, 'value', value);
+      restore(element, 'checked', checked);
+    }
+    original = new Map();
+    counter = 0;
+    frameCounter = 0;
+  };
+})();

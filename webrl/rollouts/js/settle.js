@@ -1,0 +1,137 @@
+// Runs before the page's own scripts. Watches what the page still has to do (timers, animation frames, requests), so
+// that an observation can be taken as soon as the page is quiet instead of after a fixed sleep.
+// Everything of ours hangs on one non-enumerable property, `window.__webrl`.
+(() => {
+  if (window.__webrl) return;
+  const api = {};
+  Object.defineProperty(window, '__webrl', { value: api, enumerable: false, configurable: true });
+
+  const native = {
+    setTimeout: window.setTimeout.bind(window),
+    clearTimeout: window.clearTimeout.bind(window),
+    setInterval: window.setInterval.bind(window),
+    requestAnimationFrame: window.requestAnimationFrame.bind(window),
+    cancelAnimationFrame: window.cancelAnimationFrame.bind(window),
+    fetch: window.fetch ? window.fetch.bind(window) : undefined,
+  };
+  const now = () => performance.now();
+  const timeouts = new Map(); // id -> time at which it fires
+  const intervals = new Set();
+  const frames = new Set();
+  const requests = new Set();
+  let wake = () => {};
+
+  window.setTimeout = function (handler, delay, ...args) {
+    const id = native.setTimeout((...given) => {
+      timeouts.delete(id);
+      wake();
+      return typeof handler === 'function' ? handler.apply(window, given) : (0, eval)(String(handler));
+    }, delay, ...args);
+    timeouts.set(id, now() + Math.max(0, Number(delay) || 0));
+    return id;
+  };
+  window.setInterval = function (...args) {
+    const id = native.setInterval(...args);
+    intervals.add(id);
+    return id;
+  };
+  // Timeouts and intervals share one id space: either function may clear either.
+  window.clearTimeout = window.clearInterval = function (id) {
+    timeouts.delete(id);
+    intervals.delete(id);
+    wake();
+    return native.clearTimeout(id);
+  };
+  window.requestAnimationFrame = function (callback) {
+    const id = native.requestAnimationFrame((time) => {
+      frames.delete(id);
+      wake();
+      return callback(time);
+    });
+    frames.add(id);
+    return id;
+  };
+  window.cancelAnimationFrame = function (id) {
+    frames.delete(id);
+    wake();
+    return native.cancelAnimationFrame(id);
+  };
+
+  const track = () => {
+    const token = {};
+    requests.add(token);
+    return () => {
+      requests.delete(token);
+      wake();
+    };
+  };
+  if (native.fetch) {
+    window.fetch = function (...args) {
+      const done = track();
+      const answer = native.fetch(...args);
+      answer.then(done, done);
+      return answer;
+    };
+  }
+  const send = XMLHttpRequest.prototype.send;
+  XMLHttpRequest.prototype.send = function (...args) {
+    this.addEventListener('loadend', track(), { once: true });
+    return send.apply(this, args);
+  };
+
+  // Tabs that the page has asked for: the browser reports them a little later.
+  let popups = 0;
+  const open = window.open;
+  window.open = function (...args) {
+    popups += 1;
+    return open.apply(window, args);
+  };
+  const opensTab = (event) => {
+    const link = event.target?.closest?.('a[href], area[href]');
+    if (!link || event.defaultPrevented) return;
+    const elsewhere = link.target && !['_self', '_top', '_parent'].includes(link.target);
+    if (elsewhere || event.ctrlKey || event.metaKey || event.shiftKey || event.button === 1) popups += 1;
+  };
+  window.addEventListener('click', opensTab);
+  window.addEventListener('auxclick', opensTab);
+  api.takePopups = () => {
+    const count = popups;
+    popups = 0;
+    return count;
+  };
+
+  // A page in the middle of a finite CSS transition or animation is not quiet yet; endless ones never are.
+  const animating = () => document.getAnimations().some((animation) =>
+    animation.playState === 'running' && Number.isFinite(animation.effect?.getComputedTiming().endTime ?? Infinity));
+
+  // Work of the page that will happen by time `until`.
+  const pending = (until) => {
+    if (frames.size || intervals.size || document.readyState !== 'complete') return true;
+    for (const due of timeouts.values()) if (due <= until) return true;
+    return animating();
+  };
+  api.pending = (horizonMs) => pending(now() + horizonMs);
+
+  // Resolves when the page is quiet: at once if nothing is pending; after `horizonMs` whatever timers and animations
+  // still run; after `capMs` even if requests are still open (those are then never waited for again).
+  api.settle = async (horizonMs, capMs) => {
+    const start = now();
+    const busy = () => requests.size > 0 || document.readyState === 'loading';
+    const soon = () => now() - start < horizonMs && pending(start + horizonMs);
+    if (!busy() && !soon()) return;
+    let changed = now();
+    const observer = new MutationObserver(() => { changed = now(); });
+    observer.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
+    const quiet = () => now() - changed >= Math.min(20, horizonMs);
+    while (now() - start < capMs && (busy() || soon() || (now() - start < horizonMs && !quiet()))) {
+      await new Promise((resolve) => {
+        const id = native.setTimeout(resolve, 15);
+        wake = () => { native.clearTimeout(id); native.setTimeout(resolve, 0); };
+      });
+      wake = () => {};
+    }
+    observer.disconnect();
+    requests.clear();
+  };
+  api.native = native;
+})();

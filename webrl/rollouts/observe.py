@@ -1,0 +1,197 @@
+"""Turns a page into the text that agent and judge read.
+
+API: `observe_axtree(page, cdp, hidden_ids) -> str` gives BrowserGym's flattened accessibility tree (same lines, same
+bids, `InlineTextBox` removed, hidden subtrees removed); `flatten_axtree(nodes, hidden)` is its pure part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.async_api import CDPSession, Frame, Page
+
+logger = logging.getLogger(__name__)
+
+JS_FOLDER = Path(__file__).parent / "js"
+# MiniWoB's own display of goal, reward and time: never part of what agent or judge see.
+HIDDEN_IDS = ("query", "reward-display", "click-canvas", "sync-task-cover", "episode-id")
+
+_BID = re.compile(r"browsergym_id_([a-zA-Z0-9]+)\s?(.*)")
+_SKIPPED_ROLES = frozenset(("LineBreak", "InlineTextBox"))
+# BrowserGym's, and `url`: recent Chromium adds it, it is long, and for file pages it names a folder of this machine.
+_SKIPPED_PROPERTIES = frozenset(
+    ("editable", "readonly", "level", "settable", "multiline", "invalid", "focusable", "url")
+)
+_FLAGS = frozenset(("required", "focused", "atomic"))
+
+
+def load_script(*names: str) -> str:
+    """Concatenated JavaScript files of this package, by name without `.js`."""
+    return "\n".join((JS_FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in names)
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Result of marking all frames of a page."""
+
+    hidden: frozenset[str]
+    """Bids that must not be shown."""
+    num_frames: int
+    """Frames beside the main one."""
+
+
+async def mark_frames(page: Page, hidden_ids: Sequence[str]) -> Marks:
+    """Give all elements of all frames their bids (BrowserGym's order); frames that cannot run scripts are skipped."""
+    result = await page.main_frame.evaluate("ids => __webrl.mark('', ids)", list(hidden_ids))
+    num_frames = 0
+    if result["frames"]:
+        num_frames = await _mark_children(page.main_frame)
+    return Marks(frozenset(result["hidden"]), num_frames)
+
+
+async def _mark_children(frame: Frame) -> int:
+    count = 0
+    for child in frame.child_frames:
+        if child.is_detached():
+            continue
+        element = await child.frame_element()
+        if await element.content_frame() != child:
+            continue
+        sandbox = await element.get_attribute("sandbox")
+        bid = await element.get_attribute("bid")
+        if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
+            continue
+        await child.evaluate("bid => __webrl.mark(bid, [])", bid)
+        count += 1 + await _mark_children(child)
+    return count
+
+
+async def unmark_frames(page: Page) -> None:
+    """Take the bids out of the ARIA attributes of all frames."""
+    await asyncio.gather(
+        *(frame.evaluate("window.__webrl && __webrl.unmark()") for frame in page.frames if not frame.is_detached()),
+        return_exceptions=True,
+    )
+
+
+async def observe_axtree(page: Page, cdp: CDPSession, hidden_ids: Sequence[str]) -> str:
+    """The page as BrowserGym's flattened accessibility tree."""
+    marks = await mark_frames(page, hidden_ids)
+    try:
+        nodes = await _merged_axtree(cdp, marks.num_frames)
+    finally:
+        await unmark_frames(page)
+    return flatten_axtree(nodes, marks.hidden)
+
+
+async def _merged_axtree(cdp: CDPSession, num_frames: int) -> list[dict[str, Any]]:
+    if not num_frames:
+        nodes: list[dict[str, Any]] = (await cdp.send("Accessibility.getFullAXTree"))["nodes"]
+        return nodes
+    tree = await cdp.send("Page.getFrameTree")
+    by_frame: dict[str, list[dict[str, Any]]] = {}
+    waiting = [tree["frameTree"]]
+    while waiting:
+        entry = waiting.pop()
+        waiting.extend(entry.get("childFrames", []))
+        frame_id = entry["frame"]["id"]
+        by_frame[frame_id] = (await cdp.send("Accessibility.getFullAXTree", {"frameId": frame_id}))["nodes"]
+    for frame_nodes in by_frame.values():
+        for node in frame_nodes:
+            if node["role"]["value"] == "Iframe":
+                answer = await cdp.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})
+                inner = by_frame.get(answer.get("node", {}).get("frameId"))
+                if inner:
+                    node["childIds"].append(inner[0]["nodeId"])
+    return [node for frame_nodes in by_frame.values() for node in frame_nodes]
+
+
+def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()) -> str:
+    """Print an accessibility tree as `browsergym.utils.obs.flatten_axtree_to_str` does with its defaults.
+
+    Args:
+        nodes: CDP `AXNode`s, marked; left as they are.
+        hidden: bids whose nodes are left out with everything below them.
+
+    Differences: `InlineTextBox` lines, `url` properties (both new in recent Chromium) and hidden subtrees are left out.
+    """
+    if not nodes:
+        return ""
+    by_id = {node["nodeId"]: node for node in nodes}
+    lines: list[str] = []
+    stack: list[tuple[dict[str, Any], int, str]] = [(nodes[0], 0, "")]
+    visited: set[str] = set()
+    while stack:
+        node, depth, parent_name = stack.pop()
+        if node["nodeId"] in visited:
+            continue
+        visited.add(node["nodeId"])
+        name, bid, line = _describe(node, parent_name)
+        if bid in hidden:
+            continue
+        if line is not None:
+            lines.append("\t" * depth + line)
+            depth += 1
+        for child_id in reversed(node.get("childIds", ())):
+            child = by_id.get(child_id)
+            if child is not None:
+                stack.append((child, depth, name))
+    return "\n".join(lines)
+
+
+def _describe(node: dict[str, Any], parent_name: str) -> tuple[str, str | None, str | None]:
+    """(name, bid, printed line or None if the node is not printed)."""
+    role = node["role"]["value"]
+    bid, properties = _take_bid(node)
+    if role in _SKIPPED_ROLES or "name" not in node:
+        return "", bid, None
+    name = node["name"]["value"]
+    attributes = [text for text in map(_attribute, properties) if text]
+    if role == "generic" and not attributes:
+        return name, bid, None
+    if role == "StaticText" and name in parent_name:
+        return name, bid, None
+    line = role if role == "generic" and not name else f"{role} {name.strip()!r}"
+    if bid is not None:
+        line = f"[{bid}] {line}"
+    if "value" in node.get("value", ()):
+        line += f" value={node['value']['value']!r}"
+    return name, bid, ", ".join([line, *attributes])
+
+
+def _take_bid(node: dict[str, Any]) -> tuple[str | None, list[tuple[str, Any]]]:
+    """The bid in a node's role description, or else description; and its (property, value) pairs without the bid."""
+    bid = None
+    properties = []
+    for entry in node.get("properties", ()):
+        value = entry.get("value", {}).get("value", _ABSENT)
+        if entry["name"] == "roledescription" and (match := _BID.fullmatch(str(value))):
+            bid, value = match.groups()
+            value = value or _ABSENT
+        if value is not _ABSENT:
+            properties.append((entry["name"], value))
+    if bid is None and "description" in node:
+        match = _BID.fullmatch(str(node["description"].get("value", "")))
+        bid = match.group(1) if match else None
+    return bid, properties
+
+
+_ABSENT = object()
+
+
+def _attribute(pair: tuple[str, Any]) -> str:
+    name, value = pair
+    if name in _SKIPPED_PROPERTIES:
+        return ""
+    if name == "url" and str(value).startswith("file:"):
+        return ""  # where the page lies on this machine's disk would make the same page differ between machines
+    if name in _FLAGS:
+        return name if value else ""
+    return f"{name}={value!r}"

@@ -1,0 +1,271 @@
+"""Worker processes with many environments each; the controller's core stays free for the model.
+
+API:
+
+    async with EnvPool(config.rollout) as pool:        # num_workers processes, started as they are needed
+        async with pool.env() as env:                  # waits for a free environment (back-pressure); an `Env`
+            trajectory = await run_episode(env, ...)
+
+A worker that dies, hangs, or has served `recycle_after` episodes is replaced; requests it had not answered raise
+BrowserError. Leaving the pool ends all workers and browsers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+from webrl import errors
+from webrl.config import RolloutConfig
+from webrl.errors import BrowserError
+from webrl.rollouts.env import Observation, StepResult
+from webrl.rollouts.worker import encode, observation_from_json, read_message, result_from_json
+from webrl.types import Task
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 15.0
+"""A worker that has not answered this long after its own deadline is killed."""
+START_TIMEOUT_S = 60.0
+"""The first reset on a worker also starts Chromium."""
+
+
+class WorkerProcess:
+    """The controller's end of one worker."""
+
+    def __init__(self, config: RolloutConfig) -> None:
+        self._config = config
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._ids = itertools.count()
+        self._active = 0
+        self.idle = asyncio.Event()
+        """Set while no environment is in use."""
+        self.episodes = 0
+        """Episodes started so far."""
+        self.failed = False
+        """True once it must not be used again."""
+
+    async def start(self) -> None:
+        """Launch the process; Chromium follows at the first reset."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "webrl.rollouts.worker",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=1 << 24,
+            start_new_session=True,  # Ctrl-C reaches the controller alone, which then ends the workers
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        self._send(self._config.model_dump(mode="json"))
+        self._reader = asyncio.create_task(self._read())
+
+    def enter(self) -> None:
+        """An environment is taken into use."""
+        self._active += 1
+        self.idle.clear()
+
+    def leave(self) -> None:
+        """An environment is given back."""
+        self._active -= 1
+        if not self._active:
+            self.idle.set()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    async def request(self, env_id: int, op: str, arg: Any = None) -> Any:
+        """Ask and wait for the answer. Raises the error the worker reports, BrowserError if it is gone or hangs."""
+        if self.failed:
+            raise BrowserError("the browser worker has ended")
+        number = next(self._ids)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        allowed = self._config.step_timeout_s + GRACE_S + (START_TIMEOUT_S if op == "reset" else 0)
+        try:
+            self._send({"id": number, "env": env_id, "op": op, "arg": arg})
+            async with asyncio.timeout(allowed):
+                return await future
+        except TimeoutError:
+            self.kill()
+            raise BrowserError(f"the browser worker did not answer {op!r} in {allowed:g} s; killed") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(encode(message))
+        except (BrokenPipeError, ConnectionResetError):
+            self._fail("the browser worker has ended")
+            raise BrowserError("the browser worker has ended") from None
+
+    async def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        try:
+            while True:
+                reply = await read_message(self._process.stdout)
+                future = self._waiting.get(reply["id"])
+                if future is None or future.done():
+                    continue
+                if "error" in reply:
+                    kind = getattr(errors, reply["kind"], BrowserError)
+                    future.set_exception(kind(reply["error"]))
+                else:
+                    future.set_result(reply["result"])
+        except (asyncio.IncompleteReadError, ConnectionResetError):
+            self._fail("the browser worker has ended")
+
+    def _fail(self, reason: str) -> None:
+        self.failed = True
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(BrowserError(reason))
+
+    def kill(self) -> None:
+        """End it at once; Chromium and its driver end when their pipes close."""
+        self._fail("the browser worker was killed")
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def close(self) -> None:
+        """Let it end in order, or kill it after five seconds."""
+        process = self._process
+        if process is None:
+            return
+        self._fail("the environment pool was closed")
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), 5)
+        except TimeoutError:
+            self.kill()
+            await process.wait()
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
+
+
+class PoolEnv:
+    """An environment in a worker; implements `Env`."""
+
+    def __init__(self, worker: WorkerProcess, env_id: int) -> None:
+        self._worker = worker
+        self._id = env_id
+
+    async def reset(self, task: Task) -> Observation:
+        """Start an episode in the worker."""
+        self._worker.episodes += 1
+        return observation_from_json(await self._worker.request(self._id, "reset", task.to_json()))
+
+    async def step(self, action_text: str) -> StepResult:
+        """Act in the worker."""
+        return result_from_json(await self._worker.request(self._id, "step", action_text))
+
+    async def close(self) -> None:
+        """Close the pages; the pool calls this only for environments in doubt."""
+        with contextlib.suppress(BrowserError):
+            await self._worker.request(self._id, "close")
+
+
+class EnvPool:
+    """`num_workers` x `envs_per_worker` environments in worker processes; see the module docstring."""
+
+    def __init__(self, config: RolloutConfig) -> None:
+        self._config = config
+        self._slots: asyncio.Queue[int] = asyncio.Queue()
+        self._workers: dict[int, WorkerProcess] = {}
+        self._locks = [asyncio.Lock() for _ in range(config.num_workers)]
+        self._all: set[WorkerProcess] = set()
+        self._retiring: set[asyncio.Task[None]] = set()
+        for env_id in range(config.envs_per_worker):
+            for worker_id in range(config.num_workers):
+                self._slots.put_nowait(env_id * config.num_workers + worker_id)
+
+    @property
+    def size(self) -> int:
+        """Number of environments."""
+        return self._config.num_workers * self._config.envs_per_worker
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers that run now."""
+        return [worker.pid for worker in self._all if not worker.failed]
+
+    @contextlib.asynccontextmanager
+    async def env(self) -> AsyncIterator[PoolEnv]:
+        """Borrow an environment; waits until one is free."""
+        slot = await self._slots.get()
+        worker: WorkerProcess | None = None
+        try:
+            env_id, worker_id = divmod(slot, self._config.num_workers)
+            worker = await self._worker(worker_id)
+            worker.enter()
+            env = PoolEnv(worker, env_id)
+            try:
+                yield env
+            except BaseException:
+                # Cancelled or failed in mid-step: the page's state is unknown.
+                if not worker.failed:
+                    await asyncio.shield(env.close())
+                raise
+        finally:
+            if worker is not None:
+                worker.leave()
+            self._slots.put_nowait(slot)
+
+    async def _worker(self, worker_id: int) -> WorkerProcess:
+        """The worker of a slot, replaced if it has failed or served long enough."""
+        async with self._locks[worker_id]:
+            worker = self._workers.get(worker_id)
+            if worker is not None and (worker.failed or worker.episodes >= self._config.recycle_after):
+                self._retire(worker)
+                worker = None
+            if worker is None:
+                worker = WorkerProcess(self._config)
+                self._all.add(worker)
+                self._workers[worker_id] = worker
+                await worker.start()
+            return worker
+
+    def _retire(self, worker: WorkerProcess) -> None:
+        """Close a worker as soon as its last episode is over."""
+
+        async def finish() -> None:
+            await worker.idle.wait()
+            await worker.close()
+            self._all.discard(worker)
+
+        task = asyncio.create_task(finish())
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def close(self) -> None:
+        """End all workers."""
+        for task in self._retiring:
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+        await asyncio.gather(*(worker.close() for worker in self._all))
+        self._all.clear()
+        self._workers.clear()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await asyncio.shield(self.close())

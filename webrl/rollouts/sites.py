@@ -1,0 +1,155 @@
+"""What differs between worlds: how an episode starts, what its goal is, and when the page says it is over.
+
+API: `open_site(task) -> Site`; `MiniwobSite` (seeded MiniWoB++ pages, reset inside the page), `UrlSite` (any start
+page, judged elsewhere).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+from webrl.errors import BrowserError, DataError
+from webrl.rollouts.browser import miniwob_root
+from webrl.rollouts.observe import HIDDEN_IDS
+from webrl.types import Task
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+MINIWOB_MAX_TIME_MS = 1_000_000
+"""BrowserGym's limit: long enough that the page's clock never ends an episode."""
+_MINIWOB_SEEDS = 1_000_000
+
+# Pages that keep something from the episode before when they are started again without being loaded
+# (tests/test_rollouts_fidelity.py finds them).
+FRESH_LOAD_PAGES: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the page says about the episode."""
+
+    reward: float
+    """BrowserGym's reward, 0 or 1."""
+    done: bool
+    """Whether the page has ended the episode."""
+
+
+class Site(Protocol):
+    """One world's way of starting and ending an episode."""
+
+    url: str
+    """Address of the first page."""
+    viewport: tuple[int, int]
+    """Width and height in CSS pixels."""
+    scale: float
+    """Screenshot pixels per CSS pixel (coordinates in actions count the former)."""
+    hidden_ids: Sequence[str]
+    """DOM ids whose subtrees are kept from observations."""
+    hosts: Sequence[str]
+    """Hosts the task's pages may reach."""
+    reusable: bool
+    """Whether a page that shows `url` may start another episode without being loaded again."""
+
+    async def start(self, page: Page, seed: int) -> str:
+        """Start the episode on the loaded page; gives the page's own goal ("" if it has none)."""
+        ...
+
+    async def judge(self, page: Page, is_first_page: bool) -> Verdict:
+        """Reward and done flag after an action; `is_first_page`: `page` is the tab the episode started in."""
+        ...
+
+
+class MiniwobSite:
+    """A MiniWoB++ page, shown, started and rewarded as by `browsergym.miniwob`."""
+
+    viewport = (332, 214)
+    scale = 1.5
+    hidden_ids: Sequence[str] = HIDDEN_IDS
+    hosts: Sequence[str] = ()
+
+    def __init__(self, name: str) -> None:
+        """Take a page by file name without `.html`. Raises DataError (nearest name given) if there is none."""
+        if name not in _miniwob_pages():
+            near = difflib.get_close_matches(name, sorted(_miniwob_pages()), n=1, cutoff=0.3)
+            hint = f"; did you mean {'miniwob.' + near[0]!r}?" if near else ""
+            raise DataError(f"unknown MiniWoB page {'miniwob.' + name!r}{hint}")
+        self.name = name
+        self.url = (miniwob_root() / "miniwob" / f"{name}.html").as_uri()
+        self.reusable = name not in FRESH_LOAD_PAGES
+
+    async def start(self, page: Page, seed: int) -> str:
+        """Start the episode at a seed, exactly as BrowserGym derives it."""
+        from numpy.random import RandomState
+
+        page_seed = int(RandomState(seed % 2**32).randint(0, _MINIWOB_SEEDS))
+        goal: str = await page.evaluate(
+            "([name, seed, time]) => __webrl.miniwob.start(name, seed, time)",
+            [self.name, page_seed, MINIWOB_MAX_TIME_MS],
+        )
+        return goal
+
+    async def judge(self, page: Page, is_first_page: bool) -> Verdict:
+        """As `AbstractMiniwobTask.validate`: leaving the page ends the episode without reward."""
+        if not is_first_page or page.url != self.url:
+            return Verdict(0.0, True)
+        state = await page.evaluate("__webrl.miniwob.state()")
+        return Verdict(float(state["raw_reward"] > 0), bool(state["done"]))
+
+
+@cache
+def _miniwob_pages() -> frozenset[str]:
+    folder = miniwob_root() / "miniwob"
+    pages = frozenset(path.stem for path in Path(folder).glob("*.html"))
+    if not pages:
+        raise DataError(f"no MiniWoB pages in {folder}; run `pip install miniwob`")
+    return pages
+
+
+class UrlSite:
+    """Any web page; it never ends an episode by itself and gives no reward."""
+
+    viewport = (1280, 720)
+    scale = 1.0
+    hidden_ids: Sequence[str] = ()
+    reusable = False
+
+    def __init__(self, url: str, hosts: Sequence[str] = ()) -> None:
+        self.url = url
+        netloc = urlsplit(url).netloc.rpartition("@")[2]
+        self.hosts: Sequence[str] = [host for host in (netloc, *hosts) if host]
+
+    async def start(self, page: Page, seed: int) -> str:  # noqa: ARG002
+        """Nothing to do; the goal is the task's instruction."""
+        return ""
+
+    async def judge(self, page: Page, is_first_page: bool) -> Verdict:  # noqa: ARG002
+        """No verdict of its own."""
+        return Verdict(0.0, False)
+
+
+def open_site(task: Task) -> Site:
+    """The site of a task.
+
+    Raises:
+        DataError: unknown MiniWoB page, or neither a MiniWoB site nor a start URL.
+    """
+    suite, _, name = task.site.partition(".")
+    if suite == "miniwob":
+        return MiniwobSite(name)
+    if task.start_url:
+        return UrlSite(task.start_url, task.extra.get("allowed_hosts", ()))
+    raise DataError(f"task {task.task_id!r}: site {task.site!r} is not a MiniWoB page and has no start_url")
+
+
+def require_text(goal: str, task: Task) -> str:
+    """The instruction of an episode. Raises BrowserError if neither task nor page has one."""
+    if not (task.instruction or goal):
+        raise BrowserError(f"task {task.task_id!r}: the page gives no goal and the task no instruction")
+    return task.instruction or goal

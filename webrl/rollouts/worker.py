@@ -1,0 +1,182 @@
+"""A worker process: one Chromium, many environments, driven by messages over stdin and stdout.
+
+Run as `python -m webrl.rollouts.worker`. Messages are JSON with a 4-byte length before them. The first is the
+RolloutConfig; then `{"id", "env", "op": "reset"|"step"|"close", "arg"}` in any order, each answered by
+`{"id", "result"}` or `{"id", "error", "kind"}`. Environments are made at their first reset.
+
+The worker ends, and its Chromium with it, when stdin closes: so neither Ctrl-C nor `kill -9` of the controller
+leaves a process behind. A watchdog thread does the same should the event loop hang when its parent has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import orjson
+
+from webrl.config import RolloutConfig
+from webrl.errors import BrowserError, WebRLError
+from webrl.rollouts.browser import Browser
+from webrl.rollouts.env import BrowserEnv, Observation, StepResult
+from webrl.types import Task
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 1 << 30
+
+
+class Worker:
+    """One browser and its environments; also what a Ray actor or a server wraps."""
+
+    def __init__(self, config: RolloutConfig) -> None:
+        self._config = config
+        self._browser: Browser | None = None
+        self._starting = asyncio.Lock()
+        self._envs: dict[int, BrowserEnv] = {}
+
+    async def handle(self, env_id: int, op: str, arg: Any) -> Any:
+        """Carry out one request; gives plain JSON. Raises WebRLError."""
+        if op == "reset":
+            env = await self._env(env_id)
+            return observation_to_json(await env.reset(Task.from_json(arg)))
+        if op == "close":
+            old = self._envs.pop(env_id, None)
+            if old is not None:
+                await old.close()
+            return None
+        if env_id not in self._envs:
+            raise BrowserError("step() before reset()")
+        result = await self._envs[env_id].step(arg)
+        return dataclasses.asdict(result) | {"observation": observation_to_json(result.observation)}
+
+    async def _env(self, env_id: int) -> BrowserEnv:
+        async with self._starting:
+            if self._browser is None or not self._browser.alive:
+                await self.close()
+                self._browser = await Browser().start()
+        if env_id not in self._envs:
+            self._envs[env_id] = BrowserEnv(self._browser, self._config)
+        return self._envs[env_id]
+
+    async def close(self) -> None:
+        """End the browser."""
+        self._envs.clear()
+        browser, self._browser = self._browser, None
+        if browser is not None:
+            await browser.close()
+
+
+def observation_to_json(observation: Observation) -> dict[str, Any]:
+    """Plain JSON; the screenshot as base64 text."""
+    png = observation.screenshot
+    return {
+        "text": observation.text,
+        "url": observation.url,
+        "goal": observation.goal,
+        "screenshot": base64.b64encode(png).decode() if png is not None else None,
+    }
+
+
+def observation_from_json(data: dict[str, Any]) -> Observation:
+    """Inverse of `observation_to_json`."""
+    png = data["screenshot"]
+    return Observation(data["text"], data["url"], data["goal"], base64.b64decode(png) if png is not None else None)
+
+
+def result_from_json(data: dict[str, Any]) -> StepResult:
+    """A step's answer as the worker sent it."""
+    return StepResult(**(data | {"observation": observation_from_json(data["observation"])}))
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """One message with its length before it. Lone surrogates in page text become question marks."""
+    try:
+        body = orjson.dumps(message)
+    except TypeError:
+        body = orjson.dumps(_clean(message))
+    return len(body).to_bytes(4, "big") + body
+
+
+async def read_message(reader: asyncio.StreamReader) -> dict[str, Any]:
+    """Next message. Raises asyncio.IncompleteReadError when the other side has gone."""
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    if size > MAX_MESSAGE_BYTES:
+        raise BrowserError(f"worker message of {size} bytes")
+    message: dict[str, Any] = orjson.loads(await reader.readexactly(size))
+    return message
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {key: _clean(item) for key, item in value.items()}
+    return [_clean(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+async def serve(reader: asyncio.StreamReader, write: Any) -> None:
+    """Answer requests until the reader ends."""
+    config = RolloutConfig.model_validate(await read_message(reader))
+    worker = Worker(config)
+    running: set[asyncio.Task[None]] = set()
+
+    async def answer(request: dict[str, Any]) -> None:
+        reply: dict[str, Any] = {"id": request["id"]}
+        try:
+            reply["result"] = await worker.handle(request["env"], request["op"], request.get("arg"))
+        except (WebRLError, ValueError) as error:
+            reply |= {"error": str(error), "kind": type(error).__name__}
+        except Exception as error:  # the boundary of the process: whatever it is, the controller must hear of it
+            logger.exception("request failed")
+            reply |= {"error": f"{type(error).__name__}: {error}", "kind": "BrowserError"}
+        write(encode(reply))
+
+    try:
+        while True:
+            request = await read_message(reader)
+            task = asyncio.create_task(answer(request))
+            running.add(task)
+            task.add_done_callback(running.discard)
+    except asyncio.IncompleteReadError:
+        pass
+    finally:
+        for task in running:
+            task.cancel()
+        await worker.close()
+
+
+def _watch_parent(parent: int) -> None:
+    """End the whole process group soon after the parent has gone, even if the event loop hangs."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    time.sleep(10)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+async def main() -> None:
+    """Serve stdin/stdout; everything else that prints goes to stderr."""
+    out = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 24)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, out)
+    threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
+    await serve(reader, transport.write)
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        asyncio.run(main())

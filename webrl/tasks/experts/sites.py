@@ -1,0 +1,42 @@
+"""Which page can be asked what: the page's own intent first."""
+
+from __future__ import annotations
+
+from webrl.tasks.experts import choices, clicks, paged, texts
+from webrl.tasks.experts.expert import Expert
+from webrl.tasks.experts.intent import Intent
+
+_INTENTS: dict[str, tuple[Intent, ...]] = {
+    "click-test-2": (clicks.PLAIN_BUTTON,),
+    "click-button": (clicks.BUTTON,),
+    "click-dialog-2": (clicks.DIALOG_BUTTON,),
+    "click-tab": (clicks.TAB,),
+    "focus-text-2": (clicks.FOCUS,),
+    "click-option": (choices.RADIO, choices.RADIO_ONLY),
+    "click-checkboxes": (choices.CHECKBOXES, choices.CHECKBOXES_ONLY),
+    "choose-list": (choices.DROPDOWN, choices.DROPDOWN_ONLY),
+    "click-scroll-list": (choices.SCROLL_LIST,),
+    "enter-text": (texts.TEXT, texts.TEXT_ONLY),
+    "enter-password": (texts.PASSWORD, texts.PASSWORD_ONLY),
+    "login-user": (texts.LOGIN, texts.LOGIN_FIELDS, texts.USERNAME_ONLY),
+    "form-sequence-2": (choices.RADIO_NUMBER, choices.RADIO_POSITION),
+    "form-sequence-3": (choices.DROPDOWN_BUTTON, choices.DROPDOWN_BUTTON_ONLY),
+    "read-table": (texts.TABLE_VALUE, texts.TABLE_VALUE_ONLY, texts.TEXT),
+    "read-table-2": (texts.TABLE_FORM, texts.TABLE_FIELD),
+    "text-transform": (texts.SPELLED, texts.SPELLED_PART, texts.TEXT),
+    "find-word": (texts.WORD, texts.TEXT),
+    "enter-date": (texts.DATE, texts.DATE_ONLY),
+    "enter-time": (texts.TIME, texts.TIME_ONLY),
+    "phone-book": (paged.CONTACT, paged.NEXT_CONTACT),
+    "search-engine": (paged.SEARCH_RESULT, paged.SEARCH_ONLY),
+    "click-button-sequence": (clicks.BUTTON_SEQUENCE, clicks.PLAIN_BUTTON),
+    "click-checkboxes-transfer": (choices.CHECKBOXES, choices.CHECKBOXES_ONLY),
+    "enter-text-dynamic": (texts.TEXT, texts.TEXT_ONLY),
+    "login-user-popup": (texts.LOGIN, texts.LOGIN_FIELDS, texts.USERNAME_ONLY),
+    "unicode-test": (clicks.BUTTON,),
+}
+
+EXPERTS: dict[str, Expert] = {
+    f"miniwob.{name}": Expert(f"miniwob.{name}", intents, popup=name == "login-user-popup")
+    for name, intents in _INTENTS.items()
+}

@@ -92,6 +92,45 @@ class FilterConfig(Section):
     max_per_site: int | None = Field(None, ge=1, description="balance: at most this many kept a site")
 
 
+class Account(Section):
+    """A log-in of a site."""
+
+    username: str
+    password: str
+
+
+SiteName = Literal["shopping", "shopping_admin", "reddit", "gitlab", "wikipedia", "map"]
+
+
+class WebArenaConfig(Section):
+    """WebArena's sites, log-ins, resets and judge (docs/webarena.md)."""
+
+    sites: dict[SiteName, tuple[str, ...]] = Field(
+        {}, description="base URLs by site, several are replicas; none: WA_<SITE> or <SITE> in the environment"
+    )
+    accounts: dict[SiteName, Account] = Field({}, description="log-ins; none: those of the published images")
+    reset_urls: tuple[str, ...] = Field((), description="hosts of the reset service; none: WA_FULL_RESET")
+    reset_timeout_s: float = Field(1200.0, gt=0, description="a reset that takes longer has failed (200-500 s usual)")
+    health_timeout_s: float = Field(120.0, gt=0, description="a site must answer and log in within this after a reset")
+    poll_s: float = Field(5.0, gt=0, description="pause between two looks at a running reset")
+    state_dir: Path = Field(Path("runs/webarena"), description="minted log-ins and the judge's cache and log")
+    lock_dir: Path | None = Field(None, description="site locks; none: a folder of the machine's temporary directory")
+    lease_timeout_s: float = Field(3600.0, gt=0, description="longest wait of an episode for a free site")
+    login_check_s: float = Field(60.0, ge=0, description="a log-in is checked again after this")
+    validate_timeout_s: float = Field(180.0, gt=0, description="deadline of one episode's validation")
+    judge: EngineConfig = Field(
+        EngineConfig(kind="openai", model_name="gpt-4-1106-preview"),
+        description="answers the fuzzy_match questions; urls: none is OPENAI_BASE_URL or OpenAI itself",
+    )
+
+    @field_validator("sites", mode="before")
+    @classmethod
+    def _one_url_is_a_list_of_one(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {site: (urls,) if isinstance(urls, str) else urls for site, urls in value.items()}
+
+
 class RolloutConfig(Section):
     """Episodes in the browser (paper: 30 steps, temperature 1)."""
 
@@ -118,6 +157,7 @@ class RolloutConfig(Section):
     recycle_after: int = Field(500, ge=1, description="episodes after which a worker is replaced")
     cut_off: Fraction = Field(1.0, description="go on when this share of episodes is in; 1 waits for all")
     allowed_hosts: tuple[str, ...] = Field((), description="hosts pages may reach beside the task's own")
+    webarena: WebArenaConfig = WebArenaConfig()
     engine: EngineConfig = EngineConfig()
 
 

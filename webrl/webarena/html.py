@@ -86,7 +86,7 @@ def page_script() -> str:
 
 def simplify(html: str, width: float, height: float) -> str:
     """Text of an annotated document (`html_page.js`) in a window of `width` x `height` pixels."""
-    import lxml.html
+    import lxml.html  # type: ignore[import-untyped]
 
     for pattern in _DROPPED:
         html = re.sub(pattern, "", html)

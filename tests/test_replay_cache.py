@@ -18,10 +18,10 @@ def refuse(records):
     raise AssertionError(f"computed {len(records)} steps again")
 
 
-def run(path, records, score, fingerprint="actor-1", chunk_size=3):
+def run(path, records, score, fingerprint="actor-1", chunk_tokens=18):  # 18 tokens are three steps
     counts = ScoreCounts()
     with ScoreCache(path) as cache:
-        return list(score_cached(records, score, cache, fingerprint, counts, chunk_size)), counts
+        return list(score_cached(records, score, cache, fingerprint, counts, chunk_tokens)), counts
 
 
 def test_a_second_run_computes_nothing_and_gives_the_same_bits(tmp_path):

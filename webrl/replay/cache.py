@@ -98,24 +98,27 @@ def score_cached(
     cache: ScoreCache,
     fingerprint: str,
     counts: ScoreCounts,
-    chunk_size: int = 1024,
+    chunk_tokens: int = 8_000_000,
 ) -> Iterator[StepRecord]:
     """Stream records with `ref_logprobs`, in order; only steps unknown to the cache are computed.
 
     Args:
-        score: the model pass; called with at most `chunk_size` records, which bounds memory while leaving it
-            enough to batch by length.
+        score: the model pass.
+        chunk_tokens: `score` is called with about this many tokens at once: some 300 MB of ids, minutes of
+            work for an 8B model (which is loaded once a call), and enough to batch by length.
         fingerprint: of the actor's weights.
 
     Raises:
         ValueError: `score` gave another number of records back, or none for a step.
     """
     chunk: list[StepRecord] = []
+    num_tokens = 0
     for record in records:
         chunk.append(record)
-        if len(chunk) == chunk_size:
+        num_tokens += len(record.prompt_ids) + len(record.action_ids)
+        if num_tokens >= chunk_tokens:
             yield from _score_chunk(chunk, score, cache, fingerprint, counts)
-            chunk = []
+            chunk, num_tokens = [], 0
     if chunk:
         yield from _score_chunk(chunk, score, cache, fingerprint, counts)
 

@@ -69,12 +69,12 @@ class ReplayFilter:
             return "repeated_instruction"
         return "kept"
 
-    def check_step(
-        self, action_ids: Sequence[int], ref_logprobs: Sequence[float] | None, tokenizer: str = ""
-    ) -> Reason:
+    def same_tokenizer(self, tokenizer: str) -> bool:
+        """Were the ids made by the current tokenizer? True where either is not known."""
+        return not self.tokenizer or not tokenizer or tokenizer == self.tokenizer
+
+    def check_step(self, action_ids: Sequence[int], ref_logprobs: Sequence[float] | None) -> Reason:
         """Is a chosen trajectory's step in the band? Only `strategy: perplexity` asks for log-probabilities."""
-        if self.tokenizer and tokenizer and tokenizer != self.tokenizer:
-            return "other_tokenizer"
         if self.config.strategy != "perplexity":
             return "kept"
         if ref_logprobs is None:
@@ -166,8 +166,10 @@ def select_replay(
     admitted: list[StepRecord] = []
     for step in steps:
         reason = replay_filter.choose(step.outcome, step.site, step.instruction, step.trajectory_id)
+        if reason == "kept" and not replay_filter.same_tokenizer(step.tokenizer):
+            reason = "other_tokenizer"
         if reason == "kept":
-            reason = replay_filter.check_step(step.action_ids, step.ref_logprobs, step.tokenizer)
+            reason = replay_filter.check_step(step.action_ids, step.ref_logprobs)
         if reason == "kept":
             admitted.append(step)
         else:

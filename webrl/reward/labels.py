@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 
 from webrl.store import read_records
@@ -19,3 +20,13 @@ def read_labels(path: Path, on_error: Callable[[str], None] | None = None) -> di
         DataError: missing file or malformed line.
     """
     return {label.trajectory_id: label for label in read_records(path, Label, on_error)}
+
+
+def read_outcomes(path: Path, on_error: Callable[[str], None] | None = None) -> dict[bytes, int | None]:
+    """Reward by `outcome_key(trajectory_id)`: what is left of the labels when there are millions of them."""
+    return {outcome_key(label.trajectory_id): label.reward for label in read_records(path, Label, on_error)}
+
+
+def outcome_key(trajectory_id: str) -> bytes:
+    """[8] bytes that stand for a trajectory id."""
+    return blake2b(trajectory_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -1,0 +1,62 @@
+"""What was wrong with the input: every problem counted by kind and listed with its place, in constant memory."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import IO
+
+logger = logging.getLogger(__name__)
+
+
+class ProblemLog:
+    """Collects problems of data that is processed anyway; the first ones go to the log, all of them to a file."""
+
+    def __init__(self, path: Path | None = None, num_shown: int = 20) -> None:
+        """Begin an empty list.
+
+        Args:
+            path: text file, one problem a line; written only if there is a problem. None keeps counts only.
+            num_shown: problems that are logged as warnings; the rest are only counted and written.
+        """
+        self.path = path
+        self.counts: Counter[str] = Counter()
+        self._num_shown = num_shown
+        self._file: IO[str] | None = None
+        if path:
+            path.unlink(missing_ok=True)
+
+    def add(self, kind: str, place: str, reason: str) -> None:
+        """Note a problem.
+
+        Args:
+            kind: short name under which it is counted (`broken_line`).
+            place: `path` or `path:line`.
+            reason: what is wrong and what became of it.
+        """
+        self.counts[kind] += 1
+        message = f"{place}: {reason}"
+        if self.counts.total() <= self._num_shown:
+            logger.warning("%s", message)
+        if self.path:
+            if self._file is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self.path.open("w", encoding="utf-8", errors="backslashreplace")
+            self._file.write(f"{kind}\t{message}\n")
+
+    def on_line(self, message: str) -> None:
+        """`on_error` of `webrl.store.read_lines` and `read_records`: a bad line, "path:line: reason"."""
+        place, _, reason = message.partition(": ")
+        self.add("broken_line", place, reason)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file:
+            self._file.close()
+
+    def __enter__(self) -> ProblemLog:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,225 @@
+"""Trace folders of VAB-WebArena-Lite, both ways (REFERENCE: trace folder).
+
+`RESULT/traces/<task_id>.jsonl` holds one line per step (`trace_id, index, prompt, html, response, target`),
+`RESULT/actions/<task_id>.json` the outcome (`task_id, actions, score`). One trace is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from webrl.errors import DataError
+from webrl.interop.problems import ProblemLog
+from webrl.store import write_json
+from webrl.types import Label, Status, Step, Task, Trajectory
+
+PAST_PAGE = "** Simplified html **"
+"""`prompt` of every line but the first."""
+SITE = "webarena"
+"""Traces do not name their site."""
+_TEXT_FIELDS = ("html", "response", "target")
+
+
+def is_vab_folder(path: Path) -> bool:
+    """True for a result folder, and for the `traces` folder inside one (the published option takes either)."""
+    return (path / "traces").is_dir() or (path.name == "traces" and path.is_dir())
+
+
+def trace_paths(folder: Path) -> list[Path]:
+    """Trace files of a result folder (or of its `traces` folder), numbers in numeric order."""
+    traces = folder if folder.name == "traces" else folder / "traces"
+    return sorted(traces.glob("*.jsonl"), key=lambda p: [int(x) if x.isdigit() else x for x in _split(p.stem)])
+
+
+def read_vab(folder: Path, problems: ProblemLog, on_file: Callable[[Path], None] | None = None) -> Iterator[Trajectory]:
+    """Stream the trajectories of a trace folder; what cannot be used is reported and left out.
+
+    A trace without an action file, or with a negative score, was cut short by an error: it comes back as
+    `Status.ENV_ERROR`, so that it is neither judged nor trained on.
+
+    Args:
+        on_file: called after each trace file (progress).
+
+    Raises:
+        DataError: no trace folder.
+    """
+    if not is_vab_folder(folder):
+        raise DataError(f"{folder}: no traces folder; expected RESULT/traces/<task_id>.jsonl")
+    for path in trace_paths(folder):
+        trajectory = read_trace(path, problems)
+        if trajectory is not None:
+            yield trajectory
+        if on_file:
+            on_file(path)
+
+
+def read_trace(path: Path, problems: ProblemLog) -> Trajectory | None:
+    """One trace file and its action file; None if it cannot be used (reported)."""
+    rows = _read_rows(path, problems)
+    if rows is None:
+        return None
+    score, problem = _read_score(path)
+    if problem:
+        problems.add(*problem)
+    steps = tuple(
+        Step(index=i, observation=row["html"], response=row["response"], action=_action(row["response"]))
+        for i, row in enumerate(rows)
+    )
+    ended = "exit(" in steps[-1].action
+    finished = Status.AGENT_DONE if ended else Status.STEP_LIMIT
+    return Trajectory(
+        trajectory_id=path.stem,
+        task=Task(task_id=path.stem, site=SITE, instruction=rows[0]["target"]),
+        instruction=rows[0]["target"],
+        phase=0,
+        steps=steps,
+        final_observation=rows[-1]["html"],
+        status=Status.ENV_ERROR if score is None else finished,
+        message=problem[2] if problem else "",
+        env_reward=score,
+    )
+
+
+def score_label(trajectory: Trajectory) -> Label:
+    """The trace folder's own score as a judgement (at least 0.5 is a success, as in the released code)."""
+    score = trajectory.env_reward
+    if score is None:
+        return Label(trajectory.trajectory_id, None, None, "trace score", trajectory.message or "no score")
+    return Label(trajectory.trajectory_id, score, int(score >= 0.5), "trace score")
+
+
+def write_vab(trajectories: Iterable[Trajectory], folder: Path) -> int:
+    """Write a trace folder that VAB's scripts and `read_vab` read; gives the number of traces.
+
+    Files are named after the task id (characters that a file name cannot hold are percent-encoded), further
+    attempts at a task `<task_id>-2` and so on. An unfinished trajectory gets the score -1.
+    """
+    seen: Counter[str] = Counter()
+    count = 0
+    for name in ("traces", "actions"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for trajectory in trajectories:
+        seen[trajectory.task.task_id] += 1
+        repeat = seen[trajectory.task.task_id]
+        task_id = quote(trajectory.task.task_id, safe=" ") + (f"-{repeat}" if repeat > 1 else "")
+        _write_lines(folder / "traces" / f"{task_id}.jsonl", task_id, trajectory)
+        score = (trajectory.env_reward or 0.0) if trajectory.status.finished else -1
+        actions = [step.action for step in trajectory.steps]
+        write_json(folder / "actions" / f"{task_id}.json", {"task_id": task_id, "actions": actions, "score": score})
+        count += 1
+    return count
+
+
+def _write_lines(path: Path, trace_id: str, trajectory: Trajectory) -> None:
+    with path.open("wb") as file:
+        for step in trajectory.steps:
+            row = {
+                "trace_id": trace_id,
+                "index": step.index,
+                "prompt": trajectory.instruction if step.index == 0 else PAST_PAGE,
+                "html": step.observation,
+                "response": step.response,
+                "target": trajectory.instruction,
+            }
+            file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
+    """Rows of the last attempt in a trace file, or None (reported)."""
+    rows: list[dict[str, Any]] = []
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        problems.add("unreadable", str(path), f"{error.strerror}; left out")
+        return None
+    with file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            place = f"{path}:{number}"
+            row = _parse_row(line, place, problems)
+            if row is None:
+                return None
+            if rows and row["index"] == 0:
+                problems.add("duplicate_id", place, "the trace starts again; the earlier attempt is left out")
+                rows = []
+            if row["index"] != len(rows):
+                problems.add("missing_step", place, f"index {row['index']!r} after {len(rows)} steps; trace left out")
+                return None
+            rows.append(row)
+    if not rows:
+        problems.add("empty", str(path), "no steps; left out")
+        return None
+    return rows
+
+
+def _parse_row(line: bytes, place: str, problems: ProblemLog) -> dict[str, Any] | None:
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        row = _parse_damaged(line, place, str(error), problems)
+        if row is None:
+            return None
+    if not isinstance(row, dict):
+        problems.add("broken_line", place, f"expected an object, found {type(row).__name__}; trace left out")
+        return None
+    for name in _TEXT_FIELDS:
+        if not isinstance(row.get(name), str):
+            found = repr(row[name])[:60] if name in row else "nothing"
+            problems.add("broken_line", place, f"field {name!r} must be text, found {found}; trace left out")
+            return None
+    if type(row.get("index")) is not int:
+        problems.add("broken_line", place, f"field 'index' must be a number, found {row.get('index')!r:.60}")
+        return None
+    return row
+
+
+def _parse_damaged(line: bytes, place: str, reason: str, problems: ProblemLog) -> Any:
+    """Bytes that are not UTF-8 and lone surrogates are replaced; anything else is broken."""
+    try:
+        text = line.decode("utf-8", "replace")
+        row = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        problems.add("broken_line", place, f"malformed JSON ({reason}): {line[:60]!r}; trace left out")
+        return None
+    problems.add("non_utf8", place, f"text is not valid UTF-8 ({reason}); the bad characters were replaced")
+    if isinstance(row, dict):
+        row = {k: v.encode("utf-8", "replace").decode() if isinstance(v, str) else v for k, v in row.items()}
+    return row
+
+
+def _read_score(path: Path) -> tuple[float | None, tuple[str, str, str] | None]:
+    """Score in [0, 1], or None and the problem (kind, place, reason)."""
+    actions = path.parent.parent / "actions" / f"{path.stem}.json"
+    try:
+        data = orjson.loads(actions.read_bytes())
+    except FileNotFoundError:
+        return None, ("no_action_file", str(path), f"no action file {actions.name}; not scored")
+    except (OSError, orjson.JSONDecodeError) as error:
+        return None, ("bad_action_file", str(actions), f"{error}; not scored")
+    score = data.get("score") if isinstance(data, dict) else None
+    if isinstance(score, bool) or not isinstance(score, int | float):
+        return None, ("bad_action_file", str(actions), f"score must be a number, found {score!r:.60}; not scored")
+    if score < 0:
+        return None, ("negative_score", str(actions), f"score {score}: the episode ended in an error; not scored")
+    if not score <= 1:
+        return None, ("bad_action_file", str(actions), f"score {score} is not in [0, 1]; not scored")
+    return float(score), None
+
+
+def _action(response: str) -> str:
+    """The call in a response: its lines without the leading `# Element:` and `# Note:` comments."""
+    return "\n".join(x for x in response.strip().splitlines() if not x.lstrip().startswith("#")).strip()
+
+
+def _split(stem: str) -> list[str]:
+    # "" before a leading number keeps text and numbers at alternating positions, so that keys compare.
+    return re.split(r"(\d+)", stem)

@@ -1,0 +1,75 @@
+"""Stage "replay": this phase's training records, scored under π_{k-1}, and earlier successes beside them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from webrl.config import RunConfig
+from webrl.errors import DataError
+from webrl.folder import PhaseFolder
+from webrl.interop.problems import ProblemLog
+from webrl.llm.fingerprint import tokenizer_fingerprint
+from webrl.llm.loading import load_tokenizer
+from webrl.llm.tokens import end_token_ids
+from webrl.replay.encode import step_encoder
+from webrl.replay.mix import History, add_history, write_steps
+from webrl.replay.scorer import Scorer
+from webrl.replay.sources import Reading, Source, read_steps
+from webrl.reward.labels import read_outcomes
+
+SCORE_CACHE = "scores.sqlite"
+"""Name of the score cache in a run folder."""
+
+
+def mix_replay(
+    config: RunConfig, folder: PhaseFolder, *, actor: str, history: Sequence[Path], rng: random.Random
+) -> dict[str, Any]:
+    """Write `train.jsonl` and `train_filter.jsonl` of a phase.
+
+    Args:
+        actor: π_{k-1}; both the replay filter's perplexity and the KL term are taken under it.
+        history: `train.jsonl` of the earlier phases, oldest first.
+
+    Returns:
+        `num_current`, `num_replayed`, `trajectories` (what became of this phase's), `history` (steps by reason),
+        `scored` (steps computed and cached).
+
+    Raises:
+        DataError: no judged trajectory at all.
+    """
+    tokenizer = load_tokenizer(actor)
+    fingerprint, encode = tokenizer_fingerprint(tokenizer), step_encoder(tokenizer, config.models)
+    counts: Counter[str] = Counter()
+    with (
+        ProblemLog(folder.path / "problems.txt") as problems,
+        Scorer(actor, config, folder.path.parent / SCORE_CACHE) as scorer,
+    ):
+        outcomes = read_outcomes(folder.labels, problems.on_line)
+        reading = Reading(problems, counts, outcomes, encode, fingerprint)
+        num_current = write_steps(
+            read_steps(Source(folder.trajectories, "trajectories"), reading), folder.train, scorer
+        )
+        if not num_current:
+            raise DataError(f"{folder.trajectories}: nothing to train on: {dict(counts)}; were they all unjudged?")
+        past = History(
+            sources=[Source(path, "records") for path in history],
+            config=config.replay,
+            rng=rng,
+            end_token_ids=end_token_ids(tokenizer),
+            tokenizer=fingerprint,
+            encode=encode,
+            scorer=scorer,
+        )
+        reasons = add_history(folder.train, num_current, past, folder.train_filter, problems)
+        return {
+            "num_current": num_current,
+            "num_replayed": reasons["kept"],
+            "trajectories": dict(counts),
+            "history": reasons,
+            "scored": {"computed": scorer.counts.computed, "cached": scorer.counts.cached},
+            "problems": dict(problems.counts),
+        }

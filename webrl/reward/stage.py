@@ -1,0 +1,64 @@
+"""Stage "label": the configured judges on a file of trajectories."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from webrl.config import RunConfig
+from webrl.llm import open_model
+from webrl.reward.labels import read_labels
+from webrl.reward.orm import label_trajectories
+from webrl.store import read_records
+from webrl.types import Label, Trajectory
+
+
+def label_file(
+    config: RunConfig, trajectories: Path, labels: Path, on_label: Callable[[Label], None] | None = None
+) -> dict[str, Any]:
+    """Judge a trajectory file into a label file (resumes), with `models.orm` and `label.ensemble`.
+
+    Returns:
+        `num_labelled`, `num_success`, `num_unjudged`, `num_unfinished`, of all trajectories judged so far.
+
+    Raises:
+        DataError: missing or malformed trajectory file.
+        ModelError: unusable judge.
+    """
+    judge(config, read_records(trajectories, Trajectory), labels, on_label)
+    return count_labels(trajectories, labels)
+
+
+def judge(
+    config: RunConfig,
+    trajectories: Iterable[Trajectory],
+    labels: Path,
+    on_label: Callable[[Label], None] | None = None,
+) -> dict[str, int]:
+    """Judge a stream of trajectories with the configured judges; counts of this call (`label_trajectories`)."""
+
+    async def work() -> dict[str, int]:
+        async with AsyncExitStack() as stack:
+            names = (config.models.orm, *config.label.ensemble)
+            models = [await stack.enter_async_context(open_model(n, config.label.engine, config.models)) for n in names]
+            return await label_trajectories(
+                trajectories, models[0], config.label, labels, ensemble=models[1:], on_label=on_label
+            )
+
+    return asyncio.run(work())
+
+
+def count_labels(trajectories: Path, labels: Path) -> dict[str, Any]:
+    """What the label file says about the trajectories, whichever run wrote it."""
+    known = read_labels(labels)
+    rewards = [label.reward for label in known.values()]
+    unfinished = sum(not t.status.finished for t in read_records(trajectories, Trajectory))
+    return {
+        "num_labelled": sum(r is not None for r in rewards),
+        "num_success": sum(r == 1 for r in rewards),
+        "num_unjudged": sum(r is None for r in rewards),
+        "num_unfinished": unfinished,
+    }

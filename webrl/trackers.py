@@ -86,7 +86,7 @@ class _TensorBoard:
     def __init__(self, config: RunConfig) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        self._writer: Any = SummaryWriter(log_dir=str(config.run_dir / "tensorboard"))  # type: ignore[no-untyped-call]
+        self._writer: Any = SummaryWriter(log_dir=str(config.run_dir / "tensorboard"))
 
     def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
         import numpy as np

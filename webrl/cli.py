@@ -1,0 +1,181 @@
+"""`webrl`: one command, a subcommand per stage, and `webrl run` for all of them.
+
+Parses first and imports the stages after, so that `--help` is instant. A subcommand that needs more than a config
+lives in a module of its own, named in `EXTRA`, with `add_arguments(parser)` and `main(args) -> int`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import webrl
+from webrl.cli_config import add_config_arguments, describe_sections, resolve_config
+from webrl.errors import WebRLError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand that runs one stage (`stage`), or all of them (None)."""
+
+    help: str
+    sections: tuple[str, ...]
+    stage: str | None
+
+
+STAGES: dict[str, Command] = {
+    "gen-tasks": Command("write new instructions from the last phase's failures", ("generate", "models"), "gen-tasks"),
+    "filter-tasks": Command(
+        "drop duplicates, the infeasible, and what the critic finds too easy or too hard",
+        ("filter", "generate", "tasks", "models"),
+        "filter-tasks",
+    ),
+    "rollout": Command("attempt the tasks in a real browser", ("rollout", "tasks", "models"), "rollout"),
+    "label": Command("judge the trajectories with the outcome reward model", ("label", "models"), "label"),
+    "replay": Command("add earlier successes inside the perplexity band", ("replay", "models"), "replay"),
+    "train": Command("train critic, then actor", ("critic", "actor", "models"), "train"),
+    "eval": Command("success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks"), "eval"),
+    "run": Command("all stages of all phases; goes on where it stopped", (), None),
+}
+"""Subcommands that take a config, in the order in which a phase runs them."""
+
+EXTRA: dict[str, tuple[str, str]] = {
+    "train-orm": ("train the outcome reward model on labelled trajectories", "webrl.cli_train_orm"),
+    "serve-env": ("serve the browser environment over OpenEnv", "webrl.cli_serve_env"),
+    "doctor": ("what this machine has, and the fix for what it lacks", "webrl.cli_doctor"),
+}
+"""Subcommands with a module of their own."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; gives the exit code. Without `argv` (the console script) it may replace its own process."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args = _parse(arguments)
+        _set_up_logging(args.verbose)
+        if args.command == "doctor":
+            return _run_extra(args)
+        if argv is None and not getattr(args, "dry_run", False):
+            use_cpu_environment()
+        return _run_extra(args) if args.command in EXTRA else _run_stages(args)
+    except WebRLError as error:
+        print(f"webrl: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("webrl: interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`webrl … | head`); keep Python from complaining again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = build_parser(arguments)
+    # Known ones first: argparse alone refuses settings on both sides of an option.
+    args, rest = parser.parse_known_args(arguments)
+    if args.command is None:
+        parser.error("which command? `webrl --help` lists them")
+    if rest and (args.command not in STAGES or any(r.startswith("-") for r in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}; `webrl {args.command} --help` lists the known ones")
+    if rest:
+        args.settings += rest
+    return args
+
+
+def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser; a subcommand's own module is imported only if `arguments` select it."""
+    parser = argparse.ArgumentParser(
+        prog="webrl",
+        allow_abbrev=False,
+        description="WebRL: self-evolving online curriculum reinforcement learning for web agents.",
+        epilog="`webrl <command> --help` lists the command's options with their defaults.",
+    )
+    parser.add_argument("--version", action="version", version=f"webrl {webrl.__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="command")
+    wanted = next((a for a in arguments if not a.startswith("-")), None)
+    for name, command in STAGES.items():
+        sub = _add_parser(subparsers, name, command.help)
+        if name == wanted:
+            add_config_arguments(sub, phased=command.stage is not None)
+            sub.epilog = describe_sections(command.sections)
+    for name, (text, module) in EXTRA.items():
+        sub = _add_parser(subparsers, name, text)
+        if name == wanted:
+            importlib.import_module(module).add_arguments(sub)
+    return parser
+
+
+def use_cpu_environment() -> None:
+    """Replace this process, once, by itself with the variables that make torch fast on a CPU.
+
+    They act only if set before Python starts (malloc, OpenMP). Nothing happens where they are set already.
+    """
+    from webrl.training.environment import cpu_environment
+
+    missing = cpu_environment()
+    if missing:
+        sys.stdout.flush()
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **missing})
+
+
+def _add_parser(subparsers: Any, name: str, text: str) -> argparse.ArgumentParser:
+    sub: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        allow_abbrev=False,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    sub.add_argument("-v", "--verbose", action="store_true", help="log every detail")
+    return sub
+
+
+def _run_extra(args: argparse.Namespace) -> int:
+    code: int = importlib.import_module(EXTRA[args.command][1]).main(args)
+    return code
+
+
+def _run_stages(args: argparse.Namespace) -> int:
+    command = STAGES[args.command]
+    config = resolve_config(args, prefer_newest=command.stage is not None)
+    from webrl import cli_run
+
+    if args.dry_run:
+        return cli_run.show_plan(config, command.stage, args.phase)
+    if command.stage:
+        return cli_run.run_stage(config, command.stage, args.phase)
+    return cli_run.run_all(config)
+
+
+def _set_up_logging(verbose: bool) -> None:
+    """Log and progress bars on standard error: through one rich console on a terminal, as plain lines elsewhere."""
+    from rich.console import Console
+    from rich.logging import RichHandler
+
+    from webrl import progress
+
+    console = Console(stderr=True)
+    handler: logging.Handler
+    if console.is_terminal:
+        handler = RichHandler(console=console, show_path=verbose, show_level=verbose, log_time_format="%X")
+        handler.setFormatter(logging.Formatter("%(message)s"))
+    else:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%X"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("webrl").setLevel(logging.DEBUG if verbose else logging.INFO)
+    logging.captureWarnings(True)
+    progress.enable(console)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""The config on the command line: which file, which overrides, which run folder; and its options in `--help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from webrl.config import RunConfig, describe_options, load_config
+from webrl.errors import UsageError
+from webrl.resources import find_config
+
+DEFAULT_CONFIG = "demo"
+
+
+def add_config_arguments(parser: argparse.ArgumentParser, *, phased: bool) -> None:
+    """What every subcommand with a config takes; `phased` adds `--phase`."""
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        metavar="CONFIG | key=value",
+        help="a YAML file or the name of a shipped config, and overrides such as actor.lr=1e-5;\n"
+        + (
+            "without a CONFIG: the config of the newest run folder, or the shipped demo"
+            if phased
+            else "without a CONFIG: the shipped demo"
+        ),
+    )
+    parser.add_argument("--run", type=Path, metavar="DIR", help="run folder (default: runs_dir/name of the config)")
+    if phased:
+        parser.add_argument("--phase", type=_count, metavar="N", help="phase (default: the first in which it is due)")
+    parser.add_argument("--seed", type=_count, metavar="N", help="short for seed=N")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved config and plan, run nothing")
+
+
+def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfig:
+    """The config that `args` name.
+
+    Raises:
+        UsageError: two configs, no such config, a `--run` folder without config, an unknown key or bad value.
+    """
+    overrides = [s for s in args.settings if "=" in s]
+    names = [s for s in args.settings if "=" not in s]
+    if len(names) > 1:
+        raise UsageError(f"one CONFIG at most, found {', '.join(map(repr, names))}; overrides have the form key=value")
+    if args.seed is not None:
+        overrides.append(f"seed={args.seed}")
+    if args.run is not None:
+        folder = args.run.absolute() if args.run.name in ("", "..") else args.run
+        overrides += [f"runs_dir={json.dumps(str(folder.parent))}", f"name={json.dumps(folder.name)}"]
+    path = find_config(names[0]) if names else _default_config(args.run, overrides, prefer_newest)
+    return load_config(path, overrides)
+
+
+def describe_sections(sections: Sequence[str]) -> str:
+    """Options of the named sections and the top level, with default and description; all without names."""
+    defaults = RunConfig()
+    lines = ["config options (key=value), with the defaults that a config file overrides:"]
+    for key, _, text in describe_options():
+        section = key.partition(".")[0] if "." in key else ""
+        if section and sections and section not in sections:
+            continue
+        choices = _choices(key)
+        lines.append(f"  {key}={_default_text(defaults, key)}")
+        lines.append(f"      {text}{f' ({choices})' if choices else ''}")
+    # argparse reads % as a format.
+    return "\n".join(lines).replace("%", "%%")
+
+
+def _default_config(run: Path | None, overrides: Sequence[str], prefer_newest: bool) -> Path:
+    if run is not None:
+        if (run / "config.yaml").is_file():
+            return run / "config.yaml"
+        if prefer_newest:
+            raise UsageError(f"{str(run)!r} is not a run folder (no config.yaml); start one with `webrl run`")
+    if run is None and prefer_newest and not any(o.startswith("name=") for o in overrides):
+        from webrl.folder import newest_run
+
+        runs_dir = next((o.partition("=")[2] for o in reversed(overrides) if o.startswith("runs_dir=")), "runs")
+        newest = newest_run(Path(runs_dir))
+        if newest is not None:
+            print(f"webrl: newest run folder: {newest.path}", file=sys.stderr)
+            return newest.config
+    return find_config(DEFAULT_CONFIG)
+
+
+def _default_text(defaults: RunConfig, key: str) -> str:
+    value: Any = defaults
+    for part in key.split("."):
+        value = getattr(value, part)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, str | Path):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _choices(key: str) -> str:
+    """The values a `Literal` option admits, or ""."""
+    model: type[BaseModel] = RunConfig
+    *parents, leaf = key.split(".")
+    for part in parents:
+        annotation = model.model_fields[part].annotation
+        assert isinstance(annotation, type)
+        assert issubclass(annotation, BaseModel)
+        model = annotation
+    annotation = model.model_fields[leaf].annotation
+    if typing.get_origin(annotation) is not Literal:
+        return ""
+    return " | ".join(map(str, typing.get_args(annotation)))
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return number

@@ -1,0 +1,72 @@
+"""What the stage subcommands print around the calls to `webrl.phase`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from webrl import phase as phases
+from webrl.config import RunConfig
+from webrl.folder import RunFolder
+from webrl.report import overview_table, phase_metrics, phase_table, plot_success, site_table
+from webrl.store import read_json
+from webrl.trackers import open_trackers
+
+
+def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
+    """`--dry-run`: the resolved config, then what would run and what is done already."""
+    print(f"# resolved config of {config.run_dir}")
+    print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True), end="")
+    print("# plan")
+    for line in phases.plan(config):
+        number, name = line.removeprefix("phase ").split()[:2]
+        if stage in (None, name) and phase in (None, int(number.rstrip(":"))):
+            print(line)
+    return 0
+
+
+def run_stage(config: RunConfig, stage: str, phase: int | None) -> int:
+    """Run one stage and print its counts."""
+    counts = phases.run_stage(config, stage, phase)
+    print(json.dumps(counts, indent=2, ensure_ascii=False, default=str))
+    return 0
+
+
+def run_all(config: RunConfig) -> int:
+    """Run everything; a table after each phase, an overview and a plot at the end."""
+    console = output()
+    console.print(f"run folder {config.run_dir}, {config.num_phases} phases, seed {config.seed}", highlight=False)
+    with open_trackers(config) as trackers:
+
+        def on_phase(summary: dict[str, Any]) -> None:
+            console.print(phase_table(summary))
+            trackers.log("phase", phase_metrics(summary), summary["phase"])
+
+        folder = phases.run(config, on_phase=on_phase)
+    show_results(folder)
+    return 0
+
+
+def show_results(folder: RunFolder) -> None:
+    """Overview, success by task type, and where the files are."""
+    console = output()
+    summaries = read_json(folder.summary)["phases"]
+    console.print(overview_table(summaries))
+    by_site = site_table(summaries)
+    if by_site is not None:
+        console.print(by_site)
+    console.print(f"summary  {folder.summary}", highlight=False)
+    plot = folder.path / "success.png"
+    if plot_success(summaries, plot):
+        console.print(f"plot     {plot}", highlight=False)
+
+
+@cache
+def output() -> Console:
+    """Standard output; tables are not squeezed to 80 columns where there is no terminal."""
+    return Console(file=sys.stdout, soft_wrap=False, width=None if sys.stdout.isatty() else 140, highlight=False)

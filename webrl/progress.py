@@ -67,7 +67,7 @@ class Counter:
 
 @contextmanager
 def progress(name: str, total: int, done: int = 0) -> Iterator[Counter]:
-    """A counter to advance through a stage: `with progress("rollout", 240) as counter: counter.advance(success)`.
+    """Give a counter to advance as items finish: `with progress("rollout", 240) as c: c.advance(success=True)`.
 
     Args:
         done: items that an earlier, interrupted call had finished.

@@ -40,7 +40,7 @@ def phase_rows(phase: Summary) -> list[tuple[str, str]]:
         ("training", _parts({k: v for k, v in flatten(phase.get("losses") or {}) if "seconds" not in k})),
         ("held-out seeds", rate_text(evaluation)),
         ("held-out types", rate_text(evaluation.get("heldout_types") or {})),
-        ("seconds", _parts(phase.get("seconds") or {})),
+        ("seconds", _parts({k: round(v) for k, v in (phase.get("seconds") or {}).items()})),
         ("peak memory", _peak(phase.get("peak_mib") or {})),
     ]
     return [(name, text) for name, text in rows if text]
@@ -103,10 +103,10 @@ def plot_success(phases: Sequence[Summary], path: Path) -> bool:
     if not seen:
         return False
     heldout = [(phase, e["heldout_types"]) for phase, e in seen if (e.get("heldout_types") or {}).get("episodes")]
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    _draw_series(axes, seen, "held-out seeds of the training task types", "#1f5fa8", 0.0)
+    _draw_series(axes, seen, "held-out seeds", "#1f5fa8", 0.0)
     if heldout:
         _draw_series(axes, heldout, "held-out task types", "#c2621b", 0.06)
     axes.set(xlabel="phase (0: supervised start)", ylabel="success", ylim=(0, 1))
@@ -115,7 +115,8 @@ def plot_success(phases: Sequence[Summary], path: Path) -> bool:
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="upper left", frameon=False, title="environment's reward, 95 % Wilson intervals", alignment="left")
+    title = "environment's reward, 95 % Wilson intervals"
+    figure.legend(loc="outside upper left", frameon=False, title=title, alignment="left", ncols=2)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=150)
     return True

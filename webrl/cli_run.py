@@ -13,6 +13,7 @@ from rich.console import Console
 from webrl import phase as phases
 from webrl.config import RunConfig
 from webrl.folder import RunFolder
+from webrl.relay import Relay
 from webrl.report import overview_table, phase_metrics, phase_table, plot_success, site_table
 from webrl.store import read_json
 from webrl.trackers import open_trackers
@@ -32,7 +33,8 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
 
 def run_stage(config: RunConfig, stage: str, phase: int | None) -> int:
     """Run one stage and print its counts."""
-    counts = phases.run_stage(config, stage, phase)
+    with open_trackers(config) as trackers, Relay(config.run_dir, trackers):
+        counts = phases.run_stage(config, stage, phase)
     print(json.dumps(counts, indent=2, ensure_ascii=False, default=str))
     return 0
 
@@ -41,7 +43,7 @@ def run_all(config: RunConfig) -> int:
     """Run everything; a table after each phase, an overview and a plot at the end."""
     console = output()
     console.print(f"run folder {config.run_dir}, {config.num_phases} phases, seed {config.seed}", highlight=False)
-    with open_trackers(config) as trackers:
+    with open_trackers(config) as trackers, Relay(config.run_dir, trackers):
 
         def on_phase(summary: dict[str, Any]) -> None:
             console.print(phase_table(summary))

@@ -67,7 +67,7 @@ class Counter:
 
 @contextmanager
 def progress(name: str, total: int, done: int = 0) -> Iterator[Counter]:
-    """Give a counter to advance as items finish: `with progress("rollout", 240) as c: c.advance(success=True)`.
+    """Give a counter; call its `advance` as items finish.
 
     Args:
         done: items that an earlier, interrupted call had finished.

@@ -29,7 +29,11 @@ class Expert:
         return found[1] if found else None
 
     def plan(self, instruction: str, observation: str, history: Sequence[str]) -> str | None:
-        """The next action; `send_msg_to_user('done')` if nothing is left; None if it cannot be done here."""
+        """The next action; `send_msg_to_user('done')` if nothing is left; None if it cannot be done here.
+
+        `history` holds the actions that were carried out: leave out those that came back with an error
+        (a click that timed out on a busy machine), and they are tried again.
+        """
         found, page = self._match(instruction), read_page(observation)
         if found is None:
             return None

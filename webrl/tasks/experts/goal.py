@@ -51,7 +51,12 @@ class Goal:
 
     def reached(self, pages: Sequence[Page], actions: Sequence[str], final: Page) -> bool:
         """Whether the actions (`pages[i]` is what was there before `actions[i]`) did what was asked, no more."""
-        commits = [i for i, text in enumerate(actions) if self._counts(pages[i], read_action(text))]
+        commits: list[int] = []
+        for i, text in enumerate(actions):
+            # The same click again is a retry after a time-out, not another click.
+            again = commits and read_action(actions[commits[-1]]) == read_action(text)
+            if self._counts(pages[i], read_action(text)) and not again:
+                commits.append(i)
         if len(commits) != len(self.clicks):
             return False
         for i, accepted in zip(commits, self.clicks, strict=True):

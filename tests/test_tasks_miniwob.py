@@ -1,0 +1,108 @@
+"""Task types, splits, and tasks of the embedded world."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from numpy.random import RandomState
+
+from webrl.config import TasksConfig
+from webrl.errors import UsageError
+from webrl.tasks.experts import EXPERTS
+from webrl.tasks.miniwob import (
+    EVAL_SEEDS,
+    HELDOUT_SEEDS,
+    HELDOUT_SITES,
+    PARTIAL_CREDIT,
+    TRAIN_SEEDS,
+    TRAIN_SITES,
+    eval_tasks,
+    heldout_tasks,
+    is_split_seed,
+    known_sites,
+    page_seed,
+    page_url,
+    seed_tasks,
+)
+
+CONFIG = TasksConfig()
+
+
+def test_training_and_held_out_types_are_disjoint_and_known() -> None:
+    assert len(TRAIN_SITES) >= 14
+    assert not set(TRAIN_SITES) & set(HELDOUT_SITES)
+    assert len(set(TRAIN_SITES)) == len(TRAIN_SITES)
+    assert set(TRAIN_SITES) | set(HELDOUT_SITES) <= set(known_sites())
+    assert set(EXPERTS) == set(TRAIN_SITES) | set(HELDOUT_SITES) >= PARTIAL_CREDIT
+
+
+def test_task_seeds_and_page_seeds_of_the_splits_never_meet() -> None:
+    splits = (TRAIN_SEEDS, EVAL_SEEDS, HELDOUT_SEEDS)
+    for seeds in splits:
+        for seed in seeds[:3000:7]:
+            owners = [other for other in splits if is_split_seed(seed, other)]
+            assert len(owners) <= 1
+            assert set(owners) <= {seeds}
+    digits = {seeds: {page_seed(seed) % 10 for seed in seeds[:2000] if is_split_seed(seed, seeds)} for seeds in splits}
+    assert digits == {TRAIN_SEEDS: set(range(2, 10)), EVAL_SEEDS: {0}, HELDOUT_SEEDS: {1}}
+
+
+def test_page_seed_is_what_browsergym_derives() -> None:
+    assert [page_seed(seed) for seed in (0, 17, 2_999_999)] == [
+        RandomState(seed).randint(0, 1_000_000) for seed in (0, 17, 2_999_999)
+    ]
+
+
+@pytest.mark.parametrize("run_seeds", [(0, 0), (0, 1), (3, 99)])
+def test_no_page_of_training_is_met_again_in_evaluation(run_seeds: tuple[int, int]) -> None:
+    config = TasksConfig(num_seed_tasks=420, num_eval_tasks=420)
+    trained = {(t.site, page_seed(t.seed)) for t in seed_tasks(config, run_seeds[0])}
+    evaluated = {(t.site, page_seed(t.seed)) for t in eval_tasks(config, run_seeds[1])}
+    heldout = {(t.site, page_seed(t.seed)) for t in heldout_tasks(config, run_seeds[1])}
+    assert len(trained) == 420
+    assert len(evaluated) == 420
+    assert not trained & evaluated
+    assert not {site for site, _ in heldout} & {site for site, _ in trained | evaluated}
+
+
+def test_tasks_are_balanced_over_types_and_have_their_split() -> None:
+    for tasks, split, count in (
+        (seed_tasks(CONFIG, 0), "train", 240),
+        (eval_tasks(CONFIG, 0), "eval", 240),
+        (heldout_tasks(CONFIG, 0), "eval_heldout", 60),
+    ):
+        assert len(tasks) == count == len({t.task_id for t in tasks})
+        assert {t.split for t in tasks} == {split}
+        assert all(t.instruction is None for t in tasks)
+        per_site = Counter(t.site for t in tasks)
+        assert max(per_site.values()) - min(per_site.values()) <= 1
+
+
+def test_tasks_depend_on_the_seed_and_on_nothing_else() -> None:
+    assert seed_tasks(CONFIG, 5) == seed_tasks(CONFIG, 5)
+    assert seed_tasks(CONFIG, 5) != seed_tasks(CONFIG, 6)
+    assert eval_tasks(TasksConfig(num_eval_tasks=42), 5) == eval_tasks(TasksConfig(num_eval_tasks=84), 5)[:42]
+
+
+def test_chosen_sites_replace_the_default_ones() -> None:
+    config = TasksConfig(train_sites=("miniwob.click-button", "miniwob.enter-text"), num_seed_tasks=5)
+    assert [t.site for t in seed_tasks(config, 0)] == [*config.train_sites, *config.train_sites, config.train_sites[0]]
+
+
+def test_an_unknown_page_is_an_error_that_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"'miniwob.click-buton'.*'miniwob.click-button'"):
+        seed_tasks(TasksConfig(train_sites=("miniwob.click-buton",)), 0)
+    with pytest.raises(UsageError, match=r"'miniwob.enter-text'"):
+        page_url("enter-text")
+
+
+def test_a_type_cannot_be_trained_on_and_held_out() -> None:
+    with pytest.raises(UsageError, match=r"'miniwob.click-tab' is in both"):
+        heldout_tasks(TasksConfig(heldout_sites=("miniwob.click-tab",)), 0)
+
+
+def test_page_url_is_a_file_that_exists() -> None:
+    url = page_url("miniwob.login-user")
+    assert url.startswith("file://")
+    assert url.endswith("/miniwob/login-user.html")

@@ -181,7 +181,7 @@ class Batcher:
                 if done:
                     request.future.set_result((request.ids, request.logprobs))
                 else:
-                    self._cache.admit(cache, row, len(request.prompt_ids))
+                    self._cache.admit(*_row_of(cache, row), len(request.prompt_ids))
                     self._active.append(request)
 
     def _prefill_pass(self, group: list[Request]) -> tuple[torch.Tensor, DynamicCache]:
@@ -264,6 +264,11 @@ class Batcher:
                 request.future.set_exception(error)
         for _, future in commands:
             future.set_exception(error)
+
+
+def _row_of(cache: Any, row: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """One row's keys and values, [heads, T, head_dim] a layer."""
+    return [layer.keys[row] for layer in cache.layers], [layer.values[row] for layer in cache.layers]
 
 
 def _as_policy_error(error: Exception) -> PolicyError:

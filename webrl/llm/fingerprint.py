@@ -49,12 +49,13 @@ def weights_fingerprint(folder: Path | str) -> str:
     for file in files:
         stat = file.stat()
         digest.update(file.name.encode())
-        digest.update(_file_digest(str(file.resolve()), stat.st_size, stat.st_mtime_ns))
+        digest.update(_file_digest(str(file.resolve()), (stat.st_size, stat.st_mtime_ns)))
     return digest.hexdigest()[:_HEX_DIGITS]
 
 
 @lru_cache(maxsize=256)
-def _file_digest(path: str, size: int, mtime_ns: int) -> bytes:  # mtime_ns is part of the cache key
+def _file_digest(path: str, version: tuple[int, int]) -> bytes:
+    size, _ = version  # the modification time is there for the cache key
     digest = hashlib.sha256(str(size).encode())
     with Path(path).open("rb") as file:
         if size <= _WHOLE_FILE_BYTES:

@@ -51,7 +51,7 @@ def load_causal_lm(name: str, *, dtype: str = "auto", device: str = "cpu") -> An
     if folder and not base and not (folder / "config.json").is_file():
         raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
     try:
-        model = AutoModelForCausalLM.from_pretrained(base or name, dtype=dtype)
+        model: Any = AutoModelForCausalLM.from_pretrained(base or name, dtype=dtype)
         if base:
             from peft import PeftModel
 

@@ -5,35 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 _GRAIN = 128
 """The cache grows by multiples of this many positions."""
 
 
 class SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer, [capacity, heads, width, head_dim]; only single-token updates."""
+    """transformers' view of one layer of a `SlotCache`; only single-token updates."""
 
     is_sliding = False
 
-    def __init__(self, cache: SlotCache) -> None:
+    def __init__(self, cache: SlotCache, index: int) -> None:
         super().__init__()
         self._cache = cache
+        self._index = index
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Storage is made by `SlotCache.admit`."""
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write one token a row at the row's end; gives the used part of the cache."""
-        cache = self._cache
-        assert self.keys is not None and self.values is not None and key_states.shape[2] == 1
-        self.keys[cache.row_index, :, cache.write_at] = key_states[:, :, 0]
-        self.values[cache.row_index, :, cache.write_at] = value_states[:, :, 0]
-        num_rows, width = len(cache.lengths), cache.width
-        return self.keys[:num_rows, :, :width], self.values[:num_rows, :, :width]
+        assert key_states.shape[2] == 1
+        return self._cache.write(self._index, key_states[:, :, 0], value_states[:, :, 0])
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Width of the attention mask, and its offset."""
@@ -55,26 +52,43 @@ class SlotCache(Cache):
     """
 
     def __init__(self, num_layers: int, capacity: int, device: torch.device | str) -> None:
-        super().__init__(layers=[SlotLayer(self) for _ in range(num_layers)])
+        super().__init__(layers=[SlotLayer(self, index) for index in range(num_layers)])
+        self._keys: list[torch.Tensor] = []
+        self._values: list[torch.Tensor] = []
         self._capacity = capacity
         self.lengths: list[int] = []
         self.width = 0
         self.row_index = self.write_at = torch.empty(0, dtype=torch.long, device=device)
         self._device = device
 
-    def admit(self, prefill: DynamicCache, row: int, length: int) -> None:
-        """Append row `row` of a right-padded prefill as a new row of `length` tokens."""
-        self._reserve(prefill, len(self.lengths) + 1, length + 1)
+    def admit(self, keys: list[torch.Tensor], values: list[torch.Tensor], length: int) -> None:
+        """Append a prefilled row.
+
+        Args:
+            keys: one [heads, >= length, head_dim] a layer; what lies beyond `length` is ignored.
+            values: the same.
+            length: tokens of the row.
+        """
+        if not self._keys:
+            self._keys = [layer.new_zeros((0, layer.shape[0], 0, layer.shape[2])) for layer in keys]
+            self._values = [layer.new_zeros((0, layer.shape[0], 0, layer.shape[2])) for layer in values]
         new = len(self.lengths)
-        for layer, source in zip(self.layers, prefill.layers, strict=True):
-            layer.keys[new, :, :length] = source.keys[row, :, :length]
-            layer.values[new, :, :length] = source.values[row, :, :length]
+        self._reserve(new + 1, length + 1)
+        for stored, given in zip(self._keys + self._values, keys + values, strict=True):
+            stored[new, :, :length] = given[:, :length]
         self.lengths.append(length)
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store this step's [B, heads, head_dim]; gives the layer's [B, heads, width, head_dim] up to here."""
+        keys, values, num_rows = self._keys[layer], self._values[layer], len(self.lengths)
+        keys[self.row_index, :, self.write_at] = key
+        values[self.row_index, :, self.write_at] = value
+        return keys[:num_rows, :, : self.width], values[:num_rows, :, : self.width]
 
     def begin_step(self, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Make room for one token a row; gives its positions [B, 1] and the additive mask [B, 1, 1, width]."""
         self.width = max(self.lengths) + 1
-        self._reserve(None, len(self.lengths), self.width)
+        self._reserve(len(self.lengths), self.width)
         self.write_at = torch.tensor(self.lengths, device=self._device)  # [B]
         self.row_index = torch.arange(len(self.lengths), device=self._device)  # [B]
         columns = torch.arange(self.width, device=self._device)
@@ -89,30 +103,24 @@ class SlotCache(Cache):
         last = len(self.lengths) - 1
         if row != last:
             length = self.lengths[last]
-            for layer in self.layers:
-                layer.keys[row, :, :length] = layer.keys[last, :, :length]
-                layer.values[row, :, :length] = layer.values[last, :, :length]
+            for stored in self._keys + self._values:
+                stored[row, :, :length] = stored[last, :, :length]
             self.lengths[row] = length
         self.lengths.pop()
 
-    def _reserve(self, like: DynamicCache | None, rows: int, width: int) -> None:
+    def _reserve(self, rows: int, width: int) -> None:
         """Grow storage to at least [rows, heads, width, head_dim]; old rows are kept."""
-        for index, layer in enumerate(self.layers):
-            old_keys, old_values = layer.keys, layer.values
-            if old_keys is not None and rows <= old_keys.shape[0] and width <= old_keys.shape[2]:
-                continue
-            source_keys = like.layers[index].keys if like is not None else old_keys
-            source_values = like.layers[index].values if like is not None else old_values
-            old_rows, old_width = (old_keys.shape[0], old_keys.shape[2]) if old_keys is not None else (0, 0)
-            new_rows = min(max(2 * old_rows, rows), self._capacity) if rows > old_rows else old_rows
-            new_width = max(old_width, -(-width // _GRAIN) * _GRAIN)
-            layer.keys = _grown(old_keys, source_keys, new_rows, new_width)
-            layer.values = _grown(old_values, source_values, new_rows, new_width)
+        old_rows, _, old_width, _ = self._keys[0].shape
+        if rows <= old_rows and width <= old_width:
+            return
+        new_rows = min(max(2 * old_rows, rows), self._capacity) if rows > old_rows else old_rows
+        new_width = max(old_width, -(-width // _GRAIN) * _GRAIN)
+        self._keys = [_grown(old, new_rows, new_width) for old in self._keys]
+        self._values = [_grown(old, new_rows, new_width) for old in self._values]
 
 
-def _grown(old: torch.Tensor | None, like: torch.Tensor, rows: int, width: int) -> torch.Tensor:
+def _grown(old: torch.Tensor, rows: int, width: int) -> torch.Tensor:
     # Zeros, not garbage: a masked NaN would still poison the attention's weighted sum.
-    new = like.new_zeros((rows, like.shape[1], width, like.shape[3]))
-    if old is not None:
-        new[: old.shape[0], :, : old.shape[2]] = old
+    new = old.new_zeros((rows, old.shape[1], width, old.shape[3]))
+    new[: old.shape[0], :, : old.shape[2]] = old
     return new

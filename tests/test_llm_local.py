@@ -1,0 +1,218 @@
+"""The in-process engine against plain transformers: same numbers, whatever shares the batch."""
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+from llm_builders import PAGE, save_tiny_model, score
+
+from webrl.config import EngineConfig, ModelsConfig, RunConfig
+from webrl.errors import ModelError, PolicyError
+from webrl.llm import Message, Sampling, open_model
+from webrl.llm.policy import ModelPolicy
+from webrl.types import Step
+
+SAMPLING = Sampling(max_new_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def prompts(count, longest=120, seed=0):
+    draw = random.Random(seed)
+    return [[draw.randrange(5, 300) for _ in range(draw.randrange(3, longest))] for _ in range(count)]
+
+
+def run(folder, use, dtype="float32", **engine):
+    async def main():
+        models = ModelsConfig(dtype=dtype, device="cpu")
+        async with open_model(str(folder), EngineConfig(num_threads=1, **engine), models) as model:
+            return await use(model)
+
+    return asyncio.run(main())
+
+
+async def generate_all(model, some, sampling=SAMPLING):
+    return await asyncio.gather(*[model.generate(p, replace(sampling, seed=i)) for i, p in enumerate(some)])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.15)])
+def test_sampled_logprobs_equal_a_plain_forward_pass(folder, dtype, tolerance):
+    some = prompts(20)
+    answers = run(folder, lambda m: generate_all(m, some), dtype, max_batch=6)
+    assert {len(a.ids) for a in answers} != {12}, "some answers must end early, to exercise leaving the batch"
+    for prompt, answer in zip(some, answers, strict=True):
+        assert answer.logprobs == pytest.approx(score(folder, prompt, answer.ids, dtype), abs=tolerance)
+
+
+def test_answers_depend_on_their_seed_and_not_on_their_neighbours(folder):
+    some = prompts(10)
+
+    async def alone_and_together(model):
+        together = await generate_all(model, some)
+        alone = [await model.generate(p, replace(SAMPLING, seed=i)) for i, p in enumerate(some)]
+        return together, alone, await model.generate(some[0], replace(SAMPLING, seed=99))
+
+    together, alone, other = run(folder, alone_and_together)
+    assert [a.ids for a in together] == [a.ids for a in alone]
+    assert other.ids != together[0].ids
+
+
+def test_greedy_answers_equal_transformers_generate(folder):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    some = prompts(4)
+    answers = run(folder, lambda m: generate_all(m, some, replace(SAMPLING, temperature=0.0)))
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    for prompt, answer in zip(some, answers, strict=True):
+        ids = torch.tensor([prompt])
+        expected = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12)
+        assert list(answer.ids) == expected[0, len(prompt) :].tolist()
+
+
+def test_an_answer_ends_at_the_end_token_and_keeps_it(folder):
+    answers = run(folder, lambda m: generate_all(m, prompts(40), replace(SAMPLING, max_new_tokens=200)))
+    stopped = [a for a in answers if a.finish_reason == "stop"]
+    assert stopped
+    assert all(a.ids[-1] == 3 and 3 not in a.ids[:-1] and "<|eot_id|>" not in a.text for a in stopped)
+    assert all(len(a.logprobs) == len(a.ids) for a in answers)
+
+
+def test_choice_logprobs_are_the_first_answer_position(folder):
+    some = prompts(7)
+
+    async def ask(model):
+        # Scoring and generating share the batch.
+        scored = asyncio.gather(*[model.choice_logprobs(p, [7, 8]) for p in some])
+        return (await asyncio.gather(scored, generate_all(model, some)))[0]
+
+    for prompt, got in zip(some, run(folder, ask), strict=True):
+        expected = [score(folder, prompt, [token])[0] for token in (7, 8)]
+        assert got == pytest.approx(expected, abs=1e-4)
+
+
+def test_cancelled_requests_leave_the_batch_and_others_go_on(folder):
+    async def cancel_some(model):
+        endless = replace(SAMPLING, max_new_tokens=800)
+        tasks = [asyncio.create_task(model.generate(p, replace(endless, seed=i))) for i, p in enumerate(prompts(6))]
+        await asyncio.sleep(0.05)
+        for task in tasks[:5]:
+            task.cancel()
+        kept = await tasks[5]
+        return kept, await model.generate(prompts(1)[0], replace(SAMPLING, seed=0))
+
+    kept, after = run(folder, cancel_some, max_batch=4)
+    assert kept.ids and after.ids == run(folder, lambda m: generate_all(m, prompts(1)))[0].ids
+
+
+def test_open_requests_fail_when_the_model_is_closed(folder):
+    async def close_early(model):
+        task = asyncio.create_task(model.generate(prompts(1)[0], replace(SAMPLING, max_new_tokens=900)))
+        await asyncio.sleep(0.02)
+        await model.close()
+        with pytest.raises(PolicyError, match="closed"):
+            await task
+        with pytest.raises(PolicyError, match="closed"):
+            await model.generate([5, 6], SAMPLING)
+
+    run(folder, close_early)
+
+
+def test_bad_prompts_are_policy_errors_and_do_not_stop_the_engine(folder):
+    async def try_bad(model):
+        for bad, message in (([], "empty"), ([5] * 1020, "1024 positions"), ([999999], "outside the vocabulary")):
+            with pytest.raises(PolicyError, match=message):
+                await model.generate(bad, SAMPLING)
+        return await model.generate([5, 6], SAMPLING)
+
+    assert run(folder, try_bad).ids
+
+
+def test_new_weights_answer_after_load_weights(folder, tmp_path):
+    other = save_tiny_model(tmp_path / "other", seed=1)
+    prompt = prompts(1)[0]
+
+    async def swap(model):
+        before = model.fingerprint
+        running = asyncio.create_task(model.generate(prompt, replace(SAMPLING, seed=1, max_new_tokens=100)))
+        await asyncio.sleep(0.01)
+        await model.load_weights(other)
+        old = await running
+        assert model.fingerprint != before
+        with pytest.raises(ModelError, match="does not fit"):
+            await model.load_weights(save_tiny_model(tmp_path / "wide", hidden=32))
+        return old, await model.generate(prompt, replace(SAMPLING, seed=1))
+
+    old, new = run(folder, swap)
+    assert old.logprobs == pytest.approx(score(folder, prompt, old.ids), abs=1e-4)
+    assert new.logprobs == pytest.approx(score(other, prompt, new.ids), abs=1e-4)
+
+
+def test_a_lora_folder_is_merged_into_its_base(folder, tmp_path):
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    base = AutoModelForCausalLM.from_pretrained(folder)
+    peft = get_peft_model(base, LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False))
+    peft.save_pretrained(tmp_path / "lora")
+    prompt = prompts(1)[0]
+    got = run(tmp_path / "lora", lambda m: m.choice_logprobs(prompt, [7, 8]))
+    with torch.no_grad():
+        expected = peft(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)[[7, 8]].tolist()
+    assert got == pytest.approx(expected, abs=1e-4)
+    assert got != pytest.approx([score(folder, prompt, [t])[0] for t in (7, 8)], abs=1e-3)
+
+
+def test_policy_stores_what_the_model_saw_and_sampled(folder):
+    config = RunConfig(rollout={"max_new_tokens": 8}, models={"max_prompt_tokens": 900})
+    history = [Step(0, "", "click('3')", "click('3')", error="<|eot_id|>no such element")]
+
+    async def act(model):
+        policy = ModelPolicy(model, config, training=True)
+        assert policy.fingerprint == model.fingerprint
+        return await policy.act("Click OK.", history, PAGE, seed=5), await policy.act(
+            "Click OK.", history, PAGE, seed=5
+        )
+
+    first, second = run(folder, act)
+    assert first == second and first.observation_shown == PAGE
+    assert first.logprobs == pytest.approx(score(folder, first.prompt_ids, first.action_ids), abs=1e-4)
+
+
+def test_chat_goes_through_the_template(folder):
+    from webrl.llm.tokens import encode_chat
+
+    messages = [Message("user", "hello")]
+
+    async def ask(model):
+        return await model.chat(messages, SAMPLING), encode_chat(model.tokenizer, messages)
+
+    answer, ids = run(folder, ask)
+    assert list(answer.prompt_ids) == ids
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        (["tokenizer.json", "tokenizer_config.json"], "has no tokenizer"),
+        (["model.safetensors"], "cannot load the model"),
+        (["config.json"], "has no config.json"),
+    ],
+)
+def test_an_incomplete_model_folder_is_a_clear_error(tmp_path, missing, message):
+    save_tiny_model(tmp_path)
+    for name in missing:
+        (tmp_path / name).unlink()
+    with pytest.raises(ModelError, match=message):
+        run(tmp_path, lambda m: m.close())
+
+
+def test_an_absent_model_folder_is_a_clear_error():
+    with pytest.raises(ModelError, match="does not exist"):
+        run("runs/nothing/actor", lambda m: m.close())

@@ -11,7 +11,7 @@ import io
 import pickle
 import struct
 import zipfile
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import SITE
+from webrl.store import atomic_path, dump_line
 from webrl.types import Label, Status, Step, Task, Trajectory
 
 _USER = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n"
@@ -79,6 +80,34 @@ def read_released(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory
             yield _trajectory(f"{path.stem}-{number}", items)
         except (ValueError, KeyError, TypeError) as error:
             problems.add("bad_trajectory", place, f"trajectory {number}: {error}; left out")
+
+
+def convert_released(path: Path, out: Path) -> dict[str, int]:
+    """Write `out/trajectories.jsonl` and `out/labels.jsonl`; problems go to `out/problems.txt`.
+
+    Returns:
+        `trajectories`, `successes`, and problems by kind.
+
+    Raises:
+        DataError: see `read_released`; also if there is no usable trajectory.
+    """
+    counts: Counter[str] = Counter()
+    out.mkdir(parents=True, exist_ok=True)
+    with (
+        ProblemLog(out / "problems.txt") as problems,
+        atomic_path(out / "trajectories.jsonl") as trajectories,
+        atomic_path(out / "labels.jsonl") as labels,
+        trajectories.open("wb") as trajectory_file,
+        labels.open("wb") as label_file,
+    ):
+        for trajectory, label in read_released(path, problems):
+            trajectory_file.write(dump_line(trajectory))
+            label_file.write(dump_line(label))
+            counts["trajectories"] += 1
+            counts["successes"] += label.reward == 1
+        if not counts["trajectories"]:
+            raise DataError(f"{path}: no usable trajectory: {dict(problems.counts)}")
+        return dict(counts + problems.counts)
 
 
 def _trajectory(trajectory_id: str, items: Any) -> tuple[Trajectory, Label]:

@@ -1,0 +1,313 @@
+"""`scripts/process_data.py` as a function: rollouts to training records, and history beside them.
+
+Stage 1 turns a trace folder (VAB's format or ours) into `<output>.jsonl`; stage 2 adds history filtered by perplexity
+and writes `<output>_filter.jsonl` beside it. Same functions as the stages "label" and "replay" of a run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from webrl.config import RunConfig
+from webrl.errors import DataError, UsageError
+from webrl.folder import RunFolder, newest_run
+from webrl.interop.problems import ProblemLog
+from webrl.interop.released import read_released
+from webrl.interop.vab import read_vab
+from webrl.progress import progress
+from webrl.replay.mix import History, add_history, write_steps
+from webrl.replay.records import StepEncoder
+from webrl.replay.scorer import Scorer
+from webrl.replay.sources import Reading, Source, find_source, labelled_outcomes, read_steps
+from webrl.replay.stage import SCORE_CACHE
+from webrl.reward.labels import read_outcomes
+from webrl.store import read_records
+from webrl.types import Trajectory
+
+SAMPLES = Path("data/samples")
+"""Small traces and experience that ship with the repository."""
+_NO_MODEL = "none"
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """What is read, by which models, and where it goes; nothing is left to guess."""
+
+    stages: tuple[int, ...]
+    """(1,), (2,) or (1, 2)."""
+    rollout: Path
+    """Trace folder, phase folder or trajectory file."""
+    experience: tuple[Path, ...]
+    """Earlier experience, oldest first."""
+    output: Path
+    """`train.jsonl` of stage 1."""
+    orm: str | None
+    """Judge; None without --add_reward."""
+    actor: str | None
+    """Current actor (tokenizer and perplexity); None works on stored ids and log-probs only."""
+    labels: Path
+    """Where judgements are kept (resumed)."""
+    cache: Path
+    """Where scores are kept."""
+
+    @property
+    def output_filter(self) -> Path:
+        """Output of stage 2."""
+        return self.output.with_name(f"{self.output.stem}_filter{self.output.suffix}")
+
+    @property
+    def problem_list(self) -> Path:
+        """Text file with every problem of the input."""
+        return self.output.with_name(f"{self.output.stem}_problems.txt")
+
+    def describe(self) -> list[str]:
+        """One line per decision."""
+        lines = [
+            f"stages            {' '.join(map(str, self.stages))}",
+            f"rollouts          {self.rollout}",
+            f"rewards           {f'{self.orm} -> {self.labels}' if self.orm else 'as recorded beside the rollouts'}",
+            f"actor             {self.actor or 'none: stored token ids and log-probabilities'}",
+        ]
+        if 2 in self.stages:
+            lines.append(f"experience        {', '.join(map(str, self.experience)) or 'none'}")
+        lines.append(f"current steps     {self.output}")
+        if 2 in self.stages:
+            lines.append(f"with history      {self.output_filter}")
+        return lines
+
+
+@dataclass
+class ProcessSummary:
+    """What went where."""
+
+    num_current: int = 0
+    """Current steps written."""
+    trajectories: dict[str, int] = field(default_factory=dict)
+    """What became of the rollouts (`webrl.replay.sources.Reading.counts`)."""
+    labels: dict[str, int] = field(default_factory=dict)
+    """What the judge did in this call."""
+    history: dict[str, int] = field(default_factory=dict)
+    """History steps by reason; `kept` are in the output."""
+    scored: dict[str, int] = field(default_factory=dict)
+    """Steps computed and cached."""
+    problems: dict[str, int] = field(default_factory=dict)
+    """Problems by kind, all listed in `ProcessPlan.problem_list`."""
+
+
+def make_plan(
+    config: RunConfig,
+    *,
+    stages: Sequence[int] = (1, 2),
+    add_reward: bool = False,
+    rollout: Path | None = None,
+    experience: Sequence[Path] | None = None,
+    orm: str | None = None,
+    actor: str | None = None,
+    output: Path | None = None,
+) -> ProcessPlan:
+    """Fill in what was not said: the newest phase of the newest run, or the sample traces.
+
+    Args:
+        actor: "none" for no model.
+
+    Raises:
+        UsageError: an output that is to be a pickle.
+    """
+    defaults = _default_inputs(config)
+    rollout = rollout or defaults.rollout
+    known = rollout == defaults.rollout
+    if output is None:
+        output = defaults.output if known else rollout.with_name(f"{rollout.stem}_train.jsonl")
+    if output.suffix in (".pt", ".pth"):
+        raise UsageError(f"--output_path {str(output)!r}: training records are JSONL; name it {output.stem}.jsonl")
+    in_run = known and output == defaults.output
+    actor = actor or defaults.actor
+    return ProcessPlan(
+        stages=tuple(stages),
+        rollout=rollout,
+        experience=tuple(defaults.experience if experience is None and known else experience or ()),
+        output=output,
+        orm=(orm or config.models.orm) if add_reward else None,
+        actor=None if actor == _NO_MODEL else actor,
+        labels=defaults.labels if in_run else output.with_name(f"{output.stem}_labels.jsonl"),
+        cache=defaults.cache if in_run else output.with_name(f"{output.stem}_scores.sqlite"),
+    )
+
+
+def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
+    """Carry out a plan.
+
+    Raises:
+        DataError: an input that is not there, or nothing usable in it.
+        ModelError: an unusable model folder.
+    """
+    summary = ProcessSummary()
+    with ExitStack() as stack:
+        problems = stack.enter_context(ProblemLog(plan.problem_list))
+        tools = _open_tools(plan, config, stack)
+        if 1 in plan.stages:
+            _write_current(plan, config, tools, problems, summary)
+        if 2 in plan.stages:
+            _write_mixed(plan, config, tools, problems, summary)
+        if tools.scorer:
+            counts = tools.scorer.counts
+            summary.scored = {"computed": counts.computed, "cached": counts.cached}
+        summary.problems = dict(problems.counts)
+    return summary
+
+
+@dataclass(frozen=True)
+class _Tools:
+    """What comes from the actor's folder; empty without one."""
+
+    encode: StepEncoder | None = None
+    tokenizer: str = ""
+    end_ids: tuple[int, ...] = ()
+    scorer: Scorer | None = None
+
+
+def _open_tools(plan: ProcessPlan, config: RunConfig, stack: ExitStack) -> _Tools:
+    if plan.actor is None:
+        return _Tools()
+    from webrl.llm.fingerprint import tokenizer_fingerprint
+    from webrl.llm.loading import load_tokenizer
+    from webrl.llm.tokens import end_token_ids
+    from webrl.replay.encode import step_encoder
+
+    tokenizer = load_tokenizer(plan.actor)
+    encode = step_encoder(tokenizer, config.models, config.rollout.dialect)
+    scorer = stack.enter_context(Scorer(plan.actor, config, plan.cache))
+    return _Tools(encode, tokenizer_fingerprint(tokenizer), end_token_ids(tokenizer), scorer)
+
+
+def _write_current(
+    plan: ProcessPlan, config: RunConfig, tools: _Tools, problems: ProblemLog, summary: ProcessSummary
+) -> None:
+    source = find_source(plan.rollout)
+    if plan.orm:
+        summary.labels = _label(plan, config, source)
+    outcomes = read_outcomes(plan.labels, problems.on_line) if plan.orm else labelled_outcomes(source, problems)
+    counts: Counter[str] = Counter()
+    with _byte_progress("stage 1", [source]) as on_bytes:
+        reading = Reading(problems, counts, outcomes, tools.encode, tools.tokenizer, on_bytes)
+        summary.num_current = write_steps(read_steps(source, reading), plan.output, tools.scorer)
+    summary.trajectories = dict(counts)
+    if not summary.num_current:
+        hint = "; steps without token ids need --actor_path" if counts["no_token_ids"] else ""
+        raise DataError(f"{plan.rollout}: no usable step: {summary.trajectories}, {dict(problems.counts)}{hint}")
+
+
+def _label(plan: ProcessPlan, config: RunConfig, source: Source) -> dict[str, int]:
+    from webrl.reward.stage import judge
+
+    assert plan.orm
+    judged = config.model_copy(update={"models": config.models.model_copy(update={"orm": plan.orm})})
+    # Defects are listed once, by the pass that writes the records.
+    with progress("label", count_trajectories(source)) as bar:
+        return judge(judged, _trajectories(source), plan.labels, lambda label: bar.advance(label.reward == 1))
+
+
+def _trajectories(source: Source) -> Iterator[Trajectory]:
+    silent = ProblemLog(num_shown=0)
+    if source.kind == "trajectories":
+        yield from read_records(source.path, Trajectory, silent.on_line)
+    elif source.kind == "vab":
+        yield from read_vab(source.path, silent)
+    elif source.kind == "released":
+        yield from (trajectory for trajectory, _ in read_released(source.path, silent))
+    else:
+        raise UsageError(f"--add_reward needs trajectories; {source.path} holds training records without pages")
+
+
+def count_trajectories(source: Source) -> int:
+    """Number of trajectories, about (broken ones included): a pass over the bytes, for progress."""
+    if source.kind == "vab":
+        from webrl.interop.vab import trace_paths
+
+        return len(trace_paths(source.path))
+    return count_lines(source.path) if source.kind != "released" else 0
+
+
+def count_lines(path: Path) -> int:
+    """Number of lines of a file."""
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+
+
+def _write_mixed(
+    plan: ProcessPlan, config: RunConfig, tools: _Tools, problems: ProblemLog, summary: ProcessSummary
+) -> None:
+    if not plan.output.is_file():
+        raise DataError(f"{plan.output}: no such file; stage 2 adds history to the output of stage 1")
+    sources = [find_source(path, prefer_records=True) for path in plan.experience]
+    history = History(
+        sources=sources,
+        config=config.replay,
+        rng=random.Random(f"{config.seed}:process_data"),
+        end_token_ids=tools.end_ids,
+        tokenizer=tools.tokenizer,
+        encode=tools.encode,
+        scorer=tools.scorer,
+    )
+    num_current = summary.num_current or count_lines(plan.output)
+    with _byte_progress("stage 2", sources) as on_bytes:
+        summary.history = add_history(plan.output, num_current, history, plan.output_filter, problems, on_bytes)
+
+
+class _byte_progress:  # noqa: N801
+    """Context manager: a progress bar over the sources' kilobytes."""
+
+    def __init__(self, name: str, sources: Sequence[Source]) -> None:
+        self._bar = progress(name + " kB", sum(s.num_bytes for s in sources) // 1000)
+        self._rest = 0
+
+    def __enter__(self) -> Callable[[int], None]:
+        self._counter = self._bar.__enter__()
+        return self._advance
+
+    def __exit__(self, *exc: Any) -> None:
+        self._bar.__exit__(*exc)
+
+    def _advance(self, num_bytes: int) -> None:
+        self._rest += num_bytes
+        if self._rest >= 1_000_000:
+            self._counter.advance(num=self._rest // 1000)
+            self._rest %= 1000
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    rollout: Path
+    experience: tuple[Path, ...]
+    output: Path
+    actor: str
+    labels: Path
+    cache: Path
+
+
+def _default_inputs(config: RunConfig) -> _Inputs:
+    run = RunFolder(config.run_dir) if (config.run_dir / "config.yaml").is_file() else newest_run(config.runs_dir)
+    if run is not None:
+        for phase in range(run.last_phase(), -1, -1):
+            folder = run.phase(phase)
+            if folder.trajectories.is_file():
+                past = [run.phase(k) for k in range(phase)]
+                actor = str(past[-1].actor) if past and past[-1].actor.is_dir() else config.models.actor
+                experience = tuple(p.train for p in past if p.train.is_file())
+                cache = run.path / SCORE_CACHE
+                return _Inputs(folder.path, experience, folder.train, actor, folder.labels, cache)
+    out = config.runs_dir / "samples"
+    return _Inputs(
+        rollout=SAMPLES / "vab",
+        experience=(SAMPLES / "experience" / "trajectories.jsonl",),
+        output=out / "train.jsonl",
+        actor=config.models.actor,
+        labels=out / "train_labels.jsonl",
+        cache=out / "train_scores.sqlite",
+    )

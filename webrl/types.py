@@ -176,7 +176,9 @@ class Trajectory(Record):
     """The agent's final message, or the error text of an unfinished episode."""
     env_reward: float | None = None
     """The environment's own reward in [0, 1]: evaluation and ORM reports only, never training.
-    None where the environment has none (a generated instruction)."""
+    None where the environment has none (a generated instruction), or could not find it out (`env_error`)."""
+    env_error: str = ""
+    """Why a finished episode with a reference has no reward (judge or site down), or what its evaluator noted."""
     seconds: float = 0.0
     """Wall time of the episode."""
     attempts: int = 1
@@ -243,6 +245,8 @@ class StepRecord(Record):
     """`current`, `replay` or `demonstration`."""
     tokenizer: str = ""
     """Fingerprint of the tokenizer that made the ids."""
+    next_prompt_ids: tuple[int, ...] = ()
+    """[P] prompt after the trajectory's last step (the last page again); the released objective's s', else empty."""
     group: str = ""
     """Task id, for objectives that compare attempts at the same task (GRPO)."""
 

@@ -2,10 +2,11 @@
 format, and training tasks (any instruction at a site's start page, judged by the outcome model).
 
 API: `load_suite(suite) -> list[Task]`, `read_task_file(path) -> list[Task]`, `training_task(...) -> Task`;
-`config_of(task)`, `sites_of(task)`, `writes(task)`, `is_scored(task)` read what a task needs.
+`config_of(task)`, `instruction_of(task)`, `sites_of(task)`, `writes(task)`, `is_scored(task)` read what a task needs.
 
 A Task's `extra["webarena"]` is the task file's object with its `__SITE__` placeholders; base URLs are put in when
-an episode has its sites. `site` names the sites it runs on, joined with `+` for cross-site tasks.
+an episode has its sites. `site` names the sites it runs on, joined with `+` for cross-site tasks. `instruction` is
+None where the file has a reference (its intent is asked, its evaluators score), else the text itself.
 """
 
 from __future__ import annotations
@@ -117,8 +118,13 @@ def sites_of(task: Task) -> tuple[str, ...]:
 
 
 def is_scored(task: Task) -> bool:
-    """Whether BrowserGym's evaluators can score the task; else the outcome model judges it."""
-    return bool(config_of(task)["eval"].get("eval_types")) and "webarena" in task.extra
+    """Whether BrowserGym's evaluators can score the task as it is asked; else the outcome model judges it."""
+    return task.instruction is None and "webarena" in task.extra
+
+
+def instruction_of(task: Task) -> str:
+    """What the agent is asked to do."""
+    return task.instruction or str(config_of(task)["intent"])
 
 
 def writes(task: Task) -> bool:
@@ -131,7 +137,7 @@ def writes(task: Task) -> bool:
         return False
     if "program_html" in config_of(task)["eval"]["eval_types"]:
         return True
-    words = (task.instruction or "").lower().split()
+    words = instruction_of(task).lower().split()
     return not words or words[0].strip(",.:'\"") not in _LOOKING
 
 
@@ -168,11 +174,17 @@ def _parse_task(data: Any, where: str, prefix: str, split: str) -> Task:
     return Task(
         task_id=f"{prefix}.{number}",
         site="+".join(sorted(names)),
-        instruction=data["intent"],
+        instruction=None if _has_reference(data) else data["intent"],
         start_url=data["start_url"],
         split=split,
         extra={"webarena": data},
     )
+
+
+def _has_reference(data: dict[str, Any]) -> bool:
+    """False for generated instructions: task files mark them with the answer "N/A" and without a reason for it."""
+    answers = data["eval"]["reference_answers"]
+    return answers != {"exact_match": "N/A"} or bool(data["eval"].get("string_note"))
 
 
 def _require(data: dict[str, Any], keys: Sequence[str], where: str) -> None:

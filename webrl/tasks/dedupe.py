@@ -1,0 +1,169 @@
+"""Exact and near duplicates of instructions: TF-IDF cosine plus a rule about the values an instruction names.
+
+What counts as a duplicate. The key is (site, instruction); case, spacing and final punctuation do not matter.
+Two instructions are *near* duplicates if they say the same in other words: cosine of character and word TF-IDF
+at or above a threshold, **and** the same goal (`same_goal`). Alike text is not enough: 'Click on the "ok" button.'
+and 'Click on the "no" button.', or the same order by "ascending" and by "descending" price, are different tasks.
+
+An initial state is (site, seed, start_url). On sites with one initial state (WebArena) an instruction can be
+attempted once. Where seeds make pages (MiniWoB), the same words on another page are another task, and on pages
+with a fixed vocabulary ("Close the dialog") the only possible one; there `max_states` says at how many initial
+states one instruction may be attempted, and the same instruction at the same state is always a duplicate.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from webrl.tasks.neighbours import neighbours
+from webrl.types import Task
+
+_QUOTED = re.compile(r"\"([^\"]+)\"|“([^”]+)”|(?<!\w)'([^']+)'(?!\w)|‘([^’]+)’|`([^`]+)`")
+_WITH_DIGIT = re.compile(r"[\w#@$%+./:-]*\d[\w#@$%+./:-]*")
+_WORD = re.compile(r"[^\W_]+(?:[-'’_][^\W_]+)*")
+_DECIDING = frozenset(
+    _WORD.findall(
+        "not never no nothing without except all every only first second third fourth fifth last next "
+        "previous most least before after"
+    )
+)
+_GENERIC = frozenset(
+    _WORD.findall(
+        "a an the this that these those it its my me i our we you your their them they and or then so in into "
+        "on onto at of to for from with by as about regarding up is are was were be been do does did has have "
+        "had will would can could should please what what's which who how when where if there here also just "
+        "using use named called titled says exist received far now very click press hit tap push select "
+        "choose pick check tick enter type write fill input set put find locate search look show list display "
+        "tell give get provide return view see go navigate log make button link text textbox field box area "
+        "item"
+    )
+)
+"""Words that carry little meaning of their own in an instruction: one may stand for another in a paraphrase."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """The attempted instruction that a new one duplicates."""
+
+    instruction: str
+    """What was attempted."""
+    similarity: float
+    """1.0 for the same instruction, else the cosine."""
+    exact: bool
+    """Same (site, instruction), whatever the case, spacing and final punctuation."""
+
+
+def normalise(instruction: str) -> str:
+    """The form in which instructions are compared: NFKC, lower case, single spaces, no final punctuation."""
+    return " ".join(unicodedata.normalize("NFKC", instruction).lower().split()).rstrip(" .!?;,")
+
+
+def values_of(instruction: str) -> frozenset[str]:
+    """What must be the same: quoted strings, tokens with a digit, and deciding words, in lower case."""
+    text = " ".join(unicodedata.normalize("NFKC", instruction).lower().split())
+    quoted = {next(filter(None, groups)).strip(" .,") for groups in _QUOTED.findall(text)}
+    rest = _QUOTED.sub(" ", text)
+    numbers = {token.strip(".,:/-") for token in _WITH_DIGIT.findall(rest)}
+    return frozenset(quoted | numbers | (_DECIDING & set(_WORD.findall(rest))))
+
+
+def same_goal(first: str, second: str) -> bool:
+    """True if each mentions every value of the other, and both have the same meaningful words.
+
+    Quotes, capitals, endings and generic words ("click", "press", "please", "in the text") may differ. A word
+    in another's place ("the driving time to …", "the walking time to …") or a further one ("… sorted by date")
+    makes another task.
+    """
+    if not (_mentions(second, values_of(first)) and _mentions(first, values_of(second))):
+        return False
+    return _stems(first) == _stems(second)
+
+
+def _mentions(instruction: str, values: Iterable[str]) -> bool:
+    text = normalise(instruction)
+    return all(re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) for value in values)
+
+
+def _stems(instruction: str) -> set[str]:
+    words = set(_WORD.findall(normalise(instruction))) - _GENERIC
+    return {re.sub(r"(?<=\w\w\w)(?:ing|ed|es|s)$", "", word) for word in words}
+
+
+def state_of(task: Task) -> tuple[str, int, str]:
+    """(site, seed, start_url): what the episode starts from."""
+    return (task.site, task.seed, task.start_url or "")
+
+
+def find_duplicates(
+    tasks: Sequence[Task], known: Sequence[Task], threshold: float = 0.9, max_states: int = 1
+) -> list[Match | None]:
+    """For each task the earlier instruction that it duplicates, or None; earlier are `known` and the tasks before it.
+
+    Tasks without an instruction (the site's own) never match. Needs scikit-learn. 100,000 known and 5,000 new
+    take well under a minute on two cores (`benchmarks/curriculum.py`).
+
+    Args:
+        threshold: cosine from which an instruction with the same values is a near duplicate.
+        max_states: initial states at which one instruction may be attempted (see the module's text).
+    """
+    by_site: dict[str, list[int]] = {}
+    for position, task in enumerate(tasks):
+        if task.instruction is not None:
+            by_site.setdefault(task.site, []).append(position)
+    known_by_site: dict[str, list[Task]] = {}
+    for task in known:
+        if task.instruction is not None and task.site in by_site:
+            known_by_site.setdefault(task.site, []).append(task)
+    matches: list[Match | None] = [None] * len(tasks)
+    for site, positions in by_site.items():
+        found = _find_on_site([tasks[i] for i in positions], known_by_site.get(site, []), threshold, max_states)
+        for position, match in zip(positions, found, strict=True):
+            matches[position] = match
+    return matches
+
+
+@dataclass
+class _Group:
+    """One distinct instruction of a site and the initial states at which it was attempted."""
+
+    instruction: str
+    states: set[tuple[str, int, str]]
+
+
+def _find_on_site(tasks: list[Task], known: list[Task], threshold: float, max_states: int) -> list[Match | None]:
+    groups: dict[str, _Group] = {}
+    for task in known:
+        group = groups.setdefault(normalise(task.instruction or ""), _Group(task.instruction or "", set()))
+        group.states.add(state_of(task))
+    texts = list(dict.fromkeys([*groups, *(normalise(task.instruction or "") for task in tasks)]))
+    rows = {text: row for row, text in enumerate(texts)}
+    near = neighbours(texts, range(len(groups), len(texts)), threshold)
+    matches: list[Match | None] = []
+    for task in tasks:
+        instruction, state = task.instruction or "", state_of(task)
+        text = normalise(instruction)
+        similar = [(texts[row], score) for row, score in near.get(rows[text], ())]
+        group, match = _match(instruction, groups, similar)
+        if match is not None and state not in group.states and len(group.states) < max_states:
+            match = None
+        if match is None:
+            groups.setdefault(text, group)
+            group.states.add(state)
+        matches.append(match)
+    return matches
+
+
+def _match(
+    instruction: str, groups: dict[str, _Group], similar: list[tuple[str, float]]
+) -> tuple[_Group, Match | None]:
+    """The group that an instruction belongs to (a new one without a match)."""
+    text = normalise(instruction)
+    if text in groups:
+        return groups[text], Match(groups[text].instruction, 1.0, exact=True)
+    for other, score in similar:
+        if other in groups and same_goal(instruction, groups[other].instruction):
+            return groups[other], Match(groups[other].instruction, score, exact=False)
+    return _Group(instruction, set()), None

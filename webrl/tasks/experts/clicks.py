@@ -19,15 +19,29 @@ def _click_button(slots: Slots, page: Page) -> Goal | None:
     return Goal(clicks=(bids,)) if bids else None
 
 
-def _click_both(slots: Slots, page: Page) -> Goal | None:
-    first, second = (_bids(page, slots[key], "button") for key in ("first", "second"))
-    return Goal(clicks=(first, second)) if first and second else None
-
-
 def _click_in_dialog(slots: Slots, page: Page) -> Goal | None:
     label = "Close" if slots["label"] == "x" else slots["label"]
     bids = _bids(page, label, "button") if page.all("dialog") else ()
     return Goal(clicks=(bids,)) if bids else None
+
+
+def _close_dialog(_slots: Slots, page: Page) -> Goal | None:
+    return _click_in_dialog({"label": "x"}, page)
+
+
+def _expand(submit: bool) -> Callable[[Slots, Page], Goal | None]:
+    def goal(_slots: Slots, page: Page) -> Goal | None:
+        sections = tuple(e.bid for e in page.all("tab") if e.name.startswith("Section"))
+        submits = _bids(page, "Submit", "button")
+        if not sections or not submits:
+            return None
+        return Goal(clicks=(sections, submits) if submit else (sections,))
+
+    return goal
+
+
+def _no_slots(_page: Page, _rng: random.Random) -> Slots | None:
+    return {}
 
 
 def _click_tab(slots: Slots, page: Page) -> Goal | None:
@@ -54,11 +68,6 @@ def _dialog_button(page: Page, rng: random.Random) -> Slots | None:
     return {"label": "x"} if slots and slots["label"] == "Close" else slots
 
 
-def _two_buttons(page: Page, _rng: random.Random) -> Slots | None:
-    names = [e.name for e in page.all("button")]
-    return {"first": names[0], "second": names[1]} if len(names) > 1 else None
-
-
 def _tab_number(page: Page, rng: random.Random) -> Slots | None:
     tabs = page.all("tab")
     return {"n": rng.choice(tabs).name.removeprefix("Tab #")} if tabs else None
@@ -77,17 +86,18 @@ BUTTON = Intent(
     _click_button,
     _name_of("button"),
 )
-PLAIN_BUTTON = Intent(("Click button {label}.", "Press button {label}."), _click_button, _name_of("button"))
-BUTTON_SEQUENCE = Intent(
-    ("Click button {first}, then click button {second}.", "Press button {first} and then button {second}."),
-    _click_both,
-    _two_buttons,
-)
 DIALOG_BUTTON = Intent(
     ('Click the button in the dialog box labeled "{label}".', 'Press "{label}" in the dialog box.'),
     _click_in_dialog,
     _dialog_button,
 )
+CLOSE_DIALOG = Intent(('Close the dialog box by clicking the "x".', "Close the dialog box."), _close_dialog, _no_slots)
+EXPAND = Intent(
+    ("Expand the section below and click submit.", "Open the section, then press Submit."),
+    _expand(submit=True),
+    _no_slots,
+)
+EXPAND_ONLY = Intent(("Expand the section below, but do not click submit.",), _expand(submit=False), _no_slots)
 TAB = Intent(("Click on Tab #{n}.", "Open Tab #{n}.", "Switch to Tab #{n}."), _click_tab, _tab_number)
 FOCUS = Intent(
     ("Focus into the {nth} input textbox.", "Click into the {nth} textbox.", "Put the cursor in the {nth} text field."),

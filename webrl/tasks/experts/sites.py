@@ -4,7 +4,8 @@ Left out, because the text of the page or BrowserGym's reward makes them impossi
 size or position shows; click-link, click-tab-2, click-collapsible-2, multi-layouts, order-food, find-greatest
 (the things to click are text without a bid); click-widget (text input and textarea print alike); email and
 social-media (nameless icons); odd-or-even (marks are not shown); navigate-tree (files and folders print alike,
-a wrong one ends the episode); search-engine (its links change the address, for which BrowserGym gives 0).
+a wrong one ends the episode); search-engine (its links change the address, for which BrowserGym gives 0);
+click-test-2, click-button-sequence and button-delay (one button covers the other at every fifth seed).
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from webrl.tasks.experts.expert import Expert
 from webrl.tasks.experts.intent import Intent
 
 _INTENTS: dict[str, tuple[Intent, ...]] = {
-    "click-test-2": (clicks.PLAIN_BUTTON,),
     "click-button": (clicks.BUTTON,),
     "click-dialog-2": (clicks.DIALOG_BUTTON,),
     "click-tab": (clicks.TAB,),
     "focus-text-2": (clicks.FOCUS,),
+    "click-collapsible": (clicks.EXPAND, clicks.EXPAND_ONLY),
     "click-option": (choices.RADIO, choices.RADIO_ONLY),
     "click-checkboxes": (choices.CHECKBOXES, choices.CHECKBOXES_ONLY),
     "choose-list": (choices.DROPDOWN, choices.DROPDOWN_ONLY),
@@ -35,7 +36,7 @@ _INTENTS: dict[str, tuple[Intent, ...]] = {
     "enter-date": (texts.DATE, texts.DATE_ONLY),
     "enter-time": (texts.TIME, texts.TIME_ONLY),
     "phone-book": (paged.CONTACT, paged.NEXT_CONTACT),
-    "click-button-sequence": (clicks.BUTTON_SEQUENCE, clicks.PLAIN_BUTTON),
+    "click-dialog": (clicks.CLOSE_DIALOG,),
     "click-checkboxes-transfer": (choices.CHECKBOXES, choices.CHECKBOXES_ONLY),
     "enter-text-dynamic": (texts.TEXT, texts.TEXT_ONLY),
     "login-user-popup": (texts.LOGIN, texts.LOGIN_FIELDS, texts.USERNAME_ONLY),

@@ -1,0 +1,150 @@
+"""Numbers computed by hand from the equations in REFERENCE, gradient signs, finite differences."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from training_builders import make_record
+
+from webrl.config import ActorConfig
+from webrl.errors import TrainingError
+from webrl.training.objectives import LossInput, get_objective
+from webrl.training.objectives.webrl_released import monte_carlo_return
+
+
+def make_input(logprobs: list[float], ref: list[float], advantage: list[float], sample: list[int]) -> LossInput:
+    return LossInput(
+        logprobs=torch.tensor(logprobs, dtype=torch.float64, requires_grad=True),
+        ref_logprobs=torch.tensor(ref, dtype=torch.float64),
+        old_logprobs=torch.tensor(ref, dtype=torch.float64),
+        sample=torch.tensor(sample),
+        advantage=torch.tensor(advantage, dtype=torch.float64),
+    )
+
+
+def gradient(name: str, batch: LossInput, config: ActorConfig | None = None) -> torch.Tensor:
+    get_objective(name).loss(batch, config or ActorConfig()).loss.sum().backward()
+    assert batch.logprobs.grad is not None
+    return batch.logprobs.grad
+
+
+def check_finite_difference(name: str, batch: LossInput, config: ActorConfig | None = None) -> None:
+    config = config or ActorConfig()
+    analytic = gradient(name, batch, config)
+    for i in range(batch.logprobs.shape[0]):
+        moved = []
+        for sign in (1, -1):
+            values = batch.logprobs.detach().clone()
+            values[i] += sign * 1e-6
+            probe = LossInput(values, batch.ref_logprobs, batch.old_logprobs, batch.sample, batch.advantage)
+            moved.append(get_objective(name).loss(probe, config).loss.sum())
+        assert float((moved[0] - moved[1]) / 2e-6) == pytest.approx(float(analytic[i]), abs=1e-5)
+
+
+def test_webrl_advantage_mixes_one_step_and_monte_carlo() -> None:
+    record = make_record("t", 0, 3, 1, value=0.4, next_value=0.7)
+    # 0.5 * (0.7 - 0.4) + 0.5 * (1 - 0.4) = 0.15 + 0.3
+    assert get_objective("webrl").advantages([record], ActorConfig()) == [pytest.approx(0.45)]
+
+
+def test_webrl_advantage_of_the_last_step_is_outcome_minus_value() -> None:
+    records = [make_record("t", 2, 3, r, value=0.4, next_value=0.0) for r in (1, 0)]
+    assert get_objective("webrl").advantages(records, ActorConfig()) == [pytest.approx(0.6), pytest.approx(-0.4)]
+
+
+def test_webrl_advantage_of_a_failed_step_whose_value_rises_is_mixed_too() -> None:
+    record = make_record("t", 0, 3, 0, value=0.2, next_value=0.8)
+    # 0.25 * 0.6 + 0.75 * (0 - 0.2) with lambda = 0.25
+    assert get_objective("webrl").advantages([record], ActorConfig(gae_lambda=0.25)) == [pytest.approx(0.0)]
+
+
+def test_webrl_advantage_without_a_next_value_is_monte_carlo() -> None:
+    record = make_record("t", 0, 3, 1, value=0.3)
+    assert get_objective("webrl").advantages([record], ActorConfig()) == [pytest.approx(0.7)]
+
+
+def test_webrl_loss_is_the_squared_error_of_the_summed_log_ratio() -> None:
+    batch = make_input([-1.0, -0.5, -2.0], [-1.2, -0.9, -1.5], [0.45, -0.4], [0, 0, 1])
+    losses = get_objective("webrl").loss(batch, ActorConfig(beta=2.0)).loss
+    # sums: 0.2 + 0.4 = 0.6 and -0.5; (2*0.6 - 0.45)^2 = 0.5625; (2*-0.5 + 0.4)^2 = 0.36
+    assert losses.tolist() == [pytest.approx(0.5625), pytest.approx(0.36)]
+
+
+def test_webrl_gradient_raises_good_actions_and_lowers_bad_ones() -> None:
+    batch = make_input([-1.0, -1.0], [-1.0, -1.0], [0.5, -0.5], [0, 1])
+    grad = gradient("webrl", batch)
+    assert grad[0] == pytest.approx(-1.0)  # 2 (0 - 0.5) : descent raises log pi
+    assert grad[1] == pytest.approx(1.0)
+
+
+def test_webrl_needs_outcome_and_value() -> None:
+    with pytest.raises(TrainingError, match="has no outcome"):
+        get_objective("webrl").advantages([make_record("t", 0, 1, None, value=0.1)], ActorConfig())
+    with pytest.raises(TrainingError, match="has no value"):
+        get_objective("webrl").advantages([make_record("t", 0, 1, 1)], ActorConfig())
+
+
+def test_released_monte_carlo_return_of_five_steps_is_4_1_to_1() -> None:
+    returns = [monte_carlo_return(make_record("t", i, 5, 1)) for i in range(5)]
+    assert returns == [pytest.approx(x) for x in (4.0951, 3.439, 2.71, 1.9, 1.0)]
+    assert monte_carlo_return(make_record("t", 0, 5, 0)) == 0.0
+
+
+def test_released_advantage_of_failures_depends_on_the_rise_of_the_value() -> None:
+    rising = make_record("t", 0, 2, 0, value=0.25, next_value=0.5)
+    flat = make_record("u", 0, 2, 0, value=0.25, next_value=0.25)
+    success = make_record("v", 0, 2, 1, value=0.9, next_value=0.0)
+    advantages = get_objective("webrl_released").advantages([rising, flat, success], ActorConfig())
+    assert advantages == [1.0, -0.6, 1.0]
+    assert [get_objective("webrl_released").trains(a) for a in advantages] == [True, False, True]
+
+
+def test_released_loss_by_hand() -> None:
+    # step 0: n=2, l-lref = 0.4 -> rho=0.2; p_ref = exp(-1.0) < 0.8 -> b=1; beta=min(1, 5)=1
+    #         smoothL1(0.2, 1) = 0.5*0.64 = 0.32
+    # step 1: n=1, rho=0.01; p_ref=exp(-0.1)=0.905 -> b=5; beta=5; smoothL1(0.05, 1)/5 = 0.5*0.9025/5
+    # step 2: negative advantage: masked
+    batch = make_input([-0.8, -0.8, -0.09, -3.0], [-1.0, -1.0, -0.1, -1.0], [1.0, 1.0, -0.6], [0, 0, 1, 2])
+    output = get_objective("webrl_released").loss(batch, ActorConfig())
+    assert output.loss.tolist() == [pytest.approx(0.32), pytest.approx(0.09025), 0.0]
+    assert output.metrics["mask_fraction"].tolist() == [1.0, 1.0, 0.0]
+
+
+def test_released_beta_is_bounded_by_advantage_over_ratio() -> None:
+    # rho = 4, b = 1: beta = min(1, 1/4) = 0.25, so beta*rho = A and the loss is zero
+    batch = make_input([-1.0], [-5.0], [1.0], [0])
+    output = get_objective("webrl_released").loss(batch, ActorConfig())
+    assert output.metrics["beta"].tolist() == [pytest.approx(0.25)]
+    assert output.loss.tolist() == [pytest.approx(0.0)]
+
+
+def test_released_gradient_is_zero_for_negative_and_raises_positive_advantages() -> None:
+    batch = make_input([-1.0, -1.0, -1.0], [-1.0, -1.0, -1.0], [1.0, -0.6], [0, 0, 1])
+    grad = gradient("webrl_released", batch)
+    # rho = 0: beta = b = 1; d smoothL1(rho, 1)/d rho = -1, times 1/n = -0.5 per token
+    assert grad.tolist() == [pytest.approx(-0.5), pytest.approx(-0.5), 0.0]
+
+
+def test_sft_loss_is_the_mean_negative_log_likelihood() -> None:
+    batch = make_input([-1.0, -2.0, -0.5], [0.0, 0.0, 0.0], [1.0, 0.0], [0, 0, 1])
+    output = get_objective("sft").loss(batch, ActorConfig())
+    assert output.loss.tolist() == [pytest.approx(1.5), 0.0]
+    assert output.metrics["perplexity"][0] == pytest.approx(math.exp(1.5))
+
+
+def test_sft_imitates_successes_and_demonstrations_only() -> None:
+    records = [make_record("t", 0, 1, outcome) for outcome in (1, 0, None)]
+    assert get_objective("sft").advantages(records, ActorConfig()) == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["webrl", "sft"])
+def test_gradients_agree_with_finite_differences(name: str) -> None:
+    batch = make_input([-0.7, -1.3, -0.2, -2.0], [-1.0, -1.0, -0.3, -1.0], [0.8, -0.6], [0, 0, 1, 1])
+    check_finite_difference(name, batch)
+
+
+def test_released_gradient_agrees_with_finite_differences_where_beta_is_constant() -> None:
+    batch = make_input([-0.9, -0.95, -0.2], [-1.0, -1.0, -0.3], [1.0, 1.0], [0, 0, 1])  # beta = b on both
+    check_finite_difference("webrl_released", batch)

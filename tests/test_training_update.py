@@ -1,0 +1,212 @@
+"""Whole updates with a tiny real model on the CPU: what is learned, what is written, what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from training_builders import make_actor, make_record, make_records, make_tokenizer
+
+from webrl.config import RunConfig
+from webrl.errors import DataError, ModelError, TrainingError
+from webrl.llm.fingerprint import tokenizer_fingerprint
+from webrl.training import load_critic, score_actions, score_values, train_actor, train_critic, train_sft
+from webrl.training.critic import critic_loss, values_of
+from webrl.types import StepRecord
+
+
+def make_config(**actor: object) -> RunConfig:
+    train = {"lr": 1e-2, "batch_size": 8, "max_tokens": 128, "epochs": 3.0}
+    return RunConfig.model_validate(
+        {"models": {"device": "cpu"}, "actor": train | actor, "critic": train, "orm": train}
+    )
+
+
+def make_scored(folder: Path, config: RunConfig) -> list[StepRecord]:
+    records = score_actions(make_records(), folder, config)
+    return [dataclasses.replace(r, value=0.5, next_value=0.0 if r.is_last else 0.5) for r in records]
+
+
+def test_scores_are_the_models_own_logprobs_and_keep_the_order(tmp_path: Path) -> None:
+    folder, records = make_actor(tmp_path / "actor"), make_records(2)
+    scored = score_actions(records, folder, make_config())
+    assert [r.step_id for r in scored] == [r.step_id for r in records]
+    from transformers import AutoModelForCausalLM
+
+    record = scored[3]
+    logits = AutoModelForCausalLM.from_pretrained(folder)(
+        torch.tensor([[*record.prompt_ids, *record.action_ids]])
+    ).logits
+    own = logits[0].log_softmax(-1)[len(record.prompt_ids) - 1 : -1]
+    expected = own.gather(1, torch.tensor(record.action_ids)[:, None])[:, 0].tolist()
+    assert record.ref_logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_critic_learns_outcomes_and_its_values_are_chained(tmp_path: Path) -> None:
+    config, records = make_config(), make_records()
+    actor = make_actor(tmp_path / "actor")
+    losses = train_critic(records, actor, tmp_path / "critic", config, seed=0, metrics_path=tmp_path / "metrics.jsonl")
+    assert losses["critic_samples"] == 18
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 8))  # 54 samples in batches of 8
+    assert lines[-1]["critic/loss"] < lines[0]["critic/loss"]
+    scored = score_values(records, tmp_path / "critic", config)
+    assert scored[0].next_value == scored[1].value
+    assert scored[2].next_value == 0.0
+    good, bad = ([r.value for r in scored if r.outcome == outcome] for outcome in (1, 0))
+    assert sum(good) / len(good) > sum(bad) / len(bad) + 0.1
+    again = train_critic(
+        records, tmp_path / "critic", tmp_path / "critic2", config, seed=0, metrics_path=tmp_path / "m2.jsonl"
+    )
+    assert again["critic_loss"] < losses["critic_loss"]
+
+
+def test_a_value_is_that_of_the_prompts_last_token_under_any_packing(tmp_path: Path) -> None:
+    config, records = make_config(), make_records()
+    train_critic(records, make_actor(tmp_path / "a"), tmp_path / "c", config, seed=0, metrics_path=tmp_path / "m")
+    scored = score_values(records, tmp_path / "c", config)
+    from transformers import AutoModelForSequenceClassification
+
+    plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "c")
+    for record in scored[:4]:
+        value = plain(torch.tensor([record.prompt_ids])).logits[0, 0].sigmoid().item()
+        assert record.value == pytest.approx(value, abs=1e-5)
+
+
+def test_a_next_value_comes_from_successors_or_stays_unknown(tmp_path: Path) -> None:
+    config, records = make_config(), make_records(1)
+    train_critic(records, make_actor(tmp_path / "a"), tmp_path / "c", config, seed=0, metrics_path=tmp_path / "m")
+    alone = score_values(records[:1], tmp_path / "c", config)
+    helped = score_values(records[:1], tmp_path / "c", config, successors=records)
+    whole = score_values(records, tmp_path / "c", config)
+    assert alone[0].next_value is None
+    assert helped[0].next_value == pytest.approx(whole[1].value, abs=1e-6)
+
+
+def test_critic_losses_by_hand() -> None:
+    single = critic_loss(torch.tensor([[0.0], [2.0]]), torch.tensor([1.0, 0.0]))
+    assert single.tolist() == pytest.approx([0.693147, 2.126928])
+    double = torch.tensor([[0.0, 0.0, 0.0, 2.0]])  # heads: softmax (.5, .5) and (.119, .881)
+    assert critic_loss(double, torch.tensor([1.0])).tolist() == pytest.approx([0.693147 + 0.126928])
+    assert values_of(double).tolist() == pytest.approx([0.5])
+
+
+def test_the_actor_moves_towards_successes_and_away_from_failures(tmp_path: Path) -> None:
+    config, folder = make_config(lr=1e-3, epochs=10.0), make_actor(tmp_path / "actor")
+    records = make_scored(folder, config)
+    losses = train_actor(records, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+    assert losses["actor_active"] == 18
+    after = score_actions(records, tmp_path / "new", config)
+    moved = [sum(new.ref_logprobs) - sum(old.ref_logprobs) for old, new in zip(records, after, strict=True)]
+    up = [m for m, r in zip(moved, records, strict=True) if r.outcome]
+    down = [m for m, r in zip(moved, records, strict=True) if not r.outcome]
+    # advantages are 0.25 or 0.5 of either sign: with beta 1 the log-ratio is drawn there
+    assert sum(up) / len(up) > 0.1
+    assert sum(down) / len(down) < -0.1
+
+
+def test_steps_of_zero_loss_get_no_pass_but_count_in_the_mean(tmp_path: Path) -> None:
+    config, folder = make_config(objective="webrl_released", epochs=1.0), make_actor(tmp_path / "actor")
+    losses = train_actor(
+        make_scored(folder, config), folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl"
+    )
+    assert losses["actor_active"] == 9
+    assert losses["actor_active_fraction"] == pytest.approx(0.5)
+
+
+def test_sft_learns_its_examples(tmp_path: Path) -> None:
+    config, folder = make_config(), make_actor(tmp_path / "actor")
+    examples = [(r.prompt_ids, r.action_ids) for r in make_records()]
+    train_sft(examples, folder, tmp_path / "sft", config.orm, seed=0, metrics_path=tmp_path / "m.jsonl", device="cpu")
+    lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
+    assert lines[-1]["sft/loss"] < 0.8 * lines[0]["sft/loss"]
+
+
+def test_a_finished_output_is_left_alone(tmp_path: Path) -> None:
+    config, folder = make_config(), make_actor(tmp_path / "actor")
+    arguments = {"seed": 0, "metrics_path": tmp_path / "m.jsonl"}
+    assert train_actor(make_scored(folder, config), folder, tmp_path / "new", config, **arguments)
+    assert train_actor(make_scored(folder, config), folder, tmp_path / "new", config, **arguments) == {}
+
+
+def test_bad_input_is_refused_with_the_reason(tmp_path: Path) -> None:
+    config, folder = make_config(), make_actor(tmp_path / "actor")
+    arguments = {"seed": 0, "metrics_path": tmp_path / "m.jsonl"}
+    with pytest.raises(DataError, match="no records"):
+        train_actor([], folder, tmp_path / "x", config, **arguments)
+    unscored = [dataclasses.replace(r, value=0.5, next_value=0.0) for r in make_records()]
+    with pytest.raises(TrainingError, match="run score_actions first"):
+        train_actor(unscored, folder, tmp_path / "x", config, **arguments)
+    with pytest.raises(TrainingError, match="has no outcome"):
+        train_critic([make_record("t", 0, 1, None)], folder, tmp_path / "x", config, **arguments)
+    with pytest.raises(ModelError, match="not a critic"):
+        load_critic(folder)
+    other = tokenizer_fingerprint(make_tokenizer("x"))
+    with pytest.raises(TrainingError, match=other):
+        train_critic([make_record("t", 0, 1, 1, tokenizer=other)], folder, tmp_path / "x", config, **arguments)
+
+
+def test_a_non_finite_loss_stops_and_names_the_records(tmp_path: Path) -> None:
+    config, folder = make_config(), make_actor(tmp_path / "actor")
+    records = make_scored(folder, config)
+    broken = [dataclasses.replace(records[0], value=float("nan")), *records[1:]]
+    with pytest.raises(TrainingError, match="loss is nan"):
+        train_actor(broken, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+    report = json.loads((tmp_path / "new_nonfinite_rank0.json").read_text())
+    assert records[0].step_id in [sample["id"] for sample in report["samples"] if sample["loss"] == "nan"]
+    assert not (tmp_path / "new").exists()
+
+
+class Interrupted(Exception):
+    """Raised in the middle of a run."""
+
+
+def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, folder = make_config(save_every=2, schedule="cosine", warmup_ratio=0.2), make_actor(tmp_path / "actor")
+    records = make_scored(folder, config)
+    train_actor(records, folder, tmp_path / "whole", config, seed=3, metrics_path=tmp_path / "whole.jsonl")
+
+    from webrl.training import trainer
+
+    step = trainer._Loop.step
+
+    def die_at_step_5(self: object, number: int, batch: list[int]) -> dict[str, float]:
+        if number == 4:
+            raise Interrupted
+        return step(self, number, batch)
+
+    monkeypatch.setattr(trainer._Loop, "step", die_at_step_5)
+    with pytest.raises(Interrupted):
+        train_actor(records, folder, tmp_path / "parts", config, seed=3, metrics_path=tmp_path / "parts.jsonl")
+    assert not (tmp_path / "parts").exists()
+    monkeypatch.setattr(trainer._Loop, "step", step)
+    train_actor(records, folder, tmp_path / "parts", config, seed=3, metrics_path=tmp_path / "parts.jsonl")
+    from safetensors.torch import load_file
+
+    whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    curves = [
+        [json.loads(line)["actor/loss"] for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("whole.jsonl", "parts.jsonl")
+    ]
+    assert curves[0] == curves[1]
+    assert not list(tmp_path.glob(".parts.state*"))
+
+
+def test_a_state_of_another_config_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, folder = make_config(save_every=1), make_actor(tmp_path / "actor")
+    records = make_scored(folder, config)
+    from webrl.training import trainer
+
+    monkeypatch.setattr(trainer, "_export", lambda *_: (_ for _ in ()).throw(Interrupted))
+    arguments = {"seed": 3, "metrics_path": tmp_path / "m.jsonl"}
+    with pytest.raises(Interrupted):
+        train_actor(records, folder, tmp_path / "new", config, **arguments)
+    with pytest.raises(TrainingError, match="another config"):
+        train_actor(records, folder, tmp_path / "new", make_config(save_every=1, lr=0.5), **arguments)

@@ -1,0 +1,67 @@
+"""Tiny real models and records for the training tests."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from webrl.types import StepRecord
+
+VOCAB = 64
+
+
+def make_tokenizer(extra: str = "") -> PreTrainedTokenizerFast:
+    vocab = {f"w{i}{extra}": i for i in range(VOCAB)}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(vocab, unk_token="w0" + extra)), eos_token="w1" + extra
+    )
+
+
+def make_actor(folder: Path, *, tied: bool = True, kv_heads: int = 2, seed: int = 0) -> Path:
+    """A Llama of 12 k parameters with tokenizer."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=128,
+        tie_word_embeddings=tied,
+        eos_token_id=1,
+        bos_token_id=None,
+        initializer_range=0.3,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def make_record(trajectory: str, index: int, num_steps: int, outcome: int | None, **fields: object) -> StepRecord:
+    rng = random.Random(f"{trajectory}:{index}")
+    values: dict[str, object] = {
+        "prompt_ids": tuple(rng.randrange(2, VOCAB) for _ in range(rng.randrange(9, 40))),
+        "action_ids": (*(rng.randrange(2, VOCAB) for _ in range(rng.randrange(1, 6))), 1),
+    } | fields
+    return StepRecord(
+        step_id=f"{trajectory}:{index}",
+        trajectory_id=trajectory,
+        instruction=f"do {trajectory}",
+        site="miniwob.click-button",
+        phase=1,
+        index=index,
+        num_steps=num_steps,
+        outcome=outcome,
+        **values,  # type: ignore[arg-type]
+    )
+
+
+def make_records(num_trajectories: int = 6, num_steps: int = 3) -> list[StepRecord]:
+    """Every other trajectory succeeds."""
+    return [make_record(f"t{t}", i, num_steps, t % 2) for t in range(num_trajectories) for i in range(num_steps)]

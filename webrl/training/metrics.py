@@ -1,0 +1,40 @@
+"""Numbers of a training run: one JSON object a line, `{"name", "step", "<name>/loss": …}`, and trackers.
+
+A tracker that fails while logging is dropped with a warning; a training run is not worth losing for a plot.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from webrl.store import cut_torn_line, write_text
+
+
+class MetricLog:
+    """Appends metric lines of one job to a file that other jobs share."""
+
+    def __init__(self, path: Path, name: str, resumed_step: int = 0) -> None:
+        """Lines of this job after `resumed_step` (written before an interruption) are taken out first."""
+        self._path, self._name = path, name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cut_torn_line(path)
+        if path.exists():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in lines if not self._is_stale(line, resumed_step)]
+            if len(kept) != len(lines):
+                write_text(path, "".join(line + "\n" for line in kept))
+
+    def write(self, step: int, values: dict[str, Any]) -> None:
+        """One line; keys get the job's name in front."""
+        line = {"name": self._name, "step": step} | {f"{self._name}/{key}": value for key, value in values.items()}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _is_stale(self, line: str, resumed_step: int) -> bool:
+        data = json.loads(line)
+        return bool(data.get("name") == self._name and data.get("step", 0) > resumed_step)

@@ -1,0 +1,66 @@
+"""What every objective takes and gives; the objectives themselves are one file each, beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from webrl.config import ActorConfig
+from webrl.types import StepRecord
+
+
+@dataclass(frozen=True)
+class LossInput:
+    """The samples of one micro-batch, B steps with N action tokens in all."""
+
+    logprobs: Tensor
+    """[N] log π(token), with gradient."""
+    ref_logprobs: Tensor
+    """[N] log π_ref(token), from the score-once pass; zeros where the objective needs none."""
+    old_logprobs: Tensor
+    """[N] log-probabilities under the sampling policy; the reference's for imported text."""
+    sample: Tensor
+    """[N] which step (0..B-1) a token belongs to."""
+    advantage: Tensor
+    """[B] from the objective's `advantages`."""
+
+    @property
+    def num_samples(self) -> int:
+        """B."""
+        return self.advantage.shape[0]
+
+    def sum_tokens(self, values: Tensor) -> Tensor:
+        """[N] -> [B] sums over each step's tokens."""
+        return values.new_zeros(self.num_samples).index_add(0, self.sample, values)
+
+    def num_tokens(self) -> Tensor:
+        """[B] action tokens of each step."""
+        return self.sum_tokens(self.logprobs.new_ones(self.logprobs.shape[0]))
+
+
+@dataclass(frozen=True)
+class LossOutput:
+    """Per-step losses; the trainer averages them over the batch of all ranks."""
+
+    loss: Tensor
+    """[B] loss of each step, with gradient."""
+    metrics: dict[str, Tensor]
+    """name -> [B] detached values, averaged over the batch for the log."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A named actor loss."""
+
+    advantages: Callable[[Sequence[StepRecord], ActorConfig], list[float]]
+    """One number per record: its advantage, or the weight the loss multiplies with."""
+    trains: Callable[[float], bool]
+    """False if the loss of a step with this advantage is exactly zero for every policy: no pass is spent on it."""
+    loss: Callable[[LossInput, ActorConfig], LossOutput]
+    """The pure loss function."""
+    needs_reference: bool = True
+    """True if `ref_logprobs` must be there."""
+    needs_values: bool = True
+    """True if `value` and `next_value` must be there."""

@@ -1,0 +1,20 @@
+"""What an objective asks of a record, with an error that says which stage should have filled it."""
+
+from __future__ import annotations
+
+from webrl.errors import TrainingError
+from webrl.types import StepRecord
+
+
+def outcome_of(record: StepRecord) -> float:
+    """r(s_T) as a float."""
+    if record.outcome is None:
+        raise TrainingError(f"step {record.step_id!r} has no outcome; label its trajectory first (`webrl label`)")
+    return float(record.outcome)
+
+
+def value_of(record: StepRecord) -> float:
+    """V(s_t)."""
+    if record.value is None:
+        raise TrainingError(f"step {record.step_id!r} has no value; run score_values with the new critic first")
+    return record.value

@@ -1,0 +1,55 @@
+"""The paper's actor loss (arXiv 2411.02337, Eq. 7 and 10): squared error of the scaled log-ratio to the advantage.
+
+    L(π) = E_ν[ (β log(π(a|s,I) / π_ref(a|s,I)) − A(s,a,I))² ]
+    A(s_t,a_t,I) = λ (r_t + V(s_{t+1},I) − V(s_t,I)) + (1 − λ) (r(s_T) − V(s_t,I)),  λ = 0.5
+
+log π(a|s,I) is the sum over the action's tokens, end token included. Steps of either sign train: a negative
+advantage pushes the action's probability below the reference's. Left out: nothing. Stated by us: the paper names
+no β for its main run (1.0 here); after the last step V is 0 and r_t carries the outcome, so that A = r(s_T) − V(s_T);
+where a replayed step's next state has no value, λ = 0 is used for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from webrl.config import ActorConfig
+from webrl.training.objectives.carriers import LossInput, LossOutput, Objective
+from webrl.training.objectives.requirements import outcome_of, value_of
+from webrl.types import StepRecord
+
+
+def advantages(records: Sequence[StepRecord], config: ActorConfig) -> list[float]:
+    """A(s_t, a_t, I) of each record.
+
+    Raises:
+        TrainingError: a record without outcome or value.
+    """
+    return [step_advantage(record, config.gae_lambda) for record in records]
+
+
+def step_advantage(record: StepRecord, lam: float) -> float:
+    """The λ-mixed advantage of one step."""
+    outcome, value = outcome_of(record), value_of(record)
+    monte_carlo = outcome - value
+    if record.is_last:
+        return monte_carlo
+    if record.next_value is None:
+        return monte_carlo
+    one_step = record.next_value - value  # r_t is 0 before the last step
+    return lam * one_step + (1 - lam) * monte_carlo
+
+
+def trains(_advantage: float) -> bool:
+    """Every step does: with A = 0 the loss is still the squared distance to the reference."""
+    return True
+
+
+def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
+    """(β (ℓ − ℓ_ref) − A)² of each step."""
+    log_ratio = batch.sum_tokens(batch.logprobs - batch.ref_logprobs)  # [B]
+    error = config.beta * log_ratio - batch.advantage
+    return LossOutput(loss=error.square(), metrics={"residual": error.detach().abs()})
+
+
+OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss)

@@ -1,0 +1,142 @@
+"""Token-exact samples, packed end to end into rows of at most `max_tokens`, balanced across ranks.
+
+Left out: padding (there is none) and re-tokenisation (ids are exactly those of the rollout).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+HEADER_TOKENS = 8
+"""Prompt tokens at the end that are never cut: they hold the template's assistant header."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One sample: ids of prompt and action; the last `num_targets` ids are predicted (0 for a value)."""
+
+    ids: tuple[int, ...]
+    """[L] token ids."""
+    num_targets: int
+    """How many ids at the end are predicted."""
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Samples laid end to end in one row; all tensors are on one device."""
+
+    input_ids: Tensor
+    """[1, T] token ids."""
+    position_ids: Tensor
+    """[1, T] position within the own sequence."""
+    cu_seq_lens: Tensor
+    """[B+1] int32 cumulative lengths."""
+    seq_lens: tuple[int, ...]
+    """[B] lengths."""
+    predicting: Tensor
+    """[N] positions in the row whose hidden state predicts a target."""
+    targets: Tensor
+    """[N] token ids to predict."""
+    target_sample: Tensor
+    """[N] which sample of the row (0..B-1) a target belongs to."""
+    last: Tensor
+    """[B] position in the row of each sample's last token."""
+
+    @cached_property
+    def num_samples(self) -> int:
+        """B."""
+        return len(self.seq_lens)
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return self.input_ids.shape[1]
+
+    def sum_by_sample(self, values: Tensor) -> Tensor:
+        """[N] per target -> [B] sums, in order (so that the result does not depend on the packing)."""
+        return values.new_zeros(self.num_samples).index_add(0, self.target_sample, values)
+
+
+def pack(items: Sequence[Item], device: torch.device | str = "cpu") -> Pack:
+    """Lay samples end to end.
+
+    Raises:
+        ValueError: an empty sample, or one whose targets leave no token to predict them from.
+    """
+    for item in items:
+        if not 0 <= item.num_targets < max(len(item.ids), 1) or not item.ids:
+            raise ValueError(f"a sample of {len(item.ids)} tokens cannot have {item.num_targets} targets")
+    lens = tuple(len(item.ids) for item in items)
+    ends = torch.tensor(lens).cumsum(0)  # [B]
+    num_targets = torch.tensor([item.num_targets for item in items])
+    sample = torch.repeat_interleave(torch.arange(len(items)), num_targets)  # [N]
+    offset = torch.arange(len(sample)) - (num_targets.cumsum(0) - num_targets)[sample]
+    at = (ends - num_targets)[sample] + offset  # [N] positions of the targets
+    ids = torch.tensor([token for item in items for token in item.ids])
+    starts = ends - torch.tensor(lens)
+    position = torch.arange(len(ids)) - torch.repeat_interleave(starts, torch.tensor(lens))
+    return Pack(
+        input_ids=ids.unsqueeze(0).to(device),
+        position_ids=position.unsqueeze(0).to(device),
+        cu_seq_lens=torch.cat([ends.new_zeros(1), ends]).to(device, torch.int32),
+        seq_lens=lens,
+        predicting=(at - 1).to(device),
+        targets=ids[at].to(device),
+        target_sample=sample.to(device),
+        last=(ends - 1).to(device),
+    )
+
+
+def cut_to(prompt_ids: Sequence[int], action_ids: Sequence[int], limit: int) -> tuple[int, ...]:
+    """Prompt and action within `limit` tokens: what is too long is cut from the end of the page.
+
+    The page is the last thing in a prompt; only the template's header (`HEADER_TOKENS`) follows it and stays.
+
+    Raises:
+        ValueError: the action and the header alone exceed the limit.
+    """
+    excess = len(prompt_ids) + len(action_ids) - limit
+    if excess <= 0:
+        return (*prompt_ids, *action_ids)
+    tail = min(HEADER_TOKENS, len(prompt_ids))
+    keep = len(prompt_ids) - tail - excess
+    if keep < 0:
+        raise ValueError(f"an action of {len(action_ids)} tokens does not fit the context of {limit} tokens")
+    return (*prompt_ids[:keep], *prompt_ids[-tail:], *action_ids)
+
+
+def plan_rows(lengths: Sequence[int], max_tokens: int, num_ranks: int = 1) -> list[list[list[int]]]:
+    """Distribute samples over rows of at most `max_tokens`, as even as possible, the same number on each rank.
+
+    Longest first into the emptiest row; the number of rows is the smallest multiple of `num_ranks` that fits.
+
+    Returns:
+        [rank][row][sample index]; a row may be empty if there are fewer samples than rows.
+    """
+    total, longest = sum(lengths), max(lengths, default=0)
+    num_rows = max(1, math.ceil(total / max(max_tokens, 1)))
+    while True:
+        num_rows = math.ceil(num_rows / num_ranks) * num_ranks
+        rows = _balance(lengths, num_rows)
+        if max((sum(lengths[i] for i in row) for row in rows), default=0) <= max(max_tokens, longest):
+            break
+        num_rows += 1
+    rows.sort(key=lambda row: -sum(lengths[i] for i in row))
+    return [rows[rank::num_ranks] for rank in range(num_ranks)]
+
+
+def _balance(lengths: Sequence[int], num_rows: int) -> list[list[int]]:
+    heap: list[tuple[int, int]] = [(0, row) for row in range(num_rows)]
+    rows: list[list[int]] = [[] for _ in range(num_rows)]
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        load, row = heapq.heappop(heap)
+        rows[row].append(index)
+        heapq.heappush(heap, (load + lengths[index], row))
+    return [sorted(row) for row in rows]

@@ -1,0 +1,158 @@
+"""Score once: per-token log-probs of every action under π_{k-1}, and one value per state.
+
+The log-probs serve the replay filter's perplexity and the KL term alike. The value of s' is the next step's
+value, so each state passes through the critic once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from webrl.config import RunConfig
+from webrl.errors import TrainingError
+from webrl.llm.loading import pick_device
+from webrl.training.critic import load_critic, values_of
+from webrl.training.models import actor_inputs, check_tokenizer, context_limit, critic_inputs, load_actor
+from webrl.training.packing import Item, Pack, cut_to, pack, plan_rows
+from webrl.types import StepRecord
+
+logger = logging.getLogger(__name__)
+
+CPU_ROW_TOKENS = 2048
+"""Rows longer than this are no faster on a CPU and fall out of its caches."""
+
+
+def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: RunConfig) -> list[StepRecord]:
+    """Fill `ref_logprobs` under the model, in the order given.
+
+    Raises:
+        TrainingError: records made with another tokenizer.
+        ModelError: unusable model folder.
+    """
+    items = list(records)
+    check_tokenizer(model_dir, {record.tokenizer for record in items})
+    device = pick_device(config.models.device)
+    dtype = scoring_dtype(config, device)
+    model = load_actor(model_dir, dtype).to(device).eval()
+    limit = context_limit(model.lm, config.actor.max_tokens)
+    samples = [Item(cut_to(r.prompt_ids, r.action_ids, limit), len(r.action_ids)) for r in items]
+
+    def score(row: Pack) -> list[Tensor]:
+        logprobs: Tensor = model(**actor_inputs(row))
+        counts = torch.bincount(row.target_sample, minlength=row.num_samples)
+        return list(logprobs.cpu().split(counts.tolist()))
+
+    scored = run_rows(samples, score, config.actor.max_tokens, device, "score actions")
+    return [dataclasses.replace(r, ref_logprobs=tuple(s.tolist())) for r, s in zip(items, scored, strict=True)]
+
+
+def score_values(
+    records: Iterable[StepRecord],
+    critic_dir: str | Path,
+    config: RunConfig,
+    *,
+    successors: Iterable[StepRecord] = (),
+) -> list[StepRecord]:
+    """Fill `value` and `next_value`, in the order given.
+
+    `next_value` is the value of the trajectory's next step; after the last step it is 0, or the value of
+    `next_prompt_ids` if the record has them (released objective). It stays None where the next step is not among
+    `records` or `successors` (a replayed step whose successor was filtered out).
+
+    Args:
+        successors: further records of the same trajectories, used for `next_value` only.
+    """
+    wanted = list(records)
+    pool = {(r.trajectory_id, r.index): r for r in [*successors, *wanted]}
+    prompts: dict[tuple[str, int], Sequence[int]] = {}
+    for record in wanted:
+        key = (record.trajectory_id, record.index)
+        prompts[key] = record.prompt_ids
+        following = (record.trajectory_id, record.index + 1)
+        if record.is_last and record.next_prompt_ids:
+            prompts[following] = record.next_prompt_ids
+        elif not record.is_last and following in pool:
+            prompts[following] = pool[following].prompt_ids
+    check_tokenizer(critic_dir, {record.tokenizer for record in wanted})
+    values = dict(zip(prompts, prompt_values(list(prompts.values()), critic_dir, config), strict=True))
+    return [
+        dataclasses.replace(
+            r,
+            value=values[r.trajectory_id, r.index],
+            next_value=values.get((r.trajectory_id, r.index + 1), 0.0 if r.is_last else None),
+        )
+        for r in wanted
+    ]
+
+
+def prompt_values(prompts: Sequence[Sequence[int]], critic_dir: str | Path, config: RunConfig) -> list[float]:
+    """V of each prompt, one pass, in the order given (also the task filter's value of an initial state)."""
+    device = pick_device(config.models.device)
+    model = load_critic(critic_dir, scoring_dtype(config, device)).to(device).eval()
+    limit = context_limit(model.lm, config.critic.max_tokens)
+    items = [Item(cut_to(prompt, (), limit), 0) for prompt in prompts]
+
+    def score(row: Pack) -> list[Tensor]:
+        return list(values_of(model(**critic_inputs(row))).cpu())
+
+    return [float(v) for v in run_rows(items, score, config.critic.max_tokens, device, "score values")]
+
+
+def run_rows(
+    items: Sequence[Item], score: Callable[[Pack], list[Tensor]], max_tokens: int, device: str, what: str
+) -> list[Tensor]:
+    """Pack, run `score` on every row without gradient, give its per-sample results in the order of `items`.
+
+    Under a process group each rank takes its share of the rows and all get all results.
+    """
+    if not items:
+        return []
+    ranks, rank = _world()
+    rows = plan_rows([len(item.ids) for item in items], row_budget(max_tokens, device), ranks)[rank]
+    results: dict[int, Tensor] = {}
+    with torch.inference_mode(), tqdm(total=len(rows), desc=what, disable=None, leave=False) as bar:
+        for row in rows:
+            if row:
+                results.update(zip(row, score(pack([items[i] for i in row], device)), strict=True))
+            bar.update()
+    results = _gather(results, ranks)
+    bad = next((i for i, result in results.items() if not torch.isfinite(result).all()), None)
+    if bad is not None:
+        raise TrainingError(f"{what}: sample {bad} gave a non-finite result; is the model folder damaged?")
+    return [results[i] for i in range(len(items))]
+
+
+def row_budget(max_tokens: int, device: str) -> int:
+    """Tokens of one packed row on this device."""
+    return min(max_tokens, CPU_ROW_TOKENS) if device == "cpu" else max_tokens
+
+
+def scoring_dtype(config: RunConfig, device: str) -> torch.dtype:
+    """float32 on the CPU, bfloat16 on a GPU, unless the config names one."""
+    name = config.models.dtype
+    if name == "auto":
+        return torch.float32 if device == "cpu" else torch.bfloat16
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _world() -> tuple[int, int]:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_world_size(), torch.distributed.get_rank()
+    return 1, 0
+
+
+def _gather(results: dict[int, Tensor], ranks: int) -> dict[int, Tensor]:
+    if ranks == 1:
+        return results
+    parts: list[Any] = [None] * ranks
+    torch.distributed.all_gather_object(parts, results)
+    return {index: value for part in parts for index, value in part.items()}

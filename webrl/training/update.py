@@ -1,0 +1,206 @@
+"""Critic, actor and supervised training: records in, Hugging Face folders out.
+
+A finished output folder is left alone, so that an interrupted phase goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from webrl.config import ActorConfig, OptimConfig, RunConfig
+from webrl.errors import DataError, TrainingError
+from webrl.llm.loading import pick_device
+from webrl.store import read_records
+from webrl.training.critic import critic_loss, open_critic, values_of
+from webrl.training.models import (
+    actor_inputs,
+    check_tokenizer,
+    context_limit,
+    critic_inputs,
+    load_actor,
+    save_folder,
+)
+from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
+from webrl.training.packing import Item, Pack, cut_to
+from webrl.training.trainer import Job, train
+from webrl.types import StepRecord
+
+logger = logging.getLogger(__name__)
+Records = Path | Sequence[StepRecord]
+
+
+def train_critic(
+    records: Records, init_dir: str | Path, out_dir: Path, config: RunConfig, *, seed: int, metrics_path: Path
+) -> dict[str, Any]:
+    """Train V(s_t, I) on the outcome of each step's trajectory (paper Eq. 9) and write it to `out_dir`.
+
+    Args:
+        records: `StepRecord`s, or their file; each with an outcome.
+        init_dir: the previous phase's critic, or an actor folder (its model plus a fresh value head).
+
+    Returns:
+        Counts and means: `critic_loss`, `critic_samples`, …; {} if `out_dir` was finished already.
+
+    Raises:
+        DataError: no records.
+        TrainingError: a record without outcome or of another tokenizer; whatever `train` raises.
+    """
+    if _is_finished(out_dir):
+        return {}
+    samples = _read(records, "critic")
+    unlabelled = next((r for r in samples if r.outcome is None), None)
+    if unlabelled:
+        raise TrainingError(f"step {unlabelled.step_id!r} has no outcome; label its trajectory first (`webrl label`)")
+    tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
+    model = open_critic(init_dir, config.critic.heads, seed)
+    limit = context_limit(model.lm, config.critic.max_tokens)
+    items = _cut([(r.prompt_ids, ()) for r in samples], limit, "critic")
+    outcomes = torch.tensor([float(r.outcome or 0) for r in samples])
+
+    def loss(logits: Tensor, _row: Pack, indices: list[int]) -> LossOutput:
+        targets = outcomes[indices].to(logits.device)
+        values = values_of(logits.detach())
+        accuracy = ((values > 0.5) == (targets > 0.5)).float()
+        return LossOutput(critic_loss(logits, targets), {"value": values, "outcome": targets, "accuracy": accuracy})
+
+    job = Job(
+        name="critic", model=model, items=items, active=[True] * len(items), ids=[r.step_id for r in samples],
+        inputs=critic_inputs, loss=loss, save=lambda m, folder: save_folder(m.lm, tokenizer, folder),
+    )  # fmt: skip
+    device = pick_device(config.models.device)
+    return train(job, config.critic, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
+
+
+def train_actor(
+    records: Records, init_dir: str | Path, out_dir: Path, config: RunConfig, *, seed: int, metrics_path: Path
+) -> dict[str, Any]:
+    """Train π_k from π_{k-1} (`init_dir`) with the configured objective and write it to `out_dir`.
+
+    Args:
+        records: `StepRecord`s, or their file; scored by `score_actions` and `score_values` as the objective needs.
+
+    Returns:
+        Counts and means: `actor_loss`, `actor_log_ratio`, …; {} if `out_dir` was finished already.
+    """
+    if _is_finished(out_dir):
+        return {}
+    samples = _read(records, "actor")
+    objective = get_objective(config.actor.objective)
+    tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
+    model = load_actor(init_dir)
+    limit = context_limit(model.lm, config.actor.max_tokens)
+    items = _cut([(r.prompt_ids, r.action_ids) for r in samples], limit, "actor")
+    advantages = objective.advantages(samples, config.actor)
+    job = Job(
+        name="actor", model=model, items=items, active=[objective.trains(a) for a in advantages],
+        ids=[r.step_id for r in samples], inputs=actor_inputs,
+        loss=_policy_loss(samples, advantages, objective, config.actor),
+        save=lambda m, folder: save_folder(m.lm, tokenizer, folder),
+    )  # fmt: skip
+    device = pick_device(config.models.device)
+    return train(job, config.actor, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
+
+
+def train_sft(
+    examples: Sequence[tuple[Sequence[int], Sequence[int]]],
+    init_dir: str | Path,
+    out_dir: Path,
+    optim: OptimConfig,
+    *,
+    seed: int,
+    metrics_path: Path,
+    name: str = "sft",
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Maximise the likelihood of each example's action ids given its prompt ids (SFT of π_0, and the ORM).
+
+    Args:
+        examples: (prompt_ids, action_ids) pairs, made with the tokenizer of `init_dir`.
+    """
+    if _is_finished(out_dir):
+        return {}
+    if not examples:
+        raise DataError(f"nothing to train the {name} on: no examples")
+    objective, config = get_objective("sft"), ActorConfig()
+    tokenizer = check_tokenizer(init_dir, set())
+    model = load_actor(init_dir)
+    items = _cut(examples, context_limit(model.lm, optim.max_tokens), name)
+
+    def loss(logprobs: Tensor, row: Pack, _indices: list[int]) -> LossOutput:
+        zeros = torch.zeros_like(logprobs)
+        weights = torch.ones(row.num_samples, device=logprobs.device)
+        return objective.loss(LossInput(logprobs, zeros, zeros, row.target_sample, weights), config)
+
+    job = Job(
+        name=name, model=model, items=items, active=[True] * len(items), ids=[str(i) for i in range(len(items))],
+        inputs=actor_inputs, loss=loss, save=lambda m, folder: save_folder(m.lm, tokenizer, folder),
+    )  # fmt: skip
+    return train(job, optim, out=out_dir, seed=seed, metrics_path=metrics_path, device=pick_device(device))
+
+
+def _policy_loss(
+    samples: Sequence[StepRecord], advantages: Sequence[float], objective: Objective, config: ActorConfig
+) -> Any:
+    if objective.needs_reference:
+        missing = next((r for r in samples if r.ref_logprobs is None), None)
+        if missing:
+            raise TrainingError(f"step {missing.step_id!r} has no reference log-probs; run score_actions first")
+    zeros = [(0.0,) * len(r.action_ids) for r in samples]
+    reference = [torch.tensor(r.ref_logprobs or z) for r, z in zip(samples, zeros, strict=True)]
+    sampled = [torch.tensor(r.logprobs or r.ref_logprobs or z) for r, z in zip(samples, zeros, strict=True)]
+    advantage = torch.tensor(advantages)
+
+    def loss(logprobs: Tensor, row: Pack, indices: list[int]) -> LossOutput:
+        device = logprobs.device
+        batch = LossInput(
+            logprobs=logprobs,
+            ref_logprobs=torch.cat([reference[i] for i in indices]).to(device),
+            old_logprobs=torch.cat([sampled[i] for i in indices]).to(device),
+            sample=row.target_sample,
+            advantage=advantage[indices].to(device),
+        )
+        result = objective.loss(batch, config)
+        return LossOutput(result.loss, {**_policy_metrics(batch), **result.metrics})
+
+    return loss
+
+
+def _policy_metrics(batch: LossInput) -> dict[str, Tensor]:
+    """[B] each: what every objective logs."""
+    with torch.no_grad():
+        ratio = batch.ref_logprobs - batch.logprobs  # [N] log(π_ref/π)
+        mean = batch.sum_tokens(batch.logprobs) / batch.num_tokens().clamp(min=1)
+        return {
+            "log_ratio": -batch.sum_tokens(ratio),
+            # k3 estimator of KL(π_ref || π), per token: unbiased and never negative
+            "kl": batch.sum_tokens((-ratio).exp() - 1 + ratio),
+            "perplexity": (-mean).exp(),
+            "advantage": batch.advantage,
+        }
+
+
+def _read(records: Records, what: str) -> list[StepRecord]:
+    samples = list(read_records(records, StepRecord)) if isinstance(records, Path) else list(records)
+    if not samples:
+        raise DataError(f"nothing to train the {what} on: {records if isinstance(records, Path) else 'no records'}")
+    empty = next((r for r in samples if not r.prompt_ids or (what == "actor" and not r.action_ids)), None)
+    if empty:
+        raise DataError(f"step {empty.step_id!r} has no {'prompt' if not empty.prompt_ids else 'action'} tokens")
+    return samples
+
+
+def _cut(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], limit: int, what: str) -> list[Item]:
+    cut = sum(len(prompt) + len(action) > limit for prompt, action in pairs)
+    if cut:
+        logger.warning("%s: %d of %d samples exceed %d tokens; their pages were cut", what, cut, len(pairs), limit)
+    return [Item(cut_to(prompt, action, limit), len(action)) for prompt, action in pairs]
+
+
+def _is_finished(out_dir: Path) -> bool:
+    return (out_dir / "config.json").is_file()

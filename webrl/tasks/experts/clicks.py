@@ -32,7 +32,8 @@ def _close_dialog(_slots: Slots, page: Page) -> Goal | None:
 def _expand(submit: bool) -> Callable[[Slots, Page], Goal | None]:
     def goal(_slots: Slots, page: Page) -> Goal | None:
         sections = tuple(e.bid for e in page.all("tab") if e.name.startswith("Section"))
-        submits = _bids(page, "Submit", "button")
+        # The button sits in a header of its own that prints as a tab; a click on that lands on the button.
+        submits = _bids(page, "Submit", "button") + _bids(page, "Submit", "tab")
         if not sections or not submits:
             return None
         return Goal(clicks=(sections, submits) if submit else (sections,))

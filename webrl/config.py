@@ -76,19 +76,26 @@ class GenerateConfig(Section):
     strategies: dict[Literal["in_breadth", "hindsight", "decomposition"], float] = Field(
         {"in_breadth": 1.0}, description="strategy: weight"
     )
+    tasks_per_prompt: int = Field(10, ge=1, description="instructions asked for at once where no page conditions them")
     concurrency: int = Field(8, ge=1, description="requests in flight")
+    requests_per_minute: float | None = Field(None, gt=0, description="rate limit; none: as fast as the server goes")
+    price_prompt: float = Field(0.0, ge=0, description="price of a million prompt tokens, for the cost report")
+    price_completion: float = Field(0.0, ge=0, description="price of a million completion tokens")
     engine: EngineConfig = EngineConfig()
 
 
 class FilterConfig(Section):
     """Which generated instructions are kept (paper §3.1)."""
 
-    duplicate_threshold: Fraction = Field(0.9, description="cosine similarity from which two count as the same")
+    duplicate_threshold: Fraction = Field(0.6, gt=0, description="cosine of near duplicates with the same goal")
+    max_states: int = Field(1, ge=1, description="initial states at which one instruction may be attempted")
     value_low: Fraction = Field(0.05, description="critic value band, lower edge (kept)")
     value_high: Fraction = Field(0.75, description="critic value band, upper edge (kept)")
     critic_band: bool = Field(True, description="apply the critic's band")
     feasibility: bool = Field(True, description="ask the language model whether the instruction is feasible")
-    rules: str | None = Field(None, description="YAML with per-site feasibility rules; none: the shipped ones")
+    rules: str | None = Field(None, description="YAML whose per-site feasibility rules extend the shipped ones")
+    success_low: Fraction = Field(0.0, description="success rate of k rollouts, lower edge (kept), where rates are given")
+    success_high: Fraction = Field(1.0, description="success rate of k rollouts, upper edge (kept)")
     max_per_site: int | None = Field(None, ge=1, description="balance: at most this many kept a site")
 
 

@@ -1,0 +1,173 @@
+"""From a language model's answer to instructions: what is an instruction, what is decoration, what is garbage.
+
+Answers come as one line, numbered or bulleted lists, JSON (strings, objects, one a line), code fences, quoted or
+in bold, behind a preamble or a chain of thought. `parse_instructions` takes all of these apart;
+`malformed_reason` says why a line cannot be a task. Nothing is dropped without being counted.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from webrl.tasks.prompts import MAX_INSTRUCTION_CHARS
+
+MAX_ANSWER_CHARS = 2_000_000
+"""An answer beyond this is cut before it is parsed."""
+_KEYS = ("instruction", "task", "intent", "goal", "text", "question")
+_LIST_KEYS = ("instructions", "tasks", "intents", "new_instructions", "goals")
+_THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"```[\w-]*\n?(.*?)(?:```|\Z)", re.DOTALL)
+_MARKER = re.compile(r"^(?:>\s*)?(?:[-*•–—+]\s+|\(?\d{1,5}[.):]\s*|#{1,6}\s+|\[\s?\]\s+)+")
+_LEAD_IN = re.compile(
+    r"^(?:\*\*)?(?:(?:new|done|easier|generated)\s+)?(?:instruction|task|intent|answer|sub-?goal)s?"
+    r"(?:\s*#?\d{1,5})?(?:\*\*)?\s*[:：](?:\*\*)?\s*",
+    re.IGNORECASE,
+)
+_PREAMBLE = re.compile(
+    r"^(?:sure|certainly|of course|okay|ok|here (?:are|is)|here's|below (?:are|is))\b", re.IGNORECASE
+)
+_REFUSAL = re.compile(
+    r"^(?:i(?:'|’)?m sorry|i am sorry|sorry|i can(?:'|’)?t|i cannot|i am unable|i(?:'|’)?m unable|i won(?:'|’)?t"
+    r"|i apologi[sz]e|unfortunately|as an ai|i(?:'|’)?m not able|no (?:new )?instructions? (?:is|are|can))\b",
+    re.IGNORECASE,
+)
+_MARKUP = re.compile(
+    r"</?[a-z][\w-]*(?:\s[^<>]*)?/?>|<!--|<\||\|>|\[/?INST\]|<</?SYS>>|\{\{|\}\}|```|&(?:lt|gt|amp|quot|#\d+);|\]\(http",
+    re.IGNORECASE,
+)
+_ECHO = re.compile(r"^(?:site|failed|did|page|rules of this site)\s*:|^\[\w+\]\s|^RootWebArea\b", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"[\[<{]\s*(?:your|insert|some|the|item|name|value|x|\.{3}|…)[\w\s.…-]*[\]>}]", re.IGNORECASE)
+_WRAPPERS = (("**", "**"), ("`", "`"), ('"', '"'), ("“", "”"), ("'", "'"), ("‘", "’"), ("*", "*"))
+
+
+@dataclass(frozen=True)
+class ParsedAnswer:
+    """What an answer holds."""
+
+    instructions: tuple[str, ...]
+    """At most as many as were asked for, each distinct, in the answer's order; not yet checked one by one."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Reason -> how often: `empty_answer`, `refusal`, `truncated`, `repeated_in_answer`, `surplus`."""
+
+
+def parse_instructions(answer: str, num_wanted: int = 1, truncated: bool = False) -> ParsedAnswer:
+    """Take the instructions out of a model's answer.
+
+    Args:
+        num_wanted: how many the prompt asked for; further ones are counted as `surplus`.
+        truncated: the answer was cut at its token limit: its last instruction is incomplete and dropped.
+    """
+    counts: Counter[str] = Counter()
+    text = _THINKING.sub("", answer[:MAX_ANSWER_CHARS])
+    found = list(dict.fromkeys(items := [item for item in _items(text) if item]))
+    counts["repeated_in_answer"] = len(items) - len(found)
+    if truncated and found:
+        found.pop()
+        counts["truncated"] = 1
+    refused = [item for item in found if _REFUSAL.match(item)]
+    found = [item for item in found if not _REFUSAL.match(item)]
+    counts["refusal"] = int(bool(refused))
+    counts["empty_answer"] = int(not found and not refused and not truncated)
+    counts["surplus"] = max(0, len(found) - num_wanted)
+    return ParsedAnswer(tuple(found[:num_wanted]), +counts)
+
+
+def malformed_reason(instruction: str) -> str | None:
+    """Why this text cannot be an instruction, or None."""
+    text = instruction.strip()
+    checks = {
+        "is empty": not text,
+        f"is longer than {MAX_INSTRUCTION_CHARS} characters": len(text) > MAX_INSTRUCTION_CHARS,
+        "holds control characters": any(_is_control(character) for character in text),
+        "holds markup": bool(_MARKUP.search(text)),
+        "repeats the prompt": bool(_ECHO.match(text)),
+        "is a refusal": bool(_REFUSAL.match(text)),
+        "has an unfilled placeholder": bool(_PLACEHOLDER.search(text)),
+        "has fewer than two words": len(text.split()) < 2,
+        "has no letters": not any(character.isalpha() for character in text),
+        "has an unclosed quote": text.count('"') % 2 == 1 or text.count("“") != text.count("”"),
+        "repeats itself": _repeats(text),
+    }
+    return next((reason for reason, holds in checks.items() if holds), None)
+
+
+def _items(text: str) -> Iterator[str]:
+    """Candidate instructions in order, decoration removed."""
+    fenced = [block for block in _FENCE.findall(text) if block.strip()]
+    for block in fenced or [text]:
+        values = list(_from_json(block))
+        yield from (_undress(value) for value in values or _lines(block))
+
+
+def _from_json(block: str) -> Iterator[str]:
+    """Instructions of a JSON document in the block, or of JSON lines; none if there is no JSON."""
+    start = min((i for i in (block.find("["), block.find("{")) if i >= 0), default=-1)
+    end = max(block.rfind("]"), block.rfind("}"))
+    if start < 0 or (block[:start].count("\n") > 3 and not block[:start].strip().endswith(":")):
+        return
+    try:
+        yield from _strings(orjson.loads(block[start : end + 1]))
+        return
+    except orjson.JSONDecodeError:
+        pass
+    for line in block.split("\n"):
+        try:
+            yield from _strings(orjson.loads(line.strip().rstrip(",")))
+        except orjson.JSONDecodeError:
+            continue
+
+
+def _strings(data: Any) -> Iterator[str]:
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, list):
+        for item in data:
+            yield from _strings(item)
+    elif isinstance(data, dict):
+        known = [data[key] for key in (*_LIST_KEYS, *_KEYS) if key in data]
+        yield from _strings(known[0] if known else [v for v in data.values() if isinstance(v, list | dict)])
+
+
+def _lines(block: str) -> Iterator[str]:
+    lines = [line.strip() for line in block.split("\n") if line.strip()]
+    for line in lines:
+        is_preamble = line.endswith((":", "：")) or _PREAMBLE.match(line)
+        if is_preamble and len(lines) > 1:
+            continue
+        yield line
+
+
+def _undress(line: str) -> str:
+    """Strip list markers, lead-ins ("New instruction:"), quotes, back-ticks and bold, from the outside in."""
+    text = re.sub(r"[ \t\r\n]+", " ", line).strip(" ")
+    while True:
+        bare = _LEAD_IN.sub("", _MARKER.sub("", text)).strip().rstrip(",") if text else ""
+        for left, right in _WRAPPERS:
+            inner = bare[len(left) : len(bare) - len(right)]
+            wrapped = bare.startswith(left) and bare.endswith(right) and len(bare) > len(left) + len(right)
+            if wrapped and left not in inner and right not in inner:
+                bare = inner.strip()
+        if bare == text:
+            return text
+        text = bare
+
+
+def _is_control(character: str) -> bool:
+    """Control, private-use, surrogate or bidirectional-override characters; format characters of scripts are fine."""
+    return (
+        unicodedata.category(character) in ("Cc", "Cs", "Co", "Cn")
+        or character in "\u202a\u202b\u202d\u202e\u2066\u2067\u2068"
+    )
+
+
+def _repeats(text: str) -> bool:
+    """A degenerate loop: one word makes up most of a long text."""
+    words = text.lower().split()
+    return len(words) >= 12 and Counter(words).most_common(1)[0][1] > len(words) / 2

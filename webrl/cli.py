@@ -150,31 +150,32 @@ def _run_stages(args: argparse.Namespace) -> int:
     from webrl import cli_run
 
     if args.dry_run:
-        return cli_run.show_plan(config, command.stage, args.phase)
+        return cli_run.show_plan(config, command.stage, getattr(args, "phase", None))
     if command.stage:
         return cli_run.run_stage(config, command.stage, args.phase)
     return cli_run.run_all(config)
 
 
+class _AboveBars(logging.Handler):
+    """Log lines on standard error that do not tear progress bars apart."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
+        try:
+            tqdm.write(self.format(record), file=sys.stderr)
+        except OSError:
+            self.handleError(record)
+
+
 def _set_up_logging(verbose: bool) -> None:
-    """Log and progress bars on standard error: through one rich console on a terminal, as plain lines elsewhere."""
-    from rich.console import Console
-    from rich.logging import RichHandler
-
-    from webrl import progress
-
-    console = Console(stderr=True)
-    handler: logging.Handler
-    if console.is_terminal:
-        handler = RichHandler(console=console, show_path=verbose, show_level=verbose, log_time_format="%X")
-        handler.setFormatter(logging.Formatter("%(message)s"))
-    else:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%X"))
+    handler = _AboveBars()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s" if verbose else "%(message)s", "%X"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("webrl").setLevel(logging.DEBUG if verbose else logging.INFO)
     logging.captureWarnings(True)
-    progress.enable(console)
+    # The libraries' own bars (model shards, weights) are noise beside ours.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 if __name__ == "__main__":

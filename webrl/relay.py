@@ -1,6 +1,6 @@
 """Carries training metrics from the run folder to the trackers while a run goes on.
 
-Trainers, in this process or in others, append to `phase_NN/metrics.jsonl`; that file is the record, trackers are a view.
+Trainers, here or in other processes, append to `phase_NN/metrics.jsonl`; that file is the record, trackers are a view.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ def phase_table(phase: Summary) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=_title(phase), title_justify="left", box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(f"phase {phase['phase']}", no_wrap=True)
+    table.add_column("supervised start" if phase["phase"] == 0 else "")
     for name, text in phase_rows(phase):
         table.add_row(name, text)
     return table
@@ -150,10 +150,6 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, fl
             yield from flatten(value, f"{prefix}{key}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield f"{prefix}{key}", value
-
-
-def _title(phase: Summary) -> str:
-    return f"phase {phase['phase']}" + (" (supervised start)" if phase["phase"] == 0 else "")
 
 
 def _count(value: int | None) -> str:

@@ -1,0 +1,187 @@
+"""The command line as a user types it: help, errors and exit codes, configs and overrides."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from webrl import cli
+from webrl.cli_config import describe_sections
+from webrl.config import RunConfig, describe_options
+
+SUBCOMMANDS = [*cli.STAGES, *cli.EXTRA]
+
+
+def run_cli(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "webrl.cli", *arguments],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def write_config(folder: Path, **values: object) -> Path:
+    path = folder / "own.yaml"
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return path
+
+
+def test_help_names_every_subcommand(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--help"])
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0
+    for name in SUBCOMMANDS:
+        assert f" {name}" in shown
+
+
+def test_help_lists_every_option_of_run_with_default_and_description(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["run", "--help"])
+    shown = capsys.readouterr().out
+    for key, _, text in describe_options():
+        assert f"  {key}=" in shown
+        assert text in shown
+    assert "  orm.lr=5e-06" in shown, "the default shown is the one in force, not the base class's"
+
+
+def test_help_of_a_stage_keeps_to_its_sections():
+    shown = describe_sections(("label",))
+    assert "label.threshold=0.5" in shown
+    assert "seed=0" in shown
+    assert "actor.beta" not in shown
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"], ["rollout", "--help"]])
+def test_help_imports_neither_torch_nor_playwright(arguments):
+    code = (
+        "import sys\nfrom webrl import cli\n"
+        f"try: cli.main({arguments!r})\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'playwright', 'sklearn', 'matplotlib', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_command_is_a_usage_error(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code == 2
+    assert "which command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "nowhere.yaml"], "no config 'nowhere.yaml'"),
+        (["run", "a.yaml", "b.yaml"], "one CONFIG at most, found 'a.yaml', 'b.yaml'"),
+        (["run", "own.yaml", "actor.lrr=1"], "unknown key 'actor.lrr'; did you mean 'actor.lr'?"),
+        (["run", "own.yaml", "actor.lr=-1"], "actor.lr = -1"),
+        (["run", "own.yaml", "rollout.env=venus"], "'browser' or 'openenv'"),
+        (["label", "--run", "nowhere"], "'nowhere' is not a run folder"),
+        (["doctor", "heart"], "unknown check 'heart'"),
+    ],
+)
+def test_usage_errors_are_one_message_and_exit_code_2(arguments, said, tmp_path, monkeypatch, capsys):
+    write_config(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert "Traceback" not in shown
+
+
+def test_an_unknown_option_is_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "--see", "3"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --see" in capsys.readouterr().err
+
+
+def test_settings_may_stand_on_both_sides_of_an_option(tmp_path, monkeypatch, capsys):
+    path = write_config(tmp_path, num_phases=2)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", str(path), "--seed", "7", "actor.lr=2e-5", "--dry-run", "name=other"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out.partition("# plan")[0])
+    assert (shown["seed"], shown["actor"]["lr"], shown["name"], shown["num_phases"]) == (7, 2e-5, "other", 2)
+
+
+def test_dry_run_shows_every_stage_of_every_phase_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    path = write_config(tmp_path, num_phases=1)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", str(path), "--dry-run"]) == 0
+    plan = capsys.readouterr().out.partition("# plan\n")[2].splitlines()
+    assert len(plan) == 2 * len([c for c in cli.STAGES.values() if c.stage])
+    assert [p.name for p in tmp_path.iterdir()] == ["own.yaml"]
+
+
+def test_run_names_the_folder_even_if_it_looks_like_a_number(tmp_path, monkeypatch, capsys):
+    path = write_config(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", str(path), "--run", "2024/7", "--dry-run"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out.partition("# plan")[0])
+    assert (shown["runs_dir"], shown["name"]) == ("2024", "7")
+
+
+def test_a_stage_without_config_takes_the_newest_run_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for age, name in enumerate(["newest", "older"]):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        data = RunConfig(name=name).model_dump(mode="json")
+        (folder / "config.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
+        os.utime(folder / "config.yaml", (1_000_000 - age, 1_000_000 - age))
+    assert cli.main(["label", "--dry-run"]) == 0
+    shown = capsys.readouterr()
+    assert yaml.safe_load(shown.out.partition("# plan")[0])["name"] == "newest"
+    assert "newest run folder: runs/newest" in shown.err
+
+
+def test_a_stage_whose_input_is_missing_says_so(tmp_path):
+    path = write_config(tmp_path)
+    done = run_cli("label", str(path), "--phase", "0", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "stage 'rollout' has not finished" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_read_only_run_folder_is_one_message(tmp_path):
+    path = write_config(tmp_path)
+    (tmp_path / "runs").write_text("a file where the folder should be", encoding="utf-8")
+    done = run_cli("run", str(path), "trackers=[]", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "cannot write run folder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130(monkeypatch, capsys):
+    def interrupted(_args: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_run_stages", interrupted)
+    assert cli.main(["run", "--dry-run"]) == 130
+    assert capsys.readouterr().err == "webrl: interrupted; the same command goes on from here\n"
+
+
+def test_the_command_restarts_itself_once_with_the_cpu_environment(tmp_path):
+    code = (
+        "import sys, os, json\nfrom webrl import cli\n"
+        "cli.use_cpu_environment()\n"
+        "print(json.dumps({k: os.environ.get(k) for k in ('MALLOC_TRIM_THRESHOLD_', 'OMP_WAIT_POLICY')}))"
+    )
+    script = tmp_path / "show.py"
+    script.write_text(code, encoding="utf-8")
+    bare = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC", "OMP", "TOKENIZERS"))}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=bare, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert json.loads(done.stdout) == {"MALLOC_TRIM_THRESHOLD_": str(1 << 34), "OMP_WAIT_POLICY": "passive"}

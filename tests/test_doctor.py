@@ -1,0 +1,96 @@
+"""The doctor against this machine, and against a machine that lacks things."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from webrl import doctor
+from webrl.errors import UsageError
+
+
+@pytest.mark.browser
+def test_the_browser_is_really_started():
+    found = doctor.check_browser()
+    assert found.state == doctor.OK, found
+    assert found.detail.startswith("Chromium ")
+
+
+@pytest.mark.browser
+def test_a_browser_that_does_not_start_is_missing_with_a_fix(tmp_path, monkeypatch, capsys):
+    broken = tmp_path / "chromium"
+    broken.write_text("#!/bin/sh\nexit 3\n", encoding="utf-8")
+    broken.chmod(0o755)
+    monkeypatch.setenv("WEBRL_CHROMIUM", str(broken))
+    assert doctor.main(["browser"]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("missing")
+    assert "fix: make setup" in shown
+
+
+def test_no_browser_at_all_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setenv("WEBRL_CHROMIUM", str(tmp_path / "nowhere"))
+    assert doctor.check_browser().state == doctor.MISSING
+
+
+def test_the_pages_are_counted():
+    found = doctor.check_tasks()
+    assert found.state == doctor.OK
+    assert int(found.detail.split()[0]) >= 125
+
+
+def test_an_absent_extra_is_optional_and_names_its_extra():
+    found = doctor.check_extra("surely-not-installed")
+    assert (found.state, found.detail) == (doctor.OPTIONAL, "not installed")
+    assert "'.[surely-not-installed]'" in found.fix
+
+
+def test_an_extra_that_does_not_import_is_a_warning_with_its_reason(tmp_path, monkeypatch):
+    (tmp_path / "halfthere-1.0.dist-info").mkdir()
+    (tmp_path / "halfthere-1.0.dist-info" / "METADATA").write_text("Name: halfthere\nVersion: 1.0\n", encoding="utf-8")
+    (tmp_path / "halfthere.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = doctor.check_extra("halfthere")
+    assert found.state == doctor.WARNING
+    assert "torchvision::nms" in found.detail
+    assert "pip uninstall torchvision" in found.fix
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_missing(tmp_path, monkeypatch):
+    tmp_path.chmod(0o555)
+    monkeypatch.chdir(tmp_path)
+    assert doctor.check_writing().state == doctor.MISSING
+
+
+def test_models_are_looked_for_from_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = doctor.check_models()
+    assert found.state == doctor.WARNING
+    assert "data/tiny/actor" in found.detail
+
+
+def test_json_output_is_one_list_of_findings(capsys):
+    assert doctor.main(["python", "disk", "memory"], as_json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [f["name"] for f in found] == ["python", "disk", "memory"]
+    assert found[0]["detail"].endswith(f"({sys.executable})")
+    assert all(set(f) == {"name", "state", "detail", "fix"} for f in found)
+
+
+def test_a_warning_or_an_absent_extra_is_no_failure(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert doctor.main(["models", "ray", "writing"]) == 0
+
+
+def test_an_unknown_check_names_the_known_ones():
+    with pytest.raises(UsageError, match=r"unknown check 'heart'; checks: python, browser"):
+        doctor.run_checks(["heart"])
+
+
+def test_every_check_has_a_name_of_its_own_in_the_table():
+    assert [c.name for c in doctor.run_checks(["python", "tasks", "disk"])] == ["python", "tasks", "disk"]
+    assert Path(doctor.__file__).name == "doctor.py"

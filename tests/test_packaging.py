@@ -1,0 +1,103 @@
+"""What ships: wheel contents, declared dependencies, pins, run information."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from webrl.config import RunConfig, load_config
+from webrl.errors import UsageError
+from webrl.resources import configs_dir, find_config
+from webrl.run_info import git_commit, package_versions, run_info
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def requirement_names(requirements: list[str]) -> set[str]:
+    return {normalize(re.match(r"[\w.-]+", r).group()) for r in requirements}  # type: ignore[union-attr]
+
+
+def normalize(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def imported_modules(folder: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            else:
+                continue
+            found.update({name.partition(".")[0]: path for name in names})
+    return found
+
+
+def test_every_imported_distribution_is_declared():
+    declared = requirement_names(PROJECT["dependencies"])
+    for extra in PROJECT["optional-dependencies"].values():
+        declared |= requirement_names(extra)
+    # webarena: BrowserGym's packages do not resolve beside transformers 5, `make webarena` installs them.
+    declared |= {"browsergym-webarena", "browsergym-webarenalite", "libwebarena", "torchao"}
+    owners = metadata.packages_distributions()
+    for module, path in imported_modules(ROOT / "webrl").items():
+        if module in sys.stdlib_module_names or module == "webrl":
+            continue
+        distributions = {normalize(d) for d in owners.get(module, [module])}
+        assert distributions & declared, f"{path} imports {module} of {distributions}, not declared in pyproject.toml"
+
+
+def test_every_core_dependency_is_pinned():
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.M))
+    pinned = {normalize(name) for name in pins}
+    assert requirement_names(PROJECT["dependencies"]) <= pinned
+    assert requirement_names(PROJECT["optional-dependencies"]["dev"]) <= pinned
+
+
+def test_the_wheel_holds_the_typed_package_and_its_configs(tmp_path):
+    build = pytest.importorskip("hatchling.build", reason="hatchling is fetched by pip when it builds")
+    del build
+    code = f"import os, hatchling.build; os.chdir({str(ROOT)!r}); print(hatchling.build.build_wheel({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    with zipfile.ZipFile(tmp_path / done.stdout.split()[-1]) as wheel:
+        names = set(wheel.namelist())
+        entry = wheel.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
+    assert {"webrl/py.typed", "webrl/cli.py", "webrl/configs/demo.yaml"} <= names
+    assert not [n for n in names if n.startswith(("tests/", "data/", "runs/"))]
+    assert "webrl = webrl.cli:main" in entry
+
+
+def test_every_shipped_config_is_valid():
+    shipped = sorted(configs_dir().glob("*.yaml"))
+    assert "demo.yaml" in [path.name for path in shipped]
+    for path in shipped:
+        load_config(path)
+
+
+def test_configs_are_found_by_name_by_shipped_path_and_by_own_path(tmp_path, monkeypatch):
+    own = tmp_path / "own.yaml"
+    own.write_text("seed: 3\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert find_config("own.yaml").resolve() == own
+    for name in ("demo", "demo.yaml", "configs/demo.yaml"):
+        assert find_config(name).resolve() == configs_dir().resolve() / "demo.yaml"
+    with pytest.raises(UsageError, match=r"no config 'sub/demo'; shipped ones: .*demo"):
+        find_config("sub/demo")
+
+
+def test_run_information_names_versions_seed_commit_and_config():
+    info = run_info(RunConfig(seed=5))
+    assert info["seed"] == info["config"]["seed"] == 5
+    assert info["versions"]["torch"] == metadata.version("torch")
+    assert dict(package_versions())["python"].startswith("3.")
+    if (ROOT / ".git").exists():
+        assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", git_commit() or "")

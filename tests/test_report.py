@@ -1,0 +1,103 @@
+"""Tables and the plot, from hand-made summaries."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from webrl.evaluate import wilson_interval
+from webrl.report import (
+    overview_table,
+    phase_metrics,
+    phase_rows,
+    phase_table,
+    plot_success,
+    rate_text,
+    site_table,
+)
+
+
+def rate(successes: int, episodes: int) -> dict[str, Any]:
+    interval = wilson_interval(successes, episodes)
+    return {"successes": successes, "episodes": episodes, "rate": successes / episodes, "ci95": interval, "errors": 0}
+
+
+def phase(number: int, successes: int) -> dict[str, Any]:
+    return {
+        "phase": number,
+        "num_generated": 120,
+        "num_kept": 80,
+        "dropped": {"duplicate": 30, "infeasible": 10, "malformed": 0},
+        "num_rollouts": 240,
+        "rollout_status": {"page_ended": 200, "step_limit": 40},
+        "num_labelled_success": 60,
+        "num_replayed": 300,
+        "losses": {"critic_loss": 0.25, "actor": {"loss": 0.125}},
+        "eval": rate(successes, 240) | {"by_task": {"click": rate(successes // 10, 24)}, "heldout_types": rate(3, 60)},
+        "seconds": {"rollout": 50.2, "train": 69.8},
+        "peak_mib": {"rollout": 1024.0, "train": 2048.0},
+    }
+
+
+def render(renderable: object) -> str:
+    console = Console(file=io.StringIO(), width=160)
+    console.print(renderable)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_phase_shows_counts_reasons_interval_and_seconds():
+    rows = dict(phase_rows(phase(1, 96)))
+    assert rows["kept"] == "80 (dropped: duplicate 30, infeasible 10)"
+    assert rows["labelled success"] == "60 of 240 (25.0 %)"
+    assert rows["training"] == "critic_loss 0.25, actor.loss 0.125"
+    assert rows["held-out seeds"] == "96/240 = 40.0 % [34.0, 46.3]"
+    assert rows["seconds"] == "rollout 50, train 70"
+    assert rows["peak memory"] == "2.00 GiB (train)"
+
+
+def test_a_phase_that_has_only_begun_shows_what_there_is():
+    empty = {"phase": 0, "num_generated": 0, "num_kept": 240, "dropped": {}, "eval": {}, "seconds": {}, "peak_mib": {}}
+    assert phase_rows(empty) == [("kept", "240")]
+    assert "supervised start" in render(phase_table(empty))
+
+
+def test_crashed_episodes_are_named():
+    assert rate_text(rate(1, 2) | {"errors": 1}).endswith(", 1 crashed")
+    assert rate_text({}) == ""
+
+
+def test_the_overview_has_a_line_per_phase():
+    shown = render(overview_table([phase(0, 80), phase(1, 120)]))
+    assert "80/240 = 33.3 %" in shown
+    assert "120/240 = 50.0 %" in shown
+    assert "2.0" in shown
+
+
+def test_task_types_are_compared_first_against_last():
+    assert site_table([phase(0, 80)]) is None
+    table = site_table([phase(0, 80), phase(1, 100), phase(2, 120)])
+    shown = render(table)
+    assert "8/24" in shown
+    assert "12/24" in shown
+    assert "10/24" not in shown
+
+
+def test_metrics_for_trackers_are_flat_numbers_without_task_types():
+    metrics = phase_metrics(phase(1, 96))
+    assert metrics["eval.rate"] == 0.4
+    assert metrics["dropped.duplicate"] == 30
+    assert metrics["eval.heldout_types.successes"] == 3
+    assert not any("by_task" in name or "ci95" in name for name in metrics)
+
+
+def test_the_plot_is_a_png_of_every_evaluated_phase(tmp_path: Path):
+    path = tmp_path / "success.png"
+    assert plot_success([phase(0, 80), phase(1, 120)], path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert [p.name for p in tmp_path.iterdir()] == ["success.png"]
+
+
+def test_no_evaluation_no_plot(tmp_path: Path):
+    assert not plot_success([{"phase": 0, "eval": {}}], tmp_path / "success.png")
+    assert list(tmp_path.iterdir()) == []

@@ -39,7 +39,6 @@ TRAIN_SITES: tuple[str, ...] = tuple(
         "read-table",
         "form-sequence-2",
         "enter-date",
-        "click-scroll-list",
         "text-transform",
         "read-table-2",
         "phone-book",
@@ -54,16 +53,19 @@ HELDOUT_SITES: tuple[str, ...] = tuple(
     for name in (
         "unicode-test",
         "click-dialog",
-        "click-checkboxes-transfer",
+        "click-scroll-list",
         "enter-text-dynamic",
         "login-user-popup",
     )
 )
 """Task types that are never trained on; each has a relative among the training types."""
 
-PARTIAL_CREDIT = frozenset({"miniwob.click-checkboxes", "miniwob.click-checkboxes-transfer", "miniwob.phone-book"})
-"""Types whose page also pays for part of the work (most boxes right, the right contact but another detail);
-BrowserGym counts any positive reward as success there."""
+PARTIAL_CREDIT = frozenset({"miniwob.click-checkboxes", "miniwob.phone-book"})
+"""Types whose page also pays for part of the work (most boxes right, the right contact but another detail).
+
+BrowserGym counts any positive reward as success there: submitting at once succeeds on 13 of 30 seeds of
+click-checkboxes, and on 22 of 30 of click-checkboxes-transfer, which is left out for that reason.
+"""
 
 TRAIN_SEEDS = range(1_000_000)
 """Task seeds of training and demonstrations."""

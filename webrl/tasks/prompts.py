@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from webrl.llm.interface import Message
 from webrl.types import Step
 
 MAX_INSTRUCTION_CHARS = 400
@@ -67,9 +68,9 @@ class ChatPrompt:
         return self.head + self.page + self.tail
 
     @property
-    def messages(self) -> list[dict[str, str]]:
-        """Chat messages in the form of `apply_chat_template`."""
-        return [{"role": "system", "content": self.system}, {"role": "user", "content": self.user}]
+    def messages(self) -> list[Message]:
+        """Both chat messages."""
+        return [Message("system", self.system), Message("user", self.user)]
 
     @property
     def digest(self) -> str:

@@ -1,0 +1,180 @@
+"""Asking a language model many questions: concurrent, rate-limited, cached on disk, counted.
+
+Every answer is appended to a JSONL file before it is used, under a key made of the prompt, the model's
+weights, the sampling settings and a draw number. A stage that was killed therefore asks only what is missing, and
+a second run asks nothing. Retries of one request are the engine's (`EngineConfig.max_retries`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from webrl.errors import ModelError, PolicyError
+from webrl.llm.budget import cut_lines, fit_prompt
+from webrl.llm.interface import Completion, LanguageModel, Sampling
+from webrl.llm.tokens import encode_chat
+from webrl.store import Appender, read_records
+from webrl.tasks.prompts import ChatPrompt
+from webrl.types import Record
+
+logger = logging.getLogger(__name__)
+
+MAX_FAILURES_IN_A_ROW = 8
+"""After this many requests have failed one after the other, the endpoint is taken to be down."""
+_CHARS_PER_TOKEN = 3
+"""Pages are cut by this estimate where the server's tokenizer is unknown."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One request: a prompt, how to sample, and which draw of it this is."""
+
+    prompt: ChatPrompt
+    sampling: Sampling
+    draw: int = 0
+    """Tells apart several draws from the same prompt."""
+    max_prompt_tokens: int = 15872
+    """The page is cut so that the prompt fits."""
+
+
+@dataclass(frozen=True)
+class Answer(Record):
+    """One answer as kept in the cache.
+
+    Example: `Answer(key="5f…", text='Click on the "ok" button.', truncated=False, prompt_tokens=210,
+    completion_tokens=12)`
+    """
+
+    key: str
+    """SHA-256 (first 32 hex digits) of prompt, model, sampling and draw."""
+    text: str
+    """The answer without its end token."""
+    truncated: bool
+    """True if it was cut at the token limit."""
+    prompt_tokens: int
+    """Length of the prompt in tokens; 0 if the server does not tell."""
+    completion_tokens: int
+    """Length of the answer in tokens, end token included."""
+
+
+@dataclass(frozen=True)
+class Replies:
+    """Answers in the order of their questions."""
+
+    answers: tuple[Answer | None, ...]
+    """None where the request failed after all retries."""
+    num_cached: int
+    """How many came from the cache."""
+    errors: tuple[str, ...]
+    """Texts of the failed requests."""
+
+
+def question_key(model: LanguageModel, question: Question) -> str:
+    """Cache key of a question to a model."""
+    sampling = question.sampling
+    settings = (sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_new_tokens, sampling.seed)
+    parts = (question.prompt.digest, model.fingerprint, settings, question.max_prompt_tokens, question.draw)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+async def ask_all(
+    model: LanguageModel,
+    questions: Sequence[Question],
+    cache: Path,
+    *,
+    concurrency: int = 8,
+    requests_per_minute: float | None = None,
+    on_answer: Callable[[], None] | None = None,
+) -> Replies:
+    """Answer all questions, from the cache where it has them.
+
+    Raises:
+        ModelError: the model cannot do this at all, or `MAX_FAILURES_IN_A_ROW` requests failed in a row; what was
+            answered is in the cache, and the same call goes on from there.
+    """
+    known = {a.key: a for a in read_records(cache, Answer, logger.warning)} if cache.exists() else {}
+    keys = [question_key(model, question) for question in questions]
+    waiting = {key: question for key, question in zip(keys, questions, strict=True) if key not in known}
+    num_cached = sum(key in known for key in keys)
+    queue, errors = list(reversed(waiting.items())), []
+    limit, in_a_row = _RateLimit(requests_per_minute), 0
+
+    async def work(file: Appender) -> None:
+        nonlocal in_a_row
+        while queue:
+            key, question = queue.pop()
+            await limit.wait()
+            try:
+                known[key] = await _ask(model, key, question)
+            except PolicyError as error:
+                errors.append(str(error))
+                in_a_row += 1
+                if in_a_row >= MAX_FAILURES_IN_A_ROW:
+                    text = f"{model.name}: {in_a_row} requests in a row failed, the last with: {error}. {len(known)} "
+                    raise ModelError(f"{text}answers are saved in {cache}; the same command goes on there") from error
+                continue
+            in_a_row = 0
+            file.append(known[key])
+            if on_answer:
+                on_answer()
+
+    if waiting:
+        with Appender(cache) as file:
+            await _run_workers([work(file) for _ in range(min(concurrency, len(waiting)))])
+    return Replies(tuple(known.get(key) for key in keys), num_cached, tuple(errors))
+
+
+async def _run_workers(workers: Sequence[object]) -> None:
+    """Run coroutines together; the first error ends all and is raised as itself, not in a group."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for worker in workers:
+                group.create_task(worker)  # type: ignore[arg-type]
+    except* (ModelError, OSError) as failures:
+        raise failures.exceptions[0] from None
+
+
+async def _ask(model: LanguageModel, key: str, question: Question) -> Answer:
+    completion, num_prompt_tokens = await _complete(model, question)
+    return Answer(
+        key=key,
+        text=completion.text,
+        truncated=completion.finish_reason == "length",
+        prompt_tokens=num_prompt_tokens,
+        completion_tokens=len(completion.ids),
+    )
+
+
+async def _complete(model: LanguageModel, question: Question) -> tuple[Completion, int]:
+    prompt = question.prompt
+    if model.tokenizer is None:
+        room = _CHARS_PER_TOKEN * question.max_prompt_tokens - len(prompt.system) - len(prompt.head) - len(prompt.tail)
+        completion = await model.chat(prompt.with_page(prompt.page[: max(0, room)]).messages, question.sampling)
+        return completion, len(completion.prompt_ids)
+
+    def encode(_: int, page: str) -> list[int]:
+        return encode_chat(model.tokenizer, prompt.with_page(page).messages)
+
+    fitted = fit_prompt(model.tokenizer, encode, prompt.page, 0, question.max_prompt_tokens, cut_lines)
+    return await model.generate(fitted.ids, question.sampling), len(fitted.ids)
+
+
+class _RateLimit:
+    """Lets at most so many requests a minute start, evenly spaced."""
+
+    def __init__(self, per_minute: float | None) -> None:
+        self._gap_s = 60.0 / per_minute if per_minute else 0.0
+        self._next = 0.0
+
+    async def wait(self) -> None:
+        if not self._gap_s:
+            return
+        now = asyncio.get_running_loop().time()
+        start = max(now, self._next)
+        self._next = start + self._gap_s
+        await asyncio.sleep(start - now)

@@ -1,0 +1,148 @@
+"""What went wrong last time: the seeds of new instructions.
+
+Two sources: a run folder (the newest phase that has both trajectories and labels), or JSONL lines with `task` and
+`web` (the released code's instruction file) and optionally `page`, `seed`, `actions`, `final_page`, `start_url`,
+`task_id`. A failure is a trajectory that the outcome model judged 0; an unjudged one is neither failed nor done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from webrl.errors import DataError
+from webrl.store import read_lines, read_records
+from webrl.tasks.prompts import describe_actions
+from webrl.types import Label, Record, Task, Trajectory
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Failure(Record):
+    """One attempted task with what the agent did and saw.
+
+    Example: `Failure(task=Task(…, instruction='Click on the "ok" button.'), page="[12] button 'ok'",
+    actions=("click('13') # button 'no'",), final_page="…")`
+    """
+
+    task: Task
+    """The task; its `instruction` is what the agent was given."""
+    page: str = ""
+    """The initial page, or "" if it is not known."""
+    actions: tuple[str, ...] = ()
+    """Lines of `prompts.describe_actions`; empty if not known."""
+    final_page: str = ""
+    """The page after the last action, or ""."""
+
+
+@dataclass(frozen=True)
+class FailureSet:
+    """Seeds of generation, and how they were come by."""
+
+    failures: tuple[Failure, ...]
+    """In file order; the attempted tasks themselves if nothing failed (`from_seeds`)."""
+    from_seeds: bool = False
+    """True if nothing failed, so that the attempted tasks stand in."""
+    problems: tuple[str, ...] = field(default=())
+    """Unusable lines, "path:line: reason"."""
+
+    def by_site(self) -> dict[str, list[Failure]]:
+        """Failures of each site, sites in order of first appearance."""
+        groups: dict[str, list[Failure]] = {}
+        for failure in self.failures:
+            groups.setdefault(failure.task.site, []).append(failure)
+        return groups
+
+
+def load_failures(source: Path) -> FailureSet:
+    """Read failures from a run folder, a phase folder, or a JSONL file; unusable lines are listed, not fatal.
+
+    Raises:
+        DataError: nothing usable there.
+    """
+    problems: list[str] = []
+    if source.is_dir():
+        folder = _judged_phase(source)
+        failed, attempted = _read_phase(folder, problems)
+    else:
+        failed = attempted = list(_read_file(source, problems))
+    for problem in problems:
+        logger.warning("%s", problem)
+    if not attempted:
+        first = f"; first problem: {problems[0]}" if problems else ""
+        raise DataError(f"{source}: no attempted task to generate from{first}")
+    if not failed:
+        logger.warning("%s: nothing failed; the %d attempted tasks are used as seeds", source, len(attempted))
+    return FailureSet(tuple(failed or attempted), from_seeds=not failed, problems=tuple(problems))
+
+
+def _judged_phase(source: Path) -> Path:
+    folders = [source, *sorted(source.glob("phase_[0-9]*"), reverse=True)]
+    for folder in folders:
+        if (folder / "trajectories.jsonl").is_file() and (folder / "labels.jsonl").is_file():
+            return folder
+    raise DataError(
+        f"{source}: no phase with trajectories.jsonl and labels.jsonl; run `webrl rollout` and `webrl label`"
+    )
+
+
+def _read_phase(folder: Path, problems: list[str]) -> tuple[list[Failure], list[Failure]]:
+    """(failed, attempted) of a phase; page texts are kept for the failed ones and, at first, for the others too."""
+    rewards = {r.trajectory_id: r.reward for r in read_records(folder / "labels.jsonl", Label, problems.append)}
+    failed, attempted = [], []
+    for trajectory in read_records(folder / "trajectories.jsonl", Trajectory, problems.append):
+        if not trajectory.status.finished or not trajectory.steps or not trajectory.instruction.strip():
+            continue
+        failure = failure_of(trajectory)
+        if rewards.get(trajectory.trajectory_id) == 0:
+            failed.append(failure)
+        if not failed:
+            attempted.append(failure)
+    return failed, attempted or failed
+
+
+def failure_of(trajectory: Trajectory) -> Failure:
+    """The seed that a trajectory gives."""
+    fields = trajectory.task.to_json() | {"instruction": trajectory.instruction}
+    return Failure(
+        task=Task.from_json(fields),
+        page=trajectory.steps[0].observation,
+        actions=tuple(describe_actions(trajectory.steps)),
+        final_page=trajectory.final_observation,
+    )
+
+
+def _read_file(path: Path, problems: list[str]) -> Iterator[Failure]:
+    seen: set[str] = set()
+    for number, data in read_lines(path, problems.append):
+        try:
+            failure = _from_line(data, f"{path.stem}-{number}")
+        except ValueError as error:
+            problems.append(f"{path}:{number}: {error}")
+            continue
+        if failure.task.task_id in seen:
+            problems.append(f"{path}:{number}: duplicate task_id {failure.task.task_id!r}; the first one is used")
+            continue
+        seen.add(failure.task.task_id)
+        yield failure
+
+
+def _from_line(data: Any, default_id: str) -> Failure:
+    if not isinstance(data, dict):
+        raise ValueError(f"expected an object with `task` and `web`, found {type(data).__name__}")
+    for key in ("task", "web"):
+        if not isinstance(data.get(key), str) or not data[key].strip():
+            raise ValueError(f"`{key}` must be a non-empty string, found {data.get(key)!r:.80}")
+    task = {
+        "task_id": data.get("task_id", default_id),
+        "site": data["web"].strip(),
+        "instruction": data["task"].strip(),
+        "seed": data.get("seed", 0),
+        "start_url": data.get("start_url"),
+    }
+    fields = {key: data[key] for key in ("page", "actions", "final_page") if key in data}
+    return Failure.from_json({"task": task, **fields})

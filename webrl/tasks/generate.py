@@ -1,0 +1,241 @@
+"""The generation stage: failed instructions in, new instructions with their lineage out (arXiv 2411.02337 §3.1).
+
+`plan_requests` decides what to ask (site, strategy, seeds), the caller gives each planned request that needs one an
+initial state (`GenerationRequest.at`), and `generate_tasks` asks the model. Strategies:
+
+- `in_breadth` (paper): new and more varied instructions of the same domain as some failed ones;
+- `hindsight`: the instruction that a failed trajectory did accomplish, at that trajectory's own initial state;
+- `decomposition`: a sub-goal of a failed instruction, at its own initial state.
+
+Where seeds make pages (MiniWoB), one instruction is asked for each page and the page is in the prompt; elsewhere
+one prompt asks for many, as in the paper.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from webrl.config import GenerateConfig
+from webrl.llm.interface import LanguageModel, Sampling
+from webrl.tasks.answers import Question, Replies, ask_all
+from webrl.tasks.failures import Failure, FailureSet
+from webrl.tasks.parsing import parse_instructions
+from webrl.tasks.prompts import ChatPrompt, decomposition_prompt, hindsight_prompt, in_breadth_prompt
+from webrl.types import Lineage, Record, Task
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One prompt to be: seeds, strategy, and the initial state of the tasks that come out.
+
+    Example: `GenerationRequest("in_breadth", "miniwob.click-button", failures=(…,), target=Task(…, seed=99),
+    page="[12] button 'ok'")`
+    """
+
+    strategy: str
+    """`in_breadth`, `hindsight` or `decomposition`."""
+    site: str
+    """Site of seeds and target."""
+    failures: tuple[Failure, ...]
+    """Seeds; exactly one for hindsight and decomposition."""
+    target: Task | None = None
+    """Its site, seed, start_url and extra become the new tasks'; None: not chosen yet."""
+    page: str = ""
+    """Initial page at the target, or "" (not conditioned on a page)."""
+    num_tasks: int = 1
+    """Instructions to ask for."""
+
+    def at(self, target: Task, page: str) -> GenerationRequest:
+        """The same request at an initial state."""
+        return replace(self, target=target, page=page)
+
+    def prompt(self, rules: Sequence[str] = ()) -> ChatPrompt:
+        """What the model is asked; `rules` are the site's."""
+        first = self.failures[0]
+        failed = first.task.instruction or ""
+        if self.strategy == "hindsight":
+            return hindsight_prompt(self.site, failed, first.actions, first.final_page or first.page, rules)
+        if self.strategy == "decomposition":
+            return decomposition_prompt(self.site, failed, first.actions, first.page, rules)
+        instructions = [failure.task.instruction or "" for failure in self.failures]
+        return in_breadth_prompt(self.site, instructions, self.page, self.num_tasks, rules)
+
+
+@dataclass(frozen=True)
+class GenerationReport(Record):
+    """What generation gave and what it cost."""
+
+    tasks: tuple[Task, ...]
+    """New tasks in the order of the requests, not yet filtered."""
+    num_requests: int
+    """Prompts."""
+    num_cached: int = 0
+    """Prompts answered from the cache of an earlier, interrupted call."""
+    num_failed: int = 0
+    """Prompts without an answer after all retries."""
+    answer_problems: dict[str, int] = field(default_factory=dict)
+    """`parsing.ParsedAnswer.counts`, summed."""
+    by_strategy: dict[str, int] = field(default_factory=dict)
+    """Tasks of each strategy."""
+    by_site: dict[str, int] = field(default_factory=dict)
+    """Tasks of each site."""
+    prompt_tokens: int = 0
+    """Tokens of all prompts, cached ones included."""
+    completion_tokens: int = 0
+    """Tokens of all answers, cached ones included."""
+    cost: float = 0.0
+    """At the configured prices per million tokens."""
+    from_seeds: bool = False
+    """True if nothing had failed, so that attempted tasks were the seeds."""
+    errors: tuple[str, ...] = ()
+    """Texts of the first few failed requests."""
+
+
+def plan_requests(
+    failures: FailureSet, config: GenerateConfig, rng: random.Random, *, per_page: bool
+) -> list[GenerationRequest]:
+    """Share `config.num_tasks` among the sites by their number of failures, and draw strategies and seeds.
+
+    Args:
+        per_page: one request per task, its target left open; else up to `tasks_per_prompt` tasks a request, at the
+            first seed's own initial state.
+    """
+    by_site = failures.by_site()
+    shares = split_evenly(config.num_tasks, {site: len(group) for site, group in by_site.items()})
+    requests: list[GenerationRequest] = []
+    for site, group in by_site.items():
+        strategies = Counter(_draw_strategy(config, group, rng) for _ in range(shares[site]))
+        for strategy in ("hindsight", "decomposition"):
+            usable = [failure for failure in group if failure.actions]
+            for number in range(strategies[strategy]):
+                # Every failure serves once before any serves twice.
+                if number % len(usable) == 0:
+                    rng.shuffle(usable)
+                failure = usable[number % len(usable)]
+                requests.append(GenerationRequest(strategy, site, (failure,), failure.task, failure.page))
+        left = strategies["in_breadth"]
+        while left > 0:
+            size = 1 if per_page else min(left, config.tasks_per_prompt)
+            seeds = _draw_seeds(group, config.num_seeds, rng)
+            requests.append(GenerationRequest("in_breadth", site, seeds, None if per_page else seeds[0].task, "", size))
+            left -= size
+    return requests
+
+
+async def generate_tasks(
+    requests: Sequence[GenerationRequest],
+    model: LanguageModel,
+    config: GenerateConfig,
+    *,
+    phase: int,
+    rng: random.Random,
+    cache: Path,
+    rules: Callable[[str], Sequence[str]] = lambda site: (),
+    max_prompt_tokens: int = 15872,
+    on_answer: Callable[[], None] | None = None,
+) -> GenerationReport:
+    """Ask the model all requests and make tasks of its answers.
+
+    Args:
+        rng: gives the sampling seeds; with the same state and requests a call finds its earlier answers in `cache`.
+        cache: JSONL of answers, appended to as they come in.
+        rules: the rules of a site, put into its prompts.
+
+    Raises:
+        ValueError: a request without a target.
+        ModelError: the model is unusable or its endpoint is down; the answers so far are kept in `cache`.
+    """
+    for request in requests:
+        if request.target is None:
+            raise ValueError(f"request on {request.site!r} has no initial state; give it one with `at(task, page)`")
+    base = rng.getrandbits(31)
+    prompts = [request.prompt(rules(request.site)) for request in requests]
+    questions = [
+        Question(prompt, Sampling(config.temperature, 1.0, 0, config.max_new_tokens, base + i), i, max_prompt_tokens)
+        for i, prompt in enumerate(prompts)
+    ]
+    replies = await ask_all(
+        model,
+        questions,
+        cache,
+        concurrency=config.concurrency,
+        requests_per_minute=config.requests_per_minute,
+        on_answer=on_answer,
+    )
+    problems: Counter[str] = Counter()
+    tasks: list[Task] = []
+    for request, prompt, answer in zip(requests, prompts, replies.answers, strict=True):
+        if answer is None:
+            continue
+        parsed = parse_instructions(answer.text, request.num_tasks, answer.truncated)
+        problems += parsed.counts
+        for instruction in parsed.instructions:
+            name = f"{request.site}.g{phase:02d}-{len(tasks):05d}"
+            tasks.append(_task(name, request, instruction, model.name, prompt.digest, phase))
+    return _report(tasks, requests, replies, problems, config)
+
+
+def split_evenly(total: int, weights: Mapping[str, float]) -> dict[str, int]:
+    """Whole shares of `total` in proportion to the weights (largest remainder, ties in the mapping's order)."""
+    whole = sum(weights.values())
+    exact = {name: total * weight / whole for name, weight in weights.items()} if whole else {}
+    shares = {name: int(value) for name, value in exact.items()}
+    by_remainder = sorted(exact, key=lambda name: shares[name] - exact[name])
+    for name in by_remainder[: total - sum(shares.values())]:
+        shares[name] += 1
+    return shares
+
+
+def _draw_strategy(config: GenerateConfig, group: Sequence[Failure], rng: random.Random) -> str:
+    weights = {name: weight for name, weight in config.strategies.items() if weight > 0}
+    if not any(failure.actions for failure in group):
+        weights = {"in_breadth": 1.0}
+    return rng.choices(list(weights), list(weights.values()))[0] if weights else "in_breadth"
+
+
+def _draw_seeds(group: Sequence[Failure], num_seeds: int, rng: random.Random) -> tuple[Failure, ...]:
+    """Different instructions, in random order."""
+    distinct = {failure.task.instruction: failure for failure in rng.sample(group, len(group))}
+    return tuple(list(distinct.values())[:num_seeds])
+
+
+def _task(name: str, request: GenerationRequest, text: str, model: str, prompt_hash: str, phase: int) -> Task:
+    assert request.target is not None
+    parents = tuple(failure.task.task_id for failure in request.failures)
+    lineage = Lineage(request.strategy, parents, model, prompt_hash, phase)
+    target = replace(request.target, task_id=name, instruction=text, split="train", lineage=lineage)
+    # A parent's WebArena config holds its reference answer; a generated instruction has none.
+    return replace(target, extra={k: v for k, v in target.extra.items() if k != "webarena"})
+
+
+def _report(
+    tasks: Sequence[Task],
+    requests: Sequence[GenerationRequest],
+    replies: Replies,
+    problems: Counter[str],
+    config: GenerateConfig,
+) -> GenerationReport:
+    answers = [answer for answer in replies.answers if answer]
+    prompt_tokens = sum(answer.prompt_tokens for answer in answers)
+    completion_tokens = sum(answer.completion_tokens for answer in answers)
+    cost = (prompt_tokens * config.price_prompt + completion_tokens * config.price_completion) / 1e6
+    return GenerationReport(
+        tasks=tuple(tasks),
+        num_requests=len(requests),
+        num_cached=replies.num_cached,
+        num_failed=len(requests) - len(answers),
+        answer_problems=dict(problems),
+        by_strategy=dict(Counter(task.lineage.strategy for task in tasks)),
+        by_site=dict(Counter(task.site for task in tasks)),
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        cost=round(cost, 6),
+        errors=replies.errors[:5],
+    )

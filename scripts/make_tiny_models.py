@@ -1,0 +1,107 @@
+"""Make the checkpoints of data/tiny/ from scratch.
+
+Four steps, in this order; recording needs a browser, training a GPU for about ten minutes (or a day of CPU):
+
+    python scripts/make_tiny_models.py record           # scripted experts in the real browser
+    python scripts/make_tiny_models.py train            # tokenizer, base, actor, generator
+    python scripts/make_tiny_models.py record-actor     # the actor's own episodes, for its judge
+    python scripts/make_tiny_models.py train-orm        # outcome model, and the curves' plot
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+from pathlib import Path
+
+STEPS = ("record", "train", "record-actor", "train-orm")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=STEPS)
+    parser.add_argument("--work", type=Path, default=Path("runs/tiny"), help="recordings and the base model")
+    parser.add_argument("--out", type=Path, default=Path("data/tiny"), help="where the checkpoints go")
+    parser.add_argument("--per-site", type=int, default=40, help="demonstrations of each task type")
+    parser.add_argument("--workers", type=int, default=1, help="browser worker processes")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if args.step == "record":
+        asyncio.run(record_experts(args))
+    elif args.step == "record-actor":
+        asyncio.run(record_actor(args))
+    elif args.step == "train":
+        train(args)
+    else:
+        train_orm(args)
+
+
+async def record_experts(args: argparse.Namespace) -> None:
+    from webrl.config import RunConfig
+    from webrl.store import read_records
+    from webrl.tasks.miniwob import TRAIN_SITES
+    from webrl.tiny.record import demonstration_tasks, proposed_tasks, record
+    from webrl.types import Trajectory
+
+    config = RunConfig.model_validate({"rollout": {"max_steps": 12, "num_workers": args.workers}})
+    demos, seed = args.work / "demos.jsonl", args.seed
+    await record(demonstration_tasks(TRAIN_SITES, args.per_site, seed), config, demos, slip=0.0, seed=seed)
+    own = demonstration_tasks(TRAIN_SITES, 2 * args.per_site, seed + 1)
+    await record(own, config, args.work / "slips.jsonl", slip=0.2, seed=seed + 1)
+    pages = [t for name in ("demos", "slips") for t in read_records(args.work / f"{name}.jsonl", Trajectory)]
+    await record(proposed_tasks(pages, seed), config, args.work / "proposed.jsonl", slip=0.12, seed=seed + 2)
+
+
+async def record_actor(args: argparse.Namespace) -> None:
+    from webrl.config import load_config
+    from webrl.llm import open_model
+    from webrl.llm.policy import ModelPolicy
+    from webrl.rollouts.collect import collect
+    from webrl.store import read_records
+    from webrl.tasks.miniwob import TRAIN_SITES
+    from webrl.tiny.record import demonstration_tasks, proposed_tasks
+    from webrl.types import Trajectory
+
+    config = load_config(Path("configs/demo.yaml"), [f"rollout.num_workers={args.workers}"])
+    own = demonstration_tasks(TRAIN_SITES, args.per_site, args.seed + 3)
+    proposed = proposed_tasks(read_records(args.work / "slips.jsonl", Trajectory), args.seed + 4)
+    async with open_model(str(args.out / "actor"), config.rollout.engine, config.models) as model:
+        policy = ModelPolicy(model, config, temperature=1.0)
+        await collect([*own, *proposed], config, policy, args.work / "actor.jsonl", phase=0, prefix="actor")
+
+
+def train(args: argparse.Namespace) -> None:
+    import copy
+    from dataclasses import asdict
+
+    from webrl.tiny import pretrain, recipe
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    demos = recipe.read_all([args.work / "demos.jsonl"])
+    tokenizer = recipe.make_tokenizer(demos)
+    curve = args.out / "curves.jsonl"
+    curve.unlink(missing_ok=True)
+    base = recipe.train_base(tokenizer, curve)
+    pretrain.save(copy.deepcopy(base), tokenizer, args.work / "base", asdict(recipe.RECIPES["base"]))
+    for name, fit in (("actor", recipe.train_actor), ("generator", recipe.train_generator)):
+        model = fit(copy.deepcopy(base), tokenizer, demos, curve)
+        pretrain.save(model, tokenizer, args.out / name, asdict(recipe.RECIPES[name]))
+
+
+def train_orm(args: argparse.Namespace) -> None:
+    from dataclasses import asdict
+
+    from webrl.tiny import pretrain, recipe
+
+    base, tokenizer = recipe.load(args.work / "base")
+    recorded = recipe.read_all([args.work / f"{name}.jsonl" for name in ("demos", "slips", "proposed", "actor")])
+    judged = [(t, recipe.truth(t)) for t in recorded if t.steps]
+    held_out, judged = judged[::20], [pair for i, pair in enumerate(judged) if i % 20]
+    model = recipe.train_orm(base, tokenizer, judged, held_out, args.out / "curves.jsonl")
+    pretrain.save(model, tokenizer, args.out / "orm", asdict(recipe.RECIPES["orm"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""The run folder: where each stage reads and writes, and which stages have finished.
+
+`runs/<name>/config.yaml` is written when the run starts and must match when it goes on. A stage has finished
+when `phase_NN/stages/<stage>.json` exists; it is written last, and holds the stage's counts, seconds,
+peak memory, resolved config, versions, git commit and seed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from webrl.config import RunConfig
+from webrl.errors import StageError
+from webrl.run_info import run_info
+from webrl.store import read_json, write_json, write_text
+
+FREE_KEYS = ("num_phases", "runs_dir", "trackers", "rollout.num_workers", "rollout.envs_per_worker", "rollout.backend")
+"""Keys that may change between the start of a run and its continuation: they do not alter its results."""
+
+
+@dataclass(frozen=True)
+class PhaseFolder:
+    """Paths of one phase."""
+
+    path: Path
+    phase: int
+
+    @property
+    def generated(self) -> Path:
+        """Generated instructions before the filters."""
+        return self.path / "generated.jsonl"
+
+    @property
+    def dropped(self) -> Path:
+        """What the filters dropped, with reasons."""
+        return self.path / "dropped.jsonl"
+
+    @property
+    def pages(self) -> Path:
+        """Initial page text of each candidate task."""
+        return self.path / "pages.jsonl"
+
+    @property
+    def tasks(self) -> Path:
+        """Tasks of this phase."""
+        return self.path / "tasks.jsonl"
+
+    @property
+    def trajectories(self) -> Path:
+        """Collected episodes."""
+        return self.path / "trajectories.jsonl"
+
+    @property
+    def labels(self) -> Path:
+        """The outcome model's judgements."""
+        return self.path / "labels.jsonl"
+
+    @property
+    def train(self) -> Path:
+        """Training records of this phase's own steps."""
+        return self.path / "train.jsonl"
+
+    @property
+    def train_filter(self) -> Path:
+        """Own steps plus replayed ones."""
+        return self.path / "train_filter.jsonl"
+
+    @property
+    def actor(self) -> Path:
+        """Policy after this phase."""
+        return self.path / "actor"
+
+    @property
+    def critic(self) -> Path:
+        """Value model after this phase."""
+        return self.path / "critic"
+
+    @property
+    def eval(self) -> Path:
+        """Evaluation episodes."""
+        return self.path / "eval.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        """Training metrics, one JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    def is_done(self, stage: str) -> bool:
+        """True if the stage finished."""
+        return self._marker(stage).exists()
+
+    def read_stage(self, stage: str) -> dict[str, Any]:
+        """What the finished stage left: at least `counts` and `seconds`."""
+        data: dict[str, Any] = read_json(self._marker(stage))
+        return data
+
+    def mark_done(
+        self, stage: str, counts: dict[str, Any], seconds: float, peak_mib: float, config: RunConfig
+    ) -> None:
+        """Record that a stage finished; the last thing a stage does."""
+        info = {"stage": stage, "phase": self.phase, "counts": counts, "seconds": round(seconds, 2)}
+        info |= {"peak_mib": round(peak_mib, 1)} | run_info(config)
+        write_json(self._marker(stage), info)
+
+    def require(self, stage: str) -> None:
+        """Raise unless a stage that this one builds on has finished.
+
+        Raises:
+            StageError: names the stage and the command that runs it.
+        """
+        if not self.is_done(stage):
+            raise StageError(f"{self.path}: stage {stage!r} has not finished; run `webrl run` or that stage first")
+
+    def _marker(self, stage: str) -> Path:
+        return self.path / "stages" / f"{stage}.json"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of one run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """Resolved config of the run."""
+        return self.path / "config.yaml"
+
+    @property
+    def summary(self) -> Path:
+        """`summary.json`."""
+        return self.path / "summary.json"
+
+    def phase(self, phase: int) -> PhaseFolder:
+        """Paths of phase `phase`."""
+        return PhaseFolder(self.path / f"phase_{phase:02d}", phase)
+
+    def last_phase(self) -> int:
+        """Number of the newest phase folder; -1 if there is none."""
+        numbers = [int(p.name[6:]) for p in self.path.glob("phase_[0-9]*") if p.is_dir()]
+        return max(numbers, default=-1)
+
+
+def open_run(config: RunConfig) -> RunFolder:
+    """Create the run folder, or check that an existing one belongs to this config.
+
+    Raises:
+        StageError: the folder cannot be written, or was made with another config (the differing keys are named).
+    """
+    folder = RunFolder(config.run_dir)
+    data = config.model_dump(mode="json")
+    try:
+        if folder.config.exists():
+            _check_same(folder, data)
+        write_text(folder.config, yaml.safe_dump(data, sort_keys=False))
+    except OSError as error:
+        raise StageError(f"cannot write run folder {str(folder.path)!r}: {error.strerror or error}") from None
+    return folder
+
+
+def newest_run(runs_dir: Path) -> RunFolder | None:
+    """The run folder that was started or continued last; None if there is none."""
+    runs = [p for p in runs_dir.glob("*/config.yaml") if p.is_file()]
+    return RunFolder(max(runs, key=os.path.getmtime).parent) if runs else None
+
+
+def _check_same(folder: RunFolder, data: dict[str, Any]) -> None:
+    old = _flatten(yaml.safe_load(folder.config.read_text(encoding="utf-8")) or {})
+    new = _flatten(data)
+    changed = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k) and k not in FREE_KEYS)
+    if changed:
+        shown = "; ".join(f"{key}: was {old.get(key)!r}, now {new.get(key)!r}" for key in changed[:5])
+        raise StageError(
+            f"{folder.path} was made with another config ({shown}). Choose another `name=`, remove the folder, "
+            "or restore the settings"
+        )
+
+
+def _flatten(data: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(data, dict):
+        return {prefix[:-1]: data}
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        flat |= _flatten(value, f"{prefix}{key}.")
+    return flat

@@ -1,0 +1,44 @@
+"""Peak memory of this process and everything it started (browsers, workers), sampled in the background."""
+
+from __future__ import annotations
+
+import threading
+
+import psutil
+
+
+class PeakMemory:
+    """Context manager; `peak_mib` is the largest sum of proportional set sizes seen (RSS where PSS is not known)."""
+
+    def __init__(self, interval_s: float = 2.0) -> None:
+        self.peak_mib = 0.0
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="peak-memory", daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while True:
+            self.peak_mib = max(self.peak_mib, tree_memory_mib())
+            if self._stop.wait(self._interval_s):
+                return
+
+
+def tree_memory_mib() -> float:
+    """Memory of this process and its descendants in MiB; shared pages are counted once where the OS tells."""
+    root = psutil.Process()
+    total = 0
+    for process in [root, *root.children(recursive=True)]:
+        try:
+            info = process.memory_full_info()
+            total += getattr(info, "pss", info.rss)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return total / 2**20

@@ -1,0 +1,160 @@
+"""The order of things: which stages a phase has, what each reads and writes, and how a run resumes.
+
+Only this module knows the order. A stage is a function of a `Context`; it reads files of its own phase and of the
+phase before, writes files of its own phase, and returns its counts. A finished stage is skipped; an interrupted
+one is run again and continues from what it had already written.
+
+Phase 0 is the SFT start (seed tasks, no generation, the actor is left as it is, the critic is trained), so that
+phase 1 has failures to start from and a critic whose band means something (arXiv 2411.02337 §3).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from webrl import stages
+from webrl.config import RunConfig
+from webrl.errors import UsageError
+from webrl.folder import PhaseFolder, RunFolder, open_run
+from webrl.memory import PeakMemory
+from webrl.stages import Context
+from webrl.store import write_json
+
+logger = logging.getLogger(__name__)
+Stage = Callable[[Context], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """A stage's name, function, and in which phases it runs."""
+
+    name: str
+    run: Stage
+    first_phase: int = 0
+    needs: str | None = None
+
+
+STAGES: tuple[StageSpec, ...] = (
+    StageSpec("gen-tasks", stages.generate),
+    StageSpec("filter-tasks", stages.filter_generated, needs="gen-tasks"),
+    StageSpec("rollout", stages.rollout, needs="filter-tasks"),
+    StageSpec("label", stages.label, needs="rollout"),
+    StageSpec("replay", stages.replay, needs="label"),
+    StageSpec("train", stages.train, needs="replay"),
+    StageSpec("eval", stages.evaluate, needs="train"),
+)
+"""The seven stages in the order of REFERENCE: generate, filter, roll out, label, replay, train, evaluate."""
+
+
+def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None = None) -> RunFolder:
+    """Run all phases, skipping what has finished.
+
+    Args:
+        on_phase: called with the phase's summary after each phase (the CLI prints its table).
+
+    Raises:
+        WebRLError: one clear message; everything that finished is kept, the same call goes on from there.
+    """
+    folder = open_run(config)
+    for phase in range(config.num_phases + 1):
+        for spec in STAGES:
+            _run_spec(spec, Context(config, folder, phase))
+        summary = write_summary(config, folder)
+        if on_phase:
+            on_phase(summary["phases"][phase])
+    return folder
+
+
+def run_stage(config: RunConfig, name: str, phase: int | None = None) -> dict[str, Any]:
+    """Run one stage of one phase (default: the newest phase in which it is due) and give its counts.
+
+    Raises:
+        UsageError: unknown stage or phase.
+        StageError: the stage before it has not finished.
+    """
+    spec = next((s for s in STAGES if s.name == name), None)
+    if spec is None:
+        raise UsageError(f"unknown stage {name!r}; stages: {', '.join(s.name for s in STAGES)}")
+    folder = open_run(config)
+    context = Context(config, folder, next_phase(folder, spec) if phase is None else phase)
+    counts = _run_spec(spec, context)
+    write_summary(config, folder)
+    return counts
+
+
+def next_phase(folder: RunFolder, spec: StageSpec) -> int:
+    """The first phase in which the stage is not done and the stage before it is; else the newest phase."""
+    last = max(folder.last_phase(), 0)
+    for phase in range(last + 2):
+        target = folder.phase(phase)
+        if not target.is_done(spec.name) and _is_ready(folder, spec, phase):
+            return phase
+    return last
+
+
+def plan(config: RunConfig) -> list[str]:
+    """One line per stage of the run: done or to do (`--dry-run`)."""
+    folder = RunFolder(config.run_dir)
+    lines = []
+    for phase in range(config.num_phases + 1):
+        target = folder.phase(phase)
+        for spec in STAGES:
+            lines.append(f"phase {phase}: {spec.name:<12} {'done' if target.is_done(spec.name) else 'to do'}")
+    return lines
+
+
+def write_summary(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    """Collect the counts of all finished stages into `summary.json`."""
+    phases = [_summarize(folder.phase(k)) for k in range(folder.last_phase() + 1)]
+    summary = {"name": config.name, "seed": config.seed, "phases": phases}
+    write_json(folder.summary, summary)
+    return summary
+
+
+def _is_ready(folder: RunFolder, spec: StageSpec, phase: int) -> bool:
+    if spec.needs:
+        return folder.phase(phase).is_done(spec.needs)
+    return phase == 0 or folder.phase(phase - 1).is_done(STAGES[-1].name)
+
+
+def _run_spec(spec: StageSpec, context: Context) -> dict[str, Any]:
+    folder = context.folder
+    if folder.is_done(spec.name):
+        counts: dict[str, Any] = folder.read_stage(spec.name)["counts"]
+        return counts
+    if spec.needs:
+        folder.require(spec.needs)
+    elif context.phase > 0:
+        context.previous.require(STAGES[-1].name)
+    logger.info("phase %d: %s", context.phase, spec.name)
+    started = time.monotonic()
+    with PeakMemory() as memory:
+        counts = spec.run(context)
+    folder.mark_done(spec.name, counts, time.monotonic() - started, memory.peak_mib, context.config)
+    return counts
+
+
+def _summarize(folder: PhaseFolder) -> dict[str, Any]:
+    done = {spec.name: folder.read_stage(spec.name) for spec in STAGES if folder.is_done(spec.name)}
+    counts: dict[str, Any] = {name: stage["counts"] for name, stage in done.items()}
+    generated, kept = counts.get("gen-tasks", {}), counts.get("filter-tasks", {})
+    return {
+        "phase": folder.phase,
+        "num_generated": generated.get("num_generated", 0),
+        "num_kept": kept.get("num_kept", 0),
+        "dropped": kept.get("dropped", {}),
+        "num_rollouts": counts.get("rollout", {}).get("num_rollouts", 0),
+        "rollout_status": counts.get("rollout", {}).get("status", {}),
+        "num_labelled_success": counts.get("label", {}).get("num_success", 0),
+        "label": counts.get("label", {}),
+        "num_replayed": counts.get("replay", {}).get("num_replayed", 0),
+        "replay": counts.get("replay", {}),
+        "losses": counts.get("train", {}),
+        "eval": counts.get("eval", {}),
+        "seconds": {name: stage["seconds"] for name, stage in done.items()},
+        "peak_mib": {name: stage["peak_mib"] for name, stage in done.items()},
+    }

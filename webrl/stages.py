@@ -1,0 +1,174 @@
+"""The seven stages as functions of a `Context`: files in, files out, counts back. Their order is `phase.py`'s."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from webrl.config import RunConfig
+from webrl.errors import DataError
+from webrl.evaluate import summarize_evaluation
+from webrl.folder import PhaseFolder, RunFolder
+from webrl.store import atomic_path, read_records, write_records
+from webrl.types import Label, StepRecord, Task, Trajectory
+
+logger = logging.getLogger(__name__)
+Counts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a stage is told."""
+
+    config: RunConfig
+    run: RunFolder
+    phase: int
+
+    @property
+    def folder(self) -> PhaseFolder:
+        """This phase's folder."""
+        return self.run.phase(self.phase)
+
+    @property
+    def previous(self) -> PhaseFolder:
+        """The phase before."""
+        return self.run.phase(self.phase - 1)
+
+    @property
+    def actor(self) -> str:
+        """π_{k-1}: the actor that this phase starts from."""
+        return self.config.models.actor if self.phase == 0 else str(self.previous.actor)
+
+    @property
+    def critic(self) -> str | None:
+        """The critic that this phase starts from; None: the actor plus a fresh value head."""
+        return self.config.models.critic if self.phase == 0 else str(self.previous.critic)
+
+    def rng(self, stage: str) -> random.Random:
+        """Randomness of one stage of one phase."""
+        return random.Random(f"{self.config.seed}:{self.phase}:{stage}")
+
+
+def generate(context: Context) -> Counts:
+    """New instructions from the last phase's failures; phase 0 has none."""
+    if context.phase == 0:
+        return {"num_generated": 0}
+    from webrl.llm import open_model
+    from webrl.tasks.curriculum import propose_tasks
+
+    config = context.config
+
+    async def work() -> Counts:
+        async with open_model(config.models.generator, config.generate.engine, config.models) as model:
+            return await propose_tasks(context, model)
+
+    return asyncio.run(work())
+
+
+def filter_generated(context: Context) -> Counts:
+    """Keep instructions that are new, feasible and inside the critic's band; phase 0 takes the seed tasks."""
+    if context.phase == 0:
+        from webrl.tasks.suites import seed_tasks
+
+        tasks = seed_tasks(context.config)
+        return {"num_kept": write_records(context.folder.tasks, tasks), "dropped": {}}
+    from webrl.tasks.curriculum import filter_proposals
+
+    return filter_proposals(context)
+
+
+def rollout(context: Context) -> Counts:
+    """Sample one trajectory per task with π_{k-1}."""
+    tasks = list(read_records(context.folder.tasks, Task))
+    if not tasks:
+        raise DataError(f"{context.folder.tasks}: no tasks to roll out; loosen the filters (see {context.folder.dropped})")
+    _collect(context, tasks, context.actor, context.folder.trajectories, f"p{context.phase:02d}", None)
+    status = Counter(t.status.value for t in read_records(context.folder.trajectories, Trajectory))
+    return {"num_rollouts": sum(status.values()), "status": dict(sorted(status.items()))}
+
+
+def label(context: Context) -> Counts:
+    """Judge every finished trajectory with the outcome reward model."""
+    from webrl.reward.stage import label_file
+
+    return label_file(context.config, context.folder.trajectories, context.folder.labels)
+
+
+def replay(context: Context) -> Counts:
+    """Training records of this phase, scored under π_{k-1}, and earlier successes inside the perplexity band."""
+    from webrl.replay.stage import mix_replay
+
+    history = [context.run.phase(k).train for k in range(context.phase)]
+    return mix_replay(
+        context.config, context.folder, actor=context.actor, history=history, rng=context.rng("replay")
+    )
+
+
+def train(context: Context) -> Counts:
+    """Critic, then values (once per state), then the actor; phase 0 trains the critic only."""
+    from webrl.training import score_values, train_actor, train_critic
+
+    config, folder = context.config, context.folder
+    losses: Counts = {}
+    if not (folder.critic / "config.json").exists():
+        losses |= train_critic(
+            folder.train_filter, context.critic or context.actor, folder.critic, config, seed=config.seed + context.phase,
+            metrics_path=folder.metrics,
+        )  # fmt: skip
+    if context.phase == 0:
+        copy_model(Path(context.actor), folder.actor)
+        return losses
+    scored = folder.path / "train_scored.jsonl"
+    if not scored.exists():
+        records = list(read_records(folder.train_filter, StepRecord))
+        write_records(scored, score_values(records, folder.critic, config))
+    if not (folder.actor / "config.json").exists():
+        losses |= train_actor(
+            scored, context.actor, folder.actor, config, seed=config.seed + context.phase, metrics_path=folder.metrics
+        )
+    return losses
+
+
+def evaluate(context: Context) -> Counts:
+    """Held-out tasks with this phase's actor and the environment's own reward."""
+    from webrl.tasks.suites import eval_tasks
+
+    config = context.config
+    tasks = eval_tasks(config)
+    if not tasks:
+        return {}
+    _collect(context, tasks, str(context.folder.actor), context.folder.eval, f"e{context.phase:02d}", config.evaluate.temperature)
+    return summarize_evaluation(list(read_records(context.folder.eval, Trajectory)), config.evaluate.confidence)
+
+
+def copy_model(source: Path, target: Path) -> None:
+    """Copy a model folder whole."""
+    if not source.is_dir():
+        raise DataError(f"model folder {str(source)!r} does not exist")
+    with atomic_path(target) as temporary:
+        shutil.copytree(source, temporary)
+
+
+def _collect(
+    context: Context, tasks: Sequence[Task], actor: str, out: Path, prefix: str, temperature: float | None
+) -> None:
+    """Roll out with a model; `temperature` None is a training rollout at the configured one."""
+    from webrl.llm import open_model
+    from webrl.llm.policy import ModelPolicy
+    from webrl.rollouts.collect import collect
+
+    config = context.config
+
+    async def work() -> None:
+        async with open_model(actor, config.rollout.engine, config.models) as model:
+            policy = ModelPolicy(model, config, temperature=temperature, training=temperature is None)
+            await collect(tasks, config, policy, out, phase=context.phase, prefix=prefix)
+
+    asyncio.run(work())

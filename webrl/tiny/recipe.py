@@ -1,0 +1,185 @@
+"""The recipe of `data/tiny/`: what is recorded, what each model is trained on, for how long.
+
+Order: record demonstrations (real browser) -> tokenizer -> base (synthetic pages) -> actor (a few demonstrations, so
+that there is something left to learn) and generator -> record the actor (real browser) -> outcome model.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from webrl.store import read_records
+from webrl.tasks.experts import expert_for
+from webrl.tiny import corpus, pretrain
+from webrl.tiny.corpus import Pair
+from webrl.tiny.tokenizer import train_tokenizer
+from webrl.types import Trajectory
+
+logger = logging.getLogger(__name__)
+HELD_OUT = 400
+ACTOR_DEMOS_PER_SITE = 12
+"""Demonstrations of each training task type the actor is shown; more would leave little to learn."""
+RECIPES = {
+    "base": pretrain.Recipe(steps=4000, lr=1e-3),
+    "actor": pretrain.Recipe(steps=150, lr=2e-4, warmup=20, batch_tokens=16384, seed=1),
+    "generator": pretrain.Recipe(steps=800, lr=5e-4, warmup=50, seed=2),
+    "orm": pretrain.Recipe(steps=2500, lr=7e-4, warmup=100, seed=3),
+}
+
+
+def read_all(paths: Sequence[Path]) -> list[Trajectory]:
+    """All trajectories of several files."""
+    return [t for path in paths for t in read_records(path, Trajectory) if t.status.finished]
+
+
+def make_tokenizer(trajectories: Sequence[Trajectory], seed: int = 0) -> PreTrainedTokenizerFast:
+    """Tokenizer on recorded turns and as many synthetic ones."""
+    pairs = [pair for t in trajectories[:3000] for pair in act_pairs(t)]
+    pairs += islice(corpus.synthetic_pairs(random.Random(seed)), len(pairs))
+    return train_tokenizer(text for pair in pairs for text in (pair.user, pair.answer))
+
+
+def act_pairs(trajectory: Trajectory) -> list[Pair]:
+    """One pair for each step."""
+    actions = [step.action for step in trajectory.steps]
+    return [
+        corpus.act_pair(trajectory.instruction, actions[: step.index], step.observation, step.action)
+        for step in trajectory.steps
+    ]
+
+
+def train_base(tokenizer: PreTrainedTokenizerFast, curve: Path) -> LlamaForCausalLM:
+    """Look-up and copying on synthetic pages only."""
+    torch.manual_seed(0)
+    model = pretrain.new_model(tokenizer)
+    source = corpus.mixed(tokenizer, [(1.0, corpus.synthetic_pairs)])
+    held_out = [corpus.encode(tokenizer, p) for p in islice(corpus.synthetic_pairs(random.Random(-1)), HELD_OUT)]
+    pretrain.train(model, source, held_out, RECIPES["base"], curve, "base")
+    return model
+
+
+def train_actor(
+    base: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, demos: Sequence[Trajectory], curve: Path
+) -> LlamaForCausalLM:
+    """SFT on the first `ACTOR_DEMOS_PER_SITE` successful demonstrations of each task type."""
+    shown, rest = split_demos(demos, ACTOR_DEMOS_PER_SITE)
+    source = corpus.mixed(tokenizer, [(1.0, corpus.repeated([p for t in shown for p in act_pairs(t)], shift=0.3))], 0.05)
+    held_out = [corpus.encode(tokenizer, pair) for t in rest for pair in act_pairs(t)][:: max(1, len(rest) // HELD_OUT)]
+    pretrain.train(base, source, held_out, RECIPES["actor"], curve, "actor")
+    return base
+
+
+def train_generator(
+    base: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, demos: Sequence[Trajectory], curve: Path
+) -> LlamaForCausalLM:
+    """New instructions that scripted proposers write for recorded pages, given others of the same task type."""
+    pairs = _generation_stream(demos)
+    source = corpus.mixed(tokenizer, [(0.8, pairs), (0.2, lambda rng: corpus.synthetic_pairs(rng, 0.0, 0.0))], 0.05)
+    held_out = [corpus.encode(tokenizer, pair) for pair in islice(pairs(random.Random(-1)), HELD_OUT)]
+    pretrain.train(base, source, held_out, RECIPES["generator"], curve, "generator")
+    return base
+
+
+def train_orm(
+    base: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    judged: Sequence[tuple[Trajectory, bool]],
+    held_out: Sequence[tuple[Trajectory, bool]],
+    curve: Path,
+) -> LlamaForCausalLM:
+    """YES or NO on recorded trajectories, as many of each, with mismatched instructions as hard negatives."""
+    pairs = _judge_stream(judged)
+    source = corpus.mixed(tokenizer, [(0.85, pairs), (0.15, lambda rng: corpus.synthetic_pairs(rng, 0.0, 1.0))], 0.05)
+    samples = [corpus.encode(tokenizer, _verdict(t, t.instruction, success)) for t, success in held_out]
+    pretrain.train(base, source, samples, RECIPES["orm"], curve, "orm")
+    return base
+
+
+def truth(trajectory: Trajectory) -> bool:
+    """The environment's verdict, or the scripted checker's for an instruction that replaced the page's own."""
+    if trajectory.env_reward is not None:
+        return trajectory.env_reward > 0
+    steps = trajectory.steps
+    return expert_for(trajectory.task.site).accomplished(
+        trajectory.instruction,
+        [step.action for step in steps],
+        [step.observation for step in steps],
+        trajectory.final_observation,
+    )
+
+
+def split_demos(demos: Sequence[Trajectory], per_site: int) -> tuple[list[Trajectory], list[Trajectory]]:
+    """(first `per_site` successes of each task type, all other successes)."""
+    shown: dict[str, list[Trajectory]] = {}
+    rest = []
+    for trajectory in demos:
+        if (trajectory.env_reward or 0) <= 0:
+            continue
+        mine = shown.setdefault(trajectory.task.site, [])
+        if len(mine) < per_site:
+            mine.append(trajectory)
+        else:
+            rest.append(trajectory)
+    return [t for mine in shown.values() for t in mine], rest
+
+
+def load(folder: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    """A saved model in float32 with its tokenizer."""
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32), AutoTokenizer.from_pretrained(folder)
+
+
+def _generation_stream(demos: Sequence[Trajectory]):  # type: ignore[no-untyped-def]
+    by_site: dict[str, list[Trajectory]] = {}
+    for trajectory in demos:
+        by_site.setdefault(trajectory.task.site, []).append(trajectory)
+    sites = sorted(by_site)
+
+    def stream(rng: random.Random) -> Iterator[Pair]:
+        while True:
+            site = rng.choice(sites)
+            page = rng.choice(by_site[site]).steps[0].observation
+            goal = expert_for(site).propose(page, rng)
+            if goal is None:
+                continue
+            failed = [t.instruction for t in rng.choices(by_site[site], k=rng.randint(1, 3))]
+            yield corpus.generate_pair(site, failed, page, goal)
+
+    return stream
+
+
+def _judge_stream(judged: Sequence[tuple[Trajectory, bool]]):  # type: ignore[no-untyped-def]
+    by_site: dict[str, tuple[list[Trajectory], list[Trajectory]]] = {}
+    for trajectory, success in judged:
+        by_site.setdefault(trajectory.task.site, ([], []))[success].append(trajectory)
+    sites = [site for site in sorted(by_site) if all(by_site[site])]
+
+    def stream(rng: random.Random) -> Iterator[Pair]:
+        while True:
+            failures, successes = by_site[rng.choice(sites)]
+            draw = rng.random()
+            if draw < 0.5:
+                trajectory = rng.choice(successes)
+                pair = _verdict(trajectory, trajectory.instruction, True)
+            elif draw < 0.9:
+                trajectory = rng.choice(failures)
+                pair = _verdict(trajectory, trajectory.instruction, False)
+            else:
+                trajectory, other = rng.choice(successes), rng.choice(successes).instruction
+                if other == trajectory.instruction:
+                    continue
+                pair = _verdict(trajectory, other, False)
+            yield corpus.shift_bids(pair, rng) if rng.random() < 0.5 else pair
+
+    return stream
+
+
+def _verdict(trajectory: Trajectory, instruction: str, success: bool) -> Pair:
+    actions = [step.response for step in trajectory.steps]
+    return corpus.judge_pair(instruction, actions, trajectory.final_observation, success)

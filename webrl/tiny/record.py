@@ -1,0 +1,95 @@
+"""Record scripted experts, and experts that slip, in the real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from webrl.config import RunConfig, TasksConfig
+from webrl.llm.interface import PolicyOutput
+from webrl.rollouts.collect import collect
+from webrl.tasks.experts import expert_for
+from webrl.tasks.miniwob import seed_tasks
+from webrl.types import Step, Task, Trajectory
+
+DEMONSTRATION_SEED = 10_000
+"""Added to the seed that draws page seeds, so that demonstrations and a run's tasks are drawn apart."""
+
+
+class ExpertPolicy:
+    """A scripted expert as a policy; with probability `slip` a step goes wrong, as a careless annotator's would."""
+
+    def __init__(self, site: str, slip: float, seed: int) -> None:
+        self.fingerprint = f"expert:{site}:slip={slip}"
+        self._expert = expert_for(site)
+        self._slip, self._rng = slip, random.Random(f"{site}:{slip}:{seed}")
+
+    async def act(
+        self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
+    ) -> PolicyOutput:
+        """The expert's next action, or a slip."""
+        action = self._expert.plan(instruction, observation, [step.action for step in history])
+        action = action or "send_msg_to_user('infeasible')"
+        if self._rng.random() < self._slip:
+            action = slip_action(action, observation, self._rng)
+        return PolicyOutput((), (), (), action, observation)
+
+
+def slip_action(action: str, observation: str, rng: random.Random) -> str:
+    """A plausible mistake: another element, a mistyped text, another option, or stopping early."""
+    bids = re.findall(r"\[(\w+)\] (?:button|link|checkbox|radio|textbox|tab|combobox|menuitem|listitem)", observation)
+    kind = rng.random()
+    match = re.match(r"(fill|select_option)\('(\w+)', '(.*)'\)$", action)
+    if match and kind < 0.6:
+        name, bid, text = match.groups()
+        options = re.findall(r"option '([^']+)'", observation)
+        other = rng.choice(options) if name == "select_option" and options else _mistype(text, rng)
+        return f"{name}('{bid}', '{other}')"
+    if kind > 0.92 or not bids:
+        return "send_msg_to_user('done')"
+    return f"click('{rng.choice(bids)}')"
+
+
+def demonstration_tasks(sites: Sequence[str], per_site: int, seed: int) -> list[Task]:
+    """Pages with their own instructions at training seeds that no run with a small seed draws."""
+    config = TasksConfig(train_sites=tuple(sites), num_seed_tasks=per_site * len(sites))
+    return seed_tasks(config, DEMONSTRATION_SEED + seed)
+
+
+def proposed_tasks(recorded: Iterable[Trajectory], seed: int) -> list[Task]:
+    """The recorded pages again, each with an instruction that the scripted proposer writes for it."""
+    tasks = []
+    for trajectory in recorded:
+        rng = random.Random(f"{seed}:{trajectory.task.task_id}")
+        instruction = expert_for(trajectory.task.site).propose(trajectory.steps[0].observation, rng)
+        if instruction:
+            task_id = f"{trajectory.task.task_id}.proposed"
+            tasks.append(replace(trajectory.task, task_id=task_id, instruction=instruction))
+    return tasks
+
+
+async def record(tasks: Sequence[Task], config: RunConfig, out: Path, *, slip: float, seed: int) -> None:
+    """Let each task's expert play it; trajectories go to `out` (resumed if it exists).
+
+    Several task types are recorded side by side, `rollout.num_workers` of them, each in a browser of its own.
+    """
+    free = asyncio.Semaphore(config.rollout.num_workers)
+    single = config.model_copy(update={"rollout": config.rollout.model_copy(update={"num_workers": 1})})
+
+    async def record_site(site: str) -> None:
+        async with free:
+            mine = [task for task in tasks if task.site == site]
+            await collect(mine, single, ExpertPolicy(site, slip, seed), out, phase=0, prefix=out.stem)
+
+    await asyncio.gather(*(record_site(site) for site in sorted({task.site for task in tasks})))
+
+
+def _mistype(text: str, rng: random.Random) -> str:
+    if len(text) < 2 or rng.random() < 0.2:
+        return "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 8)))
+    at = rng.randrange(len(text))
+    return text[:at] + rng.choice(("", text[at] * 2, rng.choice("aeiorstn"))) + text[at + 1 :]

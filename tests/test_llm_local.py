@@ -106,7 +106,8 @@ def test_cancelled_requests_leave_the_batch_and_others_go_on(folder):
         return kept, await model.generate(prompts(1)[0], replace(SAMPLING, seed=0))
 
     kept, after = run(folder, cancel_some, max_batch=4)
-    assert kept.ids and after.ids == run(folder, lambda m: generate_all(m, prompts(1)))[0].ids
+    assert kept.ids
+    assert after.ids == run(folder, lambda m: generate_all(m, prompts(1)))[0].ids
 
 
 def test_open_requests_fail_when_the_model_is_closed(folder):
@@ -181,7 +182,8 @@ def test_policy_stores_what_the_model_saw_and_sampled(folder):
         )
 
     first, second = run(folder, act)
-    assert first == second and first.observation_shown == PAGE
+    assert first == second
+    assert first.observation_shown == PAGE
     assert first.logprobs == pytest.approx(score(folder, first.prompt_ids, first.action_ids), abs=1e-4)
 
 

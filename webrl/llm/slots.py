@@ -32,7 +32,7 @@ class SlotLayer(CacheLayerMixin):
         assert key_states.shape[2] == 1
         return self._cache.write(self._index, key_states[:, :, 0], value_states[:, :, 0])
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002 - transformers' signature
         """Width of the attention mask, and its offset."""
         return self._cache.width, 0
 

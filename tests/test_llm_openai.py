@@ -1,0 +1,224 @@
+"""The OpenAI-compatible engine against a real server on loopback, and every way that server can fail."""
+
+import asyncio
+
+import pytest
+from llm_builders import save_tiny_model, score
+from llm_loopback import LoopbackServer
+
+from webrl.config import EngineConfig, ModelsConfig, RunConfig
+from webrl.errors import ModelError, PolicyError
+from webrl.llm import Message, Sampling, open_model
+from webrl.llm.openai_server import OpenAIModel
+from webrl.llm.policy import ModelPolicy
+
+PROMPT = [0, 17, 42, 99, 12]
+SAMPLING = Sampling(max_new_tokens=10, seed=3)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def run(folder, use, *, servers=1, name=None, timeout_s=10.0, max_retries=3, engine=None, **server):
+    """Open the folder in process, serve it on `servers` loopback ports, give `use` a client and the servers."""
+
+    async def main():
+        local = EngineConfig(num_threads=1)
+        async with open_model(str(folder), local, ModelsConfig(device="cpu", dtype="float32")) as model:
+            running = [LoopbackServer(model, **server) for _ in range(servers)]
+            async with _all_running(running):
+                urls = tuple(s.url for s in running)
+                config = EngineConfig(
+                    kind="openai", urls=urls, timeout_s=timeout_s, max_retries=max_retries, **(engine or {})
+                )
+                async with open_model(name or str(folder), config, ModelsConfig()) as client:
+                    for one in running:
+                        one.bodies.clear()
+                    return await use(client, model, *running)
+
+    return asyncio.run(asyncio.wait_for(main(), 120))
+
+
+class _all_running:  # noqa: N801
+    def __init__(self, servers):
+        self.contexts = [s.running() for s in servers]
+
+    async def __aenter__(self):
+        for context in self.contexts:
+            await context.__aenter__()
+
+    async def __aexit__(self, *exc):
+        for context in self.contexts:
+            await context.__aexit__(None, None, None)
+
+
+def test_ids_and_logprobs_come_through_exactly(folder):
+    async def both(client, local, server):
+        return await client.generate(PROMPT, SAMPLING), await local.generate(PROMPT, SAMPLING)
+
+    remote, local = run(folder, both)
+    assert remote == local
+    assert remote.logprobs == pytest.approx(score(folder, PROMPT, remote.ids), abs=1e-4)
+
+
+def test_ids_are_read_from_token_names_where_there_is_no_id_list(folder):
+    async def both(client, local, server):
+        return await client.generate(PROMPT, SAMPLING), await local.generate(PROMPT, SAMPLING)
+
+    remote, local = run(folder, both, token_list=False)
+    assert remote == local
+
+
+def test_nothing_is_left_to_the_servers_generation_config(folder):
+    async def ask(client, local, server):
+        await client.generate(PROMPT, SAMPLING)
+        return server.bodies[-1]
+
+    body = run(folder, ask)
+    assert {k: body[k] for k in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")} == {
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "seed": 3,
+    }
+    assert body["stop_token_ids"] == [3]
+
+
+def test_choices_are_scored_whether_or_not_they_are_among_the_top_tokens(folder):
+    async def ask(client, local, server):
+        tokens = list(range(0, 300, 60))
+        return await client.choice_logprobs(PROMPT, tokens), await local.choice_logprobs(PROMPT, tokens), server.bodies
+
+    remote, local, bodies = run(folder, ask)
+    assert remote == pytest.approx(local, abs=1e-5)
+    assert any("prompt_logprobs" in body for body in bodies)
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "429", "drop", "hang", "trickle", "malformed", "no_choices"])
+def test_one_failure_is_retried_and_the_answer_is_the_same(folder, fault):
+    async def ask(client, local, server):
+        server.faults.append(fault)
+        answer = await client.generate(PROMPT, SAMPLING)
+        return answer, await local.generate(PROMPT, SAMPLING), len(server.bodies)
+
+    answer, expected, num_requests = run(folder, ask, timeout_s=2.0 if fault in ("hang", "trickle") else 10.0)
+    assert answer == expected
+    assert num_requests == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("500", "500.*told to answer 500"),
+        ("drop", "RemoteProtocolError|ReadError"),
+        ("hang", "no answer within 0.3 s"),
+        ("trickle", "no answer within 0.3 s"),
+        ("malformed", "malformed JSON"),
+        ("no_choices", "malformed answer: no choices"),
+    ],
+)
+def test_lasting_failure_is_a_policy_error_that_says_what_happened(folder, fault, message):
+    async def ask(client, local, server):
+        server.faults.extend([fault] * 5)
+        with pytest.raises(PolicyError, match=f"no answer after 2 attempts: http.*{message}"):
+            await client.generate(PROMPT, SAMPLING)
+
+    run(folder, ask, max_retries=1, timeout_s=0.3 if fault in ("hang", "trickle") else 10.0)
+
+
+def test_a_refused_request_is_not_retried(folder):
+    async def ask(client, local, server):
+        server.faults.append("400")
+        with pytest.raises(PolicyError, match="told to answer 400"):
+            await client.generate(PROMPT, SAMPLING)
+        return len(server.bodies)
+
+    assert run(folder, ask) == 1
+
+
+def test_requests_spread_over_servers_and_a_failing_one_is_rested(folder):
+    async def ask(client, local, first, second):
+        await asyncio.gather(*[client.generate(PROMPT, SAMPLING) for _ in range(8)])
+        spread = len(first.bodies), len(second.bodies)
+        first.faults.extend(["500"] * 100)
+        answers = [await client.generate(PROMPT, SAMPLING) for _ in range(6)]
+        return spread, len(first.bodies) - spread[0], answers
+
+    spread, num_to_failing, answers = run(folder, ask, servers=2)
+    assert spread == (4, 4)
+    assert num_to_failing <= 2
+    assert len(answers) == 6
+
+
+def test_a_server_that_went_away_is_a_policy_error(folder):
+    async def main():
+        async with open_model(str(folder), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
+            server = LoopbackServer(model)
+            async with server.running():
+                config = EngineConfig(kind="openai", urls=(server.url,), timeout_s=2, max_retries=1)
+                client = await OpenAIModel.connect(str(folder), config)
+            with pytest.raises(PolicyError, match="ConnectError"):
+                await client.generate(PROMPT, SAMPLING)
+            await client.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_chat_only_server_answers_chat_and_refuses_ids(folder):
+    messages = [Message("user", "hello")]
+
+    async def ask(client, local, server):
+        with pytest.raises(ModelError, match="answers chat only"):
+            await client.generate(PROMPT, SAMPLING)
+        policy = ModelPolicy(client, RunConfig(rollout={"max_new_tokens": 5}))
+        output = await policy.act("Click", [], "PAGE", seed=1)
+        assert (output.prompt_ids, output.action_ids, output.observation_shown) == ((), (), "PAGE")
+        with pytest.raises(PolicyError, match="cannot be trained on"):
+            ModelPolicy(client, RunConfig(), training=True)
+        return await client.chat(messages, SAMPLING), await local.chat(messages, SAMPLING)
+
+    remote, local = run(folder, ask, chat_only=True)
+    assert remote.text == local.text
+    assert remote.ids == ()
+
+
+def test_a_hosted_model_without_tokenizer_answers_chat(folder):
+    async def ask(client, local, server):
+        assert client.tokenizer is None
+        return await client.chat([Message("user", "hello")], SAMPLING)
+
+    assert isinstance(run(folder, ask, name="gpt-test").text, str)
+
+
+def test_an_unserved_model_name_is_a_clear_error(folder):
+    with pytest.raises(ModelError, match="'other' is not served"):
+        run(folder, lambda *_: None, engine={"model_name": "other"})
+
+
+@pytest.mark.parametrize(
+    ("urls", "message"),
+    [
+        ((), "set engine.urls"),
+        (("localhost:8000",), "http://host:port"),
+        (("http://127.0.0.1:9/v1",), "no model server"),
+    ],
+)
+def test_bad_urls_are_clear_errors(folder, urls, message):
+    async def main():
+        async with open_model(str(folder), EngineConfig(kind="openai", urls=urls, max_retries=0), ModelsConfig()):
+            pass
+
+    with pytest.raises(ModelError, match=message):
+        asyncio.run(main())
+
+
+def test_servers_of_others_take_no_weights(folder):
+    async def ask(client, local, server):
+        with pytest.raises(ModelError, match="not ours"):
+            await client.load_weights(folder)
+
+    run(folder, ask)

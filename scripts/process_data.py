@@ -104,7 +104,8 @@ def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
     print("\n".join(plan.describe()), flush=True)
     if args.dry_run:
         return 0
-    _set_up_output(args.verbose)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("webrl").setLevel(logging.DEBUG if args.verbose else logging.INFO)
     summary = process(plan, config)
     print("\n".join(_report(summary)))
     if summary.problems:
@@ -124,20 +125,6 @@ def _report(summary: object) -> list[str]:
             text = ", ".join(f"{n} {k}" for k, n in value.items()) if isinstance(value, dict) else str(value)
             lines.append(f"{title:<17} {text}")
     return lines
-
-
-def _set_up_output(verbose: bool) -> None:
-    from rich.console import Console
-    from rich.logging import RichHandler
-
-    from webrl import progress
-
-    console = Console(stderr=True)
-    level = logging.DEBUG if verbose else logging.INFO
-    handler = RichHandler(console=console, show_time=False, show_path=False)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
-    logging.getLogger("webrl").setLevel(level)
-    progress.enable(console)
 
 
 def _path(text: str) -> Path:

@@ -216,6 +216,7 @@ _ADMITTED: dict[tuple[str, str], Any] = {
     ("builtins", "set"): set,
     ("builtins", "frozenset"): frozenset,
     ("__builtin__", "set"): set,
+    ("__builtin__", "frozenset"): frozenset,
     ("_codecs", "encode"): _encode,
     ("numpy", "dtype"): _Dtype,
     ("numpy.core.multiarray", "scalar"): _scalar,

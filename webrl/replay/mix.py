@@ -53,7 +53,7 @@ def write_steps(steps: Iterable[StepObject], out: Path, scorer: Scorer | None = 
 
 def add_history(
     current: Path, num_current: int, history: History, out: Path, problems: ProblemLog,
-    on_bytes: Callable[[int], None] = lambda _: None,
+    on_bytes: Callable[[int], Any] = lambda _: None,
 ) -> dict[str, int]:  # fmt: skip
     """Write `out`: all current steps and the replayed ones; gives the number of history steps by `Reason`.
 
@@ -80,7 +80,7 @@ def add_history(
 
 
 def _admit(
-    history: History, spool: IO[bytes], counts: Counter[str], problems: ProblemLog, on_bytes: Callable[[int], None]
+    history: History, spool: IO[bytes], counts: Counter[str], problems: ProblemLog, on_bytes: Callable[[int], Any]
 ) -> tuple[array[int], array[int]]:
     """Append admitted steps to the spool; gives [N + 1] line borders and [N] phases."""
     replay_filter = ReplayFilter(history.config, frozenset(history.end_token_ids), history.tokenizer)
@@ -105,7 +105,7 @@ def _admit(
     return offsets, phases
 
 
-def _read(history: History, problems: ProblemLog, on_bytes: Callable[[int], None]) -> Iterator[StepObject]:
+def _read(history: History, problems: ProblemLog, on_bytes: Callable[[int], Any]) -> Iterator[StepObject]:
     for source in history.sources:
         outcomes = labelled_outcomes(source, problems)
         reading = Reading(problems, Counter(), outcomes, history.encode, history.tokenizer, on_bytes)

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError
 from webrl.folder import RunFolder, newest_run
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
-from webrl.interop.vab import read_vab
-from webrl.progress import progress
+from webrl.interop.vab import read_vab, trace_paths
 from webrl.replay.mix import History, add_history, write_steps
 from webrl.replay.records import StepEncoder
 from webrl.replay.scorer import Scorer
-from webrl.replay.sources import Reading, Source, find_source, labelled_outcomes, read_steps
+from webrl.replay.sources import Reading, Source, count_lines, find_source, labelled_outcomes, read_steps
 from webrl.replay.stage import SCORE_CACHE
 from webrl.reward.labels import read_outcomes
 from webrl.store import read_records
@@ -194,8 +195,8 @@ def _write_current(
         summary.labels = _label(plan, config, source)
     outcomes = read_outcomes(plan.labels, problems.on_line) if plan.orm else labelled_outcomes(source, problems)
     counts: Counter[str] = Counter()
-    with _byte_progress("stage 1", [source]) as on_bytes:
-        reading = Reading(problems, counts, outcomes, tools.encode, tools.tokenizer, on_bytes)
+    with _byte_progress("stage 1", [source]) as bar:
+        reading = Reading(problems, counts, outcomes, tools.encode, tools.tokenizer, bar.update)
         summary.num_current = write_steps(read_steps(source, reading), plan.output, tools.scorer)
     summary.trajectories = dict(counts)
     if not summary.num_current:
@@ -209,8 +210,7 @@ def _label(plan: ProcessPlan, config: RunConfig, source: Source) -> dict[str, in
     assert plan.orm
     judged = config.model_copy(update={"models": config.models.model_copy(update={"orm": plan.orm})})
     # Defects are listed once, by the pass that writes the records.
-    with progress("label", count_trajectories(source)) as bar:
-        return judge(judged, _trajectories(source), plan.labels, lambda label: bar.advance(label.reward == 1))
+    return judge(judged, _trajectories(source), plan.labels, count_trajectories(source))
 
 
 def _trajectories(source: Source) -> Iterator[Trajectory]:
@@ -228,16 +228,8 @@ def _trajectories(source: Source) -> Iterator[Trajectory]:
 def count_trajectories(source: Source) -> int:
     """Number of trajectories, about (broken ones included): a pass over the bytes, for progress."""
     if source.kind == "vab":
-        from webrl.interop.vab import trace_paths
-
         return len(trace_paths(source.path))
     return count_lines(source.path) if source.kind != "released" else 0
-
-
-def count_lines(path: Path) -> int:
-    """Number of lines of a file."""
-    with path.open("rb") as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
 
 
 def _write_mixed(
@@ -256,29 +248,14 @@ def _write_mixed(
         scorer=tools.scorer,
     )
     num_current = summary.num_current or count_lines(plan.output)
-    with _byte_progress("stage 2", sources) as on_bytes:
-        summary.history = add_history(plan.output, num_current, history, plan.output_filter, problems, on_bytes)
+    with _byte_progress("stage 2", sources) as bar:
+        summary.history = add_history(plan.output, num_current, history, plan.output_filter, problems, bar.update)
 
 
-class _byte_progress:  # noqa: N801
-    """Context manager: a progress bar over the sources' kilobytes."""
-
-    def __init__(self, name: str, sources: Sequence[Source]) -> None:
-        self._bar = progress(name + " kB", sum(s.num_bytes for s in sources) // 1000)
-        self._rest = 0
-
-    def __enter__(self) -> Callable[[int], None]:
-        self._counter = self._bar.__enter__()
-        return self._advance
-
-    def __exit__(self, *exc: Any) -> None:
-        self._bar.__exit__(*exc)
-
-    def _advance(self, num_bytes: int) -> None:
-        self._rest += num_bytes
-        if self._rest >= 1_000_000:
-            self._counter.advance(num=self._rest // 1000)
-            self._rest %= 1000
+def _byte_progress(name: str, sources: Sequence[Source]) -> Any:
+    """A progress bar over the sources' bytes; silent where standard error is no terminal."""
+    total = sum(source.num_bytes for source in sources)
+    return tqdm(total=total, desc=name, unit="B", unit_scale=True, disable=None, mininterval=0.5)
 
 
 @dataclass(frozen=True)

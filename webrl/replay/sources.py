@@ -67,7 +67,7 @@ class Reading:
     """Tokenises steps without ids; None leaves them out."""
     tokenizer: str = ""
     """Fingerprint of the tokenizer."""
-    on_bytes: Callable[[int], None] = lambda _: None
+    on_bytes: Callable[[int], Any] = lambda _: None
     """Progress."""
 
 
@@ -131,8 +131,9 @@ def _read_trajectory_lines(source: Source, reading: Reading) -> Iterator[StepObj
             reading.problems.add("bad_trajectory", place, f"{reason}; left out")
             reading.counts["unusable"] += 1
             continue
-        reading.counts["steps"] += len(objects)
-        yield from objects
+        for step in objects:
+            reading.counts["steps"] += 1
+            yield step
 
 
 def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
@@ -211,7 +212,8 @@ def _encoded_steps(data: StepObject, outcome: int | None, reading: Reading) -> l
         [trajectory], None if outcome is None else label, counts, encode=reading.encode, tokenizer=reading.tokenizer
     )
     objects = [record.to_json() for record in records]
-    reading.counts += counts - Counter(trajectories=1, steps=len(objects))
+    counts -= Counter(trajectories=1, steps=len(objects))
+    reading.counts.update(counts)
     return objects
 
 
@@ -253,3 +255,9 @@ def labelled_outcomes(source: Source, problems: ProblemLog) -> Mapping[bytes, in
     if source.kind != "trajectories" or not source.labels.is_file():
         return None
     return read_outcomes(source.labels, problems.on_line)
+
+
+def count_lines(path: Path) -> int:
+    """Number of lines of a file."""
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

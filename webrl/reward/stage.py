@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from webrl.config import RunConfig
+from webrl.errors import DataError
 from webrl.llm import open_model
+from webrl.replay.sources import count_lines
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import label_trajectories
 from webrl.store import read_records
 from webrl.types import Label, Trajectory
 
 
-def label_file(
-    config: RunConfig, trajectories: Path, labels: Path, on_label: Callable[[Label], None] | None = None
-) -> dict[str, Any]:
+def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str, Any]:
     """Judge a trajectory file into a label file (resumes), with `models.orm` and `label.ensemble`.
 
     Returns:
@@ -28,27 +30,37 @@ def label_file(
         DataError: missing or malformed trajectory file.
         ModelError: unusable judge.
     """
-    judge(config, read_records(trajectories, Trajectory), labels, on_label)
+    if not trajectories.is_file():
+        raise DataError(f"{trajectories}: no such file; roll out first")
+    judge(config, read_records(trajectories, Trajectory), labels, count_lines(trajectories))
     return count_labels(trajectories, labels)
 
 
-def judge(
-    config: RunConfig,
-    trajectories: Iterable[Trajectory],
-    labels: Path,
-    on_label: Callable[[Label], None] | None = None,
-) -> dict[str, int]:
-    """Judge a stream of trajectories with the configured judges; counts of this call (`label_trajectories`)."""
+def judge(config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, total: int = 0) -> dict[str, int]:
+    """Judge a stream of trajectories with the configured judges; counts of this call (`label_trajectories`).
 
-    async def work() -> dict[str, int]:
+    Args:
+        total: number of trajectories, for the progress bar.
+    """
+
+    async def work(bar: Any) -> dict[str, int]:
         async with AsyncExitStack() as stack:
             names = (config.models.orm, *config.label.ensemble)
             models = [await stack.enter_async_context(open_model(n, config.label.engine, config.models)) for n in names]
+            successes = 0
+
+            def show(label: Label) -> None:
+                nonlocal successes
+                successes += label.reward == 1
+                bar.set_postfix(success=successes, refresh=False)
+                bar.update()
+
             return await label_trajectories(
-                trajectories, models[0], config.label, labels, ensemble=models[1:], on_label=on_label
+                trajectories, models[0], config.label, labels, ensemble=models[1:], on_label=show
             )
 
-    return asyncio.run(work())
+    with tqdm(total=total or None, desc="label", unit="trajectory", disable=None) as bar:
+        return asyncio.run(work(bar))
 
 
 def count_labels(trajectories: Path, labels: Path) -> dict[str, Any]:

@@ -1,0 +1,167 @@
+"""Released experience files: read exactly, and never run."""
+
+import collections
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from webrl.errors import DataError
+from webrl.interop.problems import ProblemLog
+from webrl.interop.released import convert_released, load_restricted, page_of_prompt, read_released
+from webrl.llm.prompts import released_parts
+from webrl.reward.labels import read_labels
+from webrl.store import read_records
+from webrl.types import Step, Trajectory
+
+REPO = Path(__file__).parent.parent
+
+
+def make_items(num_steps=3, reward=1, task="Find it"):
+    """Items of one trajectory, as the released `build_policy_data` writes them."""
+    steps = [
+        Step(i, f"<html>{i}\n\nRound {i}\n\n</html>", f"do(action='Click', element='{i}')", "")
+        for i in range(num_steps)
+    ]
+    prompts = [
+        "".join(text for text, _ in released_parts(task, steps[:i], steps[min(i, num_steps - 1)].observation))
+        for i in range(num_steps + 1)
+    ]
+    return [
+        {
+            "observation": prompts[i],
+            "next_observation": prompts[i + 1],
+            "task": task,
+            "reward": reward,
+            "done": i == num_steps - 1,
+            "action": steps[i].response,
+            "trajectory_reward": reward,
+        }
+        for i in range(num_steps)
+    ]
+
+
+class Evil:
+    """Asks for a call when unpickled."""
+
+    def __init__(self, function, *args):
+        self._call = (function, args)
+
+    def __reduce__(self):
+        return self._call
+
+
+def test_containers_strings_numbers_and_tensors_are_read(tmp_path):
+    data = {
+        "list": [1, 2.5, None, True, "ü", b"bytes", (1, 2), {3}, frozenset({4})],
+        "ordered": collections.OrderedDict(a=1),
+        "numpy": [np.float64(0.5), np.float32(0.25), np.int64(7), np.bool_(True)],
+    }
+    tensors = [
+        torch.arange(6).reshape(2, 3).t(),
+        torch.tensor(0.5, dtype=torch.bfloat16),
+        torch.zeros(0),
+        torch.ones(2) > 0,
+    ]
+    torch.save({**data, "tensors": tensors}, tmp_path / "x.pt")
+    loaded = load_restricted(tmp_path / "x.pt")
+    read = loaded.pop("tensors")
+    assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(tensors, read, strict=True))
+    assert loaded == data
+    (tmp_path / "x.pkl").write_bytes(pickle.dumps(data, protocol=4))
+    assert load_restricted(tmp_path / "x.pkl") == data
+
+
+@pytest.mark.parametrize(
+    ("payload", "name"),
+    [
+        (Evil(exec, "open('ran', 'w')"), "exec"),
+        (Evil(subprocess.check_output, ["touch", "ran"]), "check_output"),
+        (Evil(getattr, "x", "upper"), "getattr"),
+        (Evil(torch.load, "x.pt"), "torch.serialization.load"),
+        (np.arange(3), "_reconstruct"),
+        (Path("x"), "pathlib"),
+    ],
+)
+@pytest.mark.parametrize("container", ["zip", "pickle"])
+def test_a_pickle_with_code_is_refused_and_the_code_is_named(tmp_path, monkeypatch, payload, name, container):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "evil.pt"
+    if container == "zip":
+        torch.save([make_items(), payload], path)
+    else:
+        path.write_bytes(pickle.dumps([make_items(), payload]))
+    with pytest.raises(DataError, match=f"evil.pt: refused: the pickle asks for .*{name}"):
+        load_restricted(path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_damaged_and_missing_files_are_clear_errors(tmp_path):
+    with pytest.raises(DataError, match="No such file"):
+        load_restricted(tmp_path / "none.pt")
+    path = tmp_path / "x.pt"
+    path.write_bytes(pickle.dumps([1, 2, 3])[:-3])
+    with pytest.raises(DataError, match="damaged file"):
+        load_restricted(path)
+    path.write_text("a text file")
+    with pytest.raises(DataError, match="damaged file"):
+        load_restricted(path)
+
+
+def test_the_page_of_the_last_round_comes_out_of_the_prompt_exactly():
+    steps = [Step(i, f"page {i}", f"do({i})", "") for i in range(2)]
+    page = "<p>\n\nRound 1\n\nfake\n\n</p>"
+    prompt = "".join(text for text, _ in released_parts("Task", steps, page))
+    assert page_of_prompt(prompt, 2) == page
+    with pytest.raises(ValueError, match="last round is 5"):
+        page_of_prompt(prompt, 5)
+
+
+def test_trajectories_come_back_so_that_their_prompts_are_the_same(tmp_path):
+    items = make_items(3)
+    torch.save([items, make_items(2, reward=0)], tmp_path / "sft.pt")
+    (first, label), (_, failed) = read_released(tmp_path / "sft.pt", ProblemLog())
+    assert (label.reward, failed.reward) == (1, 0)
+    for i, item in enumerate(items):
+        parts = released_parts(first.instruction, first.steps[:i], first.steps[i].observation)
+        assert "".join(text for text, _ in parts) == item["observation"]
+        assert first.steps[i].response == item["action"]
+
+
+def test_broken_trajectories_are_listed_and_the_others_kept(tmp_path):
+    broken = make_items()
+    broken[1]["observation"] = "no prompt"
+    torch.save([[], broken, [{"task": "x"}], make_items()], tmp_path / "sft.pt")
+    problems = ProblemLog()
+    ((trajectory, _),) = read_released(tmp_path / "sft.pt", problems)
+    assert trajectory.trajectory_id == "sft-3"
+    assert problems.counts == {"bad_trajectory": 3}
+
+
+def test_a_flat_list_of_steps_is_refused_with_the_way_out(tmp_path):
+    torch.save(make_items(), tmp_path / "train_filter.pt")
+    with pytest.raises(DataError, match="convert the unfiltered file"):
+        list(read_released(tmp_path / "train_filter.pt", ProblemLog()))
+
+
+def test_convert_writes_trajectories_and_labels(tmp_path):
+    torch.save([make_items(), make_items(reward=0)], tmp_path / "sft.pt")
+    assert convert_released(tmp_path / "sft.pt", tmp_path / "out") == {"trajectories": 2, "successes": 1}
+    trajectories = list(read_records(tmp_path / "out" / "trajectories.jsonl", Trajectory))
+    labels = read_labels(tmp_path / "out" / "labels.jsonl")
+    assert [labels[t.trajectory_id].reward for t in trajectories] == [1, 0]
+
+
+def test_the_converter_command_refuses_code_with_exit_code_1(tmp_path):
+    path = tmp_path / "evil.pt"
+    path.write_bytes(pickle.dumps(Evil(eval, "1")))
+    command = [sys.executable, "scripts/convert_experience.py", str(path), str(tmp_path / "out")]
+    result = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "refused: the pickle asks for builtins.eval" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "out" / "trajectories.jsonl").exists()

@@ -1,0 +1,179 @@
+"""VAB trace folders: both ways, and every kind of damage listed with file and line."""
+
+import json
+
+import pytest
+
+from webrl.errors import DataError
+from webrl.interop.problems import ProblemLog
+from webrl.interop.vab import read_vab, score_label, write_vab
+from webrl.types import Status, Step, Task, Trajectory
+
+HTML = '<button id="7">Search</button>'
+
+
+def make_rows(task_id="12", num_steps=2, target="Find the cheapest lamp"):
+    last = 'exit(message="Lamp X")'
+    return [
+        {
+            "trace_id": task_id,
+            "index": i,
+            "prompt": target if i == 0 else "** Simplified html **",
+            "html": f"{HTML}<!-- {i} -->",
+            "response": last if i == num_steps - 1 else "# Element: the search button\ndo(action='Click', element='7')",
+            "target": target,
+        }
+        for i in range(num_steps)
+    ]
+
+
+def write_trace(folder, task_id="12", rows=None, score=1.0, lines=None):
+    for name in ("traces", "actions"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    rows = make_rows(task_id) if rows is None else rows
+    data = b"".join(lines) if lines is not None else "\n".join(map(json.dumps, rows)).encode()
+    (folder / "traces" / f"{task_id}.jsonl").write_bytes(data)
+    if score is not None:
+        action = {"task_id": task_id, "actions": ["a"], "score": score}
+        (folder / "actions" / f"{task_id}.json").write_text(json.dumps(action))
+
+
+def read(folder):
+    problems = ProblemLog(folder / "problems.txt")
+    with problems:
+        trajectories = list(read_vab(folder, problems))
+    listed = problems.path.read_text() if problems.path.exists() else ""
+    assert listed.count("\n") == problems.counts.total()
+    return trajectories, dict(problems.counts), listed
+
+
+def test_a_trace_becomes_a_trajectory_with_its_score(tmp_path):
+    write_trace(tmp_path)
+    (trajectory,), problems, _ = read(tmp_path)
+    assert problems == {}
+    assert trajectory.instruction == "Find the cheapest lamp"
+    assert [s.observation for s in trajectory.steps] == [f"{HTML}<!-- 0 -->", f"{HTML}<!-- 1 -->"]
+    assert trajectory.steps[0].action == "do(action='Click', element='7')"
+    assert trajectory.final_observation == f"{HTML}<!-- 1 -->"
+    assert trajectory.status is Status.AGENT_DONE
+    assert score_label(trajectory).reward == 1
+
+
+def test_the_traces_folder_itself_may_be_named(tmp_path):
+    write_trace(tmp_path)
+    (trajectory,) = read_vab(tmp_path / "traces", ProblemLog())
+    assert trajectory.env_reward == 1.0
+
+
+def test_traces_come_in_the_order_of_their_numbers(tmp_path):
+    for task_id in ("10", "9", "100", "a2", "a10"):
+        write_trace(tmp_path, task_id)
+    assert [t.trajectory_id for t in read(tmp_path)[0]] == ["9", "10", "100", "a2", "a10"]
+
+
+def test_score_from_one_half_on_is_a_success(tmp_path):
+    for task_id, score in (("0", 0.0), ("1", 0.49), ("2", 0.5)):
+        write_trace(tmp_path, task_id, score=score)
+    assert [score_label(t).reward for t in read(tmp_path)[0]] == [0, 0, 1]
+
+
+def test_missing_action_file_and_negative_score_are_reported_and_never_scored(tmp_path):
+    write_trace(tmp_path, "1", score=None)
+    write_trace(tmp_path, "2", score=-1)
+    trajectories, problems, listed = read(tmp_path)
+    assert problems == {"no_action_file": 1, "negative_score": 1}
+    assert [t.status for t in trajectories] == [Status.ENV_ERROR] * 2
+    assert [score_label(t).reward for t in trajectories] == [None, None]
+    assert f"{tmp_path / 'traces' / '1.jsonl'}: no action file 1.json; not scored" in listed
+    assert f"{tmp_path / 'actions' / '2.json'}: score -1" in listed
+
+
+@pytest.mark.parametrize(
+    ("score", "kind"),
+    [("x", "bad_action_file"), (2, "bad_action_file"), (True, "bad_action_file"), ([], "bad_action_file")],
+)
+def test_a_score_that_is_none_is_reported(tmp_path, score, kind):
+    write_trace(tmp_path, score=score)
+    assert read(tmp_path)[1] == {kind: 1}
+
+
+def test_a_broken_line_leaves_its_trace_out_and_no_other(tmp_path):
+    good = [json.dumps(row).encode() + b"\n" for row in make_rows()]
+    write_trace(tmp_path, "1", lines=[good[0], good[1][:-9]])
+    write_trace(tmp_path, "2", lines=[good[0], b"[]\n"])
+    write_trace(tmp_path, "3", lines=[good[0].replace(b'"html"', b'"page"')])
+    write_trace(tmp_path, "4")
+    trajectories, problems, listed = read(tmp_path)
+    assert [t.trajectory_id for t in trajectories] == ["4"]
+    assert problems == {"broken_line": 3}
+    assert "1.jsonl:2: malformed JSON" in listed
+    assert "2.jsonl:2: expected an object, found list" in listed
+    assert "3.jsonl:1: field 'html' must be text, found nothing" in listed
+
+
+def test_an_empty_trace_and_a_missing_step_are_reported(tmp_path):
+    write_trace(tmp_path, "1", lines=[b"\n \n"])
+    write_trace(tmp_path, "2", rows=[make_rows()[0], make_rows(num_steps=3)[2]])
+    trajectories, problems, listed = read(tmp_path)
+    assert trajectories == []
+    assert problems == {"empty": 1, "missing_step": 1}
+    assert "2.jsonl:2: index 2 after 1 steps" in listed
+
+
+def test_a_trace_that_starts_again_keeps_the_last_attempt(tmp_path):
+    write_trace(tmp_path, rows=make_rows(target="old")[:1] + make_rows(target="new"))
+    (trajectory,), problems, listed = read(tmp_path)
+    assert trajectory.instruction == "new"
+    assert len(trajectory.steps) == 2
+    assert problems == {"duplicate_id": 1}
+    assert "12.jsonl:2: the trace starts again" in listed
+
+
+def test_text_that_is_not_utf8_is_replaced_and_listed(tmp_path):
+    line = json.dumps(make_rows()[0]).encode()
+    write_trace(tmp_path, "1", lines=[line.replace(b"lamp", b"lamp\xff")])
+    write_trace(tmp_path, "2", lines=[line.replace(b"lamp", b"lamp\\ud83d")])
+    trajectories, problems, listed = read(tmp_path)
+    assert problems == {"non_utf8": 2}
+    assert "1.jsonl:1: text is not valid UTF-8" in listed
+    assert trajectories[0].instruction == "Find the cheapest lamp�"
+    assert trajectories[1].instruction.encode() == b"Find the cheapest lamp?"
+
+
+def test_one_page_of_50_megabytes_is_read(tmp_path):
+    rows = make_rows()
+    rows[0]["html"] = "x" * 50_000_000
+    write_trace(tmp_path, rows=rows)
+    (trajectory,), problems, _ = read(tmp_path)
+    assert problems == {}
+    assert len(trajectory.steps[0].observation) == 50_000_000
+
+
+def test_a_folder_without_traces_is_one_clear_error(tmp_path):
+    with pytest.raises(DataError, match="no traces folder; expected RESULT/traces"):
+        list(read_vab(tmp_path, ProblemLog()))
+
+
+def test_written_traces_read_back_as_they_were(tmp_path):
+    steps = tuple(Step(i, f'page {i}\n"quoted" ü', f"do(action='{i}')", f"do(action='{i}')") for i in range(3))
+    task = Task("miniwob.click/button.3", "webarena", instruction="Do ünïcode")
+    trajectory = Trajectory("p0", task, "Do ünïcode", 0, steps, "page 2", Status.STEP_LIMIT, env_reward=1.0)
+    assert write_vab([trajectory, trajectory], tmp_path) == 2
+    assert sorted(p.name for p in (tmp_path / "traces").iterdir()) == [
+        "miniwob.click%2Fbutton.3-2.jsonl",
+        "miniwob.click%2Fbutton.3.jsonl",
+    ]
+    row = json.loads((tmp_path / "traces" / "miniwob.click%2Fbutton.3.jsonl").read_text().splitlines()[1])
+    assert list(row) == ["trace_id", "index", "prompt", "html", "response", "target"]
+    assert (row["index"], row["prompt"], row["target"]) == (1, "** Simplified html **", "Do ünïcode")
+    first, second = read(tmp_path)[0]
+    assert [(s.observation, s.response) for s in first.steps] == [(s.observation, s.response) for s in steps]
+    assert first.instruction == second.instruction == "Do ünïcode"
+    assert first.env_reward == 1.0
+
+
+def test_an_unfinished_trajectory_is_written_with_a_negative_score(tmp_path):
+    step = Step(0, "page", "noop()", "noop()")
+    write_vab([Trajectory("p0", Task("7", "webarena"), "x", 0, (step,), "page", Status.ENV_ERROR)], tmp_path)
+    assert json.loads((tmp_path / "actions" / "7.json").read_text())["score"] == -1
+    assert read(tmp_path)[1] == {"negative_score": 1}

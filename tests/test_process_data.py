@@ -1,0 +1,419 @@
+"""The published command and the streams under it, with a real tiny model."""
+
+import importlib.util
+import json
+import math
+import random
+import subprocess
+import sys
+import tracemalloc
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+from llm_builders import save_tiny_model, score
+from test_interop_vab import make_rows, write_trace
+
+from webrl.config import ModelsConfig, ReplayConfig, validate_config
+from webrl.errors import DataError, UsageError
+from webrl.folder import RunFolder
+from webrl.interop.problems import ProblemLog
+from webrl.llm.fingerprint import tokenizer_fingerprint
+from webrl.llm.loading import load_tokenizer
+from webrl.llm.prompts import build_policy_prompt
+from webrl.llm.tokens import encode_plain
+from webrl.replay.encode import step_encoder
+from webrl.replay.mix import History, add_history, write_steps
+from webrl.replay.process import make_plan, process
+from webrl.replay.records import build_records
+from webrl.replay.select import select_replay
+from webrl.replay.sources import Reading, Source, find_source, read_steps
+from webrl.replay.stage import mix_replay
+from webrl.reward.labels import outcome_key
+from webrl.store import dump_line, read_records, write_records
+from webrl.types import Label, Status, Step, StepRecord, Task, Trajectory
+
+REPO = Path(__file__).parent.parent
+_spec = importlib.util.spec_from_file_location("process_data", REPO / "scripts" / "process_data.py")
+process_data = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(process_data)
+
+
+@pytest.fixture(scope="module")
+def actor(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("actor"), positions=4096)
+
+
+def make_trajectory(name, num_steps=2, *, status=Status.PAGE_ENDED, ids=True, instruction=None, phase=0):
+    rng = random.Random(name)
+    steps = []
+    for i in range(num_steps):
+        action = (rng.randrange(5, 300), rng.randrange(5, 300), 3)
+        sampled = {"prompt_ids": (0, *(rng.randrange(5, 300) for _ in range(20))), "action_ids": action,
+                   "logprobs": (-0.1, -0.25, -0.0)}  # fmt: skip
+        steps.append(Step(i, f"page {i} of {name}", f"click('{i}')", f"click('{i}')", **(sampled if ids else {})))
+    instruction = instruction or f"do {name}"
+    return Trajectory(name, Task(f"task-{name}", "site"), instruction, phase, tuple(steps), "end", status)
+
+
+def write_phase(folder, trajectories, rewards=None):
+    rewards = rewards if rewards is not None else [1] * len(trajectories)
+    write_records(folder / "trajectories.jsonl", trajectories)
+    labels = [
+        Label(t.trajectory_id, None if r is None else float(r), r) for t, r in zip(trajectories, rewards, strict=True)
+    ]
+    write_records(folder / "labels.jsonl", labels)
+    return folder
+
+
+def read_all(source, **options):
+    problems = ProblemLog()
+    reading = Reading(problems, Counter(), **options)
+    return list(read_steps(source, reading)), reading.counts, problems.counts
+
+
+def make_config(tmp_path, actor, **sections):
+    data = {"name": "run", "runs_dir": str(tmp_path / "runs"), "models": {"actor": str(actor), "orm": str(actor),
+            "device": "cpu", "max_prompt_tokens": 2000}, **sections}  # fmt: skip
+    return validate_config(data, "test")
+
+
+def run_script(*arguments, cwd):
+    command = [sys.executable, str(REPO / "scripts" / "process_data.py"), *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_the_hot_path_gives_byte_for_byte_what_build_records_gives(tmp_path):
+    trajectories = [make_trajectory(f"t{i}", i % 4 + 1) for i in range(8)]
+    trajectories[3] = replace(trajectories[3], status=Status.ENV_ERROR)
+    trajectories[5] = replace(trajectories[5], steps=(replace(trajectories[5].steps[0], logprobs=(-0.1,)),))
+    rewards = [1, 0, None, 1, 1, 0, 1, 0]
+    write_phase(tmp_path, trajectories, rewards)
+    labels = {t.trajectory_id: Label(t.trajectory_id, None, r) for t, r in zip(trajectories, rewards, strict=True)}
+    expected_counts = Counter()
+    expected = [dump_line(r) for r in build_records(trajectories, labels, expected_counts, tokenizer="tok")]
+    outcomes = {outcome_key(i): label.reward for i, label in labels.items()}
+    steps, counts, problems = read_all(find_source(tmp_path), outcomes=outcomes, tokenizer="tok")
+    assert [orjson.dumps(s, option=orjson.OPT_APPEND_NEWLINE) for s in steps] == expected
+    assert counts == expected_counts
+    assert counts == {"trajectories": 6, "steps": len(expected), "unfinished": 1, "unlabelled": 1}
+    assert problems == {}
+
+
+def test_without_labels_no_reward_is_added_and_nothing_is_left_out(tmp_path):
+    write_records(tmp_path / "trajectories.jsonl", [make_trajectory("a")])
+    steps, _, _ = read_all(find_source(tmp_path))
+    assert [s["outcome"] for s in steps] == [None, None]
+
+
+def test_the_environments_reward_never_reaches_a_training_record(tmp_path):
+    write_phase(tmp_path, [replace(make_trajectory("a"), env_reward=0.987654)], [0])
+    steps, _, _ = read_all(find_source(tmp_path), outcomes={outcome_key("a"): 0})
+    assert all("0.987654" not in json.dumps(s) and s["outcome"] == 0 for s in steps)
+
+
+def test_steps_without_ids_are_tokenised_as_the_policy_would_have_seen_them(tmp_path, actor):
+    tokenizer = load_tokenizer(str(actor))
+    models = ModelsConfig(max_prompt_tokens=2000)
+    trajectory = make_trajectory("a", ids=False)
+    write_records(tmp_path / "trajectories.jsonl", [trajectory])
+    steps, counts, _ = read_all(find_source(tmp_path), encode=step_encoder(tokenizer, models))
+    prompt = build_policy_prompt(tokenizer, "do a", trajectory.steps[:1], "page 1 of a", max_tokens=2000)
+    assert steps[1]["prompt_ids"] == list(prompt.ids)
+    assert steps[1]["action_ids"] == [*encode_plain(tokenizer, "click('1')"), tokenizer.eos_token_id]
+    assert steps[1]["logprobs"] is None
+    assert counts == {"trajectories": 1, "steps": 2}
+    assert read_all(find_source(tmp_path))[1] == {"trajectories": 1, "no_token_ids": 2}
+
+
+def test_damaged_trajectory_files_are_processed_and_each_problem_listed_with_its_line(tmp_path):
+    good = dump_line(make_trajectory("a"))
+    data = orjson.loads(good)
+    lines = [
+        good,
+        good,
+        b"{broken\n",
+        b"\n",
+        b"[1, 2]\n",
+        orjson.dumps({k: v for k, v in data.items() if k != "steps"} | {"trajectory_id": "b"}) + b"\n",
+        orjson.dumps(data | {"trajectory_id": "c", "status": "exploded"}) + b"\n",
+        orjson.dumps(data | {"trajectory_id": "d", "steps": []}) + b"\n",
+        good.replace(b'"a"', b'"\xff"'),
+        dump_line(make_trajectory("e"))[:-30],
+    ]
+    path = tmp_path / "trajectories.jsonl"
+    path.write_bytes(b"".join(lines))
+    problems = ProblemLog(tmp_path / "problems.txt")
+    with problems:
+        steps = list(read_steps(Source(path, "trajectories"), Reading(problems, Counter())))
+    assert {s["trajectory_id"] for s in steps} == {"a"}
+    listed = problems.path.read_text().splitlines()
+    numbers = [int(line.split(f"{path}:")[1].split(":")[0]) for line in listed]
+    assert numbers == [2, 3, 5, 6, 7, 8, 9, 10]
+    assert "duplicate_id" in listed[0]
+    assert "no field 'steps'" in listed[3]
+    assert "'exploded' is not a valid Status" in listed[4]
+    assert problems.counts == {"duplicate_id": 1, "broken_line": 3, "bad_trajectory": 4}
+
+
+def test_a_source_is_recognised_by_what_it_holds(tmp_path):
+    write_trace(tmp_path / "vab")
+    phase = write_phase(tmp_path / "phase_00", [make_trajectory("a")])
+    write_steps(read_all(find_source(phase))[0], phase / "train.jsonl")
+    assert find_source(tmp_path / "vab").kind == "vab"
+    assert find_source(tmp_path / "vab" / "traces").kind == "vab"
+    assert find_source(phase).path == phase / "trajectories.jsonl"
+    assert find_source(phase, prefer_records=True) == Source(phase / "train.jsonl", "records")
+    assert find_source(tmp_path / "phase_00" / "train.jsonl").kind == "records"
+    (tmp_path / "other.jsonl").write_text('{"x": 1}\n')
+    with pytest.raises(DataError, match=r"other\.jsonl:1: neither a trajectory nor a training record"):
+        find_source(tmp_path / "other.jsonl")
+    with pytest.raises(DataError, match="no such file or folder"):
+        find_source(tmp_path / "none")
+    with pytest.raises(DataError, match="neither a traces folder"):
+        find_source(tmp_path)
+
+
+def make_history(num, p=0.7):
+    """Steps with stored log-probs, two a trajectory."""
+    logprobs = (math.log(p), math.log(p), 0.0)
+    trajectories = [make_trajectory(f"h{i:03}", instruction=f"x{i % 40}", phase=i // 10) for i in range(num)]
+    labels = {t.trajectory_id: Label(t.trajectory_id, None, int(i % 3 > 0)) for i, t in enumerate(trajectories)}
+    return [replace(r, ref_logprobs=logprobs) for r in build_records(trajectories, labels, Counter())]
+
+
+@pytest.mark.parametrize("strategy", ["perplexity", "recency", "all", "none"])
+@pytest.mark.parametrize("mode", ["first", "sampled"])
+def test_the_stream_selects_exactly_what_the_library_selects(tmp_path, strategy, mode):
+    records = make_history(90)
+    write_records(tmp_path / "history.jsonl", records)
+    write_records(tmp_path / "train.jsonl", records[:7])
+    config = ReplayConfig(strategy=strategy, per_instruction=mode)
+    expected = select_replay(records, 7, config, random.Random(5), {3})
+    history = History([Source(tmp_path / "history.jsonl", "records")], config, random.Random(5), (3,))
+    counts = add_history(tmp_path / "train.jsonl", 7, history, tmp_path / "out.jsonl", ProblemLog())
+    assert counts == expected.counts
+    written = list(read_records(tmp_path / "out.jsonl", StepRecord))
+    assert [r for r in written if r.source == "replay"] == list(expected.records)
+    assert [r for r in written if r.source == "current"] == records[:7]
+    assert (len(expected.records) == 14) is (strategy != "none")
+
+
+def test_a_torn_or_foreign_history_line_is_listed_and_the_rest_used(tmp_path):
+    records = make_history(3)
+    lines = [dump_line(r) for r in records]
+    (tmp_path / "history.jsonl").write_bytes(lines[2] + b'{"step_id": "x"}\n' + lines[3] + lines[4][:-20])
+    write_records(tmp_path / "train.jsonl", records[:2])
+    history = History([Source(tmp_path / "history.jsonl", "records")], ReplayConfig(), random.Random(0), (3,))
+    problems = ProblemLog()
+    counts = add_history(tmp_path / "train.jsonl", 2, history, tmp_path / "out.jsonl", problems)
+    assert counts == {"kept": 2}
+    assert problems.counts == {"broken_line": 2}
+
+
+def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):
+    def peak(num):
+        folder = tmp_path / str(num)
+        write_phase(folder, [make_trajectory(f"t{i}", 10) for i in range(num)])
+        source = find_source(folder)
+        outcomes = {outcome_key(f"t{i}"): 1 for i in range(num)}
+        tracemalloc.start()
+        steps = write_steps(read_steps(source, Reading(ProblemLog(), Counter(), outcomes)), folder / "train.jsonl")
+        history = History(
+            [Source(folder / "train.jsonl", "records")], ReplayConfig(strategy="all"), random.Random(0), ()
+        )
+        add_history(folder / "train.jsonl", steps, history, folder / "out.jsonl", ProblemLog())
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size, (folder / "trajectories.jsonl").stat().st_size
+
+    # Both files are larger than the buffers. What stays of a trajectory is its keys and step offsets.
+    (small, small_bytes), (large, large_bytes) = peak(300), peak(900)
+    assert (tmp_path / "300" / "train.jsonl").stat().st_size > 1 << 20
+    assert large - small < (large_bytes - small_bytes) / 4, (small, large, small_bytes, large_bytes)
+
+
+def test_the_replay_stage_scores_under_the_actor_once_and_keeps_the_band(tmp_path, actor):
+    config = make_config(tmp_path, actor, replay={"perplexity_low": 1.0, "perplexity_high": 1e9})
+    run = RunFolder(config.run_dir)
+    for phase in range(2):
+        write_phase(run.phase(phase).path, [make_trajectory(f"p{phase}-{i}", phase=phase) for i in range(4)])
+    first = mix_replay(config, run.phase(0), actor=str(actor), history=[], rng=random.Random(0))
+    assert (first["num_current"], first["num_replayed"]) == (8, 0)
+    history = [run.phase(0).train]
+    counts = mix_replay(config, run.phase(1), actor=str(actor), history=history, rng=random.Random(0))
+    assert (counts["num_current"], counts["num_replayed"]) == (8, 8)
+    # Phase 0's steps were scored in phase 0 under the same weights: only the new ones are computed.
+    assert counts["scored"] == {"computed": 8, "cached": 8}
+    for record in read_records(run.phase(1).train_filter, StepRecord):
+        expected = score(actor, record.prompt_ids, record.action_ids)
+        assert record.ref_logprobs == pytest.approx(expected, abs=1e-4)
+    again = mix_replay(config, run.phase(1), actor=str(actor), history=history, rng=random.Random(0))
+    assert again["scored"] == {"computed": 0, "cached": 16}
+
+
+def test_the_replay_stage_replaces_log_probs_of_an_older_actor(tmp_path, actor):
+    config = make_config(tmp_path, actor, replay={"perplexity_low": 1.0, "perplexity_high": 1e9})
+    phase = RunFolder(config.run_dir).phase(1)
+    write_phase(phase.path, [make_trajectory("a")])
+    write_records(tmp_path / "history.jsonl", [replace(r, tokenizer="") for r in make_history(2)])
+    mix_replay(config, phase, actor=str(actor), history=[tmp_path / "history.jsonl"], rng=random.Random(0))
+    replayed = [r for r in read_records(phase.train_filter, StepRecord) if r.source == "replay"]
+    assert len(replayed) == 2
+    assert replayed[0].ref_logprobs == pytest.approx(
+        score(actor, replayed[0].prompt_ids, replayed[0].action_ids), abs=1e-4
+    )
+
+
+def test_the_replay_stage_drops_experience_of_another_tokenizer(tmp_path, actor):
+    config = make_config(tmp_path, actor)
+    phase = RunFolder(config.run_dir).phase(1)
+    write_phase(phase.path, [make_trajectory("a")])
+    write_records(tmp_path / "history.jsonl", [replace(r, tokenizer="another") for r in make_history(2)])
+    counts = mix_replay(config, phase, actor=str(actor), history=[tmp_path / "history.jsonl"], rng=random.Random(0))
+    assert counts["history"] == {"failed": 2, "other_tokenizer": 2, "kept": 0}
+
+
+def test_nothing_judged_is_one_clear_error(tmp_path, actor):
+    config = make_config(tmp_path, actor)
+    phase = RunFolder(config.run_dir).phase(0)
+    write_phase(phase.path, [make_trajectory("a")], [None])
+    with pytest.raises(DataError, match=r"nothing to train on: \{'unlabelled': 1\}"):
+        mix_replay(config, phase, actor=str(actor), history=[], rng=random.Random(0))
+
+
+def make_vab_mess(folder):
+    """Two good traces, and one of each kind that is not."""
+    good = [json.dumps(row).encode() + b"\n" for row in make_rows()]
+    write_trace(folder, "1", score=1)
+    write_trace(folder, "2", score=0)
+    write_trace(folder, "3", score=None)
+    write_trace(folder, "4", score=-1)
+    write_trace(folder, "5", lines=[])
+    write_trace(folder, "6", lines=[good[0], b"{\n"])
+    return folder
+
+
+def test_a_trace_folder_goes_through_both_stages_with_rewards_and_loads_with_datasets(tmp_path, actor):
+    import datasets
+
+    config = make_config(tmp_path, actor, replay={"perplexity_low": 1.0, "perplexity_high": 1e9})
+    write_phase(tmp_path / "past", [make_trajectory(f"h{i}") for i in range(6)])
+    plan = make_plan(
+        config, add_reward=True, rollout=make_vab_mess(tmp_path / "vab"), experience=[tmp_path / "past"],
+        output=tmp_path / "out" / "train.jsonl",
+    )  # fmt: skip
+    summary = process(plan, config)
+    assert summary.problems == {"no_action_file": 1, "negative_score": 1, "empty": 1, "broken_line": 1}
+    assert summary.trajectories == {"trajectories": 2, "steps": 4, "unfinished": 2}
+    assert summary.labels["judged"] == 2
+    assert summary.history == {"kept": 8, "over_ratio": 4}
+    assert len(plan.problem_list.read_text().splitlines()) == 4
+    current = list(read_records(plan.output, StepRecord))
+    tokenizer = load_tokenizer(str(actor))
+    assert {r.tokenizer for r in current} == {tokenizer_fingerprint(tokenizer)}
+    assert tokenizer.decode(current[0].prompt_ids).count("Find the cheapest lamp") == 1
+    assert plan.output_filter == tmp_path / "out" / "train_filter.jsonl"
+    for path, num in ((plan.output, 4), (plan.output_filter, 12)):
+        rows = datasets.load_dataset("json", data_files=str(path), cache_dir=str(tmp_path / "cache"))["train"]
+        assert len(rows) == num
+        assert rows.features["ref_logprobs"].feature.dtype == "float64"
+    again = process(plan, config)
+    assert again.scored == {"computed": 0, "cached": 16}
+    assert again.labels == {"unfinished": 2, "skipped": 2}
+
+
+def test_recorded_scores_count_without_add_reward(tmp_path, actor):
+    config = make_config(tmp_path, actor)
+    plan = make_plan(config, stages=(1,), rollout=make_vab_mess(tmp_path / "vab"), output=tmp_path / "train.jsonl")
+    process(plan, config)
+    assert [r.outcome for r in read_records(plan.output, StepRecord)] == [1, 1, 0, 0]
+
+
+def test_the_bare_command_takes_the_newest_phase_of_the_newest_run(tmp_path, actor):
+    config = make_config(tmp_path, actor)
+    run = RunFolder(config.run_dir)
+    write_phase(run.phase(0).path, [make_trajectory("a")])
+    write_phase(run.phase(1).path, [make_trajectory("b")])
+    (run.phase(0).train).write_bytes(b"")
+    run.config.write_text("name: run\n")
+    plan = make_plan(config, add_reward=True)
+    assert plan.rollout == run.phase(1).path
+    assert plan.output == run.phase(1).train
+    assert plan.output_filter == run.phase(1).train_filter
+    assert plan.experience == (run.phase(0).train,)
+    assert plan.labels == run.phase(1).labels
+
+
+def test_path_lists_may_be_separated_and_quoted_as_published():
+    split = process_data.split_paths
+    assert split(["a,", "b"]) == split(["a", "b"]) == split(["a,b"]) == split(["'a', \"b\""]) == [Path("a"), Path("b")]
+    assert split(["with space/x.jsonl"]) == [Path("with space/x.jsonl")]
+    # `"path1", "path2" \ ` as in the released README leaves an argument of one blank.
+    assert split(["path1,", "path2", " "]) == [Path("path1"), Path("path2")]
+
+
+def test_stages_are_one_and_two():
+    assert process_data.parse_stages(["1", "2"]) == process_data.parse_stages(["2,1"]) == (1, 2)
+    assert process_data.parse_stages(['"2"']) == (2,)
+    for bad in (["3"], ["one"], ["1", "5"], [","]):
+        with pytest.raises(UsageError, match="expected 1, 2 or both"):
+            process_data.parse_stages(bad)
+
+
+def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, actor):
+    write_phase(tmp_path / "one", [make_trajectory(f"h{i}") for i in range(3)])
+    write_phase(tmp_path / "two", [make_trajectory(f"g{i}") for i in range(3)])
+    make_vab_mess(tmp_path / "vab")
+    (tmp_path / "c.yaml").write_text(f"models: {{device: cpu, orm: {actor}}}\nreplay: {{perplexity_high: 1.0e9}}\n")
+    arguments = [
+        "--stage", "1", "2", "--add_reward", "--rollout_path", "vab", "--experience_paths", "one,", "two",
+        "--orm_path", actor, "--actor_path", actor, "--output_path", "train.jsonl", "--setting", "c.yaml",
+    ]  # fmt: skip
+    dry = run_script(*arguments, "--dry-run", cwd=tmp_path)
+    assert dry.returncode == 0, dry.stderr
+    assert "with history      train_filter.jsonl" in dry.stdout
+    assert not (tmp_path / "train.jsonl").exists()
+    result = run_script(*arguments, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "trajectories      2 trajectories, 4 steps, 2 unfinished" in result.stdout
+    assert "listed with file and line in train_problems.txt" in result.stdout
+    sources = Counter(r.source for r in read_records(tmp_path / "train_filter.jsonl", StepRecord))
+    assert sources == {"current": 4, "replay": 8}
+
+
+def test_errors_are_one_line_with_exit_code_1_or_2(tmp_path, actor):
+    (tmp_path / "c.yaml").write_text("{}")
+    base = ["--setting", "c.yaml", "--actor_path", "none"]
+    missing = run_script(*base, "--rollout_path", "nowhere", cwd=tmp_path)
+    assert (missing.returncode, missing.stderr.strip()) == (1, "process_data: nowhere: no such file or folder")
+    pickled = run_script(*base, "--rollout_path", "x", "--output_path", "train.pt", cwd=tmp_path)
+    assert pickled.returncode == 2
+    assert "name it train.jsonl" in pickled.stderr
+    assert run_script("--stage", "7", *base, cwd=tmp_path).returncode == 2
+    assert run_script("--bogus", cwd=tmp_path).returncode == 2
+    second = run_script(*base, "--stage", "2", "--rollout_path", "x", "--output_path", "gone.jsonl", cwd=tmp_path)
+    assert second.returncode == 1
+    assert "stage 2 adds history to the output of stage 1" in second.stderr
+
+
+def test_help_names_every_published_option_with_its_default(tmp_path):
+    result = run_script("--help", cwd=tmp_path)
+    assert result.returncode == 0
+    names = ("stage", "add_reward", "rollout_path", "experience_paths", "orm_path", "actor_path", "output_path")
+    for name in names:
+        assert f"--{name}" in result.stdout
+    assert result.stdout.count("default") >= len(names)
+
+
+def test_the_sample_traces_that_ship_are_readable(actor, monkeypatch, tmp_path):
+    monkeypatch.chdir(REPO)
+    config = make_config(tmp_path, actor, replay={"perplexity_low": 1.0, "perplexity_high": 1e9})
+    plan = make_plan(config, add_reward=True)
+    assert plan.rollout == Path("data/samples/vab")
+    assert plan.output == config.runs_dir / "samples" / "train.jsonl"
+    summary = process(plan, config)
+    assert summary.num_current >= 4
+    assert summary.history["kept"] >= 2

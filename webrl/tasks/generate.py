@@ -137,7 +137,7 @@ async def generate_tasks(
     phase: int,
     rng: random.Random,
     cache: Path,
-    rules: Callable[[str], Sequence[str]] = lambda site: (),
+    rules: Callable[[str], Sequence[str]] | None = None,
     max_prompt_tokens: int = 15872,
     on_answer: Callable[[], None] | None = None,
 ) -> GenerationReport:
@@ -156,7 +156,7 @@ async def generate_tasks(
         if request.target is None:
             raise ValueError(f"request on {request.site!r} has no initial state; give it one with `at(task, page)`")
     base = rng.getrandbits(31)
-    prompts = [request.prompt(rules(request.site)) for request in requests]
+    prompts = [request.prompt(rules(request.site) if rules else ()) for request in requests]
     questions = [
         Question(prompt, Sampling(config.temperature, 1.0, 0, config.max_new_tokens, base + i), i, max_prompt_tokens)
         for i, prompt in enumerate(prompts)

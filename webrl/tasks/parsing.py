@@ -65,7 +65,7 @@ def parse_instructions(answer: str, num_wanted: int = 1, truncated: bool = False
         truncated: the answer was cut at its token limit: its last instruction is incomplete and dropped.
     """
     counts: Counter[str] = Counter()
-    text = _THINKING.sub("", answer[:MAX_ANSWER_CHARS])
+    text = strip_thinking(answer[:MAX_ANSWER_CHARS])
     found = list(dict.fromkeys(items := [item for item in _items(text) if item]))
     counts["repeated_in_answer"] = len(items) - len(found)
     if truncated and found:
@@ -77,6 +77,11 @@ def parse_instructions(answer: str, num_wanted: int = 1, truncated: bool = False
     counts["empty_answer"] = int(not found and not refused and not truncated)
     counts["surplus"] = max(0, len(found) - num_wanted)
     return ParsedAnswer(tuple(found[:num_wanted]), +counts)
+
+
+def strip_thinking(answer: str) -> str:
+    """The answer without its chain of thought."""
+    return _THINKING.sub("", answer)
 
 
 def malformed_reason(instruction: str) -> str | None:

@@ -1,0 +1,266 @@
+"""The filter stage: which generated instructions are worth trying (arXiv 2411.02337 §3.1).
+
+Filters run in this order, cheap ones first, each on what the ones before it kept: malformed, exact and near
+duplicates of anything attempted, leakage of the evaluation sets, feasibility (a language model with per-site rules),
+the critic's band, success rate of k rollouts where there are any, site balance. Every drop has a reason and a detail.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from webrl.config import FilterConfig
+from webrl.tasks.dedupe import find_duplicates, state_of
+from webrl.tasks.feasibility import Feasibility
+from webrl.tasks.parsing import malformed_reason
+from webrl.types import Record, Task
+
+NUM_BINS = 20
+"""Bins of the difficulty histogram over [0, 1]."""
+NUM_EXAMPLES = 5
+"""Kept and dropped examples of each filter that go into the report."""
+
+Judge = Callable[[Sequence[Task]], Awaitable[Feasibility]]
+Numbers = Callable[[Sequence[Task]], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Dropped(Record):
+    """One task that a filter dropped; `dropped.jsonl` holds these."""
+
+    task: Task
+    """The task."""
+    reason: str
+    """Filter: `malformed`, `exact_duplicate`, `near_duplicate`, `leakage`, `infeasible`, `value_low`, `value_high`,
+    `success_low`, `success_high`, `site_balance`."""
+    detail: str
+    """What exactly was wrong: the instruction that it repeats, the critic's value, the judge's answer."""
+
+
+@dataclass(frozen=True)
+class StageCount(Record):
+    """What one filter did."""
+
+    name: str
+    """Name of the filter."""
+    num_in: int
+    """Tasks that reached it."""
+    num_kept: int
+    """Tasks that it kept."""
+    kept_examples: tuple[str, ...]
+    """A few instructions that it kept."""
+    dropped_examples: tuple[str, ...]
+    """A few that it dropped, each with its detail."""
+    note: str = ""
+    """Why it was skipped, or ""."""
+
+
+@dataclass(frozen=True)
+class FilterReport:
+    """What the filters kept, dropped, and why."""
+
+    kept: tuple[Task, ...]
+    """In input order."""
+    dropped: tuple[Dropped, ...]
+    """In the order of filters, then of input."""
+    stages: tuple[StageCount, ...]
+    """One entry a filter, in order."""
+    values: dict[str, float] = field(default_factory=dict)
+    """Critic value by task id, of all tasks that reached the critic."""
+    prompt_tokens: int = 0
+    """Spent on feasibility."""
+    completion_tokens: int = 0
+    """Spent on feasibility."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Dropped tasks by reason."""
+        return dict(Counter(drop.reason for drop in self.dropped))
+
+    def histogram(self) -> list[int]:
+        """Tasks by critic value: `NUM_BINS` equal bins over [0, 1], the last one closed."""
+        bins = [0] * NUM_BINS
+        for value in self.values.values():
+            bins[min(NUM_BINS - 1, max(0, int(value * NUM_BINS)))] += 1
+        return bins
+
+
+Verdict = tuple[str, str] | None
+"""(reason, detail) of a drop, or None for a task that stays."""
+
+
+async def filter_tasks(
+    tasks: Sequence[Task],
+    *,
+    known: Sequence[Task],
+    heldout: Sequence[Task],
+    config: FilterConfig,
+    judge: Judge | None = None,
+    values: Sequence[float] | Numbers | None = None,
+    success_rates: Sequence[float] | Numbers | None = None,
+) -> FilterReport:
+    """Run all filters that `config` and the arguments allow; those left out say why.
+
+    Args:
+        known: everything ever attempted, each with the instruction that the agent was given.
+        heldout: all evaluation tasks, with their instructions where these are known.
+        judge: the feasibility check; called once with what the cheaper filters kept.
+        values: critic value at each task's real initial observation, for all `tasks` or as a function of those
+            that are left; band [value_low, value_high], both edges kept.
+        success_rates: success rate of k rollouts of each task; the same forms.
+
+    Raises:
+        ValueError: values or rates do not match the tasks in number, or a value is not a number in [0, 1].
+    """
+    run = _Run(list(tasks))
+    run.apply("malformed", [_malformed(task) for task in run.left])
+    run.apply("duplicate", _duplicates(run.left, known, config))
+    run.apply("leakage", leaks(run.left, heldout, config.duplicate_threshold))
+    if not config.feasibility or judge is None:
+        run.skip("feasibility", "off by config" if not config.feasibility else "no model to judge with")
+    else:
+        checked = await judge(run.left) if run.left else Feasibility((), ())
+        run.apply("feasibility", _infeasible(checked), checked.skipped)
+        run.tokens = (checked.prompt_tokens, checked.completion_tokens)
+    if not config.critic_band or values is None:
+        run.skip("critic", "off by config" if not config.critic_band else "no critic")
+    else:
+        numbers = _numbers("value", values, tasks, run.left)
+        run.values = {task.task_id: number for task, number in zip(run.left, numbers, strict=True)}
+        run.apply("critic", [outside_band("value", n, config.value_low, config.value_high) for n in numbers])
+    if success_rates is not None:
+        numbers = _numbers("success rate", success_rates, tasks, run.left)
+        run.apply("success", [outside_band("success", n, config.success_low, config.success_high) for n in numbers])
+    if config.max_per_site is not None:
+        run.apply("site_balance", _unbalanced(run.left, config.max_per_site))
+    return FilterReport(tuple(run.left), tuple(run.dropped), tuple(run.stages), run.values, *run.tokens)
+
+
+def outside_band(name: str, number: float, low: float, high: float) -> Verdict:
+    """Drop a number outside [low, high]; both edges are kept.
+
+    Raises:
+        ValueError: not a number in [0, 1].
+    """
+    if not 0.0 <= number <= 1.0:
+        raise ValueError(f"{name} {number!r} is not in [0, 1]: is the critic trained, and its output a probability?")
+    if number < low:
+        return f"{name}_low", f"{name} {number:.4g} < {low:g}"
+    if number > high:
+        return f"{name}_high", f"{name} {number:.4g} > {high:g}"
+    return None
+
+
+def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> list[Verdict]:
+    """Drop what an evaluation would meet again.
+
+    On a site whose seeds make its pages that is a held-out (site, seed), and everything on a held-out task type. On
+    other sites it is a held-out instruction or a near duplicate of one, whatever the initial state; held-out
+    tasks there must carry their instructions.
+    """
+    states = {state_of(task)[:2] for task in heldout if is_seeded(task)}
+    closed = {task.site for task in heldout if is_seeded(task) and task.split == "eval_heldout"}
+    texts = [task for task in heldout if task.instruction and not is_seeded(task)]
+    attempted = {task.instruction for task in texts}
+    matches = find_duplicates(tasks, texts, threshold)
+    verdicts: list[Verdict] = []
+    for task, match in zip(tasks, matches, strict=True):
+        if is_seeded(task) and task.site in closed:
+            verdicts.append(("leakage", f"site {task.site} is held out"))
+        elif is_seeded(task) and state_of(task)[:2] in states:
+            verdicts.append(("leakage", f"seed {task.seed} of {task.site} is held out"))
+        elif not is_seeded(task) and match is not None and match.instruction in attempted:
+            verdicts.append(("leakage", f"held-out instruction: {match.instruction}"))
+        else:
+            verdicts.append(None)
+    return verdicts
+
+
+def is_seeded(task: Task) -> bool:
+    """Whether the task's seed makes its page: a site that is addressed by name, not by URL or task file."""
+    return task.start_url is None and "webarena" not in task.extra
+
+
+@dataclass
+class _Run:
+    """What is left between two filters, and the account of those before."""
+
+    left: list[Task]
+    dropped: list[Dropped] = field(default_factory=list)
+    stages: list[StageCount] = field(default_factory=list)
+    values: dict[str, float] = field(default_factory=dict)
+    tokens: tuple[int, int] = (0, 0)
+
+    def apply(self, name: str, verdicts: Sequence[Verdict], note: str = "") -> None:
+        kept, dropped = [], []
+        for task, verdict in zip(self.left, verdicts, strict=True):
+            if verdict is None:
+                kept.append(task)
+            else:
+                dropped.append(Dropped(task, *verdict))
+        self.stages.append(
+            StageCount(
+                name,
+                len(self.left),
+                len(kept),
+                tuple(task.instruction or "" for task in kept[:NUM_EXAMPLES]),
+                tuple(f"{(d.task.instruction or '')[:200]} ({d.detail})" for d in dropped[:NUM_EXAMPLES]),
+                note,
+            )
+        )
+        self.left = kept
+        self.dropped += dropped
+
+    def skip(self, name: str, why: str) -> None:
+        self.apply(name, [None] * len(self.left), why)
+
+
+def _malformed(task: Task) -> Verdict:
+    reason = malformed_reason(task.instruction or "")
+    return ("malformed", reason) if reason else None
+
+
+def _duplicates(tasks: Sequence[Task], known: Sequence[Task], config: FilterConfig) -> list[Verdict]:
+    verdicts: list[Verdict] = []
+    for match in find_duplicates(tasks, known, config.duplicate_threshold, config.max_states):
+        if match is None:
+            verdicts.append(None)
+        else:
+            reason = "exact_duplicate" if match.exact else "near_duplicate"
+            verdicts.append((reason, f"similarity {match.similarity:.2f}: {match.instruction}"))
+    return verdicts
+
+
+def _infeasible(checked: Feasibility) -> list[Verdict]:
+    """Only a clear NO drops; an unreadable answer is no judgement."""
+    return [
+        ("infeasible", f"answer {answer.strip()[:80]!r}") if verdict is False else None
+        for verdict, answer in zip(checked.verdicts, checked.answers, strict=True)
+    ]
+
+
+def _unbalanced(tasks: Sequence[Task], max_per_site: int) -> list[Verdict]:
+    seen: Counter[str] = Counter()
+    verdicts: list[Verdict] = []
+    for task in tasks:
+        seen[task.site] += 1
+        over = seen[task.site] > max_per_site
+        verdicts.append(("site_balance", f"more than {max_per_site} of {task.site}") if over else None)
+    return verdicts
+
+
+def _numbers(
+    name: str, given: Sequence[float] | Numbers, tasks: Sequence[Task], left: Sequence[Task]
+) -> Sequence[float]:
+    """The numbers of the tasks that are left."""
+    if callable(given):
+        numbers = given(left)
+        if len(numbers) != len(left):
+            raise ValueError(f"{len(left)} tasks, but {len(numbers)} numbers for {name}")
+        return numbers
+    if len(given) != len(tasks):
+        raise ValueError(f"{len(tasks)} tasks, but {len(given)} numbers for {name}")
+    by_task = {id(task): number for task, number in zip(tasks, given, strict=True)}
+    return [by_task[id(task)] for task in left]

@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN  := $(VENV)/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all setup lint types doctor clean
+.PHONY: help demo test test-all setup lint types doctor webarena clean
 export VENV
 
 help: ## this list
@@ -28,6 +28,9 @@ types: $(VENV)/.python-done ## mypy, strict
 
 doctor: setup ## what this machine has, and the fix for what it lacks
 	@$(RUN)/webrl doctor
+
+webarena: setup ## BrowserGym's WebArena tasks, in spite of their pins (docs/webarena.md)
+	@CONSTRAINTS=constraints.txt bash scripts/install_webarena.sh $(RUN)/python
 
 clean: ## removes environment and caches; keeps runs/
 	@rm -rf $(VENV) $(VENV).uv build dist .pytest_cache .mypy_cache .ruff_cache

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from webrl import doctor
+from webrl import cli, doctor
 from webrl.errors import UsageError
 
 
@@ -84,6 +84,14 @@ def test_json_output_is_one_list_of_findings(capsys):
 def test_a_warning_or_an_absent_extra_is_no_failure(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert doctor.main(["models", "ray", "writing"]) == 0
+
+
+@pytest.mark.browser
+def test_without_webarena_sites_the_doctor_says_how_to_name_them(monkeypatch, capsys):
+    for name in [n for n in os.environ if n.startswith("WA_")]:
+        monkeypatch.delenv(name)
+    assert cli.main(["doctor", "--sites"]) == 1
+    assert "no WebArena site is configured" in capsys.readouterr().out
 
 
 def test_an_unknown_check_names_the_known_ones():

@@ -38,11 +38,13 @@ STAGES: dict[str, Command] = {
         ("filter", "generate", "tasks", "models"),
         "filter-tasks",
     ),
-    "rollout": Command("attempt the tasks in a real browser", ("rollout", "tasks", "models"), "rollout"),
+    "rollout": Command("attempt the tasks in a real browser", ("rollout", "tasks", "models", "webarena"), "rollout"),
     "label": Command("judge the trajectories with the outcome reward model", ("label", "models"), "label"),
     "replay": Command("add earlier successes inside the perplexity band", ("replay", "models"), "replay"),
     "train": Command("train critic, then actor", ("critic", "actor", "models"), "train"),
-    "eval": Command("success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks"), "eval"),
+    "eval": Command(
+        "success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks", "webarena"), "eval"
+    ),
     "run": Command("all stages of all phases; goes on where it stopped", (), None),
 }
 """Subcommands that take a config, in the order in which a phase runs them."""

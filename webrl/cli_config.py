@@ -98,7 +98,7 @@ def _default_text(defaults: RunConfig, key: str) -> str:
         return f"{value:.6g}"
     if isinstance(value, str | Path):
         return str(value)
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _choices(key: str) -> str:

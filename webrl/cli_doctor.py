@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 
 from webrl import doctor
 
@@ -10,9 +11,33 @@ from webrl import doctor
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
     parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"default: all of {', '.join(doctor.CHECKS)}")
+    parser.add_argument("--sites", action="store_true", help="check the WebArena sites instead (reachable, log-in)")
+    parser.add_argument("--config", metavar="CONFIG", help="with --sites: where they are (default: WA_* variables)")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the findings; 1 if a core piece is missing."""
-    return doctor.main(args.checks, args.json)
+    """Print the findings; 1 if a core piece is missing, or with `--sites` a site."""
+    checks = _site_checks(args.config) if args.sites else doctor.run_checks(args.checks)
+    doctor.show(checks, as_json=args.json)
+    return int(any(check.state == doctor.MISSING for check in checks))
+
+
+def _site_checks(config: str | None) -> list[doctor.Check]:
+    from webrl.config import load_config
+    from webrl.resources import find_config
+    from webrl.webarena.check import check_sites
+
+    found = asyncio.run(check_sites(load_config(find_config(config) if config else None).webarena))
+    if not found:
+        fix = "set webarena.sites in a config (--config), or WA_SHOPPING, WA_GITLAB, … (docs/webarena.md)"
+        return [doctor.Check("sites", doctor.MISSING, "no WebArena site is configured", fix)]
+    return [
+        doctor.Check(
+            name=site.site,
+            state=doctor.OK if site.ok else doctor.MISSING,
+            detail=f"{site.url}, version {site.version}, used by {site.held_by}",
+            fix=site.problem,
+        )
+        for site in found
+    ]

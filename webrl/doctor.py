@@ -212,17 +212,22 @@ def run_checks(names: Sequence[str] = ()) -> list[Check]:
     return [CHECKS[name]() for name in names or CHECKS]
 
 
-def main(names: Sequence[str] = (), as_json: bool = False) -> int:
-    """Print the findings; gives the exit code: 1 if a core piece is missing, else 0."""
-    checks = run_checks(names)
+def show(checks: Sequence[Check], *, as_json: bool = False) -> None:
+    """Print findings, one a line with its fix below; or as JSON."""
     if as_json:
         print(json.dumps([check.to_json() for check in checks], indent=2))
-    else:
-        width = max(len(check.name) for check in checks)
-        for check in checks:
-            print(f"{check.state:<8}  {check.name:<{width}}  {check.detail}")
-            if check.fix:
-                print(f"{'':<8}  {'':<{width}}  fix: {check.fix}")
+        return
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        print(f"{check.state:<8}  {check.name:<{width}}  {check.detail}")
+        if check.fix:
+            print(f"{'':<8}  {'':<{width}}  fix: {check.fix}")
+
+
+def main(names: Sequence[str] = (), *, as_json: bool = False) -> int:
+    """Run and print checks; gives the exit code: 1 if a core piece is missing, else 0."""
+    checks = run_checks(names)
+    show(checks, as_json=as_json)
     return int(any(check.state == MISSING for check in checks))
 
 

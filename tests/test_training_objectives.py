@@ -148,3 +148,72 @@ def test_gradients_agree_with_finite_differences(name: str) -> None:
 def test_released_gradient_agrees_with_finite_differences_where_beta_is_constant() -> None:
     batch = make_input([-0.9, -0.95, -0.2], [-1.0, -1.0, -0.3], [1.0, 1.0], [0, 0, 1])  # beta = b on both
     check_finite_difference("webrl_released", batch)
+
+
+def test_filtered_bc_keeps_the_best_trajectories() -> None:
+    # discounted scores: a 0.9^2 = 0.81, b 0.9^0 = 1, c and d 0; the 50th percentile is 0.405, the 90th 0.943
+    records = [make_record("a", i, 3, 1) for i in range(3)]
+    records += [make_record("b", 0, 1, 1), make_record("c", 0, 1, 0), make_record("d", 0, 1, 0)]
+    advantages = get_objective("filtered_bc").advantages
+    assert advantages(records, ActorConfig(percentile=50)) == [1, 1, 1, 1, 0, 0]
+    assert advantages(records, ActorConfig(percentile=90)) == [0, 0, 0, 1, 0, 0]
+    assert advantages(records[4:], ActorConfig(percentile=0)) == [0, 0]  # a failure is never imitated
+
+
+def test_awr_weights_by_the_exponential_advantage_up_to_20() -> None:
+    records = [make_record("a", 0, 1, 1, value=0.5), make_record("b", 0, 1, 0, value=0.25)]
+    advantages = get_objective("awr").advantages
+    assert advantages(records, ActorConfig(beta=0.5)) == [pytest.approx(math.e), pytest.approx(math.exp(-0.5))]
+    assert advantages(records, ActorConfig(beta=1e-3))[0] == pytest.approx(20.0)
+    batch = make_input([-1.0, -2.0, -0.5], [0.0] * 3, [2.0, 0.5], [0, 0, 1])
+    assert get_objective("awr").loss(batch, ActorConfig()).loss.tolist() == [pytest.approx(6.0), pytest.approx(0.25)]
+    assert gradient("awr", batch).tolist() == [-2.0, -2.0, -0.5]
+
+
+def test_digirl_step_advantage_is_doubly_robust() -> None:
+    from webrl.training.objectives.digirl import step_advantage
+
+    record = make_record("a", 0, 3, 1, value=0.2, next_value=0.6)
+    # 0.5^2 * 1 + 0.75 * (0.6 - 0.2)
+    assert step_advantage(record, 0.5) == pytest.approx(0.55)
+    assert step_advantage(make_record("a", 2, 3, 1, value=0.2, next_value=0.0), 0.5) == 1.0
+
+
+def test_digirl_filters_by_instruction_then_by_step() -> None:
+    hard = [make_record("hard", i, 2, 1, value=0.1, next_value=0.05 if i == 0 else 0.0) for i in range(2)]
+    easy = [make_record("easy", 0, 2, 1, value=0.95, next_value=0.95)]
+    failed = [make_record("failed", 0, 2, 0, value=0.1, next_value=0.9)]
+    # A_instr: 0.9, 0.05, -0.1; the 50th percentile is 0.05
+    # A_step of hard: 0.5 * 1 + 0.5 * -0.05 = 0.475 < 1/2 and 1 > 1/2; easy: 0.5; failed is out by instruction
+    config = ActorConfig(percentile=50)
+    assert get_objective("digirl").advantages([*hard, *easy, *failed], config) == [0.0, 1.0, 0.0, 0.0]
+    batch = make_input([-1.0, -2.0, -0.5], [0.0] * 3, [1.0, 0.0], [0, 0, 1])
+    assert get_objective("digirl").loss(batch, config).loss.tolist() == [3.0, 0.0]
+    assert gradient("digirl", batch).tolist() == [-1.0, -1.0, 0.0]
+
+
+def test_grpo_advantage_is_relative_to_the_groups_attempts() -> None:
+    records = [make_record("a", 0, 1, 1, group="g"), *(make_record("b", i, 3, 0, group="g") for i in range(3))]
+    records += [make_record("c", 0, 1, 1, group="g"), make_record("d", 0, 1, 1, group="alone")]
+    advantages = get_objective("grpo").advantages(records, ActorConfig())
+    # attempts a, b, c end 1, 0, 1: mean 2/3, however many steps each has
+    assert advantages == [pytest.approx(x) for x in (1 / 3, -2 / 3, -2 / 3, -2 / 3, 1 / 3, 0)]
+    assert not get_objective("grpo").trains(advantages[-1])
+
+
+def test_grpo_loss_clips_token_ratios_and_divides_by_a_constant() -> None:
+    config = ActorConfig(clip_low=0.2, clip_high=0.3, length_norm=10)
+    up, down = math.log(1.5), math.log(0.5)
+    batch = make_input([up, 0.0, down, up, down], [0.0] * 5, [1.0, -1.0], [0, 0, 0, 1, 1])
+    output = get_objective("grpo").loss(batch, config)
+    # A > 0: min(1.5, 1.3) + 1 + min(0.5, 0.8) = 2.8; A < 0: min(-1.5, -1.3) + min(-0.5, -0.8) = -2.3
+    assert output.loss.tolist() == [pytest.approx(-0.28), pytest.approx(0.23)]
+    assert output.metrics["clip_fraction"].tolist() == [pytest.approx(1 / 3), pytest.approx(0.5)]
+    grad = gradient("grpo", batch, config)
+    assert grad.tolist() == [0.0, pytest.approx(-0.1), pytest.approx(-0.05), pytest.approx(0.15), 0.0]
+
+
+@pytest.mark.parametrize("name", ["filtered_bc", "awr", "digirl", "grpo"])
+def test_baseline_gradients_agree_with_finite_differences(name: str) -> None:
+    batch = make_input([-0.7, -1.3, -0.2, -2.0], [-1.0, -1.35, -0.3, -1.0], [0.8, -0.6], [0, 0, 1, 1])
+    check_finite_difference(name, batch, ActorConfig(length_norm=4))

@@ -232,6 +232,7 @@ class ActorConfig(OptimConfig):
     percentile: float = Field(70.0, ge=0, lt=100, description="filtered_bc: kept above this percentile")
     clip_low: float = Field(0.2, ge=0, description="grpo: lower clip of the ratio")
     clip_high: float = Field(0.2, ge=0, description="grpo: upper clip of the ratio")
+    length_norm: float = Field(512.0, gt=0, description="grpo: constant that token sums are divided by")
 
 
 class EvaluateConfig(Section):

@@ -21,7 +21,7 @@ NAME = "webrl_packed"
 
 def packed_attention(
     _module: torch.nn.Module,
-    query: Tensor,  # [1, H, T, D]
+    query: Tensor,  # [1, H, T or N, D]
     key: Tensor,  # [1, K, T, D], H a multiple of K
     value: Tensor,  # [1, K, T, D]
     attention_mask: Tensor | None,
@@ -29,6 +29,7 @@ def packed_attention(
     scaling: float | None = None,
     seq_lens: tuple[int, ...] | None = None,
     cu_seq_lens: Tensor | None = None,
+    query_lens: tuple[int, ...] | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attention of each sequence of a packed row with itself; the signature transformers asks for.
@@ -36,41 +37,71 @@ def packed_attention(
     Args:
         seq_lens: lengths of the sequences, summing to T; None means one sequence.
         cu_seq_lens: [B+1] int32 cumulative lengths on the device (for the CUDA kernel).
+        query_lens: queries are the last `query_lens[i]` positions of sequence i, N in all; None: all of them.
 
     Returns:
-        ([1, T, H, D], None).
+        ([1, T or N, H, D], None).
     """
     if query.shape[0] != 1 or attention_mask is not None:
         raise ValueError(f"{NAME} takes one packed row without a mask, found batch {query.shape[0]}")
-    lens = seq_lens or (query.shape[2],)
-    if len(lens) > 1 and query.is_cuda and cu_seq_lens is not None and query.dtype != torch.float32:
-        return _varlen(query, key, value, cu_seq_lens, max(lens), scaling), None
+    lens = seq_lens or (key.shape[2],)
+    query_lens = query_lens or lens
+    if (
+        query.is_cuda
+        and cu_seq_lens is not None
+        and query.dtype != torch.float32
+        and (len(lens) > 1 or query_lens != lens)
+    ):
+        return _varlen(query, key, value, cu_seq_lens, lens, query_lens, scaling), None
     grouped = key.shape[1] != query.shape[1]
     parts = [
-        functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
-        for q, k, v in zip(query.split(lens, 2), key.split(lens, 2), value.split(lens, 2), strict=True)
+        _one_sequence(q, k, v, scaling, grouped)
+        for q, k, v in zip(query.split(query_lens, 2), key.split(lens, 2), value.split(lens, 2), strict=True)
     ]
     out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
     return out.transpose(1, 2).contiguous(), None
 
 
+def _one_sequence(query: Tensor, key: Tensor, value: Tensor, scale: float | None, grouped: bool) -> Tensor:
+    """Causal attention of the last N positions of one sequence of T."""
+    num_queries, num_keys = query.shape[2], key.shape[2]
+    if num_queries == num_keys:
+        return functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
+        )
+    mask = None
+    if num_queries > 1:
+        mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=query.device).tril(num_keys - num_queries)
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=grouped)
+
+
 def _varlen(
-    query: Tensor, key: Tensor, value: Tensor, cu_seq_lens: Tensor, longest: int, scale: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_lens: Tensor,
+    lens: tuple[int, ...],
+    query_lens: tuple[int, ...],
+    scale: float | None,
 ) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     q, k, v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))  # [T, H, D]
-    if k.shape[1] != q.shape[1] and not _varlen_options()["enable_gqa"]:
-        repeat = q.shape[1] // k.shape[1]
-        k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
-    options: dict[str, Any] = {"scale": scale} if _varlen_options()["scale"] else {}
-    if _varlen_options()["window_size"]:
-        options["window_size"] = (-1, 0)
-    else:
-        options["is_causal"] = True
+    known = _varlen_options()
+    options: dict[str, Any] = {"window_size": (-1, 0)} if known["window_size"] else {"is_causal": True}
+    if known["scale"]:
+        options["scale"] = scale
     if k.shape[1] != q.shape[1]:
-        options["enable_gqa"] = True
-    out = varlen_attn(q, k, v, cu_seq_lens, cu_seq_lens, longest, longest, **options)
+        if known["enable_gqa"]:
+            options["enable_gqa"] = True
+        else:
+            k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    cu_queries = cu_seq_lens
+    if query_lens != lens:
+        ends = torch.tensor((0, *query_lens)).cumsum(0)
+        cu_queries = ends.to(cu_seq_lens.device, torch.int32, non_blocking=True)
+    # the kernel aligns queries with the end of the keys
+    out = varlen_attn(q, k, v, cu_queries, cu_seq_lens, max(query_lens), max(lens), **options)
     assert isinstance(out, Tensor)  # a pair only where return_aux asks for one
     return out.unsqueeze(0)
 

@@ -19,6 +19,7 @@ from webrl.llm.loading import adapter_base, load_tokenizer, model_folder
 from webrl.training.attention import register
 from webrl.training.head import ActionHead
 from webrl.training.packing import Pack
+from webrl.training.trim import is_trimmed, trim_last_layer
 
 
 class PackedActor(nn.Module):
@@ -31,6 +32,7 @@ class PackedActor(nn.Module):
         if not isinstance(head, nn.Linear):
             raise ModelError(f"{type(lm).__name__} has no linear output layer, found {type(head).__name__}")
         head.__class__ = ActionHead
+        trim_last_layer(lm.base_model)
 
     def forward(
         self,
@@ -39,11 +41,13 @@ class PackedActor(nn.Module):
         cu_seq_lens: Tensor,
         seq_lens: tuple[int, ...],
         predicting: Tensor,
+        predicting_lens: tuple[int, ...],
         targets: Tensor,
     ) -> Tensor:
         """[1, T] ids -> [N] float32 log-probabilities of `targets`; fields as in `Pack`."""
-        hidden = hidden_states(self.lm, input_ids, position_ids, cu_seq_lens, seq_lens)  # [T, D]
-        logprobs: Tensor = self.lm.get_output_embeddings()(hidden[predicting], targets)
+        row = {"input_ids": input_ids, "position_ids": position_ids, "cu_seq_lens": cu_seq_lens, "seq_lens": seq_lens}
+        hidden = hidden_states(self.lm, row, predicting, predicting_lens)  # [N, D]
+        logprobs: Tensor = self.lm.get_output_embeddings()(hidden, targets)
         return logprobs
 
 
@@ -53,6 +57,7 @@ class PackedCritic(nn.Module):
     def __init__(self, lm: Any) -> None:
         super().__init__()
         self.lm = lm
+        trim_last_layer(lm.base_model)
 
     def forward(
         self,
@@ -63,25 +68,30 @@ class PackedCritic(nn.Module):
         last: Tensor,
     ) -> Tensor:
         """[1, T] ids -> [B, num_labels] float32 logits of the value heads."""
-        hidden = hidden_states(self.lm, input_ids, position_ids, cu_seq_lens, seq_lens)
-        logits: Tensor = self.lm.score(hidden[last])
+        row = {"input_ids": input_ids, "position_ids": position_ids, "cu_seq_lens": cu_seq_lens, "seq_lens": seq_lens}
+        hidden = hidden_states(self.lm, row, last, (1,) * len(seq_lens))  # [B, D]
+        logits: Tensor = self.lm.score(hidden)
         return logits.float()
 
 
-def hidden_states(
-    lm: Any, input_ids: Tensor, position_ids: Tensor, cu_seq_lens: Tensor, seq_lens: tuple[int, ...]
-) -> Tensor:
-    """[T, D] final hidden states of one packed row."""
-    output = lm.base_model(
-        input_ids=input_ids, position_ids=position_ids, cu_seq_lens=cu_seq_lens, seq_lens=seq_lens, use_cache=False
-    )
-    hidden: Tensor = output.last_hidden_state[0]
-    return hidden
+def hidden_states(lm: Any, row: dict[str, Any], keep: Tensor, keep_lens: tuple[int, ...]) -> Tensor:
+    """[N, D] final hidden states of one packed row at the positions `keep`, the last ones of each sequence."""
+    base = lm.base_model
+    if is_trimmed(base):
+        hidden: Tensor = base(**row, keep=keep, keep_lens=keep_lens, use_cache=False).last_hidden_state[0]
+        return hidden
+    hidden = base(**row, use_cache=False).last_hidden_state[0]
+    return hidden[keep]
 
 
 def actor_inputs(pack: Pack) -> dict[str, Any]:
     """Keyword arguments of `PackedActor.forward`."""
-    return {**_row(pack), "predicting": pack.predicting, "targets": pack.targets}
+    return {
+        **_row(pack),
+        "predicting": pack.predicting,
+        "predicting_lens": pack.predicting_lens,
+        "targets": pack.targets,
+    }
 
 
 def critic_inputs(pack: Pack) -> dict[str, Any]:

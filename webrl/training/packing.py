@@ -30,7 +30,11 @@ class Item:
 
 @dataclass(frozen=True)
 class Pack:
-    """Samples laid end to end in one row; all tensors are on one device."""
+    """Samples laid end to end in one row; all tensors are on one device.
+
+    A sample's very last target is predicted, never read: it is not in the row. So the positions that predict are
+    always the last ones of a sequence.
+    """
 
     input_ids: Tensor
     """[1, T] token ids."""
@@ -46,6 +50,8 @@ class Pack:
     """[N] token ids to predict."""
     target_sample: Tensor
     """[N] which sample of the row (0..B-1) a target belongs to."""
+    predicting_lens: tuple[int, ...]
+    """[B] how many positions of each sample predict, summing to N."""
     last: Tensor
     """[B] position in the row of each sample's last token."""
 
@@ -73,13 +79,16 @@ def pack(items: Sequence[Item], device: torch.device | str = "cpu") -> Pack:
     for item in items:
         if not 0 <= item.num_targets < max(len(item.ids), 1) or not item.ids:
             raise ValueError(f"a sample of {len(item.ids)} tokens cannot have {item.num_targets} targets")
-    lens = tuple(len(item.ids) for item in items)
+    inputs = [item.ids[:-1] if item.num_targets else item.ids for item in items]
+    lens = tuple(len(ids) for ids in inputs)
     ends = torch.tensor(lens).cumsum(0)  # [B]
     num_targets = torch.tensor([item.num_targets for item in items])
     sample = torch.repeat_interleave(torch.arange(len(items)), num_targets)  # [N]
     offset = torch.arange(len(sample)) - (num_targets.cumsum(0) - num_targets)[sample]
-    at = (ends - num_targets)[sample] + offset  # [N] positions of the targets
-    ids = torch.tensor([token for item in items for token in item.ids])
+    ids = torch.tensor([token for sequence in inputs for token in sequence])
+    targets = torch.tensor(
+        [t for item in items for t in item.ids[len(item.ids) - item.num_targets :]], dtype=torch.long
+    )
     starts = ends - torch.tensor(lens)
     position = torch.arange(len(ids)) - torch.repeat_interleave(starts, torch.tensor(lens))
     return Pack(
@@ -87,8 +96,9 @@ def pack(items: Sequence[Item], device: torch.device | str = "cpu") -> Pack:
         position_ids=position.unsqueeze(0).to(device),
         cu_seq_lens=torch.cat([ends.new_zeros(1), ends]).to(device, torch.int32),
         seq_lens=lens,
-        predicting=(at - 1).to(device),
-        targets=ids[at].to(device),
+        predicting=((ends - num_targets)[sample] + offset).to(device),
+        predicting_lens=tuple(item.num_targets for item in items),
+        targets=torch.tensor(targets, dtype=torch.long).to(device),
         target_sample=sample.to(device),
         last=(ends - 1).to(device),
     )

@@ -1,0 +1,61 @@
+"""DigiRL (Bai et al. 2024, arXiv 2406.11896 §4; a baseline of the paper): filtered advantage-weighted imitation.
+
+Doubly robust step advantage (Eq. 4.3), with H the trajectory's number of steps and λ = `actor.gae_lambda`:
+
+    A_step(s_h, a_h) = λ^{H−h} r(s_H) + (1 − λ^{H−h}) (V(s_{h+1}) + r(s_h, a_h) − V(s_h))
+
+Instruction-level filter (§4.2): trajectories are ranked by A_instr = r(s_H) − V_instr(c), and those at or above the
+`percentile`-th are kept, so that instructions that are neither solved already nor out of reach are trained on.
+The actor is then trained by L(π) = −Σ_i log π(a_i | s, a_<i) on their steps with A_step > 1/H (§4.4's hard filter).
+Stated by us: V_instr(c) is the critic's value of the trajectory's first state (ours are one network); where the first
+step or a next value is missing (replay), the own state's value and λ^{H−h} = 1 stand in. h counts from 1, so that the
+last step's advantage is r(s_H). Left out: their separate instruction-level network and automatic curriculum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from webrl.config import ActorConfig
+from webrl.training.objectives.carriers import LossInput, LossOutput, Objective
+from webrl.training.objectives.requirements import outcome_of, value_of
+from webrl.types import StepRecord
+
+
+def advantages(records: Sequence[StepRecord], config: ActorConfig) -> list[float]:
+    """1 for steps that pass both filters, 0 for the rest."""
+    first_values: dict[str, float] = {}
+    for record in sorted(records, key=lambda r: r.index):
+        first_values.setdefault(record.trajectory_id, value_of(record))
+    instruction = {r.trajectory_id: outcome_of(r) - first_values[r.trajectory_id] for r in records}
+    threshold = float(np.percentile(list(instruction.values()), config.percentile))
+    return [
+        float(instruction[r.trajectory_id] >= threshold and step_advantage(r, config.gae_lambda) > 1 / r.num_steps)
+        for r in records
+    ]
+
+
+def step_advantage(record: StepRecord, lam: float) -> float:
+    """The doubly robust advantage of one step."""
+    outcome = outcome_of(record)
+    if record.is_last or record.next_value is None:
+        return outcome
+    share = lam ** (record.num_steps - 1 - record.index)
+    return share * outcome + (1 - share) * (record.next_value - value_of(record))
+
+
+def trains(advantage: float) -> bool:
+    """Weight 0 trains nothing."""
+    return advantage != 0
+
+
+def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
+    """Negative log-likelihood of each kept step, summed over its tokens."""
+    return LossOutput(
+        loss=-batch.advantage * batch.sum_tokens(batch.logprobs), metrics={"mask_fraction": batch.advantage}
+    )
+
+
+OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss, needs_reference=False)

@@ -1,0 +1,85 @@
+"""The last decoder layer, computed only where its output is used.
+
+Training reads the final hidden states at a sample's action tokens alone (a value: at one token). Below the last
+layer every position is needed, as key and value; in it, queries, output projection and MLP are needed only at those
+positions. The result is the same; a four-layer model saves a fifth of its arithmetic, a 32-layer one 3 %. Applied
+to the architectures whose layer is known to be the plain pre-norm one; all others run whole.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch import Tensor
+
+from webrl.training.attention import packed_attention
+
+PLAIN_LAYERS = frozenset({"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer"})
+
+
+class _TrimmedLayer:
+    """Mixed in before the layer's own class."""
+
+    def forward(
+        self: Any,
+        hidden_states: Tensor,  # [1, T, D]
+        attention_mask: Tensor | None = None,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        keep: Tensor | None = None,
+        keep_lens: tuple[int, ...] | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """[1, N, D] outputs at the positions `keep` [N]: the last `keep_lens[i]` of each packed sequence."""
+        if keep is None or position_embeddings is None:
+            whole: Tensor = super().forward(  # type: ignore[misc]
+                hidden_states, attention_mask=attention_mask, position_embeddings=position_embeddings, **kwargs
+            )
+            return whole
+        normed = self.input_layernorm(hidden_states)
+        attended: Tensor = _attend(self.self_attn, normed, position_embeddings, keep, keep_lens, kwargs)
+        kept = hidden_states[:, keep] + attended
+        transformed: Tensor = self.mlp(self.post_attention_layernorm(kept))
+        return kept + transformed
+
+
+def trim_last_layer(base_model: Any) -> bool:
+    """Give the last layer of a decoder the trimmed forward; True if its architecture is known."""
+    layers = getattr(base_model, "layers", None)
+    if not layers or type(layers[-1]).__name__ not in PLAIN_LAYERS:
+        return False
+    cls = type(layers[-1])
+    layers[-1].__class__ = type(f"Trimmed{cls.__name__}", (_TrimmedLayer, cls), {"__module__": cls.__module__})
+    return True
+
+
+def is_trimmed(base_model: Any) -> bool:
+    """True if `trim_last_layer` took hold."""
+    layers = getattr(base_model, "layers", None)
+    return layers is not None and len(layers) > 0 and isinstance(layers[-1], _TrimmedLayer)
+
+
+def _attend(
+    attention: Any,
+    normed: Tensor,
+    position_embeddings: tuple[Tensor, Tensor],
+    keep: Tensor,
+    keep_lens: tuple[int, ...] | None,
+    row: dict[str, Any],
+) -> Tensor:
+    rotate_half = sys.modules[type(attention).__module__].rotate_half
+    cos, sin = position_embeddings[0].unsqueeze(1), position_embeddings[1].unsqueeze(1)  # [1, 1, T, head]
+
+    def heads(projected: Tensor) -> Tensor:
+        return projected.view(*projected.shape[:2], -1, attention.head_dim).transpose(1, 2)
+
+    query, key = heads(attention.q_proj(normed[:, keep])), heads(attention.k_proj(normed))
+    query = query * cos[:, :, keep] + rotate_half(query) * sin[:, :, keep]
+    key = key * cos + rotate_half(key) * sin
+    out, _ = packed_attention(
+        attention, query, key, heads(attention.v_proj(normed)), None,
+        scaling=attention.scaling, seq_lens=row.get("seq_lens"), cu_seq_lens=row.get("cu_seq_lens"),
+        query_lens=keep_lens,
+    )  # fmt: skip
+    projected: Tensor = attention.o_proj(out.flatten(2))
+    return projected

@@ -6,6 +6,8 @@ works on a copy in another browser (`evaluator.py`), with the same cookies.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -13,6 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
+
+_TRIES = 3
+_PAUSE_S = 0.2
+_LOAD_TIMEOUT_MS = 5000
 
 
 @dataclass(frozen=True)
@@ -40,14 +46,32 @@ async def capture(
     context: BrowserContext, page: Page, *, answer: str | None = None, infeasible: bool = False
 ) -> FinalState:
     """Read the final state of an episode. Raises Playwright's Error if the page is gone."""
+    html = await _read(page)
     return FinalState(
         url=page.url,
-        html=await page.evaluate(_script()),
+        html=html,
         tabs=tuple(tab.url for tab in context.pages),
         storage=dict(await context.storage_state()),
         answer=answer,
         infeasible=infeasible,
     )
+
+
+async def _read(page: Page) -> str:
+    """The document, once it has stopped loading: the last action may have led to another page."""
+    from playwright.async_api import Error
+
+    for tries_left in reversed(range(_TRIES)):
+        with contextlib.suppress(Error):
+            await page.wait_for_load_state("load", timeout=_LOAD_TIMEOUT_MS)
+        try:
+            html: str = await page.evaluate(_script())
+            return html
+        except Error:
+            if not tries_left or page.is_closed():
+                raise
+            await asyncio.sleep(_PAUSE_S)
+    raise AssertionError("unreachable")
 
 
 @cache

@@ -102,8 +102,7 @@ def plan(config: RunConfig) -> list[str]:
     lines = []
     for phase in range(config.num_phases + 1):
         target = folder.phase(phase)
-        for spec in STAGES:
-            lines.append(f"phase {phase}: {spec.name:<12} {'done' if target.is_done(spec.name) else 'to do'}")
+        lines += [f"phase {phase}: {s.name:<12} {'done' if target.is_done(s.name) else 'to do'}" for s in STAGES]
     return lines
 
 

@@ -7,8 +7,8 @@ import logging
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from webrl.errors import DataError
 from webrl.evaluate import summarize_evaluation
 from webrl.folder import PhaseFolder, RunFolder
 from webrl.store import atomic_path, read_records, write_records
-from webrl.types import Label, StepRecord, Task, Trajectory
+from webrl.types import StepRecord, Task, Trajectory
 
 logger = logging.getLogger(__name__)
 Counts = dict[str, Any]
@@ -33,7 +33,7 @@ class Context:
 
     @property
     def folder(self) -> PhaseFolder:
-        """This phase's folder."""
+        """Folder of the phase."""
         return self.run.phase(self.phase)
 
     @property
@@ -51,6 +51,11 @@ class Context:
         """The critic that this phase starts from; None: the actor plus a fresh value head."""
         return self.config.models.critic if self.phase == 0 else str(self.previous.critic)
 
+    @property
+    def past_trajectories(self) -> list[Path]:
+        """Trajectory files of all earlier phases, oldest first."""
+        return [self.run.phase(k).trajectories for k in range(self.phase)]
+
     def rng(self, stage: str) -> random.Random:
         """Randomness of one stage of one phase."""
         return random.Random(f"{self.config.seed}:{self.phase}:{stage}")
@@ -60,16 +65,20 @@ def generate(context: Context) -> Counts:
     """New instructions from the last phase's failures; phase 0 has none."""
     if context.phase == 0:
         return {"num_generated": 0}
-    from webrl.llm import open_model
-    from webrl.tasks.curriculum import propose_tasks
+    from webrl.tasks import curriculum
+    from webrl.tasks.failures import load_failures
 
-    config = context.config
-
-    async def work() -> Counts:
-        async with open_model(config.models.generator, config.generate.engine, config.models) as model:
-            return await propose_tasks(context, model)
-
-    return asyncio.run(work())
+    folder = context.folder
+    return curriculum.propose(
+        context.config,
+        load_failures(context.previous.path),
+        known=list(curriculum.attempted(context.past_trajectories)),
+        phase=context.phase,
+        rng=context.rng("generate"),
+        out=folder.generated,
+        pages_out=folder.pages,
+        cache=folder.path / "generate_cache.jsonl",
+    )
 
 
 def filter_generated(context: Context) -> Counts:
@@ -77,18 +86,29 @@ def filter_generated(context: Context) -> Counts:
     if context.phase == 0:
         from webrl.tasks.suites import seed_tasks
 
-        tasks = seed_tasks(context.config)
-        return {"num_kept": write_records(context.folder.tasks, tasks), "dropped": {}}
-    from webrl.tasks.curriculum import filter_proposals
+        return {"num_kept": write_records(context.folder.tasks, seed_tasks(context.config)), "dropped": {}}
+    from webrl.tasks import curriculum
 
-    return filter_proposals(context)
+    folder = context.folder
+    return curriculum.select(
+        context.config,
+        proposed=folder.generated,
+        pages=folder.pages,
+        known=list(curriculum.attempted(context.past_trajectories)),
+        critic=context.previous.critic,
+        out=folder.tasks,
+        dropped_out=folder.dropped,
+        cache=folder.path / "feasibility_cache.jsonl",
+    )
 
 
 def rollout(context: Context) -> Counts:
     """Sample one trajectory per task with π_{k-1}."""
     tasks = list(read_records(context.folder.tasks, Task))
     if not tasks:
-        raise DataError(f"{context.folder.tasks}: no tasks to roll out; loosen the filters (see {context.folder.dropped})")
+        raise DataError(
+            f"{context.folder.tasks}: no tasks to roll out; loosen the filters (see {context.folder.dropped})"
+        )
     _collect(context, tasks, context.actor, context.folder.trajectories, f"p{context.phase:02d}", None)
     status = Counter(t.status.value for t in read_records(context.folder.trajectories, Trajectory))
     return {"num_rollouts": sum(status.values()), "status": dict(sorted(status.items()))}
@@ -106,33 +126,30 @@ def replay(context: Context) -> Counts:
     from webrl.replay.stage import mix_replay
 
     history = [context.run.phase(k).train for k in range(context.phase)]
-    return mix_replay(
-        context.config, context.folder, actor=context.actor, history=history, rng=context.rng("replay")
-    )
+    return mix_replay(context.config, context.folder, actor=context.actor, history=history, rng=context.rng("replay"))
 
 
 def train(context: Context) -> Counts:
     """Critic, then values (once per state), then the actor; phase 0 trains the critic only."""
     from webrl.training import score_values, train_actor, train_critic
 
-    config, folder = context.config, context.folder
+    config, folder, seed = context.config, context.folder, context.config.seed + context.phase
     losses: Counts = {}
     if not (folder.critic / "config.json").exists():
+        start = context.critic or context.actor
         losses |= train_critic(
-            folder.train_filter, context.critic or context.actor, folder.critic, config, seed=config.seed + context.phase,
-            metrics_path=folder.metrics,
-        )  # fmt: skip
+            folder.train_filter, start, folder.critic, config, seed=seed, metrics_path=folder.metrics
+        )
     if context.phase == 0:
         copy_model(Path(context.actor), folder.actor)
         return losses
     scored = folder.path / "train_scored.jsonl"
     if not scored.exists():
-        records = list(read_records(folder.train_filter, StepRecord))
-        write_records(scored, score_values(records, folder.critic, config))
-    if not (folder.actor / "config.json").exists():
-        losses |= train_actor(
-            scored, context.actor, folder.actor, config, seed=config.seed + context.phase, metrics_path=folder.metrics
+        write_records(
+            scored, score_values(_train_records(context), folder.critic, config, successors=_history(context))
         )
+    if not (folder.actor / "config.json").exists():
+        losses |= train_actor(scored, context.actor, folder.actor, config, seed=seed, metrics_path=folder.metrics)
     return losses
 
 
@@ -144,8 +161,21 @@ def evaluate(context: Context) -> Counts:
     tasks = eval_tasks(config)
     if not tasks:
         return {}
-    _collect(context, tasks, str(context.folder.actor), context.folder.eval, f"e{context.phase:02d}", config.evaluate.temperature)
+    _collect(
+        context,
+        tasks,
+        str(context.folder.actor),
+        context.folder.eval,
+        f"e{context.phase:02d}",
+        config.evaluate.temperature,
+    )
     return summarize_evaluation(list(read_records(context.folder.eval, Trajectory)), config.evaluate.confidence)
+
+
+def _history(context: Context) -> Iterator[StepRecord]:
+    """All steps of earlier trajectories: the successors of replayed steps that the replay filter left out."""
+    for phase in range(context.phase):
+        yield from read_records(context.run.phase(phase).train, StepRecord)
 
 
 def copy_model(source: Path, target: Path) -> None:

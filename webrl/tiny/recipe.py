@@ -70,7 +70,9 @@ def train_actor(
 ) -> LlamaForCausalLM:
     """SFT on the first `ACTOR_DEMOS_PER_SITE` successful demonstrations of each task type."""
     shown, rest = split_demos(demos, ACTOR_DEMOS_PER_SITE)
-    source = corpus.mixed(tokenizer, [(1.0, corpus.repeated([p for t in shown for p in act_pairs(t)], shift=0.3))], 0.05)
+    source = corpus.mixed(
+        tokenizer, [(1.0, corpus.repeated([p for t in shown for p in act_pairs(t)], shift=0.3))], 0.05
+    )
     held_out = [corpus.encode(tokenizer, pair) for t in rest for pair in act_pairs(t)][:: max(1, len(rest) // HELD_OUT)]
     pretrain.train(base, source, held_out, RECIPES["actor"], curve, "actor")
     return base

@@ -293,7 +293,9 @@ def choose_option(rng: random.Random) -> Example:
         page.add("option", name, f", selected={name == current}", depth=3)
     submit = rng.choice(SUBMITS)
     button = page.add("button", submit)
-    goal = rng.choice(("Select {x} from the list and click {s}.", 'Pick "{x}" and press {s}.')).format(x=wanted, s=submit)
+    goal = rng.choice(("Select {x} from the list and click {s}.", 'Pick "{x}" and press {s}.')).format(
+        x=wanted, s=submit
+    )
     select = f"select_option('{box}', '{wanted}')"
     if current == wanted:
         return Example(goal, (select,) if chosen else (), "\n".join(page.lines), f"click('{button}')")

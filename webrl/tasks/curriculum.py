@@ -1,0 +1,209 @@
+"""The two curriculum stages over files: failures -> proposed instructions -> kept tasks (arXiv 2411.02337 §3.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from webrl.config import RunConfig
+from webrl.errors import DataError
+from webrl.llm import open_model
+from webrl.llm.loading import load_tokenizer
+from webrl.llm.prompts import build_policy_prompt
+from webrl.rollouts.pages import initial_pages
+from webrl.store import read_records, write_json, write_records
+from webrl.tasks.failures import FailureSet
+from webrl.tasks.feasibility import Feasibility, check_feasibility, load_rules, rules_for
+from webrl.tasks.filter import FilterReport, filter_tasks
+from webrl.tasks.generate import GenerationReport, GenerationRequest, generate_tasks, plan_requests
+from webrl.tasks.suites import eval_tasks, fresh_page, has_page_seeds
+from webrl.types import Record, Task, Trajectory
+
+
+@dataclass(frozen=True)
+class Page(Record):
+    """A line of `pages.jsonl`: the initial page of a proposed task.
+
+    Example: `Page(task_id="miniwob.click-button.g01-00003", text="RootWebArea 'Click Button Task' …")`
+    """
+
+    task_id: str
+    """The task."""
+    text: str
+    """Its initial page as the agent will see it."""
+
+
+def propose(
+    config: RunConfig,
+    failures: FailureSet,
+    *,
+    known: Sequence[Task],
+    phase: int,
+    rng: random.Random,
+    out: Path,
+    pages_out: Path,
+    cache: Path,
+) -> dict[str, Any]:
+    """Write new instructions (`out`, JSONL of Task) and the initial page of each (`pages_out`).
+
+    Args:
+        known: everything attempted so far; new pages get seeds that none of these has.
+        cache: answers of an interrupted call are taken from here.
+
+    Returns:
+        Counts: `num_generated`, by strategy and site, answer problems, tokens, cost.
+    """
+    per_page = has_page_seeds(config)
+    requests = plan_requests(failures, config.generate, rng, per_page=per_page)
+    if per_page:
+        requests = asyncio.run(_give_pages(requests, config, known, rng))
+    report = asyncio.run(_ask(requests, config, phase, rng, cache))
+    # A task is the first of its request, the second, …: its page is the page it was asked for.
+    pages = {(r.target.site, r.target.seed): r.page for r in requests if r.target}
+    write_records(pages_out, (Page(task.task_id, pages.get((task.site, task.seed), "")) for task in report.tasks))
+    write_records(out, report.tasks)
+    counts = {k: v for k, v in report.to_json().items() if k != "tasks"}
+    return {"num_generated": len(report.tasks), "from_seeds": failures.from_seeds, **counts}
+
+
+def select(
+    config: RunConfig,
+    *,
+    proposed: Path,
+    pages: Path,
+    known: Sequence[Task],
+    critic: Path | None,
+    out: Path,
+    dropped_out: Path,
+    cache: Path,
+) -> dict[str, Any]:
+    """Filter proposed tasks into `out`; what was dropped goes to `dropped_out` with its reason.
+
+    Args:
+        critic: model of the band; None skips the band.
+
+    Returns:
+        Counts: `num_kept`, `dropped` by reason, one entry per filter with examples, value histogram.
+
+    Raises:
+        DataError: every task was dropped.
+    """
+    tasks = list(read_records(proposed, Task))
+    texts = {page.task_id: page.text for page in read_records(pages, Page)}
+    report = asyncio.run(_filter(config, tasks, texts, known, critic, cache))
+    write_records(dropped_out, report.dropped)
+    if not report.kept:
+        raise DataError(f"all {len(tasks)} proposed tasks were dropped ({report.counts}); see {dropped_out}")
+    write_records(out, report.kept)
+    details = {"stages": [stage.to_json() for stage in report.stages], "value_histogram": report.histogram()}
+    write_json(out.with_name("filter_report.json"), details)
+    return {"num_kept": len(report.kept), "dropped": report.counts, "survivors": _survivors(report)}
+
+
+def attempted(trajectories: Sequence[Path]) -> Iterator[Task]:
+    """Every task that was rolled out, with the instruction the agent was given."""
+    for path in trajectories:
+        for trajectory in read_records(path, Trajectory):
+            yield replace(trajectory.task, instruction=trajectory.instruction)
+
+
+def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, str], critic: Path) -> list[float]:
+    """V(s_0, I) of each task at its real initial page, with the prompt that the policy will be given."""
+    from webrl.training import prompt_values
+
+    tokenizer = load_tokenizer(str(critic))
+    prompts = [
+        build_policy_prompt(
+            tokenizer,
+            task.instruction or "",
+            (),
+            texts.get(task.task_id, ""),
+            max_tokens=config.models.max_prompt_tokens,
+            prompt_format=config.models.prompt_format,
+            dialect=config.rollout.dialect,
+        ).ids
+        for task in tasks
+    ]
+    return prompt_values(prompts, critic, config)
+
+
+async def _give_pages(
+    requests: Sequence[GenerationRequest], config: RunConfig, known: Sequence[Task], rng: random.Random
+) -> list[GenerationRequest]:
+    """Open a page for every request that has none yet: a seed of its site that was never used."""
+    taken: dict[str, set[int]] = defaultdict(set)
+    for task in known:
+        taken[task.site].add(task.seed)
+    targets: dict[int, Task] = {}
+    for i, request in enumerate(requests):
+        if request.target is None:
+            seed = fresh_page(taken[request.site], rng)
+            taken[request.site].add(seed)
+            targets[i] = Task(task_id=f"{request.site}.{seed}", site=request.site, seed=seed)
+    found = await initial_pages(list(targets.values()), config.rollout)
+    pages = dict(zip(targets, found, strict=True))
+    ready = []
+    for i, request in enumerate(requests):
+        page = pages.get(i)
+        if request.target is not None:
+            ready.append(request)
+        elif page is not None:
+            ready.append(request.at(targets[i], page.text))
+    return ready
+
+
+async def _ask(
+    requests: Sequence[GenerationRequest], config: RunConfig, phase: int, rng: random.Random, cache: Path
+) -> GenerationReport:
+    rules = load_rules(config.filter.rules)
+    async with open_model(config.models.generator, config.generate.engine, config.models) as model:
+        with tqdm(total=len(requests), desc="generate", unit="prompt", disable=None) as bar:
+            return await generate_tasks(
+                requests,
+                model,
+                config.generate,
+                phase=phase,
+                rng=rng,
+                cache=cache,
+                rules=lambda site: rules_for(rules, site),
+                max_prompt_tokens=config.models.max_prompt_tokens,
+                on_answer=bar.update,
+            )
+
+
+async def _filter(
+    config: RunConfig,
+    tasks: Sequence[Task],
+    texts: dict[str, str],
+    known: Sequence[Task],
+    critic: Path | None,
+    cache: Path,
+) -> FilterReport:
+    async def judge(left: Sequence[Task]) -> Feasibility:
+        pages = [texts.get(task.task_id, "") for task in left]
+        async with open_model(config.models.generator, config.generate.engine, config.models) as model:
+            rules = load_rules(config.filter.rules)
+            return await check_feasibility(
+                left, pages, model, rules, config.generate, cache, config.models.max_prompt_tokens
+            )
+
+    return await filter_tasks(
+        tasks,
+        known=known,
+        heldout=eval_tasks(config),
+        config=config.filter,
+        judge=judge,
+        values=(lambda left: initial_values(config, left, texts, critic)) if critic else None,
+    )
+
+
+def _survivors(report: FilterReport) -> dict[str, int]:
+    """Tasks left after each filter."""
+    return dict(Counter({stage.name: stage.num_kept for stage in report.stages}))

@@ -1,0 +1,41 @@
+"""Which tasks a run starts from and is evaluated on, by `tasks.suite`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+
+from webrl.config import RunConfig
+from webrl.tasks import miniwob
+from webrl.types import Task
+
+
+def has_page_seeds(config: RunConfig) -> bool:
+    """True where a seed makes a page (MiniWoB): every generated instruction then gets a page of its own."""
+    return config.tasks.suite == "miniwob"
+
+
+def seed_tasks(config: RunConfig) -> list[Task]:
+    """Tasks of phase 0."""
+    if has_page_seeds(config):
+        return miniwob.seed_tasks(config.tasks, config.seed)
+    from webrl.webarena.tasks import training_tasks
+
+    return training_tasks(config)
+
+
+def eval_tasks(config: RunConfig) -> list[Task]:
+    """Held-out tasks, those of held-out task types last; the same in every phase."""
+    if has_page_seeds(config):
+        return [*miniwob.eval_tasks(config.tasks, config.seed), *miniwob.heldout_tasks(config.tasks, config.seed)]
+    from webrl.webarena.tasks import evaluation_tasks
+
+    return evaluation_tasks(config.tasks)
+
+
+def fresh_page(taken: Collection[int], rng: random.Random) -> int:
+    """A training page seed that is not taken."""
+    while True:
+        seed = rng.choice(miniwob.TRAIN_SEEDS)
+        if seed not in taken and miniwob.is_split_seed(seed, miniwob.TRAIN_SEEDS):
+            return seed

@@ -13,7 +13,7 @@ import pytest
 
 from webrl.config import RunConfig, load_config
 from webrl.errors import UsageError
-from webrl.resources import configs_dir, find_config
+from webrl.resources import configs_dir, find_config, run_configs
 from webrl.run_info import git_commit, package_versions, run_info
 
 ROOT = Path(__file__).parent.parent
@@ -71,13 +71,13 @@ def test_the_wheel_holds_the_typed_package_and_its_configs(tmp_path):
     with zipfile.ZipFile(tmp_path / done.stdout.split()[-1]) as wheel:
         names = set(wheel.namelist())
         entry = wheel.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
-    assert {"webrl/py.typed", "webrl/cli.py", "webrl/configs/demo.yaml"} <= names
+    assert {"webrl/py.typed", "webrl/cli.py", "webrl/configs/demo.yaml", "webrl/configs/feasibility.yaml"} <= names
     assert not [n for n in names if n.startswith(("tests/", "data/", "runs/"))]
     assert "webrl = webrl.cli:main" in entry
 
 
 def test_every_shipped_config_is_valid():
-    shipped = sorted(configs_dir().glob("*.yaml"))
+    shipped = run_configs()
     assert "demo.yaml" in [path.name for path in shipped]
     for path in shipped:
         load_config(path)

@@ -22,6 +22,11 @@ def configs_dir() -> Path:
     raise UsageError(f"configs/ is missing: looked in {' and '.join(map(str, _CONFIG_FOLDERS))}; reinstall webrl")
 
 
+def run_configs() -> list[Path]:
+    """The shipped configs of runs, by name; `feasibility.yaml` beside them holds rules, not a run."""
+    return [path for path in sorted(configs_dir().glob("*.yaml")) if path.name != "feasibility.yaml"]
+
+
 def find_config(name: str) -> Path:
     """A config by path, or by the name of a shipped one (`demo`, `demo.yaml`, `configs/demo.yaml`).
 
@@ -31,7 +36,7 @@ def find_config(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    shipped = sorted(configs_dir().glob("*.yaml"))
+    shipped = run_configs()
     if len(path.parts) == 1 or path.parent == Path("configs"):
         for candidate in shipped:
             if path.name in (candidate.name, candidate.stem):

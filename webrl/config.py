@@ -64,6 +64,14 @@ class EngineConfig(Section):
     gpu_memory_utilization: Fraction = Field(0.85, description="vLLM's share of each GPU")
     tensor_parallel: int = Field(1, ge=1, description="GPUs per vLLM replica")
     extra_args: tuple[str, ...] = Field((), description="further vLLM server arguments")
+    vllm_python: str | None = Field(None, description="Python that has vLLM; none: this one (vLLM pins its own torch)")
+    start_timeout_s: float = Field(1800.0, gt=0, description="longest wait for a vLLM server to become healthy")
+    weight_update: Literal["auto", "reload", "restart"] = Field(
+        "auto", description="new weights into running vLLM servers; auto: reload in place where that is safe"
+    )
+    keep_running: bool = Field(
+        False, description="vLLM servers stay up between stages (needs GPUs that training does not use)"
+    )
 
 
 class GenerateConfig(Section):
@@ -94,7 +102,9 @@ class FilterConfig(Section):
     critic_band: bool = Field(True, description="apply the critic's band")
     feasibility: bool = Field(True, description="ask the language model whether the instruction is feasible")
     rules: str | None = Field(None, description="YAML whose per-site feasibility rules extend the shipped ones")
-    success_low: Fraction = Field(0.0, description="success rate of k rollouts, lower edge (kept), where rates are given")
+    success_low: Fraction = Field(
+        0.0, description="success rate of k rollouts, lower edge (kept), where rates are given"
+    )
     success_high: Fraction = Field(1.0, description="success rate of k rollouts, upper edge (kept)")
     max_per_site: int | None = Field(None, ge=1, description="balance: at most this many kept a site")
 
@@ -180,6 +190,7 @@ class LabelConfig(Section):
         "chat", description="chat: the tokenizer's chat template; webrl: the released ORM's headers"
     )
     ensemble: tuple[str, ...] = Field((), description="further ORMs whose P(YES) are averaged in")
+    calibrated: bool = Field(False, description="temperature and threshold from the ORM's calibration.json")
     engine: EngineConfig = EngineConfig()
 
 
@@ -235,6 +246,20 @@ class ActorConfig(OptimConfig):
     length_norm: float = Field(512.0, gt=0, description="grpo: constant that token sums are divided by")
 
 
+class OrmConfig(OptimConfig):
+    """Outcome model training (paper: lr 5e-6 cosine, 4 epochs)."""
+
+    lr: float = Field(5e-6, gt=0, description="learning rate")
+    schedule: Literal["constant", "cosine", "linear"] = Field("cosine", description="learning-rate schedule")
+    epochs: float = Field(4.0, gt=0, description="passes over the data")
+    hard_negatives: float = Field(
+        0.5, ge=0, description="of each kind (cut short; other instruction), per success, at most"
+    )
+    max_class_ratio: float = Field(1.5, ge=1, description="the larger class is sampled down to this many per other")
+    heldout: Fraction = Field(0.2, description="share of the instructions that is held out for the report")
+    calibrate: bool = Field(False, description="fit temperature and threshold on half of the held-out trajectories")
+
+
 class EvaluateConfig(Section):
     """Held-out evaluation with the environment's own reward."""
 
@@ -259,7 +284,7 @@ class RunConfig(Section):
     replay: ReplayConfig = ReplayConfig()
     critic: CriticConfig = CriticConfig()
     actor: ActorConfig = ActorConfig()
-    orm: OptimConfig = OptimConfig(lr=5e-6, schedule="cosine", epochs=4.0)
+    orm: OrmConfig = OrmConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
 
     @field_validator("filter")

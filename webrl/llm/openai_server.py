@@ -163,7 +163,7 @@ class OpenAIModel:
         if self.tokenizer is None:
             raise ModelError(
                 f"{self.served_name!r} at {', '.join(self._pool.urls)} answers chat only (no token ids, or no "
-                f"tokenizer could be loaded from {self.name!r}); use a vLLM server and the model's own folder or hub name"
+                f"tokenizer could be loaded from {self.name!r}); use vLLM and the model's own folder or hub name"
             )
 
 

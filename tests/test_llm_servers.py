@@ -1,0 +1,175 @@
+"""Server processes of our own, without vLLM: start, health, death, and nothing left behind."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from llm_builders import save_tiny_model, score
+
+from webrl.config import EngineConfig, ModelsConfig
+from webrl.errors import ModelError
+from webrl.llm import open_model
+from webrl.llm.server_process import ServerProcess, free_port
+from webrl.llm.verify import verify_logprobs
+from webrl.llm.vllm_command import Weights, can_reload, find_python, gpu_groups, server_command
+
+# A server with a child that ignores SIGTERM, as worker processes may.
+SERVER = textwrap.dedent("""
+    import http.server, os, signal, subprocess, sys
+    child = subprocess.Popen([sys.executable, "-c", "import signal,time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"])
+    print("pids", os.getpid(), child.pid, flush=True)
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200); self.end_headers()
+        def log_message(self, *args): pass
+    http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+""")
+
+
+def process(tmp_path, code=SERVER):
+    port = free_port()
+    return ServerProcess([sys.executable, "-c", code, str(port)], port=port, log=tmp_path / "server.log", env={})
+
+
+def pids(log):
+    return [int(word) for word in log.read_text().split("pids")[1].split()[:2]]
+
+
+def gone(pid):
+    try:
+        state = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+def wait_until(condition, timeout_s=30.0):
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_stop_leaves_nothing_of_the_process_group(tmp_path, monkeypatch):
+    monkeypatch.setattr("webrl.llm.server_process._STOP_GRACE_S", 1.0)
+
+    async def main():
+        server = process(tmp_path)
+        server.start()
+        await server.wait_healthy(30)
+        assert server.alive
+        await server.stop()
+        assert not server.alive
+
+    asyncio.run(main())
+    assert all(gone(pid) for pid in pids(tmp_path / "server.log"))
+
+
+def test_a_server_that_ends_while_it_starts_is_an_error_with_its_log(tmp_path):
+    async def main():
+        server = process(tmp_path, "print('no such GPU'); raise SystemExit(3)")
+        server.start()
+        with pytest.raises(ModelError, match=r"(?s)ended while it started.*server.log.*no such GPU"):
+            await server.wait_healthy(30)
+        await server.stop()
+
+    asyncio.run(main())
+
+
+def test_a_server_that_never_gets_healthy_is_an_error(tmp_path):
+    async def main():
+        server = process(tmp_path, "import time; time.sleep(600)")
+        server.start()
+        with pytest.raises(ModelError, match="not healthy within 0.5 s"):
+            await server.wait_healthy(0.5)
+        server.kill()
+
+    asyncio.run(main())
+
+
+def test_servers_die_with_a_controller_that_is_killed(tmp_path):
+    script = textwrap.dedent(f"""
+        import asyncio, sys, time
+        from pathlib import Path
+        from webrl.llm.server_process import ServerProcess, free_port
+        port = free_port()
+        server = ServerProcess([sys.executable, "-c", {SERVER!r}, str(port)], port=port,
+                               log=Path({str(tmp_path)!r}) / "server.log", env={{}})
+        server.start()
+        asyncio.run(server.wait_healthy(30))
+        print("up", flush=True)
+        time.sleep(600)
+    """)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    controller = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=env)
+    assert controller.stdout.readline() == b"up\n"
+    controller.send_signal(signal.SIGKILL)
+    controller.wait()
+    controller.stdout.close()
+    assert wait_until(lambda: all(gone(pid) for pid in pids(tmp_path / "server.log")))
+
+
+def test_gpus_are_split_into_groups(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert gpu_groups(EngineConfig()) == [["4"], ["5"], ["6"], ["7"]]
+    assert gpu_groups(EngineConfig(tensor_parallel=2)) == [["4", "5"], ["6", "7"]]
+    with pytest.raises(ModelError, match="tensor_parallel=8.*4 GPUs"):
+        gpu_groups(EngineConfig(tensor_parallel=8))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gpu_groups(EngineConfig()) == [[]]
+
+
+def test_command_ignores_the_models_generation_config_and_extra_arguments_win(tmp_path):
+    weights = Weights.of(str(save_tiny_model(tmp_path)))
+    engine = EngineConfig(extra_args=("--max-model-len", "99"))
+    command = server_command("py", weights, engine, ModelsConfig(), 1234, on_gpu=True)
+    text = " ".join(command)
+    assert "--generation-config vllm" in text
+    assert "--port 1234" in text
+    assert "--max-model-len 1024" in text
+    assert text.endswith("--max-model-len 99")
+    assert "--enable-lora" not in text
+    assert "--enforce-eager" in server_command("py", weights, engine, ModelsConfig(), 1, on_gpu=False)
+
+
+def test_weights_are_reloaded_in_place_only_where_that_is_safe(tmp_path):
+    tied = Weights.of(str(save_tiny_model(tmp_path / "a")))
+    other = Weights.of(str(save_tiny_model(tmp_path / "b", seed=1)))
+    untied = Weights.of(str(save_tiny_model(tmp_path / "c", tie=False)))
+    untied_2 = Weights.of(str(save_tiny_model(tmp_path / "d", tie=False, seed=1)))
+    auto, restart, reload = (EngineConfig(weight_update=w) for w in ("auto", "restart", "reload"))
+    assert not can_reload(tied, other, auto, on_gpu=False), "a CPU server keeps a prepacked tied head"
+    assert can_reload(tied, other, auto, on_gpu=True)
+    assert can_reload(tied, other, reload, on_gpu=False)
+    assert can_reload(untied, untied_2, auto, on_gpu=False)
+    assert not can_reload(untied, untied_2, restart, on_gpu=True)
+    assert not can_reload(tied, untied, auto, on_gpu=True), "another architecture"
+
+
+def test_missing_vllm_is_a_clear_error():
+    with pytest.raises(ModelError, match="is no executable"):
+        find_python(EngineConfig(vllm_python="/no/such/python"))
+
+
+def test_verify_logprobs_accepts_the_same_weights_and_refuses_others(tmp_path):
+    same, other = save_tiny_model(tmp_path / "a"), save_tiny_model(tmp_path / "b", seed=1)
+
+    def scorer(folder):
+        return lambda samples: [score(folder, prompt, action) for prompt, action in samples]
+
+    async def main():
+        async with open_model(str(same), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
+            check = await verify_logprobs(model, scorer(same), 1e-3)
+            assert check.num_tokens > 20
+            assert check.max_difference < 1e-4
+            with pytest.raises(ModelError, match="differ from the trainer's"):
+                await verify_logprobs(model, scorer(other), 1e-3)
+
+    asyncio.run(main())

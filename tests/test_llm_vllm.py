@@ -1,0 +1,120 @@
+"""Real vLLM servers of a tiny model: exact ids and log-probs, weight changes, death and revival.
+
+vLLM pins its own torch, so it may live in another environment: `WEBRL_VLLM_PYTHON=/path/to/python pytest -m vllm`.
+"""
+
+import asyncio
+import importlib.util
+import os
+import signal
+
+import pytest
+from llm_builders import save_tiny_model, score
+
+from webrl.config import EngineConfig, ModelsConfig
+from webrl.errors import ModelError
+from webrl.llm import Sampling, open_model
+from webrl.llm.verify import verify_logprobs
+
+PYTHON = os.environ.get("WEBRL_VLLM_PYTHON")
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(
+        PYTHON is None and importlib.util.find_spec("vllm") is None,
+        reason="vLLM is not importable here; set WEBRL_VLLM_PYTHON to a Python that has it",
+    ),
+]
+EXTRA = ("--max-num-seqs", "8", "--block-size", "16")
+
+
+def scorer(folder, dtype="float32"):
+    return lambda samples: [score(folder, prompt, action, dtype) for prompt, action in samples]
+
+
+def run(folder, use, dtype="float32", **engine):
+    async def main():
+        config = EngineConfig(kind="vllm", vllm_python=PYTHON, extra_args=EXTRA, start_timeout_s=600, **engine)
+        models = ModelsConfig(dtype=dtype, max_prompt_tokens=400)
+        async with open_model(str(folder), config, models) as model:
+            await use(model)
+
+    asyncio.run(main())
+
+
+def leader(model):
+    return model.fleet._servers[0]._process.pid
+
+
+def test_ids_logprobs_new_weights_revival_and_breakdown(tmp_path, record_property):
+    first, second = (save_tiny_model(tmp_path / str(i), seed=i, tie=False) for i in range(2))
+
+    async def use(model):
+        check = await verify_logprobs(model, scorer(first), 1e-3)
+        record_property("max_difference_float32", check.max_difference)
+        assert check.max_difference < 1e-3
+        again = [await model.generate([5, 6, 7], Sampling(max_new_tokens=8, seed=1)) for _ in range(2)]
+        assert again[0] == again[1]
+        choices = await model.choice_logprobs([5, 6, 7], [8, 9])
+        assert choices == pytest.approx([score(first, [5, 6, 7], [t])[0] for t in (8, 9)], abs=1e-3)
+
+        pid, fingerprint = leader(model), model.fingerprint
+        await model.load_weights(second)
+        assert leader(model) == pid, "reloaded in place"
+        assert model.fingerprint != fingerprint
+        await verify_logprobs(model, scorer(second), 1e-3)
+        with pytest.raises(ModelError, match="differ from the trainer's"):
+            await verify_logprobs(model, scorer(first), 1e-3)
+
+        os.killpg(pid, signal.SIGKILL)
+        await verify_logprobs(model, scorer(second), 1e-3)
+        assert leader(model) != pid
+
+        os.killpg(leader(model), signal.SIGKILL)
+        with pytest.raises(ModelError, match=r"(?s)died again.*server0.log"):
+            await model.generate([5, 6, 7], Sampling(max_new_tokens=8))
+
+    run(first, use)
+
+
+def test_adapters_are_loaded_beside_their_base(tmp_path):
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    base = save_tiny_model(tmp_path / "base", tie=False)
+    scorers = []
+    for index in range(2):
+        torch.manual_seed(index)
+        config = LoraConfig(r=4, target_modules=["q_proj", "o_proj", "down_proj"], init_lora_weights=False)
+        peft = get_peft_model(AutoModelForCausalLM.from_pretrained(base), config)
+        peft.save_pretrained(tmp_path / f"lora{index}")
+        peft.merge_and_unload().save_pretrained(tmp_path / f"merged{index}")
+        scorers.append(scorer(tmp_path / f"merged{index}"))
+
+    async def use(model):
+        pid = leader(model)
+        await verify_logprobs(model, scorers[0], 2e-3)
+        await model.load_weights(tmp_path / "lora1")
+        assert leader(model) == pid, "hot-loaded"
+        await verify_logprobs(model, scorers[1], 2e-3)
+        with pytest.raises(ModelError, match="differ from the trainer's"):
+            await verify_logprobs(model, scorers[0], 2e-3)
+
+    run(tmp_path / "lora0", use)
+
+
+def test_a_stale_tied_head_after_a_reload_is_caught_and_a_restart_mends_it(tmp_path, record_property):
+    first, second = (save_tiny_model(tmp_path / str(i), seed=i) for i in range(2))
+
+    async def use(model):
+        check = await verify_logprobs(model, scorer(first, "bfloat16"), 0.05)
+        record_property("mean_difference_bfloat16", check.mean_difference)
+        record_property("max_difference_bfloat16", check.max_difference)
+        pid = leader(model)
+        await model.load_weights(second)  # auto: a CPU server with a tied head restarts
+        assert leader(model) != pid or model.fleet._groups[0]
+        await verify_logprobs(model, scorer(second, "bfloat16"), 0.05)
+
+    run(first, use, dtype="bfloat16")

@@ -1,0 +1,81 @@
+"""Do the sampler and the trainer have the same weights? Compared by the log-probs of the same token ids."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from webrl.errors import ModelError
+from webrl.llm.interface import LanguageModel, Sampling
+from webrl.llm.tokens import encode_plain
+
+logger = logging.getLogger(__name__)
+
+Sample = tuple[tuple[int, ...], tuple[int, ...]]
+"""(prompt ids, action ids)."""
+ReferenceLogprobs = Callable[[Sequence[Sample]], Sequence[Sequence[float]]]
+"""The trainer's log-probabilities of the action ids, one list a sample."""
+
+_PROMPTS = ("RootWebArea 'Shop', focused\n[12] button 'Add to cart'", "Goal: Click on the link.", "1 2 3 4 5 6 7 8 9")
+_SEEDS = 2
+_MAX_NEW_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class LogprobCheck:
+    """How far the sampler's log-probs are from the trainer's."""
+
+    num_tokens: int
+    """Tokens compared."""
+    mean_difference: float
+    """Mean absolute difference."""
+    max_difference: float
+    """Largest absolute difference."""
+
+
+async def verify_logprobs(
+    model: LanguageModel,
+    reference_logprobs: ReferenceLogprobs,
+    tolerance: float,
+    *,
+    prompts: Sequence[Sequence[int]] = (),
+) -> LogprobCheck:
+    """Sample a few answers and have the trainer score the same ids; run it after every change of weights.
+
+    A server can go on with part of the old weights after a reload (vLLM keeps a prepacked copy of a tied head).
+
+    Args:
+        model: the engine that samples.
+        reference_logprobs: scores (prompt ids, action ids) with the weights that the engine should have.
+        tolerance: largest accepted mean absolute difference of a token's log-prob; 1e-3 for float32, 0.05 for
+            bfloat16.
+        prompts: token ids to sample after; by default a few short texts.
+
+    Raises:
+        ModelError: the difference is larger, so the engine does not have these weights.
+    """
+    chosen = [tuple(p) for p in prompts] or [tuple(encode_plain(model.tokenizer, text)) for text in _PROMPTS]
+    jobs = [
+        model.generate(prompt, Sampling(max_new_tokens=_MAX_NEW_TOKENS, seed=seed))
+        for prompt in chosen
+        for seed in range(_SEEDS)
+    ]
+    answers = await asyncio.gather(*jobs)
+    samples: list[Sample] = [(answer.prompt_ids, answer.ids) for answer in answers]
+    references = await asyncio.to_thread(reference_logprobs, samples)
+    differences = [
+        abs(a - b)
+        for answer, reference in zip(answers, references, strict=True)
+        for a, b in zip(answer.logprobs, reference, strict=True)
+    ]
+    check = LogprobCheck(len(differences), sum(differences) / len(differences), max(differences))
+    if not check.mean_difference <= tolerance:  # also catches NaN
+        raise ModelError(
+            f"the engine's log-probs differ from the trainer's by {check.mean_difference:.4g} on average (largest "
+            f"{check.max_difference:.4g}, {check.num_tokens} tokens, tolerance {tolerance:g}): {model.name!r} does not "
+            "answer with these weights; use engine.weight_update=restart"
+        )
+    logger.info("log-probs match: mean difference %.2g over %d tokens", check.mean_difference, check.num_tokens)
+    return check

@@ -1,0 +1,163 @@
+"""The command line and environment of a vLLM server for a model folder, and which weight changes it can take."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from webrl.config import EngineConfig, ModelsConfig
+from webrl.errors import ModelError
+from webrl.llm.loading import adapter_base, model_folder
+
+SERVED_NAME = "policy"
+"""Name of the base model at our own servers; adapters get names of their own."""
+_NEW_TOKENS_RESERVE = 512
+"""Context kept for the answer beside `models.max_prompt_tokens` (paper: 16384 - 512 for the prompt)."""
+_MIN_LORA_RANK = 16
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a server is to answer with."""
+
+    base: str
+    """Folder or hub name of the whole model."""
+    adapter: str | None
+    """LoRA folder on top of it."""
+    lora_rank: int
+    """The adapter's rank; 0 without adapter."""
+    shape: str
+    """The model's config without what weights leave alone: equal shapes can be reloaded in place."""
+    tied: bool
+    """Input and output embeddings are one matrix."""
+
+    @classmethod
+    def of(cls, name: str) -> Weights:
+        """Look at a model or adapter folder (or hub name).
+
+        Raises:
+            ModelError: absent or incomplete folder.
+        """
+        folder = model_folder(name)
+        base = adapter_base(folder) if folder else None
+        rank = int(json.loads((folder / "adapter_config.json").read_text())["r"]) if folder and base else 0
+        config = _config(base or name)
+        tied = bool(config.get("tie_word_embeddings", False))
+        return cls(base or name, name if base else None, rank, json.dumps(config, sort_keys=True), tied)
+
+
+def find_python(engine: EngineConfig) -> str:
+    """The interpreter that has vLLM.
+
+    Raises:
+        ModelError: it has none.
+    """
+    if engine.vllm_python is None:
+        if importlib.util.find_spec("vllm") is None:
+            raise ModelError(
+                "engine.kind=vllm, but vLLM is not installed: pip install 'webrl[vllm]', or set engine.vllm_python to "
+                "the Python of an environment that has it"
+            )
+        return sys.executable
+    if shutil.which(engine.vllm_python) is None:
+        raise ModelError(f"engine.vllm_python={engine.vllm_python!r} is no executable")
+    return engine.vllm_python
+
+
+def visible_gpus() -> list[str]:
+    """Ids of the NVIDIA GPUs that this process may use; asked of the driver, CUDA is not initialised."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is not None:
+        return [gpu.strip() for gpu in listed.split(",") if gpu.strip() not in ("", "-1")]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    found = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
+    return found.stdout.split() if found.returncode == 0 else []
+
+
+def gpu_groups(engine: EngineConfig) -> list[list[str]]:
+    """GPUs of each replica; one empty group (the CPU) on a machine without any.
+
+    Raises:
+        ModelError: fewer GPUs than `engine.tensor_parallel`.
+    """
+    gpus, size = visible_gpus(), engine.tensor_parallel
+    if not gpus:
+        return [[]]
+    if len(gpus) < size:
+        raise ModelError(f"engine.tensor_parallel={size}, but this machine shows {len(gpus)} GPUs")
+    return [gpus[start : start + size] for start in range(0, len(gpus) - size + 1, size)]
+
+
+def server_command(
+    python: str, weights: Weights, engine: EngineConfig, models: ModelsConfig, port: int, on_gpu: bool
+) -> list[str]:
+    """`python -m vllm.entrypoints.openai.api_server …`; `engine.extra_args` come last and win."""
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", weights.base]
+    command += ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
+    # The model's own generation_config.json would change sampling (top-p, temperature) behind our back.
+    command += ["--generation-config", "vllm", "--dtype", models.dtype]
+    command += ["--max-model-len", str(_context_length(weights, models))]
+    if on_gpu:
+        command += ["--tensor-parallel-size", str(engine.tensor_parallel)]
+        command += ["--gpu-memory-utilization", str(engine.gpu_memory_utilization)]
+    else:
+        command += ["--enforce-eager"]
+    if weights.adapter:
+        command += ["--enable-lora", "--max-lora-rank", str(max(_MIN_LORA_RANK, weights.lora_rank))]
+    return command + list(engine.extra_args)
+
+
+def server_environment(gpus: list[str], api_key: str) -> dict[str, str]:
+    """Variables of a server on these GPUs (none: the CPU)."""
+    env = {
+        "VLLM_API_KEY": api_key,
+        "VLLM_SERVER_DEV_MODE": "1",  # /collective_rpc and /reset_prefix_cache, for reloading in place
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if gpus:
+        return env | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    defaults = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    return env | {key: os.environ.get(key, value) for key, value in defaults.items()}
+
+
+def can_reload(old: Weights, new: Weights, engine: EngineConfig, on_gpu: bool) -> bool:
+    """True if a running server can take `new` without a restart.
+
+    A CPU server keeps a prepacked copy of a tied output head, which reloading leaves old.
+    """
+    if engine.weight_update == "restart" or new.shape != old.shape:
+        return False
+    if new.adapter or old.adapter:
+        # Another base under an adapter, or an adapter on a server started without LoRA.
+        return new.base == old.base and bool(old.adapter) and new.lora_rank <= max(_MIN_LORA_RANK, old.lora_rank)
+    return engine.weight_update == "reload" or on_gpu or not new.tied
+
+
+def _context_length(weights: Weights, models: ModelsConfig) -> int:
+    wanted = models.max_prompt_tokens + _NEW_TOKENS_RESERVE
+    limit = int(json.loads(weights.shape).get("max_position_embeddings", wanted))
+    return min(wanted, limit)
+
+
+def _config(name: str) -> dict[str, Any]:
+    from transformers import AutoConfig
+
+    folder = model_folder(name)
+    if folder and not (folder / "config.json").is_file():
+        raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
+    try:
+        config: dict[str, Any] = AutoConfig.from_pretrained(name).get_text_config().to_dict()
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read the config of {name!r}: {error}") from error
+    for key in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"):
+        config.pop(key, None)
+    return config

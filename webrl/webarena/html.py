@@ -6,8 +6,8 @@ marks every element with what can be seen of it; `simplify` turns the copy into 
 - an element is *seen* if it has a box that touches the window and is not `aria-hidden`; the options of a
   select that is kept count as seen;
 - a seen element is *kept* if it is numbered (clickable, innermost, not covered), or has leading text or an
-  attribute worth showing, or if two or more of its children have something to show; numbered elements are
-  kept even where they are not seen;
+  attribute worth showing, or if two or more of its children have (seen or not); numbered elements are kept
+  even where they are not seen;
 - an element that is not kept is replaced by its kept descendants, and its text is dropped;
 - kept elements print as `<tag id="number" attr="value" …> text children </tag>`, without escaping; values are
   stripped, cut at 500 characters, and one that repeats an earlier attribute's value is left out.
@@ -70,6 +70,12 @@ async def observe_html(page: Page) -> SimplifiedPage:
     found = await page.evaluate(page_script())
     boxes: dict[str, Box] = {label: (*box,) for label, box in found["boxes"].items()}
     return SimplifiedPage(simplify(found["html"], found["width"], found["height"]), boxes)
+
+
+async def hide_scrollbars(page: Page) -> None:
+    """Lay the page out as in the released harness, whose browser hides scroll bars (BrowserGym's shows them)."""
+    session = await page.context.new_cdp_session(page)  # the setting lasts as long as the session
+    await session.send("Emulation.setScrollbarsHidden", {"hidden": True})
 
 
 async def locate(page: Page, label: str) -> ElementHandle | None:

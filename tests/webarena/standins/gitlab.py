@@ -1,3 +1,4 @@
+# ruff: noqa: RUF012 - markup and scripts read better on one line
 """The code host (GitLab's addresses and markup)."""
 
 from __future__ import annotations
@@ -19,26 +20,52 @@ class GitLab(Site):
         self.members = {"byteblaze/dotfiles": [("byteblaze", "Owner")]}
         self.projects = ["byteblaze/dotfiles", "byteblaze/empathy-prompts", "a11yproject/a11yproject.com"]
         self.issues = {
-            ("a11yproject/a11yproject.com", 719): {"title": "homepage content audit", "state": "Closed", "due": "", "assignee": ""},
-            ("byteblaze/empathy-prompts", 8): {"title": "Better initial load experience", "state": "Open", "due": "", "assignee": ""},
+            ("a11yproject/a11yproject.com", 719): {
+                "title": "homepage content audit",
+                "state": "Closed",
+                "due": "",
+                "assignee": "",
+            },
+            ("byteblaze/empathy-prompts", 8): {
+                "title": "Better initial load experience",
+                "state": "Open",
+                "due": "",
+                "assignee": "",
+            },
         }
 
     def header(self, request: Request) -> str:
         if not request.user:
             return ""
-        return "<nav>" + links({
-            "Projects": "/explore", "Issues": "/dashboard/issues", "To-Do List": "/dashboard/todos", "New project": "/projects/new",
-            "Edit profile": "/-/profile", "Access Tokens": "/-/profile/personal_access_tokens",
-        }) + "</nav>"
+        return (
+            "<nav>"
+            + links(
+                {
+                    "Projects": "/explore",
+                    "Issues": "/dashboard/issues",
+                    "To-Do List": "/dashboard/todos",
+                    "New project": "/projects/new",
+                    "Edit profile": "/-/profile",
+                    "Access Tokens": "/-/profile/personal_access_tokens",
+                }
+            )
+            + "</nav>"
+        )
 
     @route("GET", r"/")
     def home(self, request: Request) -> Response | str:
-        return "<h1>Projects</h1>GitLab" + links({p: f"/{p}" for p in self.projects}) if request.user else redirect(self.login_path)
+        return (
+            "<h1>Projects</h1>GitLab" + links({p: f"/{p}" for p in self.projects})
+            if request.user
+            else redirect(self.login_path)
+        )
 
     @route("GET", r"/users/sign_in")
     def login_form(self, request: Request) -> str:
         return (
-            '<h1>GitLab</h1><form method="post">' + field_("Username or email", "user[login]") + field_("Password", "user[password]", kind="password")
+            '<h1>GitLab</h1><form method="post">'
+            + field_("Username or email", "user[login]")
+            + field_("Password", "user[password]", kind="password")
             + "<button>Sign in</button></form>"
         )
 
@@ -65,7 +92,8 @@ class GitLab(Site):
     @route("GET", r"/-/profile", login=True)
     def profile(self, request: Request) -> str:
         return (
-            '<h1>User Settings</h1><form method="post">' + field_("What's your status?", "status", self.status)
+            '<h1>User Settings</h1><form method="post">'
+            + field_("What's your status?", "status", self.status)
             + "<button>Update profile settings</button></form>"
         )
 
@@ -80,7 +108,11 @@ class GitLab(Site):
 
     @route("GET", r"/projects/new", login=True)
     def new_project(self, request: Request) -> str:
-        return '<form method="post"><h1>Create blank project</h1>' + field_("Project name", "name") + "<button>Create project</button></form>"
+        return (
+            '<form method="post"><h1>Create blank project</h1>'
+            + field_("Project name", "name")
+            + "<button>Create project</button></form>"
+        )
 
     @route("POST", r"/projects/new", login=True)
     def create_project(self, request: Request) -> Response:
@@ -97,16 +129,25 @@ class GitLab(Site):
         if slug not in self.projects:
             return Response(self.page(request, "<h1>404</h1><p>Page Not Found</p>"), 404)
         return f"<h1>{esc(slug.split('/')[1])}</h1>" + links(
-            {"Members": f"/{slug}/-/project_members", "Issues list": f"/{slug}/-/issues", "New issue": f"/{slug}/-/issues/new"})
+            {
+                "Members": f"/{slug}/-/project_members",
+                "Issues list": f"/{slug}/-/issues",
+                "New issue": f"/{slug}/-/issues/new",
+            }
+        )
 
     @route("GET", r"/(\w[\w-]*/[\w.-]+)/-/project_members", login=True)
     def member_page(self, request: Request, slug: str) -> str:
         rows = "".join(
             f'<tr><td data-label="Account"><span class="gl-avatar-labeled-sublabel">@{user}</span></td>'
-            f'<td class="col-max-role"><span>{role}</span></td></tr>' for user, role in self.members.get(slug, ()))
+            f'<td class="col-max-role"><span>{role}</span></td></tr>'
+            for user, role in self.members.get(slug, ())
+        )
         return (
-            f'<h1>Project members</h1><table>{rows}</table><form method="post"><h2>Invite members</h2>' + field_("Username or email address", "user")
-            + select("Select a role", "role", ROLES, "10") + "<button>Invite</button></form>"
+            f'<h1>Project members</h1><table>{rows}</table><form method="post"><h2>Invite members</h2>'
+            + field_("Username or email address", "user")
+            + select("Select a role", "role", ROLES, "10")
+            + "<button>Invite</button></form>"
         )
 
     @route("POST", r"/(\w[\w-]*/[\w.-]+)/-/project_members", login=True)
@@ -116,14 +157,19 @@ class GitLab(Site):
 
     @route("GET", r"/(\w[\w-]*/[\w.-]+)/-/issues")
     def issue_list(self, request: Request, slug: str) -> str:
-        return "<h1>Issues</h1>" + links({i["title"]: f"/{p}/-/issues/{n}" for (p, n), i in self.issues.items() if p == slug})
+        return "<h1>Issues</h1>" + links(
+            {i["title"]: f"/{p}/-/issues/{n}" for (p, n), i in self.issues.items() if p == slug}
+        )
 
     @route("GET", r"/(\w[\w-]*/[\w.-]+)/-/issues/new", login=True)
     def new_issue(self, request: Request, slug: str) -> str:
         people = {"": "Unassigned", "Byte Blaze": "Assign to me", "Roshan Jossy": "Roshan Jossy"}
         return (
-            '<form method="post"><h1>New Issue</h1>' + field_("Title (required)", "title") + select("Assignee", "assignee", people, "")
-            + field_("Due date", "due") + "<button>Create issue</button></form>"
+            '<form method="post"><h1>New Issue</h1>'
+            + field_("Title (required)", "title")
+            + select("Assignee", "assignee", people, "")
+            + field_("Due date", "due")
+            + "<button>Create issue</button></form>"
         )
 
     @route("POST", r"/(\w[\w-]*/[\w.-]+)/-/issues/new", login=True)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - markup and scripts read better on one line
 """The map (OpenStreetMap's addresses and markup) and the encyclopedia (Kiwix)."""
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Map(Site):
     def header(self, request: Request) -> str:
         return (
             '<header><h1><a href="/">OpenStreetMap</a></h1></header><form action="/search"><input name="query" aria-label="Search">'
-            f'<button>Go</button></form>{links({"Find directions": "/directions"})}'
+            f"<button>Go</button></form>{links({'Find directions': '/directions'})}"
         )
 
     @route("GET", r"/")
@@ -39,7 +40,10 @@ class Map(Site):
 
     @route("GET", r"/api/0.6/capabilities")
     def capabilities(self, request: Request) -> Response:
-        return Response('<osm generator="OpenStreetMap server"><api><version minimum="0.6" maximum="0.6"/></api></osm>', type="text/xml")
+        return Response(
+            '<osm generator="OpenStreetMap server"><api><version minimum="0.6" maximum="0.6"/></api></osm>',
+            type="text/xml",
+        )
 
     @route("GET", r"/search")
     def search(self, request: Request) -> str:
@@ -57,7 +61,9 @@ class Map(Site):
         """As in OpenStreetMap, a script fills in the places that were found: they are no attributes of the page."""
         start, end = request.query.get("from", ""), request.query.get("to", "")
         engine = int(request.query.get("engine", "0"))
-        options = "".join(f'<option value="{i}"{" selected" if i == engine else ""}>{e}</option>' for i, e in enumerate(ENGINES))
+        options = "".join(
+            f'<option value="{i}"{" selected" if i == engine else ""}>{e}</option>' for i, e in enumerate(ENGINES)
+        )
         time = HOURS.get((start.lower(), end.lower()), "6:12") if start and end else ""
         return (
             '<div id="content"><form action="/directions"><select class="routing_engines" name="engine" aria-label="Directions type">'

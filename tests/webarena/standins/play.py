@@ -22,7 +22,11 @@ def lite_tasks() -> dict[int, Task]:
 
 
 async def play(
-    world: World, tasks: Mapping[int, Task], script: Script | None, config: RolloutConfig | None = None, num_envs: int = 1
+    world: World,
+    tasks: Mapping[int, Task],
+    script: Script | None,
+    config: RolloutConfig | None = None,
+    num_envs: int = 1,
 ) -> dict[int, Trajectory]:
     """Play each task with its expert (`script` None) or with one script for all."""
     config = config or world.config(max_steps=15)
@@ -53,4 +57,6 @@ def scores(found: Mapping[int, Trajectory]) -> dict[int, float | None]:
 
 
 def failures(found: Mapping[int, Trajectory]) -> Sequence[str]:
-    return [f"{n}: {t.status} {t.message} {t.env_error} {[(s.action, s.error) for s in t.steps]}" for n, t in found.items()]
+    return [
+        f"{n}: {t.status} {t.message} {t.env_error} {[(s.action, s.error) for s in t.steps]}" for n, t in found.items()
+    ]

@@ -1,3 +1,4 @@
+# ruff: noqa: E501, RUF012 - markup and scripts read better on one line
 """The forum (Postmill's addresses and markup)."""
 
 from __future__ import annotations
@@ -32,11 +33,19 @@ class Reddit(Site):
         }
 
     def header(self, request: Request) -> str:
-        account = {ME: f"/user/{ME}", "Submit": "/submit", "Create forum": "/create_forum"} if request.user else {"Log in": "/login"}
+        account = (
+            {ME: f"/user/{ME}", "Submit": "/submit", "Create forum": "/create_forum"}
+            if request.user
+            else {"Log in": "/login"}
+        )
         return f"<nav>{links({'Home': '/', 'Forums': '/forums'} | account)}</nav>"
 
     def page(self, request: Request, body: str) -> str:
-        return super().page(request, body).replace("</body>", '<footer>Running <a href="https://postmill.xyz/">Postmill</a> 2.0</footer></body>')
+        return (
+            super()
+            .page(request, body)
+            .replace("</body>", '<footer>Running <a href="https://postmill.xyz/">Postmill</a> 2.0</footer></body>')
+        )
 
     @route("GET", r"/")
     def home(self, request: Request) -> str:
@@ -45,7 +54,12 @@ class Reddit(Site):
 
     @route("GET", r"/login")
     def login_form(self, request: Request) -> str:
-        return '<form method="post">' + field_("Username", "_username") + field_("Password", "_password", kind="password") + "<button>Log in</button></form>"
+        return (
+            '<form method="post">'
+            + field_("Username", "_username")
+            + field_("Password", "_password", kind="password")
+            + "<button>Log in</button></form>"
+        )
 
     @route("POST", r"/login")
     def login(self, request: Request) -> Response:
@@ -54,7 +68,8 @@ class Reddit(Site):
     @route("GET", rf"/user/{ME}")
     def user(self, request: Request) -> str:
         return f'<h1>{ME}</h1><div class="user-bio__biography">{esc(self.bio)}</div>' + links(
-            {"Edit biography": f"/user/{ME}/edit_biography", "Account settings": f"/user/{ME}/account"})
+            {"Edit biography": f"/user/{ME}/edit_biography", "Account settings": f"/user/{ME}/account"}
+        )
 
     @route("GET", rf"/user/{ME}/account", login=True)
     def account(self, request: Request) -> str:
@@ -81,7 +96,9 @@ class Reddit(Site):
     @route("GET", r"/submit/(\w+)", login=True)
     def submit_form(self, request: Request, name: str) -> str:
         return (
-            '<form method="post">' + field_("Title", "title") + '<label for="body">Body</label><textarea id="body" name="body"></textarea>'
+            '<form method="post">'
+            + field_("Title", "title")
+            + '<label for="body">Body</label><textarea id="body" name="body"></textarea>'
             "<button>Create submission</button></form>"
         )
 
@@ -97,10 +114,14 @@ class Reddit(Site):
         vote = self.votes.get(int(number), "")
         comments = "".join(
             f'<article class="comment"><div class="comment__body">{esc(text)}</div></article>'
-            for text in reversed(self.comments.get(int(number), [])))
+            for text in reversed(self.comments.get(int(number), []))
+        )
         form = (
             f'<form method="post" action="/comment/{number}"><label for="comment">Comment</label>'
-            '<textarea id="comment" name="comment"></textarea><button>Post</button></form>' if request.user else "")
+            '<textarea id="comment" name="comment"></textarea><button>Post</button></form>'
+            if request.user
+            else ""
+        )
         return (
             f'<article class="submission"><div class="submission__inner"><h1 class="submission__title">{esc(title)}</h1>'
             f'<div class="submission__body">{esc(body)}</div></div><div class="submission__vote">'
@@ -128,7 +149,11 @@ class Reddit(Site):
 
     @route("GET", r"/f/(\w+)/edit", login=True)
     def edit_forum(self, request: Request, name: str) -> Response | str:
-        return self._forum_form(name, self.forums[name], "Save changes") if name in self.forums else Response("no such forum", 404)
+        return (
+            self._forum_form(name, self.forums[name], "Save changes")
+            if name in self.forums
+            else Response("no such forum", 404)
+        )
 
     @route("POST", r"/create_forum", login=True)
     def create_forum(self, request: Request) -> Response:

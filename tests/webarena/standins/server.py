@@ -1,3 +1,4 @@
+# ruff: noqa: E501, RUF012 - markup and scripts read better on one line
 """A very small web framework: one site a server thread, cookie sessions, form posts, faults on demand."""
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
-STYLE = "body{font:14px sans-serif;margin:8px}nav a,li a,td a{margin-right:8px}label{display:block}.hidden{display:none}"
+STYLE = (
+    "body{font:14px sans-serif;margin:8px}nav a,li a,td a{margin-right:8px}label{display:block}.hidden{display:none}"
+)
 
 
 @dataclass

@@ -73,7 +73,9 @@ class Judge(Site):
     @staticmethod
     def _grade(question: str) -> str:
         if "actual unachievable reason" in question:
-            same = words(part(question, "actual unachievable reason")) & words(part(question, "reported unachievable reason"))
+            same = words(part(question, "actual unachievable reason")) & words(
+                part(question, "reported unachievable reason")
+            )
             return "same" if len(same) >= 2 else "different"
         wanted, given = words(part(question, "reference answer")), words(part(question, "student answer"))
         numbers = {word for word in wanted if word[0].isdigit()}

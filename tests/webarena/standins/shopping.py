@@ -1,13 +1,18 @@
+# ruff: noqa: E501, RUF012 - markup and scripts read better on one line
 """One Stop Market: the customer's shop (Magento's addresses and markup)."""
 
 from __future__ import annotations
 
 import json
+
 from .server import Request, Response, Site, as_json, esc, field_, links, redirect, route, select
 
 CANDLES = {
     "tall-pink-taper-candles-4-piece-orange-colored-tapered-candles-gradient-candles-10-6-inches-tall-tie-dye-candle-"
-    "set-large-dripless-long-burning-candlesticks-two-color-taper-candles-candlesticks": ("Tall Pink Taper Candles, 4 Piece", 19.99),
+    "set-large-dripless-long-burning-candlesticks-two-color-taper-candles-candlesticks": (
+        "Tall Pink Taper Candles, 4 Piece",
+        19.99,
+    ),
     "spaas-white-taper-candles-4-pack-10-inch-tall-candles-scent-free-premium-wax-candle-sticks-8-hour-long-burning-"
     "white-candlesticks-for-home-decoration-wedding-holiday-and-parties": (
         "SPAAS White Taper Candles - 4 Pack | 10 Inch Tall Candles, Scent-Free Premium Wax Candle Sticks | 8 Hour Long "
@@ -28,12 +33,25 @@ STARS_1 = (
 PRODUCTS = {
     **{slug: (name, price, f"B00C{i}", ()) for i, (slug, (name, price)) in enumerate(CANDLES.items())},
     "elmwood-inn-fine-teas-orange-vanilla-caffeine-free-fruit-infusion-16-ounce-pouch": (
-        "Elmwood Inn Fine Teas, Orange Vanilla Caffeine-free Fruit Infusion, 16-Ounce Pouch", 19.36, "B001", ()),
+        "Elmwood Inn Fine Teas, Orange Vanilla Caffeine-free Fruit Infusion, 16-Ounce Pouch",
+        19.36,
+        "B001",
+        (),
+    ),
     "nicotidine-mouth-guard": ("Mouth Guard for teeth grinding, helps against jaw bruxism", 24.99, "B002", ()),
-    "impossible-burger": ("Plant-based burger patties, value pack of 40", 149.0, "B01CTR3DLE", ((5, "Great"), (5, "Love it"))),
+    "impossible-burger": (
+        "Plant-based burger patties, value pack of 40",
+        149.0,
+        "B01CTR3DLE",
+        ((5, "Great"), (5, "Love it")),
+    ),
     "soy-curls": ("Soy curls, bulk", 120.0, "B003", ((3, "Fine"),)),
     "racing-wheel-overdrive": (
-        "Racing Wheel Overdrive for Xbox X", 99.0, "B004", (*((1, title) for title in STARS_1), (5, "Very good"))),
+        "Racing Wheel Overdrive for Xbox X",
+        99.0,
+        "B004",
+        (*((1, title) for title in STARS_1), (5, "Very good")),
+    ),
     "switch-case": ("Switch accessories bundle", 29.0, "B005", ()),
     "speaker": ("Bluetooth speaker", 79.0, "B003FVW3VA", ()),
 }
@@ -55,7 +73,11 @@ class Shopping(Site):
         self.orders = {1: ("3/2/22", "complete", ("switch-case",)), 148: ("1/29/23", "complete", ("speaker",))}
 
     def header(self, request: Request) -> str:
-        account = {"My Account": "/customer/account/", "My Wish List": "/wishlist/"} if request.user else {"Sign In": self.login_path}
+        account = (
+            {"My Account": "/customer/account/", "My Wish List": "/wishlist/"}
+            if request.user
+            else {"Sign In": self.login_path}
+        )
         return (
             f"<nav>{links(account | {'Contact Us': '/contact/', 'Meat Substitutes': '/grocery/meat-substitutes.html'})}</nav>"
             '<form action="/catalogsearch/result/"><input name="q" aria-label="Search" role="combobox">'
@@ -73,8 +95,10 @@ class Shopping(Site):
     @route("GET", r"/customer/account/login")
     def login_form(self, request: Request) -> str:
         return (
-            '<form method="post"><h1>Customer Login</h1>' + field_("Email", "email", kind="email")
-            + field_("Password", "pass", kind="password") + "<button>Sign In</button></form>"
+            '<form method="post"><h1>Customer Login</h1>'
+            + field_("Email", "email", kind="email")
+            + field_("Password", "pass", kind="password")
+            + "<button>Sign In</button></form>"
             '<form><label>Email Address for the newsletter <input name="nl"></label></form>'
         )
 
@@ -85,8 +109,12 @@ class Shopping(Site):
     @route("GET", r"/customer/account", login=True)
     def account(self, request: Request) -> str:
         return "<h1>My Account</h1>" + links(
-            {"My Orders": "/sales/order/history/", "Address Book": "/customer/address/",
-             "Newsletter Subscriptions": "/newsletter/manage/"})
+            {
+                "My Orders": "/sales/order/history/",
+                "Address Book": "/customer/address/",
+                "Newsletter Subscriptions": "/newsletter/manage/",
+            }
+        )
 
     @route("GET", r"/catalogsearch/result")
     def search(self, request: Request) -> str:
@@ -99,7 +127,9 @@ class Shopping(Site):
         title, slugs = CATEGORIES[slug]
         rows = "".join(
             f"<li>{links({PRODUCTS[s][0]: f'/{s}.html'})} ${PRODUCTS[s][1]} rating "
-            f"{20 * sum(r[0] for r in PRODUCTS[s][3]) / len(PRODUCTS[s][3]):.0f}%</li>" for s in slugs)
+            f"{20 * sum(r[0] for r in PRODUCTS[s][3]) / len(PRODUCTS[s][3]):.0f}%</li>"
+            for s in slugs
+        )
         return f"<h1>{title}</h1><ol>{rows}</ol>"
 
     @route("GET", r"/([\w-]+)\.html")
@@ -150,7 +180,8 @@ class Shopping(Site):
     def history(self, request: Request) -> str:
         rows = "".join(
             f"<tr><td>{n:09d}</td><td>{date}</td><td>{status}</td><td>{links({'View Order': f'/sales/order/view/order_id/{n}/'})}</td></tr>"
-            for n, (date, status, _) in sorted(self.orders.items(), reverse=True))
+            for n, (date, status, _) in sorted(self.orders.items(), reverse=True)
+        )
         return f"<h1>My Orders</h1><table>{rows}</table>"
 
     @route("GET", r"/sales/order/view/order_id/(\d+)", login=True)
@@ -181,7 +212,8 @@ class Shopping(Site):
         text = f"Emma Lopez<br>{esc(a['street'])}<br>{esc(a['city'])}, {esc(a['region'])}, {esc(a['zip'])}<br>United States"
         boxes = "".join(
             f'<div class="box box-address-{kind}"><strong>Default {kind} address</strong><div class="box-content">{text}</div></div>'
-            for kind in ("billing", "shipping"))
+            for kind in ("billing", "shipping")
+        )
         return f"<h1>Address Book</h1>{boxes}" + links({"Edit Address": "/customer/address/edit/id/1/"})
 
     @route("GET", r"/customer/address/edit/id/1", login=True)
@@ -189,9 +221,12 @@ class Shopping(Site):
         a = self.address
         states = {s: s for s in ("California", "Georgia", "New York")}
         return (
-            '<form method="post" action="/customer/address/save">' + field_("Street Address", "street", a["street"])
-            + field_("City", "city", a["city"]) + select("State/Province", "region", states, a["region"])
-            + field_("Zip/Postal Code", "zip", a["zip"]) + "<button>Save Address</button></form>"
+            '<form method="post" action="/customer/address/save">'
+            + field_("Street Address", "street", a["street"])
+            + field_("City", "city", a["city"])
+            + select("State/Province", "region", states, a["region"])
+            + field_("Zip/Postal Code", "zip", a["zip"])
+            + "<button>Save Address</button></form>"
         )
 
     @route("POST", r"/customer/address/save", login=True)
@@ -202,7 +237,8 @@ class Shopping(Site):
     @route("GET", r"/contact")
     def contact(self, request: Request) -> str:
         return (
-            '<h1>Contact Us</h1><form method="post" action="/contact/index/post/">' + field_("Name", "name", "Emma Lopez")
+            '<h1>Contact Us</h1><form method="post" action="/contact/index/post/">'
+            + field_("Name", "name", "Emma Lopez")
             + '<label for="comment">What’s on your mind?</label>'
             '<textarea name="comment" id="comment" title="What’s on your mind?"></textarea><button>Submit</button></form>'
         )
@@ -220,4 +256,3 @@ class Shopping(Site):
             return Response("{}", 401, "application/json")
         newest = max(self.orders)
         return as_json({"items": [{"increment_id": f"{newest:09d}"}]})
-

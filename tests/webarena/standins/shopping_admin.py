@@ -1,10 +1,14 @@
+# ruff: noqa: E501, RUF012 - markup and scripts read better on one line
 """The shop's administration (Magento Admin's addresses and markup), below /admin as in the published image."""
 
 from __future__ import annotations
 
 from .server import Request, Response, Site, esc, field_, links, redirect, route, select
 
-CUSTOMERS = (("Grace Nguyen", "awesomeness@gmail.com", "Berkeley", "California"), ("Amanda Kim", "amanda@gmail.com", "Hoboken", "New Jersey"))
+CUSTOMERS = (
+    ("Grace Nguyen", "awesomeness@gmail.com", "Berkeley", "California"),
+    ("Amanda Kim", "amanda@gmail.com", "Hoboken", "New Jersey"),
+)
 INVOICES = {"000000001": "36.39", "000000002": "39.64"}
 
 
@@ -17,8 +21,10 @@ class ShoppingAdmin(Site):
 
     def reset(self) -> None:
         super().reset()
-        self.products = {478: {"name": "Ryker LumaTech™ Tee (Crew-neck)", "status": "1", "price": "32.00"},
-                         1481: {"name": "Sahara Leggings", "status": "1", "price": "75.00"}}
+        self.products = {
+            478: {"name": "Ryker LumaTech™ Tee (Crew-neck)", "status": "1", "price": "32.00"},
+            1481: {"name": "Sahara Leggings", "status": "1", "price": "75.00"},
+        }
         self.orders = {301: "Complete", 302: "Pending"}
         self.pages = {2: "Home Page"}
         self.reviews = {"Pending": 5, "Approved": 346}
@@ -26,19 +32,32 @@ class ShoppingAdmin(Site):
     def header(self, request: Request) -> str:
         if not request.user:
             return ""
-        return "<nav>" + links({
-            "Dashboard": "/admin/dashboard", "Orders": "/admin/sales/order/", "Invoices": "/admin/sales/invoice/",
-            "Products": "/admin/catalog/product/", "All Customers": "/admin/customer/index/", "Pages": "/admin/cms/page/",
-            "Pending Reviews": "/admin/review/product/pending/", "Sales Report": "/admin/reports/report_sales/sales/",
-        }) + "</nav>"
+        return (
+            "<nav>"
+            + links(
+                {
+                    "Dashboard": "/admin/dashboard",
+                    "Orders": "/admin/sales/order/",
+                    "Invoices": "/admin/sales/invoice/",
+                    "Products": "/admin/catalog/product/",
+                    "All Customers": "/admin/customer/index/",
+                    "Pages": "/admin/cms/page/",
+                    "Pending Reviews": "/admin/review/product/pending/",
+                    "Sales Report": "/admin/reports/report_sales/sales/",
+                }
+            )
+            + "</nav>"
+        )
 
     @route("GET", r"/admin")
     def login_form(self, request: Request) -> Response | str:
         if request.user:
             return redirect("/admin/dashboard")
         return (
-            '<form method="post" class="admin__form"><h1>Welcome, please sign in</h1>' + field_("Username", "username", extra='placeholder="user name"')
-            + field_("Password", "login", kind="password") + "<button>Sign in</button></form>"
+            '<form method="post" class="admin__form"><h1>Welcome, please sign in</h1>'
+            + field_("Username", "username", extra='placeholder="user name"')
+            + field_("Password", "login", kind="password")
+            + "<button>Sign in</button></form>"
         )
 
     @route("POST", r"/admin")
@@ -71,7 +90,8 @@ class ShoppingAdmin(Site):
     def order_list(self, request: Request) -> str:
         rows = "".join(
             f"<tr><td>000000{n}</td><td>{s}</td><td>{links({f'View {n}': f'/admin/sales/order/view/order_id/{n}/'})}</td></tr>"
-            for n, s in self.orders.items())
+            for n, s in self.orders.items()
+        )
         return f"<h1>Orders</h1><table>{rows}</table>"
 
     @route("GET", r"/admin/sales/order/view/order_id/(\d+)", login=True)
@@ -102,16 +122,23 @@ class ShoppingAdmin(Site):
 
     @route("POST", r"/admin/catalog/product/edit/id/(\d+)", login=True)
     def save_product(self, request: Request, number: str) -> Response:
-        self.products[int(number)] |= {"status": request.form["product[status]"], "price": request.form["product[price]"]}
+        self.products[int(number)] |= {
+            "status": request.form["product[status]"],
+            "price": request.form["product[price]"],
+        }
         return redirect(request.path)
 
     @route("GET", r"/admin/cms/page", login=True)
     def page_list(self, request: Request) -> str:
-        return "<h1>Pages</h1>" + links({f"Edit {title}": f"/admin/cms/page/edit/page_id/{n}/" for n, title in self.pages.items()})
+        return "<h1>Pages</h1>" + links(
+            {f"Edit {title}": f"/admin/cms/page/edit/page_id/{n}/" for n, title in self.pages.items()}
+        )
 
     @route("GET", r"/admin/cms/page/edit/page_id/(\d+)", login=True)
     def cms_page(self, request: Request, number: str) -> str:
-        return f'<form method="post">{field_("Page Title", "title", self.pages[int(number)])}<button>Save</button></form>'
+        return (
+            f'<form method="post">{field_("Page Title", "title", self.pages[int(number)])}<button>Save</button></form>'
+        )
 
     @route("POST", r"/admin/cms/page/edit/page_id/(\d+)", login=True)
     def save_page(self, request: Request, number: str) -> Response:

@@ -24,7 +24,12 @@ class World:
         self.shopping, self.shopping_admin, self.reddit = Shopping(), ShoppingAdmin(), Reddit()
         self.gitlab, self.map, self.wikipedia = GitLab(), Map(), Wikipedia()
         self.sites: tuple[Site, ...] = (
-            self.shopping, self.shopping_admin, self.reddit, self.gitlab, self.map, self.wikipedia,
+            self.shopping,
+            self.shopping_admin,
+            self.reddit,
+            self.gitlab,
+            self.map,
+            self.wikipedia,
         )
         self.judge = Judge()
         self.reset_service = ResetService(self.sites)
@@ -51,7 +56,13 @@ class World:
             "poll_s": 0.05,
             "health_timeout_s": 5,
             "reset_timeout_s": 5,
-            "judge": {"kind": "openai", "urls": [self.judge.url], "model_name": "stand-in-judge", "max_retries": 0, "timeout_s": 5},
+            "judge": {
+                "kind": "openai",
+                "urls": [self.judge.url],
+                "model_name": "stand-in-judge",
+                "max_retries": 0,
+                "timeout_s": 5,
+            },
             **changes,
         }
 

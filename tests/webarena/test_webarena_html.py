@@ -1,0 +1,125 @@
+# ruff: noqa: E501 - markup
+"""Simplified HTML and prompts against the released tools' values (fixtures/README.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from webrl.llm.prompts import released_parts
+from webrl.rollouts.browser import Browser
+from webrl.types import Step
+from webrl.webarena.html import SimplifiedPage, hide_scrollbars, locate, observe_html, simplify
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def read(name: str) -> list[dict]:
+    return [json.loads(line) for line in (FIXTURES / name).read_text(encoding="utf-8").splitlines()]
+
+
+async def replay(operations: list[list]) -> list[SimplifiedPage]:
+    """Observe, act, observe, … on the fixture's pages, as the recording did."""
+    pages = []
+    async with Browser() as browser:
+        context = await browser.new_context(viewport={"width": 1280, "height": 720})
+        page = await context.new_page()
+        await hide_scrollbars(page)
+        await page.goto((FIXTURES / "pages" / "shop.html").as_uri())
+        await page.evaluate("document.fonts.ready.then(() => 1)")
+        for kind, *rest in operations:
+            await asyncio.sleep(0.3)
+            pages.append(await observe_html(page))
+            if kind in ("click", "type"):
+                left, top, width, height = pages[-1].boxes[rest[0]]
+                await page.mouse.click(left + width / 2, top + height / 2)
+            if kind == "type":
+                await page.keyboard.type(rest[1])
+            if kind == "select":
+                element = await locate(page, rest[0])
+                assert element is not None
+                await element.select_option(label=rest[1])
+            if kind == "scroll":
+                await page.mouse.move(640, 360)
+                await page.mouse.wheel(0, rest[0])
+            await asyncio.sleep(0.3)
+    return pages
+
+
+@pytest.mark.browser
+def test_observations_of_a_trace_equal_the_released_tool_byte_for_byte():
+    trace = read("trace.jsonl")
+    seen = asyncio.run(replay([line["do"] for line in read("prompts.jsonl")]))
+    assert len(seen) == len(trace) == 10
+    for step, page in zip(trace, seen, strict=True):
+        assert page.text == step["html"], f"step {step['index']}"
+
+
+def test_prompts_of_a_trace_equal_the_released_constructor_byte_for_byte():
+    trace = read("trace.jsonl")
+    history: list[Step] = []
+    for step, golden in zip(trace, read("prompts.jsonl"), strict=True):
+        parts = released_parts(step["target"], history, step["html"])
+        assert "".join(text for text, _ in parts) == golden["prompt"]
+        history.append(Step(step["index"], step["html"], step["response"], action=""))
+
+
+@pytest.mark.browser
+def test_observing_leaves_the_page_as_it_is():
+    async def run() -> tuple[str, str]:
+        async with Browser() as browser:
+            page = await (await browser.new_context()).new_page()
+            await page.goto((FIXTURES / "pages" / "shop.html").as_uri())
+            before = await page.content()
+            await observe_html(page)
+            await observe_html(page)
+            return before, await page.content()
+
+    before, after = asyncio.run(run())
+    assert before == after
+
+
+def test_an_element_without_anything_to_show_gives_way_to_its_children():
+    html = (
+        '<html><body data-bbox="0,0,9,9"><div data-bbox="0,0,9,9"><p data-bbox="0,0,9,9">word</p></div></body></html>'
+    )
+    assert simplify(html, 100, 100) == '<p data-bbox="0,0,9,9"> word </p>'
+
+
+def test_an_element_with_two_speaking_children_is_kept():
+    html = '<html><div data-bbox="0,0,9,9"><p data-bbox="0,0,9,9">a</p><p data-bbox="0,0,9,9">b</p></div></html>'
+    inner = '<p data-bbox="0,0,9,9"> a </p> <p> b </p>'.replace("<p> b", '<p data-bbox="0,0,9,9"> b')
+    assert simplify(html, 100, 100) == f'<div data-bbox="0,0,9,9"> {inner} </div>'
+
+
+def test_what_is_outside_the_window_or_hidden_from_readers_is_dropped_with_its_text():
+    below = '<html><body data-bbox="0,0,9,9"><p data-bbox="0,101,9,9">far</p><p data-bbox="0,100,9,9">edge</p></body></html>'
+    # Text that is not seen still makes its parent one of two speaking children worth keeping.
+    assert simplify(below, 100, 100) == '<body data-bbox="0,0,9,9"> <p data-bbox="0,100,9,9"> edge </p> </body>'
+    hidden = '<html><p aria-hidden="true" data-bbox="0,0,9,9">no</p><p>no box</p></html>'
+    assert simplify(hidden, 100, 100) == ""
+
+
+def test_numbered_elements_are_kept_and_repeated_values_and_hidden_types_are_not_shown():
+    html = (
+        '<html><body><input data-label-id="3" type="hidden" title="Go" value="Go" placeholder=" x " data-bbox="0,0,9,9">'
+        "</body></html>"
+    )
+    assert simplify(html, 100, 100) == '<input id="3" title="Go" placeholder="x" data-bbox="0,0,9,9"> </input>'
+
+
+def test_texts_are_cut_at_500_characters():
+    html = f'<html><p data-bbox="0,0,9,9" title="{"t" * 600}">{"x" * 600}</p></html>'
+    assert simplify(html, 100, 100) == f'<p title="{"t" * 500}" data-bbox="0,0,9,9"> {"x" * 500} </p>'
+
+
+def test_options_of_a_kept_select_are_kept_although_they_have_no_box():
+    html = (
+        '<html><select data-bbox="0,0,9,9" data-text="A"><option value="1">A</option><option>B</option></select></html>'
+    )
+    assert simplify(html, 100, 100) == (
+        '<select data-text="A" data-bbox="0,0,9,9"> <option value="1"> A </option> <option> B </option> </select>'
+    )

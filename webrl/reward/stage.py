@@ -14,8 +14,10 @@ from webrl.config import RunConfig
 from webrl.errors import DataError
 from webrl.llm import open_model
 from webrl.replay.sources import count_lines
+from webrl.reward.calibration import calibrated
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import label_trajectories
+from webrl.reward.report import agreement
 from webrl.store import read_records
 from webrl.types import Label, Trajectory
 
@@ -24,7 +26,8 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
     """Judge a trajectory file into a label file (resumes), with `models.orm` and `label.ensemble`.
 
     Returns:
-        `num_labelled`, `num_success`, `num_unjudged`, `num_unfinished`, of all trajectories judged so far.
+        `num_labelled`, `num_success`, `num_unjudged`, `num_unfinished`, of all trajectories judged so far, and
+        `agreement` with the environment's own reward where there is one (a report; nothing is trained on it).
 
     Raises:
         DataError: missing or malformed trajectory file.
@@ -33,7 +36,9 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
     if not trajectories.is_file():
         raise DataError(f"{trajectories}: no such file; roll out first")
     judge(config, read_records(trajectories, Trajectory), labels, count_lines(trajectories))
-    return count_labels(trajectories, labels)
+    counts = count_labels(trajectories, labels)
+    report = agreement(trajectories, labels)
+    return counts | ({"agreement": report} if report else {})
 
 
 def judge(config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, total: int = 0) -> dict[str, int]:
@@ -42,6 +47,7 @@ def judge(config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, t
     Args:
         total: number of trajectories, for the progress bar.
     """
+    settings = calibrated(config.label, config.models.orm)
 
     async def work(bar: Any) -> dict[str, int]:
         async with AsyncExitStack() as stack:
@@ -56,7 +62,7 @@ def judge(config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, t
                 bar.update()
 
             return await label_trajectories(
-                trajectories, models[0], config.label, labels, ensemble=models[1:], on_label=show
+                trajectories, models[0], settings, labels, ensemble=models[1:], on_label=show
             )
 
     with tqdm(total=total or None, desc="label", unit="trajectory", disable=None) as bar:

@@ -1,0 +1,299 @@
+"""Training data, report and calibration of the outcome model; figures worked out by hand."""
+
+import json
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from llm_builders import save_tiny_model
+from test_interop_vab import write_trace
+
+from webrl.cli_train_orm import describe_report
+from webrl.config import LabelConfig, OrmConfig, validate_config
+from webrl.errors import DataError
+from webrl.evaluate import wilson_interval
+from webrl.interop.problems import ProblemLog
+from webrl.llm.loading import load_tokenizer
+from webrl.reward.calibration import Calibration, calibrated, fit_calibration, log_odds
+from webrl.reward.data import (
+    JudgedExample,
+    JudgedTrajectory,
+    cut_short,
+    other_instruction,
+    read_judged,
+    split_by_instruction,
+    training_examples,
+)
+from webrl.reward.report import agreement, auc, judge_report, plot_reliability, reliability_bins
+from webrl.reward.stage import label_file
+from webrl.reward.train import OrmPaths, encode_example, train_orm
+from webrl.store import write_json, write_records
+from webrl.types import Label, Status, Step, Task, Trajectory
+
+
+def make_trajectory(index, success, num_steps=3, *, status=Status.PAGE_ENDED, site="site", mark="x"):
+    steps = tuple(Step(i, f"page {i}", f"click('{i}')", f"click('{i}')") for i in range(num_steps))
+    task = Task(f"task{index}", site)
+    reward = None if success is None else float(success)
+    page = f"{mark} done" if success else f"{mark} todo"
+    return Trajectory(f"t{index}", task, f"do {index}", 0, steps, page, status, env_reward=reward)
+
+
+def judged(index, success, **options):
+    trajectory = make_trajectory(index, success, **options)
+    example = JudgedExample(
+        trajectory.instruction, tuple(s.response for s in trajectory.steps), trajectory.final_observation, success,
+        trajectory.trajectory_id, trajectory.task.site,
+    )  # fmt: skip
+    pages = tuple(s.observation for s in trajectory.steps)
+    return JudgedTrajectory(example, pages, trajectory.status is Status.AGENT_DONE)
+
+
+def test_finished_trajectories_with_an_environment_reward_are_data(tmp_path):
+    write_records(
+        tmp_path / "trajectories.jsonl",
+        [
+            make_trajectory(0, 1),
+            make_trajectory(1, 0),
+            make_trajectory(2, None),
+            make_trajectory(3, 1, status=Status.ENV_ERROR),
+        ],
+    )
+    items = list(read_judged(tmp_path, ProblemLog()))
+    assert [i.example.success for i in items] == [1, 0]
+    assert items[0] == judged(0, 1)
+
+
+def test_trace_folders_and_human_files_are_data_and_bad_lines_are_listed(tmp_path):
+    write_trace(tmp_path / "vab", "1", score=1)
+    write_trace(tmp_path / "vab", "2", score=-1)
+    items = list(read_judged(tmp_path / "vab", ProblemLog()))
+    assert [(i.example.trajectory_id, i.example.success) for i in items] == [("1", 1)]
+    human = tmp_path / "human.jsonl"
+    good = {"instruction": "x", "responses": ["a"], "final_page": "p", "success": 0}
+    human.write_text("\n".join([json.dumps(good), json.dumps(good | {"success": 3}), '{"instruction": 1}', "{"]))
+    problems = ProblemLog(tmp_path / "problems.txt")
+    with problems:
+        items = list(read_judged(human, problems))
+    assert [i.example.success for i in items] == [0]
+    listed = problems.path.read_text()
+    assert "human.jsonl:2: success must be 0 or 1, found 3" in listed
+    assert "human.jsonl:3:" in listed
+    assert "human.jsonl:4: malformed JSON" in listed
+
+
+def test_no_instruction_is_in_both_splits():
+    items = [judged(i % 10, i % 2) for i in range(40)]
+    train, heldout = split_by_instruction(items, 0.3, random.Random(0))
+    names = [{i.example.instruction for i in part} for part in (train, heldout)]
+    assert len(names[1]) == 3
+    assert not names[0] & names[1]
+    assert len(train) + len(heldout) == 40
+
+
+def test_a_success_cut_short_ends_on_the_page_before_the_first_missing_action():
+    for seed in range(20):
+        (negative,) = cut_short([judged(0, 1)], random.Random(seed))
+        kept = len(negative.responses)
+        assert kept < 3
+        assert negative.responses == ("click('0')", "click('1')", "click('2')")[:kept]
+        assert negative.final_page == f"page {kept}"
+        assert (negative.success, negative.kind) == (0, "cut_short")
+
+
+def test_a_closing_message_is_not_what_makes_a_success():
+    lengths = {
+        len(n.responses)
+        for seed in range(40)
+        for n in cut_short([judged(0, 1, status=Status.AGENT_DONE)], random.Random(seed))
+    }
+    assert lengths == {0, 1}
+    assert cut_short([judged(0, 1, num_steps=1, status=Status.AGENT_DONE)], random.Random(0)) == []
+
+
+def test_another_instruction_comes_from_the_same_site():
+    items = [judged(0, 1), judged(1, 1), judged(2, 1, site="other")]
+    negatives = other_instruction(items, items, random.Random(0))
+    assert [(n.trajectory_id, n.instruction) for n in negatives] == [("t0", "do 1"), ("t1", "do 0")]
+    assert {n.success for n in negatives} == {0}
+
+
+def test_classes_are_balanced_and_counted_by_kind():
+    items = [judged(i, 1) for i in range(10)] + [judged(10 + i, 0) for i in range(50)]
+    config = OrmConfig(hard_negatives=0.3, max_class_ratio=2.0)
+    examples, counts = training_examples(items, config, random.Random(0))
+    assert sum(e.success for e in examples) == 10
+    assert len(examples) == 30
+    assert sum(counts.values()) == 30
+    assert counts["judged_success"] == 10
+    again, _ = training_examples(items, config, random.Random(0))
+    assert again == examples
+    many, counts = training_examples(items, OrmConfig(hard_negatives=0.3, max_class_ratio=100), random.Random(0))
+    assert counts == {
+        "cut_short_failure": 3,
+        "judged_failure": 50,
+        "judged_success": 10,
+        "other_instruction_failure": 3,
+    }
+    assert len(many) == 66
+
+
+def test_one_class_alone_is_one_clear_error():
+    with pytest.raises(DataError, match="0 successes and 3 failures: the outcome model needs both"):
+        training_examples([judged(i, 0) for i in range(3)], OrmConfig(), random.Random(0))
+
+
+def test_an_example_is_the_judges_prompt_and_its_answer_with_an_end_token(tmp_path):
+    tokenizer = load_tokenizer(str(save_tiny_model(tmp_path)))
+    example = replace(judged(0, 1).example, final_page="line\n" * 5000)
+    prompt, answer = encode_example(example, tokenizer, LabelConfig(max_prompt_tokens=600))
+    assert len(prompt) <= 600
+    assert tokenizer.decode(prompt).endswith("<|start_header_id|>assistant<|end_header_id|>\n\n")
+    assert answer == (tokenizer.encode("YES", add_special_tokens=False)[0], tokenizer.eos_token_id)
+
+
+def test_report_counts_and_figures_by_hand():
+    # 3 successes (0.9, 0.6, 0.2), 2 failures (0.7, 0.1): TP 2, FN 1, FP 1, TN 1.
+    report = judge_report([1, 1, 1, 0, 0], [0.9, 0.6, 0.2, 0.7, 0.1], num_unjudged=4)
+    assert (report.true_positive, report.false_negative, report.false_positive, report.true_negative) == (2, 1, 1, 1)
+    assert report.accuracy.value == 0.6
+    assert report.accuracy.ci95 == tuple(round(x, 4) for x in wilson_interval(3, 5))
+    assert report.balanced_accuracy.value == round((2 / 3 + 1 / 2) / 2, 4)
+    assert (report.precision.value, report.precision.num) == (round(2 / 3, 4), 3)
+    assert (report.recall.value, report.recall.num) == (round(2 / 3, 4), 3)
+    # Pairs: 0.9 beats both, 0.6 and 0.2 beat 0.1 only: 4 of 6.
+    assert report.auc.value == round(4 / 6, 4)
+    assert report.auc.ci95[0] <= 4 / 6 <= report.auc.ci95[1]
+    assert report.num_unjudged == 4
+    assert judge_report([1, 0], [0.5, 0.5]).recall.value == 0
+
+
+def test_figures_that_are_not_defined_are_none():
+    report = judge_report([0, 0], [0.1, 0.2])
+    assert report.recall.value is report.precision.value is report.auc.value is report.balanced_accuracy.value is None
+    assert judge_report([], []).accuracy.value is None
+
+
+def test_auc_counts_ties_half_and_agrees_with_scikit_learn():
+    assert auc(np.array([1, 0]), np.array([0.5, 0.5])) == 0.5
+    from sklearn.metrics import roc_auc_score
+
+    rng = np.random.default_rng(0)
+    y, p = rng.integers(0, 2, 200), rng.integers(0, 20, 200) / 20
+    assert auc(y, p) == pytest.approx(roc_auc_score(y, p))
+
+
+def test_agreement_compares_labels_with_the_environment_by_site(tmp_path):
+    trajectories = [
+        make_trajectory(i, s, site=site)
+        for i, (s, site) in enumerate([(1, "a"), (0, "a"), (1, "b"), (None, "b"), (1, "b")])
+    ]
+    write_records(tmp_path / "t.jsonl", trajectories)
+    rewards = [1, 1, 1, 1, None]
+    labels = [Label(t.trajectory_id, None if r is None else 0.9, r) for t, r in zip(trajectories, rewards, strict=True)]
+    write_records(tmp_path / "l.jsonl", labels)
+    report = agreement(tmp_path / "t.jsonl", tmp_path / "l.jsonl")
+    assert (report["num"], report["num_success"], report["num_unjudged"]) == (3, 2, 1)
+    assert report["accuracy"]["value"] == round(2 / 3, 4)
+    assert report["by_site"] == {
+        "a": {"num": 2, "num_success": 1, "num_agree": 1},
+        "b": {"num": 1, "num_success": 1, "num_agree": 1},
+    }
+    write_records(tmp_path / "t.jsonl", [make_trajectory(0, None)])
+    assert agreement(tmp_path / "t.jsonl", tmp_path / "l.jsonl") is None
+
+
+def test_reliability_bins_and_plot(tmp_path):
+    truth, p = [0, 1, 1, 1], [0.05, 0.07, 0.95, 1.0]
+    assert reliability_bins(truth, p) == [(pytest.approx(0.06), 1, 2), (pytest.approx(0.975), 2, 2)]
+    plot_reliability(truth, {"as trained": p}, tmp_path / "r.png")
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_log_odds_are_finite_everywhere():
+    assert log_odds(0.75) == pytest.approx(math.log(3))
+    assert (log_odds(0.0), log_odds(1.0), log_odds(1 - 1e-16)) == (-30, 30, 30)
+    assert log_odds(1e-300) == -30
+
+
+def test_the_temperature_that_made_the_scores_overconfident_is_found():
+    rng = np.random.default_rng(1)
+    true_odds = rng.normal(0, 2, 4000)
+    truth = (rng.random(4000) < 1 / (1 + np.exp(-true_odds))).astype(int)
+    overconfident = 1 / (1 + np.exp(-3 * true_odds))
+    fitted = fit_calibration(truth.tolist(), overconfident.tolist())
+    assert fitted.temperature == pytest.approx(3.0, rel=0.1)
+    assert fitted.apply(float(overconfident[0])) == pytest.approx(1 / (1 + math.exp(-true_odds[0])), abs=0.05)
+
+
+def test_the_threshold_moves_to_where_the_classes_part():
+    truth = [0] * 20 + [1] * 20
+    p = [0.01 + i / 1000 for i in range(20)] + [0.2 + i / 1000 for i in range(20)]
+    fitted = fit_calibration(truth, p)
+    said = [fitted.apply(x) > fitted.threshold for x in p]
+    assert said == [bool(y) for y in truth]
+    same = fit_calibration(truth, [0.5] * 40)
+    assert same.threshold == 0.5
+
+
+def test_too_few_for_a_calibration_is_said():
+    with pytest.raises(DataError, match="3 successes and 20 failures are held out"):
+        fit_calibration([1] * 3 + [0] * 20, [0.5] * 23)
+
+
+def test_a_calibrated_judge_brings_its_own_temperature_and_threshold(tmp_path):
+    Calibration(2.0, 0.3, 40).save(tmp_path)
+    config = calibrated(LabelConfig(calibrated=True), str(tmp_path))
+    assert (config.temperature, config.threshold) == (2.0, 0.3)
+    assert calibrated(LabelConfig(), "nowhere") == LabelConfig()
+    with pytest.raises(DataError, match=r"orm\.calibrate=true"):
+        calibrated(LabelConfig(calibrated=True), str(tmp_path / "none"))
+    write_json(tmp_path / "calibration.json", {"temperature": "hot"})
+    with pytest.raises(DataError, match="temperature"):
+        calibrated(LabelConfig(calibrated=True), str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("base"))
+
+
+def make_config(tmp_path, base, **orm):
+    return validate_config(
+        {"runs_dir": str(tmp_path), "models": {"device": "cpu", "orm": str(base)}, "label": {"max_prompt_tokens": 400},
+         "orm": {"lr": 3e-3, "epochs": 3, "batch_size": 16, "hard_negatives": 0.0, **orm}}, "test")  # fmt: skip
+
+
+def test_an_outcome_model_is_trained_reported_and_labels(tmp_path, base):
+    # The last page tells: "done" or "todo".
+    trajectories = [make_trajectory(i, i % 2, num_steps=1, mark=f"page {i}") for i in range(120)]
+    write_records(tmp_path / "trajectories.jsonl", trajectories)
+    config = make_config(tmp_path, base, heldout=0.5, calibrate=True)
+    paths = OrmPaths((tmp_path / "trajectories.jsonl",), str(base), tmp_path / "orm")
+    report = train_orm(config, paths)
+    assert (report["num_heldout"], report["heldout"]["num"]) == (60, 60)
+    assert sum(report["data"].values()) == 60
+    assert report["heldout"]["auc"]["value"] > 0.9
+    assert report["calibrated"]["num"] == 30
+    assert json.loads((paths.report / "report.json").read_text()) == json.loads(json.dumps(report))
+    assert (paths.report / "reliability.png").stat().st_size > 1000
+    assert any("balanced accuracy" in line for line in describe_report(report))
+    models = config.models.model_copy(update={"orm": str(paths.out)})
+    label = config.label.model_copy(update={"calibrated": True})
+    counts = label_file(
+        config.model_copy(update={"models": models, "label": label}),
+        tmp_path / "trajectories.jsonl",
+        tmp_path / "labels.jsonl",
+    )
+    assert counts["num_labelled"] == 120
+    assert counts["agreement"]["num"] == 120
+    assert counts["agreement"]["auc"]["value"] > 0.9
+
+
+def test_nothing_judged_is_one_clear_error(tmp_path, base):
+    write_records(tmp_path / "trajectories.jsonl", [make_trajectory(0, None)])
+    paths = OrmPaths((tmp_path / "trajectories.jsonl",), str(base), tmp_path / "orm")
+    with pytest.raises(DataError, match="no finished trajectory with an outcome"):
+        train_orm(make_config(tmp_path, base), paths)

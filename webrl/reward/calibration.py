@@ -1,0 +1,116 @@
+"""Temperature and threshold of an outcome model, fitted on held-out trajectories (option; 1 and 0.5 as published)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from webrl.config import LabelConfig
+from webrl.errors import DataError
+from webrl.store import read_json, write_json
+from webrl.types import Record
+
+FILE_NAME = "calibration.json"
+"""Beside the model's weights."""
+_MARGIN = 30.0
+"""Largest log-odds that is told apart; beyond it P(YES) is 0 or 1 anyway."""
+_TEMPERATURES = (0.05, 20.0)
+
+
+@dataclass(frozen=True)
+class Calibration(Record):
+    """How the judge's P(YES) is read.
+
+    Example: `Calibration(temperature=2.1, threshold=0.43, num=120)`
+    """
+
+    temperature: float = 1.0
+    """Divides the log-odds."""
+    threshold: float = 0.5
+    """Reward 1 if the calibrated P(YES) exceeds this."""
+    num: int = 0
+    """Held-out trajectories it was fitted on."""
+
+    def apply(self, p_yes: float) -> float:
+        """Calibrated P(YES) of a probability at temperature 1."""
+        return 1 / (1 + math.exp(-log_odds(p_yes) / self.temperature))
+
+    def save(self, folder: Path) -> None:
+        """Write beside the weights."""
+        write_json(folder / FILE_NAME, self.to_json())
+
+    @classmethod
+    def load(cls, folder: Path) -> Calibration:
+        """Read from beside the weights.
+
+        Raises:
+            DataError: missing or malformed.
+        """
+        path = folder / FILE_NAME
+        if not path.is_file():
+            raise DataError(f"{path}: no such file; fit one with `webrl train-orm orm.calibrate=true`")
+        try:
+            return cls.from_json(read_json(path))
+        except ValueError as error:
+            raise DataError(f"{path}: {error}") from None
+
+
+def fit_calibration(truth: Sequence[int], p_yes: Sequence[float]) -> Calibration:
+    """Temperature by logistic regression (no intercept) on the log-odds, then the threshold of best balanced accuracy.
+
+    The threshold lies halfway between two neighbouring scores, the one nearest to 0.5 among equals.
+
+    Raises:
+        DataError: fewer than ten trajectories of either class.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    y = np.asarray(truth, dtype=np.int64)  # [N]
+    if min(int(y.sum()), int((1 - y).sum())) < 10:
+        raise DataError(
+            f"{int(y.sum())} successes and {int((1 - y).sum())} failures are held out: calibration needs ten of each"
+        )
+    odds = np.array([log_odds(p) for p in p_yes])  # [N]
+    # A weak penalty keeps perfectly separated scores from an infinite slope.
+    slope = float(LogisticRegression(C=100.0, fit_intercept=False).fit(odds[:, None], y).coef_[0, 0])
+    low, high = _TEMPERATURES
+    temperature = min(max(1 / slope, low), high) if slope > 0 else high
+    calibrated = 1 / (1 + np.exp(-odds / temperature))
+    return Calibration(round(temperature, 4), _best_threshold(y, calibrated), len(y))
+
+
+def calibrated(config: LabelConfig, judge: str) -> LabelConfig:
+    """The label config with the judge's own temperature and threshold, if `calibrated` asks for them.
+
+    Raises:
+        DataError: the judge's folder has no calibration.
+    """
+    if not config.calibrated:
+        return config
+    fitted = Calibration.load(Path(judge))
+    return config.model_copy(update={"temperature": fitted.temperature, "threshold": fitted.threshold})
+
+
+def log_odds(p: float) -> float:
+    """log(p / (1 - p)), within ±30."""
+    if p <= 0 or p >= 1:
+        return math.copysign(_MARGIN, p - 0.5)
+    return min(max(math.log(p) - math.log1p(-p), -_MARGIN), _MARGIN)
+
+
+def _best_threshold(truth: np.ndarray, p: np.ndarray) -> float:
+    order = np.argsort(p, kind="stable")
+    scores, y = p[order], truth[order]
+    borders = np.flatnonzero(np.diff(scores) > 0) + 1  # a threshold can lie between unequal scores only
+    failures_below = np.cumsum(1 - y)[borders - 1] if len(borders) else np.array([])
+    successes_below = np.cumsum(y)[borders - 1] if len(borders) else np.array([])
+    balanced = failures_below / max((1 - y).sum(), 1) + 1 - successes_below / max(y.sum(), 1)
+    middles = (scores[borders - 1] + scores[borders]) / 2 if len(borders) else np.array([])
+    if not len(middles) or balanced.max() <= 1:
+        return 0.5
+    best = np.flatnonzero(balanced >= balanced.max() - 1e-12)
+    return float(middles[best[np.argmin(np.abs(middles[best] - 0.5))]])

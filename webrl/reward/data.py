@@ -1,0 +1,185 @@
+"""Training data of the outcome model: judged trajectories, hard negatives, class balance.
+
+The environment's reward is used here, where an outcome model is made, and in reports about it; actor and critic are
+trained on the outcome model's labels only.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from webrl.config import OrmConfig
+from webrl.errors import DataError
+from webrl.evaluate import is_success
+from webrl.interop.problems import ProblemLog
+from webrl.interop.vab import is_vab_folder, read_vab, score_label
+from webrl.store import read_lines
+from webrl.types import Record, Status, Trajectory
+
+
+@dataclass(frozen=True)
+class JudgedExample(Record):
+    """What the judge is shown, and the right answer. A human file is JSONL of these (the last fields may be left out).
+
+    Example: `{"instruction": "Click on …", "responses": ["click('12')"], "final_page": "RootWebArea …", "success": 1}`
+    """
+
+    instruction: str
+    """The user's intent."""
+    responses: tuple[str, ...]
+    """The agent's answers, one a step."""
+    final_page: str
+    """The page after the last action."""
+    success: int
+    """1 if the instruction was carried out, else 0."""
+    trajectory_id: str = ""
+    """Where it comes from."""
+    site: str = ""
+    """The task's site."""
+    kind: str = "judged"
+    """`judged`, or a hard negative: `cut_short` or `other_instruction`."""
+
+
+@dataclass(frozen=True)
+class JudgedTrajectory:
+    """An example, and what hard negatives are made from."""
+
+    example: JudgedExample
+    pages: tuple[str, ...] = ()
+    """[T] page before each response; empty for human files."""
+    ends_by_message: bool = False
+    """The last response tells the user something and changes nothing on the page."""
+
+
+def read_judged(path: Path, problems: ProblemLog) -> Iterator[JudgedTrajectory]:
+    """Stream judged trajectories.
+
+    Args:
+        path: `trajectories.jsonl` (or a folder with one) with environment rewards, a VAB result folder, or a human
+            file (JSONL of `JudgedExample`). Unfinished and unjudged trajectories are left out.
+
+    Raises:
+        DataError: nothing of the kind.
+    """
+    if path.is_dir() and (path / "trajectories.jsonl").is_file():
+        path = path / "trajectories.jsonl"
+    if path.is_dir():
+        if not is_vab_folder(path):
+            raise DataError(f"{path}: neither trajectories.jsonl nor a traces folder inside")
+        for trajectory in read_vab(path, problems):
+            label = score_label(trajectory)
+            if label.reward is not None:
+                yield _judged(trajectory, label.reward)
+        return
+    for number, data in read_lines(path, problems.on_line):
+        try:
+            if isinstance(data, dict) and "steps" in data:
+                trajectory = Trajectory.from_json(data)
+                if trajectory.status.finished and trajectory.env_reward is not None:
+                    yield _judged(trajectory, int(is_success(trajectory)))
+                continue
+            example = JudgedExample.from_json(data)
+            if example.success not in (0, 1):
+                raise ValueError(f"success must be 0 or 1, found {example.success}")
+            yield JudgedTrajectory(example)
+        except ValueError as error:
+            problems.add("bad_example", f"{path}:{number}", f"{error}; left out")
+
+
+def split_by_instruction(
+    judged: Sequence[JudgedTrajectory], heldout: float, rng: random.Random
+) -> tuple[list[JudgedTrajectory], list[JudgedTrajectory]]:
+    """(training, held-out): no instruction is in both, so that the report is about new instructions."""
+    keys = sorted({(j.example.site, j.example.instruction) for j in judged})
+    rng.shuffle(keys)
+    chosen = set(keys[: round(heldout * len(keys))])
+    parts: tuple[list[JudgedTrajectory], list[JudgedTrajectory]] = ([], [])
+    for item in judged:
+        parts[(item.example.site, item.example.instruction) in chosen].append(item)
+    return parts
+
+
+def training_examples(
+    judged: Sequence[JudgedTrajectory], config: OrmConfig, rng: random.Random
+) -> tuple[list[JudgedExample], dict[str, int]]:
+    """Judged examples and hard negatives, the larger class sampled down; and their number by kind and class.
+
+    Raises:
+        DataError: only one class, which cannot be learned from.
+    """
+    successes = [j for j in judged if j.example.success]
+    examples = [j.example for j in judged]
+    examples += _sample(cut_short(successes, rng), config.hard_negatives * len(successes), rng)
+    examples += _sample(other_instruction(successes, judged, rng), config.hard_negatives * len(successes), rng)
+    groups = {c: [e for e in examples if e.success == c] for c in (0, 1)}
+    if not groups[0] or not groups[1]:
+        raise DataError(
+            f"{len(groups[1])} successes and {len(groups[0])} failures: the outcome model needs both; add rollouts"
+        )
+    smaller = min(map(len, groups.values()))
+    balanced = [e for group in groups.values() for e in _sample(group, config.max_class_ratio * smaller, rng)]
+    rng.shuffle(balanced)
+    counts = Counter(f"{e.kind}_{'success' if e.success else 'failure'}" for e in balanced)
+    return balanced, dict(sorted(counts.items()))
+
+
+def cut_short(successes: Sequence[JudgedTrajectory], rng: random.Random) -> list[JudgedExample]:
+    """Successes that stop early: the same instruction, fewer actions, the page that was there then.
+
+    A closing message changes nothing on the page, so the action before it goes too.
+    """
+    negatives = []
+    for item in successes:
+        longest = len(item.pages) - (2 if item.ends_by_message else 1)
+        if longest < 0:
+            continue
+        keep = rng.randint(0, longest)
+        negatives.append(
+            replace(
+                item.example,
+                responses=item.example.responses[:keep],
+                final_page=item.pages[keep],
+                success=0,
+                kind="cut_short",
+            )
+        )
+    return negatives
+
+
+def other_instruction(
+    successes: Sequence[JudgedTrajectory], judged: Sequence[JudgedTrajectory], rng: random.Random
+) -> list[JudgedExample]:
+    """Successes under the instruction of another task of the same site."""
+    by_site: dict[str, list[str]] = defaultdict(list)
+    for item in judged:
+        by_site[item.example.site].append(item.example.instruction)
+    choices = {site: sorted(set(instructions)) for site, instructions in by_site.items()}
+    negatives = []
+    for item in successes:
+        others = [i for i in choices[item.example.site] if i != item.example.instruction]
+        if others:
+            instruction = rng.choice(others)
+            negatives.append(replace(item.example, instruction=instruction, success=0, kind="other_instruction"))
+    return negatives
+
+
+def _judged(trajectory: Trajectory, success: int) -> JudgedTrajectory:
+    example = JudgedExample(
+        instruction=trajectory.instruction,
+        responses=tuple(step.response for step in trajectory.steps),
+        final_page=trajectory.final_observation,
+        success=success,
+        trajectory_id=trajectory.trajectory_id,
+        site=trajectory.task.site,
+    )
+    pages = tuple(step.observation for step in trajectory.steps)
+    return JudgedTrajectory(example, pages, trajectory.status is Status.AGENT_DONE)
+
+
+def _sample(items: Sequence[JudgedExample], limit: float, rng: random.Random) -> list[JudgedExample]:
+    number = int(limit + 0.5)
+    return list(items) if len(items) <= number else rng.sample(list(items), number)

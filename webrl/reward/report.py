@@ -1,0 +1,197 @@
+"""How good a judge is: accuracy, balanced accuracy, precision, recall and AUC with counts and intervals.
+
+Proportions have Wilson intervals; what is no proportion (balanced accuracy, AUC) has a seeded bootstrap interval.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from webrl.evaluate import is_success, wilson_interval
+from webrl.reward.labels import read_labels
+from webrl.store import read_records
+from webrl.types import Record, Trajectory
+
+NUM_RESAMPLES = 1000
+_NUM_BINS = 10
+
+
+@dataclass(frozen=True)
+class Estimate(Record):
+    """A figure with its interval.
+
+    Example: `Estimate(value=0.875, ci95=(0.53, 0.98), num=8)`
+    """
+
+    value: float | None
+    """The figure; None where it is not defined (precision without a positive answer)."""
+    ci95: tuple[float, ...]
+    """95 % interval (lower, upper); empty where it is not defined."""
+    num: int
+    """Denominator."""
+
+
+@dataclass(frozen=True)
+class JudgeReport(Record):
+    """A judge against the truth."""
+
+    num: int
+    """Judged trajectories."""
+    num_success: int
+    """True successes among them."""
+    true_positive: int
+    false_positive: int
+    true_negative: int
+    false_negative: int
+    accuracy: Estimate
+    balanced_accuracy: Estimate
+    """Mean of the accuracies on successes and on failures."""
+    precision: Estimate
+    """Of those judged successful, how many were."""
+    recall: Estimate
+    """Of the successes, how many were judged so."""
+    auc: Estimate
+    """Probability that a success gets a higher P(YES) than a failure."""
+    num_unjudged: int = 0
+    """Trajectories without a judgement; in none of the figures."""
+
+
+def judge_report(
+    truth: Sequence[int], p_yes: Sequence[float], threshold: float = 0.5, num_unjudged: int = 0, seed: int = 0
+) -> JudgeReport:
+    """Compare judgements with the truth; an answer is positive if P(YES) exceeds `threshold`."""
+    y = np.asarray(truth, dtype=np.int64)  # [N]
+    p = np.asarray(p_yes, dtype=np.float64)  # [N]
+    said = (p > threshold).astype(np.int64)  # [N]
+    tp, fp = int((said & y).sum()), int((said & (1 - y)).sum())
+    fn, tn = int(y.sum()) - tp, int((1 - y).sum()) - fp
+    return JudgeReport(
+        num=len(y),
+        num_success=tp + fn,
+        true_positive=tp,
+        false_positive=fp,
+        true_negative=tn,
+        false_negative=fn,
+        accuracy=_proportion(tp + tn, len(y)),
+        balanced_accuracy=_bootstrap(y, said, balanced_accuracy, seed),
+        precision=_proportion(tp, tp + fp),
+        recall=_proportion(tp, tp + fn),
+        auc=_bootstrap(y, p, auc, seed),
+        num_unjudged=num_unjudged,
+    )
+
+
+def balanced_accuracy(truth: NDArray[Any], said: NDArray[Any]) -> float:
+    """Mean of recall and specificity; NaN without both classes."""
+    if not 0 < truth.sum() < len(truth):
+        return float("nan")
+    return float(said[truth == 1].mean() + (1 - said[truth == 0]).mean()) / 2
+
+
+def auc(truth: NDArray[Any], p_yes: NDArray[Any]) -> float:
+    """Area under the ROC curve, ties counted half; NaN without both classes."""
+    from scipy.stats import rankdata
+
+    positives = int(truth.sum())
+    negatives = len(truth) - positives
+    if not positives or not negatives:
+        return float("nan")
+    ranks = rankdata(p_yes)[truth == 1].sum() - positives * (positives + 1) / 2
+    return float(ranks / (positives * negatives))
+
+
+def agreement(trajectories: Path, labels: Path, threshold: float | None = None) -> dict[str, Any] | None:
+    """The labels against the environment's own reward, in total and by site; None where there is no such reward.
+
+    Args:
+        threshold: judge again with another threshold; None takes the rewards as they were labelled.
+    """
+    known = read_labels(labels)
+    rows: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    unjudged = 0
+    for trajectory in read_records(trajectories, Trajectory):
+        if not trajectory.status.finished or trajectory.env_reward is None:
+            continue
+        label = known.get(trajectory.trajectory_id)
+        if label is None or label.reward is None or label.p_yes is None:
+            unjudged += 1
+            continue
+        said = label.reward if threshold is None else int(label.p_yes > threshold)
+        rows[trajectory.task.site].append((int(is_success(trajectory)), label.p_yes, said))
+    everything = [row for site in rows.values() for row in site]
+    if not everything:
+        return None
+    # The rewards as labelled decide; P(YES) ranks (AUC).
+    report = judge_report([r[0] for r in everything], [r[2] for r in everything], 0.5, unjudged).to_json()
+    ranked = judge_report([r[0] for r in everything], [r[1] for r in everything])
+    report["auc"] = ranked.auc.to_json()
+    report["by_site"] = {
+        site: {
+            "num": len(group),
+            "num_success": sum(r[0] for r in group),
+            "num_agree": sum(r[0] == r[2] for r in group),
+        }
+        for site, group in sorted(rows.items())
+    }
+    return report
+
+
+def plot_reliability(truth: Sequence[int], scores: dict[str, Sequence[float]], path: Path) -> None:
+    """PNG: observed success against P(YES) in ten bins with Wilson intervals, and how many trajectories are in each.
+
+    Args:
+        scores: name of a curve (`as trained`, `calibrated`) -> [N] P(YES).
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 6), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    top.plot([0, 1], [0, 1], color="0.7", linestyle=":")
+    for name, values in scores.items():
+        bins = reliability_bins(truth, values)
+        x, y = [b[0] for b in bins], [b[1] / b[2] for b in bins]
+        intervals = [wilson_interval(b[1], b[2]) for b in bins]
+        # At 0 and 1 the interval may end a rounding error inside the rate.
+        below = [max(0.0, rate - low) for rate, (low, _) in zip(y, intervals, strict=True)]
+        above = [max(0.0, high - rate) for rate, (_, high) in zip(y, intervals, strict=True)]
+        top.errorbar(x, y, yerr=[below, above], marker="o", capsize=3, label=name)
+        bottom.hist(list(values), bins=_NUM_BINS, range=(0, 1), histtype="step", label=name)
+    top.set(ylabel="observed success", ylim=(-0.02, 1.02), title=f"outcome model, {len(truth)} held-out trajectories")
+    top.legend()
+    bottom.set(xlabel="P(YES)", ylabel="trajectories", xlim=(0, 1))
+    figure.savefig(path, dpi=120, format="png")
+
+
+def reliability_bins(truth: Sequence[int], p_yes: Sequence[float]) -> list[tuple[float, int, int]]:
+    """(mean P(YES), successes, trajectories) of each of ten equal bins that is not empty."""
+    groups: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for outcome, p in zip(truth, p_yes, strict=True):
+        groups[min(int(p * _NUM_BINS), _NUM_BINS - 1)].append((outcome, p))
+    return [(sum(p for _, p in g) / len(g), sum(y for y, _ in g), len(g)) for _, g in sorted(groups.items())]
+
+
+def _proportion(count: int, num: int) -> Estimate:
+    if not num:
+        return Estimate(None, (), 0)
+    low, high = wilson_interval(count, num)
+    return Estimate(round(count / num, 4), (round(low, 4), round(high, 4)), num)
+
+
+def _bootstrap(
+    truth: NDArray[Any], values: NDArray[Any], statistic: Callable[[NDArray[Any], NDArray[Any]], float], seed: int
+) -> Estimate:
+    value = statistic(truth, values)
+    if np.isnan(value):
+        return Estimate(None, (), len(truth))
+    rng = np.random.default_rng(seed)
+    draws = rng.integers(0, len(truth), (NUM_RESAMPLES, len(truth)))  # [R, N]
+    sampled = [statistic(truth[d], values[d]) for d in draws]
+    low, high = np.nanpercentile(sampled, [2.5, 97.5])
+    return Estimate(round(value, 4), (round(float(low), 4), round(float(high), 4)), len(truth))

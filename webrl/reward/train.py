@@ -1,0 +1,148 @@
+"""`webrl train-orm`: an outcome model from judged trajectories, by the trainer that also does SFT; and its report."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from webrl.config import LabelConfig, RunConfig
+from webrl.errors import DataError
+from webrl.interop.problems import ProblemLog
+from webrl.llm import LanguageModel, open_model
+from webrl.llm.loading import load_tokenizer
+from webrl.llm.prompts import build_judge_prompt
+from webrl.reward.calibration import fit_calibration
+from webrl.reward.data import JudgedExample, JudgedTrajectory, read_judged, split_by_instruction, training_examples
+from webrl.reward.orm import answer_tokens, yes_probability
+from webrl.reward.report import judge_report, plot_reliability
+from webrl.store import write_json
+
+
+@dataclass(frozen=True)
+class OrmPaths:
+    """Where an outcome model comes from and goes to."""
+
+    data: tuple[Path, ...]
+    """Judged trajectories: our files, VAB folders, human JSONL."""
+    init: str
+    """Model to start from (the SFT actor, or an earlier ORM)."""
+    out: Path
+    """Folder of the new model (and its calibration.json)."""
+
+    @property
+    def report(self) -> Path:
+        """Folder beside the model: report.json, reliability.png, metrics.jsonl, problems.txt."""
+        return self.out.with_name(self.out.name + "_report")
+
+
+def train_orm(config: RunConfig, paths: OrmPaths) -> dict[str, Any]:
+    """Train, then report on held-out instructions; resumes like every training.
+
+    Returns:
+        What is in `report.json`: `data` (examples by kind), `losses`, `heldout` (`JudgeReport`), `calibrated`.
+
+    Raises:
+        DataError: nothing judged, or one class only.
+        ModelError: unusable starting model.
+    """
+    from webrl.training import train_sft
+
+    rng = random.Random(f"{config.seed}:train-orm")
+    folder = paths.report
+    with ProblemLog(folder / "problems.txt") as problems:
+        judged = [item for path in paths.data for item in read_judged(path, problems)]
+        problem_counts = dict(problems.counts)
+    if not judged:
+        raise DataError(f"{', '.join(map(str, paths.data))}: no finished trajectory with an outcome: {problem_counts}")
+    train, heldout = split_by_instruction(judged, config.orm.heldout, rng)
+    examples, kinds = training_examples(train, config.orm, rng)
+    tokenizer = load_tokenizer(paths.init)
+    losses = train_sft(
+        [encode_example(e, tokenizer, config.label) for e in examples],
+        paths.init,
+        paths.out,
+        config.orm,
+        seed=config.seed,
+        metrics_path=folder / "metrics.jsonl",
+        name="orm",
+        device=config.models.device,
+    )
+    report = {"data": kinds, "num_heldout": len(heldout), "problems": problem_counts, "losses": losses}
+    report |= _evaluate(config, paths.out, folder, heldout)
+    write_json(folder / "report.json", report)
+    return report
+
+
+def encode_example(
+    example: JudgedExample, tokenizer: Any, config: LabelConfig
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(judge prompt, answer and end token), the page cut by tokens as when judging."""
+    tokens = answer_tokens(tokenizer)
+    end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    return prompt_ids(example, tokenizer, config), (tokens.yes if example.success else tokens.no, *end)
+
+
+def prompt_ids(example: JudgedExample, tokenizer: Any, config: LabelConfig) -> tuple[int, ...]:
+    """[P] the judge's prompt."""
+    return build_judge_prompt(
+        tokenizer,
+        example.instruction,
+        example.responses,
+        example.final_page,
+        max_tokens=config.max_prompt_tokens,
+        prompt_format=config.prompt_format,
+    ).ids
+
+
+def score_examples(config: RunConfig, model_dir: str, examples: Sequence[JudgedExample]) -> list[float]:
+    """P(YES) at temperature 1 of each example."""
+
+    async def work(bar: Any) -> list[float]:
+        async with open_model(model_dir, config.label.engine, config.models) as model:
+            limit = asyncio.Semaphore(config.label.batch_size)
+
+            async def one(example: JudgedExample) -> float:
+                async with limit:
+                    value = await _p_yes(model, example, config.label)
+                    bar.update()
+                    return value
+
+            return list(await asyncio.gather(*(one(e) for e in examples)))
+
+    with tqdm(total=len(examples), desc="judge held-out", disable=None, leave=False) as bar:
+        return asyncio.run(work(bar))
+
+
+async def _p_yes(model: LanguageModel, example: JudgedExample, config: LabelConfig) -> float:
+    tokens = answer_tokens(model.tokenizer)
+    ids = prompt_ids(example, model.tokenizer, config)
+    yes, no = await model.choice_logprobs(ids, (tokens.yes, tokens.no))
+    return yes_probability(yes, no)
+
+
+def _evaluate(
+    config: RunConfig, model: Path, folder: Path, heldout: Sequence[JudgedTrajectory]
+) -> dict[str, dict[str, Any]]:
+    if not heldout:
+        return {}
+    examples = [item.example for item in heldout]
+    truth, p_yes = [e.success for e in examples], score_examples(config, str(model), examples)
+    result: dict[str, dict[str, Any]] = {"heldout": judge_report(truth, p_yes).to_json()}
+    curves: dict[str, Sequence[float]] = {"as trained": p_yes}
+    if config.orm.calibrate:
+        # Fitted on every other trajectory and judged on the rest, so that the report is not about its own fit.
+        fit, rest = slice(0, None, 2), slice(1, None, 2)
+        calibration = fit_calibration(truth[fit], p_yes[fit])
+        calibration.save(model)
+        values = [calibration.apply(p) for p in p_yes]
+        report = judge_report(truth[rest], values[rest], calibration.threshold).to_json()
+        result["calibrated"] = report | {"calibration": asdict(calibration)}
+        truth, curves = truth[rest], {"as trained": p_yes[rest], "calibrated": values[rest]}
+    plot_reliability(truth, curves, folder / "reliability.png")
+    return result

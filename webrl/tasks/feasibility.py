@@ -1,7 +1,9 @@
-"""Is an instruction feasible on its site? Asked of a language model, with per-site rules that users extend.
+"""Is an instruction feasible on its site? Per-site rules that users extend, and a language model that applies them.
 
 The paper filters infeasible instructions with an LLM and rules for each site (arXiv 2411.02337 §3.1, appendix).
-The rules are in `configs/feasibility.yaml`; the generator is told them as well.
+The rules are in `configs/feasibility.yaml`; the generator is told them as well. A rule is a sentence for the model, or
+`on_page: <regular expression>`, checked without one: what its group matches in the instruction (parts of a list apart)
+must be on the initial page as whole words.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -19,7 +22,7 @@ from webrl.config import GenerateConfig
 from webrl.errors import UsageError
 from webrl.llm.interface import LanguageModel, Sampling
 from webrl.resources import configs_dir
-from webrl.tasks.answers import Question, ask_all
+from webrl.tasks.answers import Question, Replies, ask_all
 from webrl.tasks.parsing import strip_thinking
 from webrl.tasks.prompts import feasibility_prompt
 from webrl.types import Task
@@ -28,8 +31,20 @@ logger = logging.getLogger(__name__)
 
 PROBE_SIZE = 16
 """So many instructions are asked about first, to see whether the model answers YES or NO at all."""
+_LIST = re.compile(r",\s+(?:and\s+)?|\s+and\s+")
 _FIRST_WORD = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 _EVERY_SITE = "all"
+
+
+@dataclass(frozen=True)
+class OnPage:
+    """A rule that needs no model: what the pattern's group matches must be on the page."""
+
+    pattern: re.Pattern[str]
+    """Searched for in the instruction; one group."""
+
+
+Rule = str | OnPage
 
 
 @dataclass(frozen=True)
@@ -38,49 +53,72 @@ class Feasibility:
 
     verdicts: tuple[bool | None, ...]
     """True, False, or None where the model gave no readable answer."""
-    answers: tuple[str, ...]
-    """What it said."""
+    reasons: tuple[str, ...]
+    """What the model said, or which named thing is not on the page."""
     skipped: str = ""
-    """Why nothing was judged, or ""."""
+    """Why no model was asked, or ""; rules that need none were applied."""
     prompt_tokens: int = 0
     """Of all prompts."""
     completion_tokens: int = 0
     """Of all answers."""
 
 
-def load_rules(extension: str | Path | None = None) -> dict[str, tuple[str, ...]]:
+def load_rules(extension: str | Path | None = None) -> dict[str, tuple[Rule, ...]]:
     """Rules by site pattern: the shipped ones, and those of an own file after them.
 
     Raises:
-        UsageError: a missing file, or one that is not a mapping of patterns to lists of texts.
+        UsageError: a missing file, or one that is not a mapping of patterns to lists of rules.
     """
-    merged: dict[str, tuple[str, ...]] = {}
+    merged: dict[str, tuple[Rule, ...]] = {}
     for path in (configs_dir() / "feasibility.yaml", extension):
         for pattern, rules in (_read_rules(Path(path)) if path else {}).items():
             merged[pattern] = (*merged.get(pattern, ()), *rules)
     return merged
 
 
-def rules_for(rules: Mapping[str, Sequence[str]], site: str) -> list[str]:
-    """The rules that apply to a site, those for every site first; a task on `a+b` has the rules of both."""
+def rules_for(rules: Mapping[str, Sequence[Rule]], site: str) -> list[str]:
+    """The sentences that apply to a site, those for every site first; a task on `a+b` has the rules of both."""
+    return list(dict.fromkeys(rule for rule in _applying(rules, site) if isinstance(rule, str)))
+
+
+def missing_from_page(task: Task, page: str, rules: Mapping[str, Sequence[Rule]]) -> str | None:
+    """What the instruction names although it is not on the page, by the site's `on_page` rules; None if all is there.
+
+    Nothing is missing where the page is not known.
+    """
+    if not page:
+        return None
+    for rule in _applying(rules, task.site):
+        match = rule.pattern.search(task.instruction or "") if isinstance(rule, OnPage) else None
+        if match is None:
+            continue
+        for name in _LIST.split(match.group(1).strip()):
+            if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", page):
+                return name
+    return None
+
+
+def _applying(rules: Mapping[str, Sequence[Rule]], site: str) -> list[Rule]:
     names = [site, *site.split("+")]
     found = list(rules.get(_EVERY_SITE, ()))
-    for pattern, texts in rules.items():
+    for pattern, entries in rules.items():
         if pattern != _EVERY_SITE and any(fnmatchcase(name, pattern) for name in names):
-            found += texts
-    return list(dict.fromkeys(found))
+            found += entries
+    return found
 
 
 async def check_feasibility(
     tasks: Sequence[Task],
     pages: Sequence[str],
     model: LanguageModel,
-    rules: Mapping[str, Sequence[str]],
+    rules: Mapping[str, Sequence[Rule]],
     config: GenerateConfig,
     cache: Path,
     max_prompt_tokens: int = 15872,
 ) -> Feasibility:
-    """Ask about each task; a model that does not answer YES or NO is not used as a judge, and that is said.
+    """Apply the `on_page` rules, and ask the model about the tasks that pass.
+
+    A model that does not answer YES or NO is not used as a judge, and that is said.
 
     Args:
         pages: each task's initial page, or "".
@@ -89,6 +127,27 @@ async def check_feasibility(
     Raises:
         ModelError: the model is unusable or its endpoint is down.
     """
+    missing = [missing_from_page(task, page, rules) for task, page in zip(tasks, pages, strict=True)]
+    asked = [i for i, name in enumerate(missing) if name is None]
+    judged = await _ask_model(
+        [tasks[i] for i in asked], [pages[i] for i in asked], model, rules, config, cache, max_prompt_tokens
+    )
+    verdicts: list[bool | None] = [False] * len(tasks)
+    reasons = [f"{name!r} is not on the page" for name in missing]
+    for i, verdict, reason in zip(asked, judged.verdicts, judged.reasons, strict=True):
+        verdicts[i], reasons[i] = verdict, reason
+    return replace(judged, verdicts=tuple(verdicts), reasons=tuple(reasons))
+
+
+async def _ask_model(
+    tasks: Sequence[Task],
+    pages: Sequence[str],
+    model: LanguageModel,
+    rules: Mapping[str, Sequence[Rule]],
+    config: GenerateConfig,
+    cache: Path,
+    max_prompt_tokens: int,
+) -> Feasibility:
     sampling = Sampling(temperature=0.0, max_new_tokens=config.max_new_tokens)
     questions = [
         Question(
@@ -98,21 +157,24 @@ async def check_feasibility(
         )
         for task, page in zip(tasks, pages, strict=True)
     ]
-    options = {"concurrency": config.concurrency, "requests_per_minute": config.requests_per_minute}
-    probe = await ask_all(model, questions[:PROBE_SIZE], cache, **options)  # type: ignore[arg-type]
-    verdicts = [read_verdict(answer.text) for answer in probe.answers if answer]
-    if questions and sum(v is not None for v in verdicts) * 2 <= len(verdicts):
-        example = next((answer.text for answer in probe.answers if answer), "")
-        reason = f"{model.name} answers neither YES nor NO ({example[:60]!r}); feasibility was not checked"
-        logger.warning("%s", reason)
+
+    async def ask(some: Sequence[Question]) -> Replies:
+        return await ask_all(
+            model, some, cache, concurrency=config.concurrency, requests_per_minute=config.requests_per_minute
+        )
+
+    probe = [answer.text for answer in (await ask(questions[:PROBE_SIZE])).answers if answer]
+    if sum(read_verdict(text) is not None for text in probe) * 2 < len(probe):
+        reason = f"{model.name} answers neither YES nor NO ({probe[0][:60]!r}) and was not asked further"
+        logger.warning("feasibility: %s", reason)
         return Feasibility((None,) * len(tasks), ("",) * len(tasks), reason)
-    replies = await ask_all(model, questions, cache, **options)  # type: ignore[arg-type]
-    answers = [answer for answer in replies.answers if answer]
+    answers = (await ask(questions)).answers
+    given = [answer for answer in answers if answer]
     return Feasibility(
-        verdicts=tuple(read_verdict(answer.text) if answer else None for answer in replies.answers),
-        answers=tuple(answer.text if answer else "" for answer in replies.answers),
-        prompt_tokens=sum(answer.prompt_tokens for answer in answers),
-        completion_tokens=sum(answer.completion_tokens for answer in answers),
+        verdicts=tuple(read_verdict(answer.text) if answer else None for answer in answers),
+        reasons=tuple(f"answer {answer.text.strip()[:80]!r}" if answer else "no answer" for answer in answers),
+        prompt_tokens=sum(answer.prompt_tokens for answer in given),
+        completion_tokens=sum(answer.completion_tokens for answer in given),
     )
 
 
@@ -122,16 +184,27 @@ def read_verdict(answer: str) -> bool | None:
     return match.group(1).lower() == "yes" if match else None
 
 
-def _read_rules(path: Path) -> dict[str, tuple[str, ...]]:
+def _read_rules(path: Path) -> dict[str, tuple[Rule, ...]]:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except OSError as error:
         raise UsageError(f"cannot read feasibility rules {str(path)!r}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not valid YAML: {error}") from None
-    if not isinstance(data, dict):
-        raise UsageError(f"{path}: expected a mapping of sites to lists of rules, found {type(data).__name__}")
-    for pattern, rules in data.items():
-        if not isinstance(rules, list) or not all(isinstance(rule, str) and rule.strip() for rule in rules):
-            raise UsageError(f"{path}: the rules of {pattern!r} must be a list of texts, found {rules!r:.80}")
-    return {str(pattern): tuple(rules) for pattern, rules in data.items()}
+    if not isinstance(data, dict) or not all(isinstance(rules, list) for rules in data.values()):
+        raise UsageError(f"{path}: expected a mapping of sites to lists of rules, found {data!r:.80}")
+    return {str(site): tuple(_read_rule(rule, f"{path}: {site}") for rule in rules) for site, rules in data.items()}
+
+
+def _read_rule(rule: Any, where: str) -> Rule:
+    if isinstance(rule, str) and rule.strip():
+        return rule
+    if not isinstance(rule, dict) or set(rule) != {"on_page"} or not isinstance(rule["on_page"], str):
+        raise UsageError(f"{where}: a rule is a text or `on_page: <regular expression>`, found {rule!r:.80}")
+    try:
+        pattern = re.compile(rule["on_page"])
+    except re.error as error:
+        raise UsageError(f"{where}: {rule['on_page']!r} is no regular expression: {error}") from None
+    if pattern.groups != 1:
+        raise UsageError(f"{where}: {rule['on_page']!r} has {pattern.groups} groups; it needs one, around the name")
+    return OnPage(pattern)

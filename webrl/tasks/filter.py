@@ -236,8 +236,8 @@ def _duplicates(tasks: Sequence[Task], known: Sequence[Task], config: FilterConf
 def _infeasible(checked: Feasibility) -> list[Verdict]:
     """Only a clear NO drops; an unreadable answer is no judgement."""
     return [
-        ("infeasible", f"answer {answer.strip()[:80]!r}") if verdict is False else None
-        for verdict, answer in zip(checked.verdicts, checked.answers, strict=True)
+        ("infeasible", reason) if verdict is False else None
+        for verdict, reason in zip(checked.verdicts, checked.reasons, strict=True)
     ]
 
 

@@ -1,0 +1,143 @@
+"""Generation from a file of failures, without a browser: new instructions for the pages that the file holds.
+
+The same functions as the curriculum stages, only that a new task starts where its first seed did. The output lines
+have `task` and `web` as in the released code, and beside them what this package knows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+from tqdm import tqdm
+
+from webrl.config import RunConfig
+from webrl.errors import DataError
+from webrl.llm import open_model
+from webrl.llm.interface import LanguageModel
+from webrl.store import atomic_path, read_lines
+from webrl.tasks.failures import FailureSet, load_failures
+from webrl.tasks.feasibility import Feasibility, check_feasibility, load_rules, rules_for
+from webrl.tasks.filter import FilterReport, filter_tasks
+from webrl.tasks.generate import GenerationReport, GenerationRequest, generate_tasks, plan_requests
+from webrl.types import Lineage, Task
+
+
+@dataclass(frozen=True)
+class FileGeneration:
+    """What became of a file of failures."""
+
+    failures: FailureSet
+    """What was read."""
+    generated: GenerationReport
+    """What the model wrote."""
+    filtered: FilterReport
+    """What the filters made of it; the critic's band needs a run and is skipped."""
+
+
+def requests_for(failures: FailureSet, config: RunConfig, rng: random.Random) -> list[GenerationRequest]:
+    """Planned requests at the initial states of their first seeds; conditioned on pages if the file has any."""
+    per_page = any(failure.page for failure in failures.failures)
+    planned = plan_requests(failures, config.generate, rng, per_page=per_page)
+    return [r if r.target else r.at(r.failures[0].task, r.failures[0].page) for r in planned]
+
+
+async def generate_from_file(config: RunConfig, source: Path, out: Path) -> FileGeneration:
+    """Read failures, ask the model, filter, write what was kept to `out` (its answers are kept beside it).
+
+    Raises:
+        DataError: no usable line in `source`.
+        ModelError: the generator is unusable or its endpoint is down; the same call goes on from there.
+    """
+    failures = load_failures(source)
+    rng = random.Random(config.seed)
+    requests = requests_for(failures, config, rng)
+    rules = load_rules(config.filter.rules)
+    cache = out.with_name(f".{out.stem}.answers.jsonl")
+    limit = config.models.max_prompt_tokens
+    async with open_model(config.models.generator, config.generate.engine, config.models) as model:
+        with tqdm(total=len(requests), desc="generate", unit="prompt", disable=None) as bar:
+            generated = await generate_tasks(
+                requests,
+                model,
+                config.generate,
+                phase=0,
+                rng=rng,
+                cache=cache,
+                rules=lambda site: rules_for(rules, site),
+                max_prompt_tokens=limit,
+                on_answer=bar.update,
+            )
+        filtered = await _filter(config, requests, failures, generated.tasks, model, cache)
+    write_instructions(out, filtered.kept)
+    return FileGeneration(failures, replace(generated, from_seeds=failures.from_seeds), filtered)
+
+
+async def _filter(
+    config: RunConfig,
+    requests: Sequence[GenerationRequest],
+    failures: FailureSet,
+    tasks: Sequence[Task],
+    model: LanguageModel,
+    cache: Path,
+) -> FilterReport:
+    pages = {(r.target.site, r.target.seed, r.target.start_url): r.page for r in requests if r.target}
+
+    async def judge(left: Sequence[Task]) -> Feasibility:
+        texts = [pages.get((task.site, task.seed, task.start_url), "") for task in left]
+        rules = load_rules(config.filter.rules)
+        return await check_feasibility(
+            left, texts, model, rules, config.generate, cache, config.models.max_prompt_tokens
+        )
+
+    known = [failure.task for failure in failures.failures]
+    return await filter_tasks(tasks, known=known, heldout=(), config=config.filter, judge=judge)
+
+
+def write_instructions(path: Path, tasks: Iterable[Task]) -> int:
+    """Write instruction lines (`task`, `web`, and ours); gives their number."""
+    count = 0
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        for task in tasks:
+            line: dict[str, Any] = {
+                "task": task.instruction,
+                "web": task.site,
+                "seed": task.seed,
+                "start_url": task.start_url,
+            }
+            line |= {"task_id": task.task_id, "lineage": task.lineage.to_json()}
+            file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            count += 1
+    return count
+
+
+def read_instructions(path: Path) -> list[Task]:
+    """Tasks of an instruction file (`task`, `web`), or of a file of our tasks (`generated.jsonl`, `tasks.jsonl`).
+
+    Raises:
+        DataError: missing file, or a line that is neither (path and line are quoted).
+    """
+    tasks = []
+    for number, data in read_lines(path):
+        try:
+            tasks.append(_read_task(data, f"{path.stem}-{number}"))
+        except ValueError as error:
+            raise DataError(f"{path}:{number}: {error}") from None
+    return tasks
+
+
+def _read_task(data: Any, default_id: str) -> Task:
+    if not isinstance(data, dict) or not ({"site", "task_id"} <= data.keys() or {"task", "web"} <= data.keys()):
+        raise ValueError(f"expected an instruction (`task`, `web`) or a task of ours, found {data!r:.80}")
+    if "web" not in data:
+        return Task.from_json(data)
+    if not isinstance(data["task"], str) or not data["task"].strip():
+        raise ValueError(f"`task` must be a non-empty text, found {data['task']!r:.80}")
+    fields = {"task_id": data.get("task_id", default_id), "site": data["web"], "instruction": data["task"].strip()}
+    fields |= {key: data[key] for key in ("seed", "start_url") if key in data}
+    lineage = Lineage.from_json(data["lineage"]) if "lineage" in data else Lineage("seed")
+    return replace(Task.from_json(fields), lineage=lineage)

@@ -111,7 +111,7 @@ setup_browser() {
       die "no browser; as root: apt-get install chromium-headless-shell (Debian) or chromium"
     browser_works || die "the installed browser does not start"
   fi
-  say "$(tail -n 1 "$LOG")"
+  say "$(tail -n 1 "$LOG" | sed "s/^ok *browser */browser: /")"
 }
 
 case ${1:-} in

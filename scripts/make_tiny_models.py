@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("step", choices=STEPS)
     parser.add_argument("--work", type=Path, default=Path("runs/tiny"), help="recordings and the base model")
     parser.add_argument("--out", type=Path, default=Path("data/tiny"), help="where the checkpoints go")
-    parser.add_argument("--per-site", type=int, default=40, help="demonstrations of each task type")
+    parser.add_argument("--per-site", type=int, default=80, help="demonstrations of each task type")
     parser.add_argument("--workers", type=int, default=1, help="browser worker processes")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -48,7 +48,7 @@ async def record_experts(args: argparse.Namespace) -> None:
     config = RunConfig.model_validate({"rollout": {"max_steps": 12, "num_workers": args.workers}})
     demos, seed = args.work / "demos.jsonl", args.seed
     await record(demonstration_tasks(TRAIN_SITES, args.per_site, seed), config, demos, slip=0.0, seed=seed)
-    own = demonstration_tasks(TRAIN_SITES, 2 * args.per_site, seed + 1)
+    own = demonstration_tasks(TRAIN_SITES, args.per_site, seed + 1)
     await record(own, config, args.work / "slips.jsonl", slip=0.2, seed=seed + 1)
     pages = [t for name in ("demos", "slips") for t in read_records(args.work / f"{name}.jsonl", Trajectory)]
     await record(proposed_tasks(pages, seed), config, args.work / "proposed.jsonl", slip=0.12, seed=seed + 2)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerFast
 
 from webrl.llm.prompts import judge_text, policy_messages
-from webrl.tasks.prompts import in_breadth_prompt
+from webrl.tasks.prompts import feasibility_prompt, in_breadth_prompt
 from webrl.tiny import synthetic
 from webrl.tiny.pretrain import Sample, Source
 from webrl.tiny.tokenizer import ASSISTANT, END, USER
@@ -57,6 +57,11 @@ def judge_pair(goal: str, actions: Sequence[str], page: str, success: bool) -> P
 def generate_pair(site: str, failed: Sequence[str], page: str, goal: str) -> Pair:
     """The generator's prompt and a new instruction."""
     return Pair(in_breadth_prompt(site, failed, page).user, goal)
+
+
+def feasibility_pair(site: str, goal: str, page: str, feasible: bool) -> Pair:
+    """The feasibility check's prompt and its verdict."""
+    return Pair(feasibility_prompt(site, goal, page).user, "YES" if feasible else "NO")
 
 
 def synthetic_pairs(rng: random.Random, act: float = 0.6, judge: float = 0.25) -> Iterator[Pair]:

@@ -66,10 +66,11 @@ def train(
     equals greedy decoding's exact match of the answer.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model.to(device).train()
+    model.to(torch.device(device))  # type: ignore[arg-type]
+    model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.lr, betas=(0.9, 0.95), weight_decay=0.01)
     loader = DataLoader(_Stream(source, recipe), batch_size=None, num_workers=recipe.num_workers, prefetch_factor=8)
-    started, exact, running = time.monotonic(), 0.0, 0.0
+    started, exact, running = time.monotonic(), 0.0, torch.zeros(())
     for step, (ids, weights) in enumerate(loader, 1):
         for group in optimizer.param_groups:
             group["lr"] = _rate(step, recipe)
@@ -78,7 +79,7 @@ def train(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        running += (loss.detach() - running) / min(step, 50)
+        running = running + (loss.detach().cpu() - running) / min(step, 50)
         if step % 200 == 0 or step == recipe.steps:
             exact = exact_match(model, held_out)
             row = {"name": name, "step": step, "loss": round(float(running), 4), "exact": round(exact, 4)}
@@ -108,7 +109,7 @@ def exact_match(model: LlamaForCausalLM, samples: list[Sample], batch: int = 128
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, notes: dict[str, Any]) -> None:
     """Hugging Face folder in bfloat16 safetensors, with `recipe.json` beside it."""
-    model.to("cpu", torch.bfloat16).save_pretrained(folder)
+    model.cpu().bfloat16().save_pretrained(folder)  # type: ignore[call-arg, func-returns-value]
     model.float()
     tokenizer.save_pretrained(folder)
     (folder / "recipe.json").write_text(json.dumps(notes, indent=2, default=asdict) + "\n")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -24,12 +26,13 @@ from webrl.types import Trajectory
 
 logger = logging.getLogger(__name__)
 HELD_OUT = 400
+PairStream = Callable[[random.Random], Iterator[Pair]]
 ACTOR_DEMOS_PER_SITE = 12
 """Demonstrations of each training task type the actor is shown; more would leave little to learn."""
 RECIPES = {
     "base": pretrain.Recipe(steps=4000, lr=1e-3),
-    "actor": pretrain.Recipe(steps=150, lr=2e-4, warmup=20, batch_tokens=16384, seed=1),
-    "generator": pretrain.Recipe(steps=800, lr=5e-4, warmup=50, seed=2),
+    "actor": pretrain.Recipe(steps=200, lr=3e-4, warmup=20, batch_tokens=16384, seed=1),
+    "generator": pretrain.Recipe(steps=1500, lr=5e-4, warmup=50, seed=2),
     "orm": pretrain.Recipe(steps=2500, lr=7e-4, warmup=100, seed=3),
 }
 
@@ -66,25 +69,34 @@ def train_base(tokenizer: PreTrainedTokenizerFast, curve: Path) -> LlamaForCausa
 
 
 def train_actor(
-    base: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, demos: Sequence[Trajectory], curve: Path
+    base: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    demos: Sequence[Trajectory],
+    curve: Path,
+    per_site: int = ACTOR_DEMOS_PER_SITE,
+    recipe: pretrain.Recipe = RECIPES["actor"],
 ) -> LlamaForCausalLM:
-    """SFT on the first `ACTOR_DEMOS_PER_SITE` successful demonstrations of each task type."""
-    shown, rest = split_demos(demos, ACTOR_DEMOS_PER_SITE)
+    """SFT on the first `per_site` successful demonstrations of each task type."""
+    shown, rest = split_demos(demos, per_site)
     source = corpus.mixed(
         tokenizer, [(1.0, corpus.repeated([p for t in shown for p in act_pairs(t)], shift=0.3))], 0.05
     )
     held_out = [corpus.encode(tokenizer, pair) for t in rest for pair in act_pairs(t)][:: max(1, len(rest) // HELD_OUT)]
-    pretrain.train(base, source, held_out, RECIPES["actor"], curve, "actor")
+    pretrain.train(base, source, held_out, recipe, curve, "actor")
     return base
 
 
 def train_generator(
     base: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, demos: Sequence[Trajectory], curve: Path
 ) -> LlamaForCausalLM:
-    """New instructions that scripted proposers write for recorded pages, given others of the same task type."""
-    pairs = _generation_stream(demos)
-    source = corpus.mixed(tokenizer, [(0.8, pairs), (0.2, lambda rng: corpus.synthetic_pairs(rng, 0.0, 0.0))], 0.05)
-    held_out = [corpus.encode(tokenizer, pair) for pair in islice(pairs(random.Random(-1)), HELD_OUT)]
+    """New instructions that scripted proposers write for recorded pages, and whether an instruction fits a page.
+
+    `exact` in its curve is about the second only: a new instruction has no single right answer.
+    """
+    write, check = _generation_stream(demos), _feasibility_stream(demos)
+    synthetic = partial(corpus.synthetic_pairs, act=0.0, judge=0.0)
+    source = corpus.mixed(tokenizer, [(0.5, write), (0.35, check), (0.15, synthetic)], 0.05)
+    held_out = [corpus.encode(tokenizer, pair) for pair in islice(check(random.Random(-1)), HELD_OUT)]
     pretrain.train(base, source, held_out, RECIPES["generator"], curve, "generator")
     return base
 
@@ -98,7 +110,7 @@ def train_orm(
 ) -> LlamaForCausalLM:
     """YES or NO on recorded trajectories, as many of each, with mismatched instructions as hard negatives."""
     pairs = _judge_stream(judged)
-    source = corpus.mixed(tokenizer, [(0.85, pairs), (0.15, lambda rng: corpus.synthetic_pairs(rng, 0.0, 1.0))], 0.05)
+    source = corpus.mixed(tokenizer, [(0.85, pairs), (0.15, partial(corpus.synthetic_pairs, act=0.0, judge=1.0))], 0.05)
     samples = [corpus.encode(tokenizer, _verdict(t, t.instruction, success)) for t, success in held_out]
     pretrain.train(base, source, samples, RECIPES["orm"], curve, "orm")
     return base
@@ -132,12 +144,12 @@ def split_demos(demos: Sequence[Trajectory], per_site: int) -> tuple[list[Trajec
     return [t for mine in shown.values() for t in mine], rest
 
 
-def load(folder: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+def load(folder: Path) -> tuple[Any, Any]:
     """A saved model in float32 with its tokenizer."""
     return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32), AutoTokenizer.from_pretrained(folder)
 
 
-def _generation_stream(demos: Sequence[Trajectory]):  # type: ignore[no-untyped-def]
+def _generation_stream(demos: Sequence[Trajectory]) -> PairStream:
     by_site: dict[str, list[Trajectory]] = {}
     for trajectory in demos:
         by_site.setdefault(trajectory.task.site, []).append(trajectory)
@@ -156,7 +168,32 @@ def _generation_stream(demos: Sequence[Trajectory]):  # type: ignore[no-untyped-
     return stream
 
 
-def _judge_stream(judged: Sequence[tuple[Trajectory, bool]]):  # type: ignore[no-untyped-def]
+def _feasibility_stream(demos: Sequence[Trajectory]) -> PairStream:
+    """Instructions proposed for the page itself (YES), and for other pages of the type or other types (NO)."""
+    pages = [(t.task.site, t.steps[0].observation) for t in demos]
+    by_site: dict[str, list[str]] = {}
+    for site, page in pages:
+        by_site.setdefault(site, []).append(page)
+
+    def stream(rng: random.Random) -> Iterator[Pair]:
+        while True:
+            site, page = rng.choice(pages)
+            draw = rng.random()
+            other = (site, page) if draw < 0.5 else rng.choice(pages)
+            if 0.5 <= draw < 0.8:
+                other = (site, rng.choice(by_site[site]))
+            goal = expert_for(other[0]).propose(other[1], rng)
+            if goal is None:
+                continue
+            feasible = expert_for(site).is_valid(goal, page)
+            if feasible and draw >= 0.5:
+                continue
+            yield corpus.feasibility_pair(site, goal, page, feasible)
+
+    return stream
+
+
+def _judge_stream(judged: Sequence[tuple[Trajectory, bool]]) -> PairStream:
     by_site: dict[str, tuple[list[Trajectory], list[Trajectory]]] = {}
     for trajectory, success in judged:
         by_site.setdefault(trajectory.task.site, ([], []))[success].append(trajectory)

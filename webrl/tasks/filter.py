@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from webrl.config import FilterConfig
 from webrl.tasks.dedupe import find_duplicates, state_of
@@ -105,7 +105,7 @@ async def filter_tasks(
 
     Args:
         known: everything ever attempted, each with the instruction that the agent was given.
-        heldout: all evaluation tasks, with their instructions where these are known.
+        heldout: all evaluation tasks.
         judge: the feasibility check; called once with what the cheaper filters kept.
         values: critic value at each task's real initial observation, for all `tasks` or as a function of those
             that are left; band [value_low, value_high], both edges kept.
@@ -157,12 +157,11 @@ def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> l
     """Drop what an evaluation would meet again.
 
     On a site whose seeds make its pages that is a held-out (site, seed), and everything on a held-out task type. On
-    other sites it is a held-out instruction or a near duplicate of one, whatever the initial state; held-out
-    tasks there must carry their instructions.
+    other sites it is a held-out instruction or a near duplicate of one, whatever the initial state.
     """
     states = {state_of(task)[:2] for task in heldout if is_seeded(task)}
     closed = {task.site for task in heldout if is_seeded(task) and task.split == "eval_heldout"}
-    texts = [task for task in heldout if task.instruction and not is_seeded(task)]
+    texts = [replace(task, instruction=_asked(task)) for task in heldout if not is_seeded(task)]
     attempted = {task.instruction for task in texts}
     matches = find_duplicates(tasks, texts, threshold)
     verdicts: list[Verdict] = []
@@ -176,6 +175,11 @@ def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> l
         else:
             verdicts.append(None)
     return verdicts
+
+
+def _asked(task: Task) -> str | None:
+    """What an evaluation task asks: its own instruction, or the intent of its task file."""
+    return task.instruction or task.extra.get("webarena", {}).get("intent")
 
 
 def is_seeded(task: Task) -> bool:

@@ -130,6 +130,8 @@ class WebArenaConfig(Section):
     reset_timeout_s: float = Field(1200.0, gt=0, description="a reset that takes longer has failed (200-500 s usual)")
     health_timeout_s: float = Field(120.0, gt=0, description="a site must answer and log in within this after a reset")
     poll_s: float = Field(5.0, gt=0, description="pause between two looks at a running reset")
+    train_files: tuple[Path, ...] = Field((), description="instruction files of phase 0 (docs/webarena.md)")
+    reset: bool = Field(True, description="reset the sites before a rollout stage and before an evaluation")
     state_dir: Path = Field(Path("runs/webarena"), description="minted log-ins and the judge's cache and log")
     lock_dir: Path | None = Field(None, description="site locks; none: a folder of the machine's temporary directory")
     lease_timeout_s: float = Field(3600.0, gt=0, description="longest wait of an episode for a free site")
@@ -220,7 +222,15 @@ class OptimConfig(Section):
     checkpointing: Literal["none", "full", "selective"] = Field("none", description="activation checkpointing")
     lora_rank: int = Field(0, ge=0, description="0 trains all weights")
     lora_alpha: float = Field(16.0, gt=0, description="LoRA scale")
-    save_every: int = Field(0, ge=0, description="optimizer steps between checkpoints; 0: only at the end")
+    engine: str = Field(
+        "ddp", description="on several processes: ddp, zero1, zero2, zero3, zero3_offload, fsdp2, or an accelerate YAML"
+    )
+    compile: bool = Field(False, description="compile the decoder layers (GPU)")
+    float8: bool = Field(False, description="float8 matrix products through torchao (H100 and later)")
+    export_dtype: Literal["fp32", "bf16"] = Field(
+        "fp32", description="of the written folder; bf16 rounds away what a phase at lr 1e-6 has moved"
+    )
+    save_every: int = Field(0, ge=0, description="optimizer steps between training states; 0: none before the end")
     keep_checkpoints: int = Field(1, ge=1, description="full training states kept")
     log_every: int = Field(1, ge=1, description="optimizer steps between metric lines")
 
@@ -293,6 +303,11 @@ class RunConfig(Section):
         if value.value_low > value.value_high:
             raise ValueError(f"value_low {value.value_low} exceeds value_high {value.value_high}")
         return value
+
+    @property
+    def webarena(self) -> WebArenaConfig:
+        """WebArena's part of the rollout settings: worker processes need it too."""
+        return self.rollout.webarena
 
     @property
     def run_dir(self) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -175,3 +176,11 @@ class _Clock:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
+
+
+def is_installed() -> bool:
+    """Whether BrowserGym's WebArena packages are there (`make webarena`)."""
+    try:
+        return all(importlib.util.find_spec(name) for name in ("webarena.browser_env", "browsergym.webarenalite"))
+    except ImportError:
+        return False

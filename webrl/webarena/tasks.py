@@ -1,7 +1,8 @@
-"""WebArena tasks: the 165 of WebArena-Lite and the 812 of WebArena from BrowserGym's packages, task files in their
-format, and training tasks (any instruction at a site's start page, judged by the outcome model).
+"""WebArena tasks: the 165 of WebArena-Lite and the 812 of WebArena from BrowserGym's packages, and training tasks (any
+instruction at a site's start page, judged by the outcome model). `task_files.py` reads their files.
 
-API: `load_suite(suite) -> list[Task]`, `read_task_file(path) -> list[Task]`, `training_task(...) -> Task`;
+API: `load_suite(suite) -> list[Task]`, `evaluation_tasks(config.tasks)`, `training_tasks(config)`,
+`training_task(...) -> Task`;
 `config_of(task)`, `instruction_of(task)`, `sites_of(task)`, `writes(task)`, `is_scored(task)` read what a task needs.
 
 A Task's `extra["webarena"]` is the task file's object with its `__SITE__` placeholders; base URLs are put in when
@@ -12,16 +13,20 @@ None where the file has a reference (its intent is asked, its evaluators score),
 from __future__ import annotations
 
 import importlib.util
-import json
+import logging
+import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from webrl.errors import DataError
-from webrl.store import read_json
+from webrl.config import RunConfig, TasksConfig
+from webrl.errors import DataError, UsageError
 from webrl.types import Lineage, Task
 from webrl.webarena.sites import SITES, placeholders
+from webrl.webarena.task_files import check_sites, read_task_file, read_training_file
+
+logger = logging.getLogger(__name__)
 
 Suite = Literal["webarena", "webarena_lite"]
 
@@ -30,15 +35,13 @@ _FILES: dict[Suite, tuple[str, str, str]] = {
     "webarena": ("webarena", "test.raw.json", "webarena"),
     "webarena_lite": ("browsergym.webarenalite", "test_webarena_lite.raw.json", "webarenalite"),
 }
-_REQUIRED = ("sites", "task_id", "start_url", "intent", "eval")
-_REQUIRED_EVAL = ("eval_types", "reference_answers", "reference_url", "program_html")
-_EVAL_TYPES = ("string_match", "url_match", "program_html")
 _NOTHING_TO_WRITE = frozenset(("map", "wikipedia"))
 # First words of instructions that only look; what starts otherwise may change a site.
 _LOOKING = frozenset(
     """what what's which who whom whose when where how why is are was were does do did can could check checkout
     compare count display find fetch get give identify list locate look lookup open presents provide pull read
-    search see show summarize tell telll view browse calculate determine estimate measure""".split()  # noqa: SIM905
+    search see show summarize tell telll view browse calculate determine estimate measure
+    among detail enumerate gather hunt inspect investigate navigate obtain present retrieve seek summary""".split()  # noqa: SIM905
 )
 
 
@@ -53,19 +56,44 @@ def load_suite(suite: Suite) -> list[Task]:
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder) / name
         if path.is_file():
-            return interleave(_parse_tasks(read_json(path), str(path), prefix))
+            return interleave(read_task_file(path, prefix=prefix))
     raise DataError(NOT_INSTALLED)
 
 
-def read_task_file(path: Path, *, prefix: str | None = None, split: str = "eval") -> list[Task]:
-    """Tasks of a file in WebArena's format (a list of objects, or one object).
+def evaluation_tasks(config: TasksConfig) -> list[Task]:
+    """The suite's tasks, at most `num_eval_tasks` of them (the first ones of every site).
 
     Raises:
-        DataError: missing file, missing keys, unknown site, a placeholder of a site that the task does not list
-            (file and position are quoted).
+        DataError: as `load_suite`.
     """
-    data = read_json(path)
-    return _parse_tasks(data if isinstance(data, list) else [data], str(path), prefix or path.stem, split)
+    if config.suite == "miniwob":
+        raise UsageError("tasks.suite is 'miniwob'; set webarena_lite or webarena")
+    tasks = load_suite(config.suite)
+    if config.num_eval_tasks < len(tasks):
+        logger.warning("%d of %s's %d tasks (num_eval_tasks)", config.num_eval_tasks, config.suite, len(tasks))
+    return tasks[: config.num_eval_tasks]
+
+
+def training_tasks(config: RunConfig) -> list[Task]:
+    """Tasks of phase 0: a seeded draw of `num_seed_tasks` from the instruction files of the config.
+
+    Raises:
+        UsageError: no file is configured.
+        DataError: a file that cannot be read, or nothing in it for the chosen sites.
+    """
+    files = config.rollout.webarena.train_files
+    if not files:
+        raise UsageError(
+            "no training instructions: set rollout.webarena.train_files, for example to WebArena-Lite_info.json of "
+            "github.com/THUDM/WebRL (its 1,123 instructions)"
+        )
+    chosen = set(config.tasks.train_sites)
+    tasks = {(t.site, instruction_of(t)): t for path in files for t in read_training_file(path)}
+    kept = [task for task in tasks.values() if not chosen or task.site in chosen]
+    if not kept:
+        raise DataError(f"{', '.join(map(str, files))}: no instruction for {', '.join(sorted(chosen)) or 'any site'}")
+    random.Random(config.seed).shuffle(kept)
+    return interleave(kept)[: config.tasks.num_seed_tasks]
 
 
 def training_task(task_id: str, site: str, instruction: str, *, lineage: Lineage | None = None) -> Task:
@@ -74,7 +102,7 @@ def training_task(task_id: str, site: str, instruction: str, *, lineage: Lineage
     Raises:
         DataError: unknown site.
     """
-    names = _check_sites(site.split("+"), f"task {task_id!r}")
+    names = check_sites(site.split("+"), f"task {task_id!r}")
     return Task(
         task_id=task_id,
         site="+".join(names),
@@ -148,64 +176,3 @@ def interleave(tasks: Iterable[Task]) -> list[Task]:
         groups[task.site].append(task)
     longest = max(map(len, groups.values()), default=0)
     return [group[i] for i in range(longest) for group in groups.values() if i < len(group)]
-
-
-def _parse_tasks(data: Any, where: str, prefix: str, split: str = "eval") -> list[Task]:
-    if not isinstance(data, list):
-        raise DataError(f"{where}: expected a list of tasks, found {type(data).__name__}")
-    return [_parse_task(item, f"{where}: task {number}", prefix, split) for number, item in enumerate(data)]
-
-
-def _parse_task(data: Any, where: str, prefix: str, split: str) -> Task:
-    if not isinstance(data, dict):
-        raise DataError(f"{where} is not an object: {data!r:.80}")
-    _require(data, _REQUIRED, where)
-    where = f"{where} (task_id {data['task_id']!r})"
-    names = _check_sites(data["sites"], where)
-    _check_eval(data["eval"], where)
-    unlisted = placeholders([data["start_url"], data["eval"]]) - set(names)
-    if unlisted:
-        name = sorted(unlisted)[0]
-        known = "" if name in SITES else f" is no site; known: {', '.join(SITES)}"
-        raise DataError(f"{where}: __{name.upper()}__ stays unresolved: {known or f'`sites` {names} do not list it'}")
-    if not isinstance(data["intent"], str) or not data["intent"].strip():
-        raise DataError(f"{where}: `intent` must be a non-empty text, found {data['intent']!r:.80}")
-    number = data.get("old_task_id", data["task_id"])  # BrowserGym registers Lite tasks under WebArena's numbers
-    return Task(
-        task_id=f"{prefix}.{number}",
-        site="+".join(sorted(names)),
-        instruction=None if _has_reference(data) else data["intent"],
-        start_url=data["start_url"],
-        split=split,
-        extra={"webarena": data},
-    )
-
-
-def _has_reference(data: dict[str, Any]) -> bool:
-    """False for generated instructions: task files mark them with the answer "N/A" and without a reason for it."""
-    answers = data["eval"]["reference_answers"]
-    return answers != {"exact_match": "N/A"} or bool(data["eval"].get("string_note"))
-
-
-def _require(data: dict[str, Any], keys: Sequence[str], where: str) -> None:
-    missing = [key for key in keys if key not in data]
-    if missing:
-        raise DataError(f"{where}: missing {', '.join(map(repr, missing))}; it has {', '.join(data) or 'nothing'}")
-
-
-def _check_sites(names: Any, where: str) -> list[str]:
-    if not isinstance(names, list) or not names:
-        raise DataError(f"{where}: `sites` must be a list of site names, found {names!r:.80}")
-    for name in names:
-        if name not in SITES:
-            raise DataError(f"{where}: unknown site {name!r}; known: {', '.join(SITES)}")
-    return names
-
-
-def _check_eval(data: Any, where: str) -> None:
-    if not isinstance(data, dict):
-        raise DataError(f"{where}: `eval` must be an object, found {json.dumps(data)[:80]}")
-    _require(data, _REQUIRED_EVAL, f"{where}: `eval`")
-    for kind in data["eval_types"]:
-        if kind not in _EVAL_TYPES:
-            raise DataError(f"{where}: unknown eval type {kind!r}; known: {', '.join(_EVAL_TYPES)}")

@@ -74,8 +74,8 @@ def read_all(source, **options):
     return list(read_steps(source, reading)), reading.counts, problems.counts
 
 
-def make_config(tmp_path, actor, **sections):
-    data = {"name": "run", "runs_dir": str(tmp_path / "runs"), "models": {"actor": str(actor), "orm": str(actor),
+def make_config(tmp_path, model, **sections):
+    data = {"name": "run", "runs_dir": str(tmp_path / "runs"), "models": {"actor": str(model), "orm": str(model),
             "device": "cpu", "max_prompt_tokens": 2000}, **sections}  # fmt: skip
     return validate_config(data, "test")
 
@@ -126,6 +126,20 @@ def test_steps_without_ids_are_tokenised_as_the_policy_would_have_seen_them(tmp_
     assert steps[1]["logprobs"] is None
     assert counts == {"trajectories": 1, "steps": 2}
     assert read_all(find_source(tmp_path))[1] == {"trajectories": 1, "no_token_ids": 2}
+
+
+def test_the_released_objective_gets_the_prompt_after_the_last_step(tmp_path, actor):
+    config = make_config(tmp_path, actor, actor={"objective": "webrl_released"})
+    phase = RunFolder(config.run_dir).phase(0)
+    trajectory = make_trajectory("a")
+    write_phase(phase.path, [trajectory])
+    mix_replay(config, phase, actor=str(actor), history=[], rng=random.Random(0))
+    first, last = read_records(phase.train, StepRecord)
+    tokenizer = load_tokenizer(str(actor))
+    after = build_policy_prompt(tokenizer, "do a", trajectory.steps, "page 1 of a", max_tokens=2000)
+    assert first.next_prompt_ids == ()
+    assert last.next_prompt_ids == after.ids
+    assert last.prompt_ids == trajectory.steps[1].prompt_ids
 
 
 def test_damaged_trajectory_files_are_processed_and_each_problem_listed_with_its_line(tmp_path):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from webrl.config import ModelsConfig
+from webrl.config import ModelsConfig, RunConfig
 from webrl.llm.prompts import Dialect, build_policy_prompt
 from webrl.llm.tokens import encode_plain
-from webrl.replay.records import EncodedStep, StepEncoder
+from webrl.replay.records import EncodedStep, NextPrompt, StepEncoder
 from webrl.types import Trajectory
 
 
@@ -21,18 +22,39 @@ def step_encoder(tokenizer: Any, models: ModelsConfig, dialect: Dialect = "brows
 
     def encode(trajectory: Trajectory, index: int) -> EncodedStep:
         step = trajectory.steps[index]
-        prompt = build_policy_prompt(
-            tokenizer,
-            trajectory.instruction,
-            trajectory.steps[:index],
-            step.observation,
-            max_tokens=models.max_prompt_tokens,
-            prompt_format=models.prompt_format,
-            dialect=dialect,
-        )
-        return EncodedStep(prompt.ids, (*encode_plain(tokenizer, step.response), *end))
+        prompt = _prompt(tokenizer, models, dialect, trajectory, index, step.observation)
+        return EncodedStep(prompt, (*encode_plain(tokenizer, step.response), *end))
 
     return encode
+
+
+def released_next_prompt(config: RunConfig, tokenizer: Any) -> NextPrompt | None:
+    """The prompt of the round after the last one, with the last page again, where the objective asks for it.
+
+    Only `webrl_released` values that state (REFERENCE: formulas, released code); None for the others.
+    """
+    if config.actor.objective != "webrl_released":
+        return None
+
+    def encode(trajectory: Trajectory) -> Sequence[int]:
+        page = trajectory.steps[-1].observation
+        return _prompt(tokenizer, config.models, config.rollout.dialect, trajectory, len(trajectory.steps), page)
+
+    return encode
+
+
+def _prompt(
+    tokenizer: Any, models: ModelsConfig, dialect: Dialect, trajectory: Trajectory, index: int, page: str
+) -> tuple[int, ...]:
+    return build_policy_prompt(
+        tokenizer,
+        trajectory.instruction,
+        trajectory.steps[:index],
+        page,
+        max_tokens=models.max_prompt_tokens,
+        prompt_format=models.prompt_format,
+        dialect=dialect,
+    ).ids
 
 
 def action_end_id(tokenizer: Any, models: ModelsConfig) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ import orjson
 
 from webrl.config import ReplayConfig
 from webrl.interop.problems import ProblemLog
-from webrl.replay.records import StepEncoder
+from webrl.replay.records import NextPrompt, StepEncoder
 from webrl.replay.scorer import Scorer
 from webrl.replay.select import ReplayFilter, TrajectorySampler, draw
 from webrl.replay.sources import Reading, Source, StepObject, labelled_outcomes, read_steps
@@ -37,6 +37,7 @@ class History:
     end_token_ids: Sequence[int]
     tokenizer: str = ""
     encode: StepEncoder | None = None
+    next_prompt: NextPrompt | None = None
     scorer: Scorer | None = None
     """Scores the candidates under the current actor; None takes the `ref_logprobs` that are stored."""
 
@@ -108,7 +109,9 @@ def _admit(
 def _read(history: History, problems: ProblemLog, on_bytes: Callable[[int], Any]) -> Iterator[StepObject]:
     for source in history.sources:
         outcomes = labelled_outcomes(source, problems)
-        reading = Reading(problems, Counter(), outcomes, history.encode, history.tokenizer, on_bytes)
+        reading = Reading(
+            problems, Counter(), outcomes, history.encode, history.tokenizer, history.next_prompt, on_bytes
+        )
         yield from read_steps(source, reading)
 
 

@@ -23,7 +23,7 @@ from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import read_vab, trace_paths
 from webrl.replay.mix import History, add_history, write_steps
-from webrl.replay.records import StepEncoder
+from webrl.replay.records import NextPrompt, StepEncoder
 from webrl.replay.scorer import Scorer
 from webrl.replay.sources import Reading, Source, count_lines, find_source, labelled_outcomes, read_steps
 from webrl.replay.stage import SCORE_CACHE
@@ -168,6 +168,7 @@ class _Tools:
     """What comes from the actor's folder; empty without one."""
 
     encode: StepEncoder | None = None
+    next_prompt: NextPrompt | None = None
     tokenizer: str = ""
     end_ids: tuple[int, ...] = ()
     scorer: Scorer | None = None
@@ -179,12 +180,18 @@ def _open_tools(plan: ProcessPlan, config: RunConfig, stack: ExitStack) -> _Tool
     from webrl.llm.fingerprint import tokenizer_fingerprint
     from webrl.llm.loading import load_tokenizer
     from webrl.llm.tokens import end_token_ids
-    from webrl.replay.encode import step_encoder
+    from webrl.replay.encode import released_next_prompt, step_encoder
 
     tokenizer = load_tokenizer(plan.actor)
     encode = step_encoder(tokenizer, config.models, config.rollout.dialect)
     scorer = stack.enter_context(Scorer(plan.actor, config, plan.cache))
-    return _Tools(encode, tokenizer_fingerprint(tokenizer), end_token_ids(tokenizer), scorer)
+    return _Tools(
+        encode,
+        released_next_prompt(config, tokenizer),
+        tokenizer_fingerprint(tokenizer),
+        end_token_ids(tokenizer),
+        scorer,
+    )
 
 
 def _write_current(
@@ -196,7 +203,7 @@ def _write_current(
     outcomes = read_outcomes(plan.labels, problems.on_line) if plan.orm else labelled_outcomes(source, problems)
     counts: Counter[str] = Counter()
     with _byte_progress("stage 1", [source]) as bar:
-        reading = Reading(problems, counts, outcomes, tools.encode, tools.tokenizer, bar.update)
+        reading = Reading(problems, counts, outcomes, tools.encode, tools.tokenizer, tools.next_prompt, bar.update)
         summary.num_current = write_steps(read_steps(source, reading), plan.output, tools.scorer)
     summary.trajectories = dict(counts)
     if not summary.num_current:
@@ -245,6 +252,7 @@ def _write_mixed(
         end_token_ids=tools.end_ids,
         tokenizer=tools.tokenizer,
         encode=tools.encode,
+        next_prompt=tools.next_prompt,
         scorer=tools.scorer,
     )
     num_current = summary.num_current or count_lines(plan.output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from webrl.types import Label, Step, StepRecord, Trajectory
@@ -20,6 +21,8 @@ class EncodedStep(NamedTuple):
 
 StepEncoder = Callable[[Trajectory, int], EncodedStep]
 """Tokenises step `index` of a trajectory (`webrl/replay/encode.py` makes one from a tokenizer)."""
+NextPrompt = Callable[[Trajectory], Sequence[int]]
+"""[P] the prompt after a trajectory's last step (the released objective's s')."""
 
 
 def build_records(
@@ -30,6 +33,7 @@ def build_records(
     encode: StepEncoder | None = None,
     tokenizer: str = "",
     source: str = "current",
+    next_prompt: NextPrompt | None = None,
 ) -> Iterator[StepRecord]:
     """Stream the steps of judged, finished trajectories; sampled ids are taken over exactly, never made again.
 
@@ -41,6 +45,7 @@ def build_records(
         encode: for steps without ids; None leaves those steps out.
         tokenizer: fingerprint of the tokenizer that made the ids.
         source: `current`, `replay` or `demonstration`.
+        next_prompt: fills `next_prompt_ids` of each last step; None leaves them empty.
     """
     for trajectory in trajectories:
         outcome = None
@@ -60,7 +65,10 @@ def build_records(
                 counts["no_token_ids" if ids is None else "empty_action"] += 1
                 continue
             counts["steps"] += 1
-            yield _record(trajectory, step, ids, outcome, tokenizer, source)
+            record = _record(trajectory, step, ids, outcome, tokenizer, source)
+            if next_prompt and record.is_last:
+                record = replace(record, next_prompt_ids=tuple(next_prompt(trajectory)))
+            yield record
 
 
 def _step_ids(trajectory: Trajectory, step: Step, encode: StepEncoder | None) -> EncodedStep | None:

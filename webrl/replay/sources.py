@@ -18,7 +18,7 @@ from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab, score_label
-from webrl.replay.records import StepEncoder, build_records
+from webrl.replay.records import NextPrompt, StepEncoder, build_records
 from webrl.reward.labels import outcome_key, read_outcomes
 from webrl.store import read_lines
 from webrl.types import Label, Status, StepRecord, Trajectory
@@ -67,6 +67,8 @@ class Reading:
     """Tokenises steps without ids; None leaves them out."""
     tokenizer: str = ""
     """Fingerprint of the tokenizer."""
+    next_prompt: NextPrompt | None = None
+    """Fills `next_prompt_ids` (released objective)."""
     on_bytes: Callable[[int], Any] = lambda _: None
     """Progress."""
 
@@ -171,7 +173,7 @@ def _trajectory_steps(data: Any, reading: Reading, seen: set[bytes], place: str)
             reading.counts["unlabelled"] += 1
             return []
     reading.counts["trajectories"] += 1
-    if not all(step["prompt_ids"] for step in steps):
+    if reading.next_prompt or not all(step["prompt_ids"] for step in steps):
         return _encoded_steps(data, outcome, reading)
     return [_step_object(data, task, step, len(steps), outcome, reading) for step in steps if step["action_ids"]]
 
@@ -208,10 +210,7 @@ def _encoded_steps(data: StepObject, outcome: int | None, reading: Reading) -> l
     trajectory = Trajectory.from_json(data)
     label = {trajectory.trajectory_id: Label(trajectory.trajectory_id, None, outcome)}
     counts: Counter[str] = Counter()
-    records = build_records(
-        [trajectory], None if outcome is None else label, counts, encode=reading.encode, tokenizer=reading.tokenizer
-    )
-    objects = [record.to_json() for record in records]
+    objects = [record.to_json() for record in _records(trajectory, None if outcome is None else label, reading, counts)]
     counts -= Counter(trajectories=1, steps=len(objects))
     reading.counts.update(counts)
     return objects
@@ -228,7 +227,8 @@ def _read_imported(source: Source, reading: Reading) -> Iterator[StepObject]:
             reading.counts["no_token_ids"] += len(trajectory.steps)
             continue
         try:
-            records = list(_records(trajectory, label, reading))
+            labels = {trajectory.trajectory_id: label}
+            records = list(_records(trajectory, labels, reading, reading.counts))
         except (ValueError, PolicyError) as error:
             reading.problems.add("bad_trajectory", f"{source.path}:{trajectory.trajectory_id}", f"{error}; left out")
             reading.counts["unusable"] += 1
@@ -236,9 +236,17 @@ def _read_imported(source: Source, reading: Reading) -> Iterator[StepObject]:
         yield from (record.to_json() for record in records)
 
 
-def _records(trajectory: Trajectory, label: Label, reading: Reading) -> Iterator[StepRecord]:
-    labels = {trajectory.trajectory_id: label}
-    return build_records([trajectory], labels, reading.counts, encode=reading.encode, tokenizer=reading.tokenizer)
+def _records(
+    trajectory: Trajectory, labels: Mapping[str, Label] | None, reading: Reading, counts: Counter[str]
+) -> Iterator[StepRecord]:
+    return build_records(
+        [trajectory],
+        labels,
+        counts,
+        encode=reading.encode,
+        tokenizer=reading.tokenizer,
+        next_prompt=reading.next_prompt,
+    )
 
 
 def _imported(source: Source, reading: Reading) -> Iterator[tuple[Trajectory, Label]]:

@@ -15,7 +15,7 @@ from webrl.interop.problems import ProblemLog
 from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.tokens import end_token_ids
-from webrl.replay.encode import step_encoder
+from webrl.replay.encode import released_next_prompt, step_encoder
 from webrl.replay.mix import History, add_history, write_steps
 from webrl.replay.scorer import Scorer
 from webrl.replay.sources import Reading, Source, read_steps
@@ -42,14 +42,18 @@ def mix_replay(
         DataError: no judged trajectory at all.
     """
     tokenizer = load_tokenizer(actor)
-    fingerprint, encode = tokenizer_fingerprint(tokenizer), step_encoder(tokenizer, config.models)
+    fingerprint, encode = (
+        tokenizer_fingerprint(tokenizer),
+        step_encoder(tokenizer, config.models, config.rollout.dialect),
+    )
+    next_prompt = released_next_prompt(config, tokenizer)
     counts: Counter[str] = Counter()
     with (
         ProblemLog(folder.path / "problems.txt") as problems,
         Scorer(actor, config, folder.path.parent / SCORE_CACHE) as scorer,
     ):
         outcomes = read_outcomes(folder.labels, problems.on_line)
-        reading = Reading(problems, counts, outcomes, encode, fingerprint)
+        reading = Reading(problems, counts, outcomes, encode, fingerprint, next_prompt)
         num_current = write_steps(
             read_steps(Source(folder.trajectories, "trajectories"), reading), folder.train, scorer
         )
@@ -62,6 +66,7 @@ def mix_replay(
             end_token_ids=end_token_ids(tokenizer),
             tokenizer=fingerprint,
             encode=encode,
+            next_prompt=next_prompt,
             scorer=scorer,
         )
         reasons = add_history(folder.train, num_current, past, folder.train_filter, problems)

@@ -186,7 +186,7 @@ def test_digirl_filters_by_instruction_then_by_step() -> None:
     # A_instr: 0.9, 0.05, -0.1; the 50th percentile is 0.05
     # A_step of hard: 0.5 * 1 + 0.5 * -0.05 = 0.475 < 1/2 and 1 > 1/2; easy: 0.5; failed is out by instruction
     config = ActorConfig(percentile=50)
-    assert get_objective("digirl").advantages([*hard, *easy, *failed], config) == [0.0, 1.0, 0.0, 0.0]
+    assert get_objective("digirl").advantages([*hard, *easy, *failed], config) == [0.0, 1.0, 1.0, 0.0]
     batch = make_input([-1.0, -2.0, -0.5], [0.0] * 3, [1.0, 0.0], [0, 0, 1])
     assert get_objective("digirl").loss(batch, config).loss.tolist() == [3.0, 0.0]
     assert gradient("digirl", batch).tolist() == [-1.0, -1.0, 0.0]

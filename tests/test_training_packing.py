@@ -17,12 +17,11 @@ def test_pack_lays_samples_end_to_end() -> None:
     row = pack([Item((5, 6, 7), 1), Item((8, 9), 0), Item((2, 3, 4, 1), 2)])
     assert row.input_ids.tolist() == [[5, 6, 8, 9, 2, 3, 4]]  # a sample's last target is never read
     assert row.position_ids.tolist() == [[0, 1, 0, 1, 0, 1, 2]]
-    assert row.cu_seq_lens.tolist() == [0, 2, 4, 7]
-    assert row.predicting.tolist() == [1, 5, 6]
-    assert row.predicting_lens == (1, 0, 2)
+    assert row.layout.cu_seq_lens.tolist() == [0, 2, 4, 7]
+    assert row.layout.keep.tolist() == [1, 3, 5, 6]  # a sample without targets is read at its last token
+    assert row.layout.cu_keep_lens.tolist() == [0, 1, 2, 4]
     assert row.targets.tolist() == [7, 4, 1]
     assert row.target_sample.tolist() == [0, 2, 2]
-    assert row.last.tolist() == [1, 3, 6]
     assert row.sum_by_sample(torch.tensor([1.0, 2.0, 3.0])).tolist() == [1.0, 0.0, 5.0]
 
 

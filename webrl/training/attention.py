@@ -9,6 +9,7 @@ whole row. Left out: attention dropout and sliding windows (the models trained h
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,46 @@ from torch.nn import functional
 NAME = "webrl_packed"
 
 
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where the sequences of a packed row lie, and at which positions its output is wanted.
+
+    One object rather than five arguments, because compiled layers hand it on without looking inside.
+    """
+
+    seq_lens: tuple[int, ...]
+    """[B] lengths, summing to T."""
+    cu_seq_lens: Tensor
+    """[B+1] int32 cumulative lengths."""
+    keep: Tensor
+    """[N] positions whose final hidden state is wanted: the last `keep_lens[i]` of each sequence."""
+    keep_lens: tuple[int, ...]
+    """[B] how many of each sequence, summing to N."""
+    cu_keep_lens: Tensor
+    """[B+1] int32 cumulative."""
+
+    @classmethod
+    def of(cls, seq_lens: tuple[int, ...], keep_lens: tuple[int, ...], device: torch.device | str) -> Layout:
+        """Lay sequences end to end; of each, the last `keep_lens[i]` positions are wanted."""
+        ends, kept = torch.tensor(seq_lens).cumsum(0), torch.tensor(keep_lens)  # [B]
+        sample = torch.repeat_interleave(torch.arange(len(seq_lens)), kept)  # [N]
+        offset = torch.arange(len(sample)) - (kept.cumsum(0) - kept)[sample]
+        zero = ends.new_zeros(1)
+        return cls(
+            seq_lens=seq_lens,
+            cu_seq_lens=torch.cat([zero, ends]).to(device, torch.int32),
+            keep=((ends - kept)[sample] + offset).to(device),
+            keep_lens=keep_lens,
+            cu_keep_lens=torch.cat([zero, kept.cumsum(0)]).to(device, torch.int32),
+        )
+
+    @classmethod
+    def single(cls, length: int, device: torch.device | str) -> Layout:
+        """One sequence, all of it wanted."""
+        return cls.of((length,), (length,), device)
+
+
+@torch.compiler.disable
 def packed_attention(
     _module: torch.nn.Module,
     query: Tensor,  # [1, H, T or N, D]
@@ -27,32 +68,27 @@ def packed_attention(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    seq_lens: tuple[int, ...] | None = None,
-    cu_seq_lens: Tensor | None = None,
-    query_lens: tuple[int, ...] | None = None,
+    layout: Layout | None = None,
+    kept_only: bool = False,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attention of each sequence of a packed row with itself; the signature transformers asks for.
 
     Args:
-        seq_lens: lengths of the sequences, summing to T; None means one sequence.
-        cu_seq_lens: [B+1] int32 cumulative lengths on the device (for the CUDA kernel).
-        query_lens: queries are the last `query_lens[i]` positions of sequence i, N in all; None: all of them.
+        layout: of the row; None means one sequence.
+        kept_only: the queries are those of `layout.keep` alone.
 
     Returns:
         ([1, T or N, H, D], None).
     """
     if query.shape[0] != 1 or attention_mask is not None:
         raise ValueError(f"{NAME} takes one packed row without a mask, found batch {query.shape[0]}")
-    lens = seq_lens or (key.shape[2],)
-    query_lens = query_lens or lens
-    if (
-        query.is_cuda
-        and cu_seq_lens is not None
-        and query.dtype != torch.float32
-        and (len(lens) > 1 or query_lens != lens)
-    ):
-        return _varlen(query, key, value, cu_seq_lens, lens, query_lens, scaling), None
+    layout = layout or Layout.single(key.shape[2], key.device)
+    lens = layout.seq_lens
+    query_lens = layout.keep_lens if kept_only else lens
+    whole_and_alone = len(lens) == 1 and query_lens == lens
+    if query.is_cuda and query.dtype != torch.float32 and not whole_and_alone:
+        return _varlen(query, key, value, layout, query_lens, scaling), None
     grouped = key.shape[1] != query.shape[1]
     parts = [
         _one_sequence(q, k, v, scaling, grouped)
@@ -79,8 +115,7 @@ def _varlen(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    cu_seq_lens: Tensor,
-    lens: tuple[int, ...],
+    layout: Layout,
     query_lens: tuple[int, ...],
     scale: float | None,
 ) -> Tensor:
@@ -96,12 +131,10 @@ def _varlen(
             options["enable_gqa"] = True
         else:
             k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-    cu_queries = cu_seq_lens
-    if query_lens != lens:
-        ends = torch.tensor((0, *query_lens)).cumsum(0)
-        cu_queries = ends.to(cu_seq_lens.device, torch.int32, non_blocking=True)
+    cu_keys = layout.cu_seq_lens
+    cu_queries = cu_keys if query_lens == layout.seq_lens else layout.cu_keep_lens
     # the kernel aligns queries with the end of the keys
-    out = varlen_attn(q, k, v, cu_queries, cu_seq_lens, max(query_lens), max(lens), **options)
+    out = varlen_attn(q, k, v, cu_queries, cu_keys, max(query_lens), max(layout.seq_lens), **options)
     assert isinstance(out, Tensor)  # a pair only where return_aux asks for one
     return out.unsqueeze(0)
 

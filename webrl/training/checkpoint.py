@@ -22,8 +22,16 @@ from webrl.training.packing import Item
 
 logger = logging.getLogger(__name__)
 
-_FREE_TO_CHANGE = {"save_every", "keep_checkpoints", "log_every", "checkpointing", "max_tokens"}
-"""Options that do not change what is computed (rows differ by rounding only)."""
+_FREE_TO_CHANGE = {
+    "save_every",
+    "keep_checkpoints",
+    "log_every",
+    "checkpointing",
+    "max_tokens",
+    "compile",
+    "export_dtype",
+}
+"""Options that do not change what is computed (up to rounding)."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +44,14 @@ class Position:
     """Of config, seed and data."""
     num_ranks: int
     """Processes that wrote the state."""
+    engine: str
+    """Engine that wrote it."""
 
 
 def run_digest(config: OptimConfig, seed: int, items: Sequence[Item]) -> str:
     """16 hex digits over everything that decides the result."""
-    digest = hashlib.sha256(json.dumps([config.model_dump(exclude=_FREE_TO_CHANGE), seed], default=str).encode())
+    settings = config.model_dump(exclude=_FREE_TO_CHANGE | {"engine"})
+    digest = hashlib.sha256(json.dumps([settings, seed], default=str).encode())
     for item in items:
         digest.update(json.dumps([item.ids, item.num_targets]).encode())
     return digest.hexdigest()[:16]
@@ -58,40 +69,52 @@ class Checkpoints:
         return self._config.save_every > 0 and step % self._config.save_every == 0
 
     def save(self, engine: Engine, step: int) -> None:
-        """Write a state under a temporary name, rename it, remove the oldest."""
+        """Write a state under a temporary name, rename it, remove the oldest; all ranks call it."""
         target = self._root / f"step_{step:08d}"
         temporary = self._root / f".step_{step:08d}.tmp"
         if engine.is_main:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
-        engine.accelerator.wait_for_everyone()
-        engine.accelerator.save_state(str(temporary))
-        engine.accelerator.wait_for_everyone()
+        engine.barrier()
+        engine.save_state(temporary)
+        engine.barrier()
         if engine.is_main:
-            write_json(temporary / "position.json", asdict(Position(step, self._digest, engine.num_ranks)))
+            position = Position(step, self._digest, engine.num_ranks, engine.plan.name)
+            write_json(temporary / "position.json", asdict(position))
             shutil.rmtree(target, ignore_errors=True)
             temporary.rename(target)
             for old in self._finished()[: -self._config.keep_checkpoints]:
                 shutil.rmtree(old)
-        engine.accelerator.wait_for_everyone()
+        engine.barrier()
 
     def restore(self, engine: Engine) -> int:
         """Load the newest state; gives the number of optimizer steps done (0 without one).
 
         Raises:
-            TrainingError: the state is of another config or data.
+            TrainingError: the state is of another config, data or engine, or of another number of ranks where the
+                engine's shards cannot be dealt out anew.
         """
         states = self._finished()
         if not states:
             return 0
-        position = Position(**read_json(states[-1] / "position.json"))
+        state, position = states[-1], Position(**read_json(states[-1] / "position.json"))
         if position.digest != self._digest:
             raise TrainingError(
-                f"{states[-1]} is a training state of another config or other data (digest {position.digest}, this "
+                f"{state} is a training state of another config or other data (digest {position.digest}, this "
                 f"run's is {self._digest}); restore the old settings, or delete {self._root} to start anew"
             )
-        engine.accelerator.load_state(str(states[-1]))
-        logger.info("resumed from %s", states[-1])
+        if position.engine != engine.plan.name:
+            raise TrainingError(
+                f"{state} was written by engine {position.engine!r}, this run uses {engine.plan.name!r}; "
+                f"set engine={position.engine}, or delete {self._root} to start anew"
+            )
+        if engine.plan.kind == "deepspeed" and position.num_ranks != engine.num_ranks:
+            raise TrainingError(
+                f"{state} holds DeepSpeed shards of {position.num_ranks} processes, this job has {engine.num_ranks}: "
+                f"wrong world size; start {position.num_ranks} processes, or delete {self._root} to start anew"
+            )
+        engine.load_state(state)
+        logger.info("resumed from %s", state)
         return position.step
 
     def discard(self) -> None:

@@ -1,35 +1,68 @@
-"""One optimizer step on whatever accelerate gives: a plain module, DDP, FSDP2 or a DeepSpeed engine.
+"""One optimizer step on one process or on DDP replicas, through accelerate, with an explicit batch boundary.
 
 accelerate accumulates by counting its own data loader; here a batch is what the objective says it is, so the
-boundary is set explicitly and every gradient is a sum over micro-batches of the batch's mean loss.
+boundary is set explicitly and every gradient is a sum over micro-batches of the batch's mean loss. DeepSpeed and
+FSDP2 are subclasses in the files beside this one; `open_engine` picks. What was asked for is asserted: on this stack
+a plugin that does not apply falls back to DDP, or to replicas that are never synchronised, without a word.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from webrl.config import OptimConfig
+from webrl.errors import TrainingError
+from webrl.training.plans import EnginePlan, load_plan
 
 
 class Engine:
-    """Model and optimizer after `accelerator.prepare`, with an explicit accumulation boundary."""
+    """Model and optimizer after `accelerator.prepare`."""
 
-    def __init__(self, model: nn.Module, config: OptimConfig, device: str) -> None:
+    wants = "DistributedDataParallel"
+    """Class of the prepared model on several processes."""
+
+    def __init__(self, model: nn.Module, config: OptimConfig, device: str, plan: EnginePlan) -> None:
+        self.config, self.plan, self.module = config, plan, model
+        self.accelerator = self.make_accelerator(device)
+        self.model, self.optimizer = self.prepare(model)
+        self.check_type()
+
+    def make_accelerator(self, device: str) -> Any:
+        """The accelerator, in this job's precision."""
         from accelerate import Accelerator
-        from accelerate.state import AcceleratorState
+        from accelerate.utils import DistributedDataParallelKwargs
 
-        AcceleratorState._reset_state(reset_partial_state=False)  # critic and actor may differ in precision
-        self.accelerator = Accelerator(
-            mixed_precision="bf16" if config.precision == "bf16" else "no", cpu=device == "cpu"
+        forget_accelerator()
+        return Accelerator(
+            mixed_precision="bf16" if self.config.precision == "bf16" else "no",
+            cpu=device == "cpu",
+            kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
         )
-        self.config = config
-        optimizer = make_optimizer(model, config)
-        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+
+    def prepare(self, model: nn.Module) -> tuple[Any, Any]:
+        """(model, optimizer), ready to train."""
+        prepared: tuple[Any, Any] = self.accelerator.prepare(model, make_optimizer(model, self.config))
+        return prepared
+
+    def check_type(self) -> None:
+        """Refuse an engine that is not what was asked for.
+
+        Raises:
+            TrainingError: it was silently replaced.
+        """
+        found = type(self.model).__name__
+        if self.num_ranks > 1 and not found.endswith(self.wants):
+            raise TrainingError(
+                f"engine {self.plan.name!r} should have given a {self.wants}, accelerate gave {found}: the plugin does "
+                "not apply here (device, number of processes, or another accelerate config in the environment)"
+            )
 
     @property
     def num_ranks(self) -> int:
@@ -66,25 +99,76 @@ class Engine:
         """Clip, update, clear; gives the gradient norm before clipping. A non-finite norm leaves the weights alone."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
-        value = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-        if torch.isfinite(torch.tensor(value)):
+        norm = self.clip()
+        if math.isfinite(norm):
             self.optimizer.step()
         self.optimizer.zero_grad()
-        return value
+        return norm
 
-    def unwrapped(self) -> Any:
-        """The module that was given in."""
-        return self.accelerator.unwrap_model(self.model)
+    def clip(self) -> float:
+        """Scale gradients to the configured norm; gives the norm before."""
+        return float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm))
 
-    def reduce_sums(self, sums: dict[str, float]) -> dict[str, float]:
-        """Add up over ranks; every rank must hold the same keys."""
-        if self.num_ranks == 1:
-            return sums
+    def save_state(self, folder: Path) -> None:
+        """Write the full training state; all ranks call it."""
+        self.accelerator.save_state(str(folder))
+
+    def load_state(self, folder: Path) -> None:
+        """Read it back; all ranks call it."""
+        self.accelerator.load_state(str(folder))
+
+    def full_state(self) -> dict[str, Tensor]:
+        """The trained weights by name in float32, whole, on the main process ({} elsewhere); all ranks call it."""
+        if not self.is_main:
+            return {}
+        return {n: p.detach().cpu() for n, p in self.module.named_parameters() if p.requires_grad}
+
+    def reduce_sums(self, sums: dict[str, Tensor]) -> dict[str, float]:
+        """Add up scalars over ranks; every rank must hold the same keys."""
         keys = sorted(sums)
-        tensor = torch.tensor([sums[k] for k in keys], dtype=torch.float64, device=self.accelerator.device)
-        total = self.accelerator.reduce(tensor, reduction="sum")
+        total = torch.stack([sums[k].to(torch.float64) for k in keys])
+        if self.num_ranks > 1:
+            total = self.accelerator.reduce(total, reduction="sum")
         return dict(zip(keys, total.tolist(), strict=True))
+
+    def gather(self, item: Any) -> list[Any]:
+        """One picklable object of each rank, in rank order, on every rank."""
+        if self.num_ranks == 1:
+            return [item]
+        items: list[Any] = [None] * self.num_ranks
+        torch.distributed.all_gather_object(items, item)
+        return items
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.accelerator.wait_for_everyone()
+
+
+def open_engine(model: nn.Module, config: OptimConfig, device: str) -> Engine:
+    """The engine that `config.engine` names.
+
+    Raises:
+        UsageError: unknown name.
+        TrainingError: it does not apply here.
+    """
+    plan = load_plan(config.engine)
+    if plan.kind == "deepspeed":
+        from webrl.training.engine_deepspeed import DeepSpeedEngine
+
+        return DeepSpeedEngine(model, config, device, plan)
+    if plan.kind == "fsdp2":
+        from webrl.training.engine_fsdp import FsdpEngine
+
+        return FsdpEngine(model, config, device, plan)
+    return Engine(model, config, device, plan)
+
+
+def forget_accelerator() -> None:
+    """Let a further accelerator be made in this process: critic and actor may differ in precision and engine."""
+    from accelerate.state import AcceleratorState, GradientState
+
+    AcceleratorState._reset_state(reset_partial_state=False)
+    GradientState._reset_state()
 
 
 def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:

@@ -1,6 +1,6 @@
-"""Numbers of a training run: one JSON object a line, `{"name", "step", "<name>/loss": …}`, and trackers.
+"""Numbers of a training run: one JSON object a line, `{"name", "step", "<name>/loss": …}`.
 
-A tracker that fails while logging is dropped with a warning; a training run is not worth losing for a plot.
+Values that are lists are histograms' samples. The file is the record; trackers are fed from it (`webrl/relay.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from webrl.store import cut_torn_line, write_text
 
 
 class MetricLog:
-    """Appends metric lines of one job to a file that other jobs share."""
+    """Metric lines of one job in a file that other jobs share."""
 
     def __init__(self, path: Path, name: str, resumed_step: int = 0) -> None:
         """Lines of this job after `resumed_step` (written before an interruption) are taken out first."""
@@ -35,6 +35,27 @@ class MetricLog:
             file.flush()
             os.fsync(file.fileno())
 
+    def read(self) -> list[dict[str, Any]]:
+        """Lines of this job, keys without the job's name."""
+        if not self._path.exists():
+            return []
+        lines = map(json.loads, self._path.read_text(encoding="utf-8").splitlines())
+        return [
+            {key.removeprefix(f"{self._name}/"): value for key, value in line.items() if key != "name"}
+            for line in lines
+            if line.get("name") == self._name
+        ]
+
     def _is_stale(self, line: str, resumed_step: int) -> bool:
         data = json.loads(line)
         return bool(data.get("name") == self._name and data.get("step", 0) > resumed_step)
+
+
+def summarize(lines: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Mean of every scalar over the logged steps, as `<name>_<key>`; the last value of rates and peaks."""
+    keys = {key for line in lines for key, value in line.items() if isinstance(value, int | float) and key != "step"}
+    summary: dict[str, Any] = {}
+    for key in sorted(keys):
+        values = [line[key] for line in lines if key in line]
+        summary[f"{name}_{key}"] = values[-1] if key in ("lr", "peak_gib") else sum(values) / len(values)
+    return summary

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from webrl.errors import ModelError, TrainingError
 from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import adapter_base, load_tokenizer, model_folder
-from webrl.training.attention import register
+from webrl.training.attention import Layout, register
 from webrl.training.head import ActionHead
 from webrl.training.packing import Pack
 from webrl.training.trim import is_trimmed, trim_last_layer
@@ -34,19 +34,9 @@ class PackedActor(nn.Module):
         head.__class__ = ActionHead
         trim_last_layer(lm.base_model)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor,
-        cu_seq_lens: Tensor,
-        seq_lens: tuple[int, ...],
-        predicting: Tensor,
-        predicting_lens: tuple[int, ...],
-        targets: Tensor,
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, position_ids: Tensor, layout: Layout, targets: Tensor) -> Tensor:
         """[1, T] ids -> [N] float32 log-probabilities of `targets`; fields as in `Pack`."""
-        row = {"input_ids": input_ids, "position_ids": position_ids, "cu_seq_lens": cu_seq_lens, "seq_lens": seq_lens}
-        hidden = hidden_states(self.lm, row, predicting, predicting_lens)  # [N, D]
+        hidden = hidden_states(self.lm, input_ids, position_ids, layout)  # [N, D]
         logprobs: Tensor = self.lm.get_output_embeddings()(hidden, targets)
         return logprobs
 
@@ -59,53 +49,30 @@ class PackedCritic(nn.Module):
         self.lm = lm
         trim_last_layer(lm.base_model)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor,
-        cu_seq_lens: Tensor,
-        seq_lens: tuple[int, ...],
-        last: Tensor,
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
         """[1, T] ids -> [B, num_labels] float32 logits of the value heads."""
-        row = {"input_ids": input_ids, "position_ids": position_ids, "cu_seq_lens": cu_seq_lens, "seq_lens": seq_lens}
-        hidden = hidden_states(self.lm, row, last, (1,) * len(seq_lens))  # [B, D]
+        hidden = hidden_states(self.lm, input_ids, position_ids, layout)  # [B, D]
         logits: Tensor = self.lm.score(hidden)
         return logits.float()
 
 
-def hidden_states(lm: Any, row: dict[str, Any], keep: Tensor, keep_lens: tuple[int, ...]) -> Tensor:
-    """[N, D] final hidden states of one packed row at the positions `keep`, the last ones of each sequence."""
+def hidden_states(lm: Any, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
+    """[N, D] final hidden states of one packed row at the positions `layout.keep`."""
     base = lm.base_model
-    if is_trimmed(base):
-        hidden: Tensor = base(**row, keep=keep, keep_lens=keep_lens, use_cache=False).last_hidden_state[0]
-        return hidden
-    hidden = base(**row, use_cache=False).last_hidden_state[0]
-    return hidden[keep]
+    hidden: Tensor = base(
+        input_ids=input_ids, position_ids=position_ids, layout=layout, use_cache=False
+    ).last_hidden_state[0]
+    return hidden if is_trimmed(base) else hidden[layout.keep]
 
 
 def actor_inputs(pack: Pack) -> dict[str, Any]:
     """Keyword arguments of `PackedActor.forward`."""
-    return {
-        **_row(pack),
-        "predicting": pack.predicting,
-        "predicting_lens": pack.predicting_lens,
-        "targets": pack.targets,
-    }
+    return {**critic_inputs(pack), "targets": pack.targets}
 
 
 def critic_inputs(pack: Pack) -> dict[str, Any]:
     """Keyword arguments of `PackedCritic.forward`."""
-    return {**_row(pack), "last": pack.last}
-
-
-def _row(pack: Pack) -> dict[str, Any]:
-    return {
-        "input_ids": pack.input_ids,
-        "position_ids": pack.position_ids,
-        "cu_seq_lens": pack.cu_seq_lens,
-        "seq_lens": pack.seq_lens,
-    }
+    return {"input_ids": pack.input_ids, "position_ids": pack.position_ids, "layout": pack.layout}
 
 
 def load_actor(folder: str | Path, dtype: torch.dtype = torch.float32) -> PackedActor:
@@ -157,9 +124,3 @@ def check_tokenizer(folder: str | Path, fingerprints: set[str]) -> Any:
             "collect them again with this model, or train the model they came from"
         )
     return tokenizer
-
-
-def save_folder(lm: Any, tokenizer: Any, folder: Path, state: dict[str, Tensor] | None = None) -> None:
-    """Write config, safetensors and tokenizer; `state` replaces the module's own weights (gathered shards)."""
-    lm.save_pretrained(folder, state_dict=state)
-    tokenizer.save_pretrained(folder)

@@ -14,6 +14,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from webrl.training.attention import Layout
+
 HEADER_TOKENS = 8
 """Prompt tokens at the end that are never cut: they hold the template's assistant header."""
 
@@ -40,25 +42,17 @@ class Pack:
     """[1, T] token ids."""
     position_ids: Tensor
     """[1, T] position within the own sequence."""
-    cu_seq_lens: Tensor
-    """[B+1] int32 cumulative lengths."""
-    seq_lens: tuple[int, ...]
-    """[B] lengths."""
-    predicting: Tensor
-    """[N] positions in the row whose hidden state predicts a target."""
+    layout: Layout
+    """Lengths, and the positions whose output is wanted: those that predict a target, or each last token."""
     targets: Tensor
-    """[N] token ids to predict."""
+    """[N] token ids to predict; empty for values."""
     target_sample: Tensor
     """[N] which sample of the row (0..B-1) a target belongs to."""
-    predicting_lens: tuple[int, ...]
-    """[B] how many positions of each sample predict, summing to N."""
-    last: Tensor
-    """[B] position in the row of each sample's last token."""
 
     @cached_property
     def num_samples(self) -> int:
         """B."""
-        return len(self.seq_lens)
+        return len(self.layout.seq_lens)
 
     @property
     def num_tokens(self) -> int:
@@ -81,26 +75,14 @@ def pack(items: Sequence[Item], device: torch.device | str = "cpu") -> Pack:
             raise ValueError(f"a sample of {len(item.ids)} tokens cannot have {item.num_targets} targets")
     inputs = [item.ids[:-1] if item.num_targets else item.ids for item in items]
     lens = tuple(len(ids) for ids in inputs)
-    ends = torch.tensor(lens).cumsum(0)  # [B]
     num_targets = torch.tensor([item.num_targets for item in items])
-    sample = torch.repeat_interleave(torch.arange(len(items)), num_targets)  # [N]
-    offset = torch.arange(len(sample)) - (num_targets.cumsum(0) - num_targets)[sample]
-    ids = torch.tensor([token for sequence in inputs for token in sequence])
-    targets = torch.tensor(
-        [t for item in items for t in item.ids[len(item.ids) - item.num_targets :]], dtype=torch.long
-    )
-    starts = ends - torch.tensor(lens)
-    position = torch.arange(len(ids)) - torch.repeat_interleave(starts, torch.tensor(lens))
+    targets = [token for item in items for token in item.ids[len(item.ids) - item.num_targets :]]
     return Pack(
-        input_ids=ids.unsqueeze(0).to(device),
-        position_ids=position.unsqueeze(0).to(device),
-        cu_seq_lens=torch.cat([ends.new_zeros(1), ends]).to(device, torch.int32),
-        seq_lens=lens,
-        predicting=((ends - num_targets)[sample] + offset).to(device),
-        predicting_lens=tuple(item.num_targets for item in items),
+        input_ids=torch.tensor([[token for ids in inputs for token in ids]]).to(device),
+        position_ids=torch.cat([torch.arange(length) for length in lens]).unsqueeze(0).to(device),
+        layout=Layout.of(lens, tuple(max(item.num_targets, 1) for item in items), device),
         targets=torch.tensor(targets, dtype=torch.long).to(device),
-        target_sample=sample.to(device),
-        last=(ends - 1).to(device),
+        target_sample=torch.repeat_interleave(torch.arange(len(items)), num_targets).to(device),
     )
 
 

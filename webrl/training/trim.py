@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from webrl.training.attention import packed_attention
+from webrl.training.attention import Layout, packed_attention
 
 PLAIN_LAYERS = frozenset({"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer"})
 
@@ -26,19 +26,18 @@ class _TrimmedLayer:
         hidden_states: Tensor,  # [1, T, D]
         attention_mask: Tensor | None = None,
         position_embeddings: tuple[Tensor, Tensor] | None = None,
-        keep: Tensor | None = None,
-        keep_lens: tuple[int, ...] | None = None,
+        layout: Layout | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """[1, N, D] outputs at the positions `keep` [N]: the last `keep_lens[i]` of each packed sequence."""
-        if keep is None or position_embeddings is None:
+        """[1, N, D] outputs at the positions `layout.keep`."""
+        if layout is None or position_embeddings is None:
             whole: Tensor = super().forward(  # type: ignore[misc]
                 hidden_states, attention_mask=attention_mask, position_embeddings=position_embeddings, **kwargs
             )
             return whole
         normed = self.input_layernorm(hidden_states)
-        attended: Tensor = _attend(self.self_attn, normed, position_embeddings, keep, keep_lens, kwargs)
-        kept = hidden_states[:, keep] + attended
+        attended: Tensor = _attend(self.self_attn, normed, position_embeddings, layout)
+        kept = hidden_states[:, layout.keep] + attended
         transformed: Tensor = self.mlp(self.post_attention_layernorm(kept))
         return kept + transformed
 
@@ -59,27 +58,19 @@ def is_trimmed(base_model: Any) -> bool:
     return layers is not None and len(layers) > 0 and isinstance(layers[-1], _TrimmedLayer)
 
 
-def _attend(
-    attention: Any,
-    normed: Tensor,
-    position_embeddings: tuple[Tensor, Tensor],
-    keep: Tensor,
-    keep_lens: tuple[int, ...] | None,
-    row: dict[str, Any],
-) -> Tensor:
+def _attend(attention: Any, normed: Tensor, position_embeddings: tuple[Tensor, Tensor], layout: Layout) -> Tensor:
     rotate_half = sys.modules[type(attention).__module__].rotate_half
     cos, sin = position_embeddings[0].unsqueeze(1), position_embeddings[1].unsqueeze(1)  # [1, 1, T, head]
 
     def heads(projected: Tensor) -> Tensor:
         return projected.view(*projected.shape[:2], -1, attention.head_dim).transpose(1, 2)
 
-    query, key = heads(attention.q_proj(normed[:, keep])), heads(attention.k_proj(normed))
-    query = query * cos[:, :, keep] + rotate_half(query) * sin[:, :, keep]
+    query, key = heads(attention.q_proj(normed[:, layout.keep])), heads(attention.k_proj(normed))
+    query = query * cos[:, :, layout.keep] + rotate_half(query) * sin[:, :, layout.keep]
     key = key * cos + rotate_half(key) * sin
     out, _ = packed_attention(
         attention, query, key, heads(attention.v_proj(normed)), None,
-        scaling=attention.scaling, seq_lens=row.get("seq_lens"), cu_seq_lens=row.get("cu_seq_lens"),
-        query_lens=keep_lens,
+        scaling=attention.scaling, layout=layout, kept_only=True,
     )  # fmt: skip
     projected: Tensor = attention.o_proj(out.flatten(2))
     return projected

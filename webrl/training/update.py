@@ -6,7 +6,7 @@ A finished output folder is left alone, so that an interrupted phase goes on whe
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,12 @@ from webrl.config import ActorConfig, OptimConfig, RunConfig
 from webrl.errors import DataError, TrainingError
 from webrl.llm.loading import pick_device
 from webrl.store import read_records
-from webrl.training.critic import critic_loss, open_critic, values_of
-from webrl.training.models import (
-    actor_inputs,
-    check_tokenizer,
-    context_limit,
-    critic_inputs,
-    load_actor,
-    save_folder,
-)
+from webrl.training.critic import open_critic
+from webrl.training.critic_data import calibration_summary, critic_loss_function, critic_states
+from webrl.training.export import exporter
+from webrl.training.lora import add_adapters
+from webrl.training.memory_policy import apply_memory_policy
+from webrl.training.models import actor_inputs, check_tokenizer, context_limit, critic_inputs, load_actor
 from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
 from webrl.training.packing import Item, Pack, cut_to
 from webrl.training.trainer import Job, train
@@ -45,7 +42,8 @@ def train_critic(
         init_dir: the previous phase's critic, or an actor folder (its model plus a fresh value head).
 
     Returns:
-        Counts and means: `critic_loss`, `critic_samples`, …; {} if `out_dir` was finished already.
+        Counts and means: `critic_loss`, `critic_samples`, …, and `critic_calibration` (of each state's value just
+        before it was first trained on); {} if `out_dir` was finished already, or off the main process.
 
     Raises:
         DataError: no records.
@@ -54,27 +52,19 @@ def train_critic(
     if _is_finished(out_dir):
         return {}
     samples = _read(records, "critic")
-    unlabelled = next((r for r in samples if r.outcome is None), None)
-    if unlabelled:
-        raise TrainingError(f"step {unlabelled.step_id!r} has no outcome; label its trajectory first (`webrl label`)")
+    states = critic_states(samples, config.critic)
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
     model = open_critic(init_dir, config.critic.heads, seed)
-    limit = context_limit(model.lm, config.critic.max_tokens)
-    items = _cut([(r.prompt_ids, ()) for r in samples], limit, "critic")
-    outcomes = torch.tensor([float(r.outcome or 0) for r in samples])
-
-    def loss(logits: Tensor, _row: Pack, indices: list[int]) -> LossOutput:
-        targets = outcomes[indices].to(logits.device)
-        values = values_of(logits.detach())
-        accuracy = ((values > 0.5) == (targets > 0.5)).float()
-        return LossOutput(critic_loss(logits, targets), {"value": values, "outcome": targets, "accuracy": accuracy})
-
+    save = exporter(lambda: open_critic(init_dir, config.critic.heads, seed), tokenizer, config.critic)
+    prepare(model, config.critic)
+    items = cut_items([(s.prompt_ids, ()) for s in states], context_limit(model.lm, config.critic.max_tokens), "critic")
     job = Job(
-        name="critic", model=model, items=items, active=[True] * len(items), ids=[r.step_id for r in samples],
-        inputs=critic_inputs, loss=loss, save=lambda m, folder: save_folder(m.lm, tokenizer, folder),
+        name="critic", model=model, items=items, active=[True] * len(items), ids=[s.step_id for s in states],
+        inputs=critic_inputs, loss=critic_loss_function(states), save=save, histograms=("value", "outcome"),
     )  # fmt: skip
     device = pick_device(config.models.device)
-    return train(job, config.critic, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
+    result = train(job, config.critic, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
+    return result | calibration_summary(metrics_path, len(items), config.critic)
 
 
 def train_actor(
@@ -86,7 +76,8 @@ def train_actor(
         records: `StepRecord`s, or their file; scored by `score_actions` and `score_values` as the objective needs.
 
     Returns:
-        Counts and means: `actor_loss`, `actor_log_ratio`, …; {} if `out_dir` was finished already.
+        Counts and means: `actor_loss`, `actor_log_ratio`, …; {} if `out_dir` was finished already, or off the main
+        process.
     """
     if _is_finished(out_dir):
         return {}
@@ -94,14 +85,16 @@ def train_actor(
     objective = get_objective(config.actor.objective)
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
     model = load_actor(init_dir)
+    save = exporter(lambda: load_actor(init_dir), tokenizer, config.actor)
+    prepare(model, config.actor)
     limit = context_limit(model.lm, config.actor.max_tokens)
-    items = _cut([(r.prompt_ids, r.action_ids) for r in samples], limit, "actor")
+    items = cut_items([(r.prompt_ids, r.action_ids) for r in samples], limit, "actor")
     advantages = objective.advantages(samples, config.actor)
     job = Job(
         name="actor", model=model, items=items, active=[objective.trains(a) for a in advantages],
         ids=[r.step_id for r in samples], inputs=actor_inputs,
-        loss=_policy_loss(samples, advantages, objective, config.actor),
-        save=lambda m, folder: save_folder(m.lm, tokenizer, folder),
+        loss=policy_loss_function(samples, advantages, objective, config.actor), save=save,
+        histograms=("advantage", "log_ratio"),
     )  # fmt: skip
     device = pick_device(config.models.device)
     return train(job, config.actor, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
@@ -130,7 +123,9 @@ def train_sft(
     objective, config = get_objective("sft"), ActorConfig()
     tokenizer = check_tokenizer(init_dir, set())
     model = load_actor(init_dir)
-    items = _cut(examples, context_limit(model.lm, optim.max_tokens), name)
+    save = exporter(lambda: load_actor(init_dir), tokenizer, optim)
+    prepare(model, optim)
+    items = cut_items(examples, context_limit(model.lm, optim.max_tokens), name)
 
     def loss(logprobs: Tensor, row: Pack, _indices: list[int]) -> LossOutput:
         zeros = torch.zeros_like(logprobs)
@@ -139,14 +134,25 @@ def train_sft(
 
     job = Job(
         name=name, model=model, items=items, active=[True] * len(items), ids=[str(i) for i in range(len(items))],
-        inputs=actor_inputs, loss=loss, save=lambda m, folder: save_folder(m.lm, tokenizer, folder),
+        inputs=actor_inputs, loss=loss, save=save,
     )  # fmt: skip
     return train(job, optim, out=out_dir, seed=seed, metrics_path=metrics_path, device=pick_device(device))
 
 
-def _policy_loss(
+def prepare(model: Any, config: OptimConfig) -> None:
+    """Adapters, checkpointing, compilation and float8, in the order in which they must be applied."""
+    add_adapters(model, config)
+    apply_memory_policy(model, config)
+
+
+def policy_loss_function(
     samples: Sequence[StepRecord], advantages: Sequence[float], objective: Objective, config: ActorConfig
-) -> Any:
+) -> Callable[[Tensor, Pack, list[int]], LossOutput]:
+    """The objective as the trainer's loss, with what every objective logs.
+
+    Raises:
+        TrainingError: reference log-probs are needed and missing.
+    """
     if objective.needs_reference:
         missing = next((r for r in samples if r.ref_logprobs is None), None)
         if missing:
@@ -171,6 +177,14 @@ def _policy_loss(
     return loss
 
 
+def cut_items(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], limit: int, what: str) -> list[Item]:
+    """Samples of at most `limit` tokens; how many pages were cut is logged."""
+    cut = sum(len(prompt) + len(action) > limit for prompt, action in pairs)
+    if cut:
+        logger.warning("%s: %d of %d samples exceed %d tokens; their pages were cut", what, cut, len(pairs), limit)
+    return [Item(cut_to(prompt, action, limit), len(action)) for prompt, action in pairs]
+
+
 def _policy_metrics(batch: LossInput) -> dict[str, Tensor]:
     """[B] each: what every objective logs."""
     with torch.no_grad():
@@ -193,13 +207,6 @@ def _read(records: Records, what: str) -> list[StepRecord]:
     if empty:
         raise DataError(f"step {empty.step_id!r} has no {'prompt' if not empty.prompt_ids else 'action'} tokens")
     return samples
-
-
-def _cut(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], limit: int, what: str) -> list[Item]:
-    cut = sum(len(prompt) + len(action) > limit for prompt, action in pairs)
-    if cut:
-        logger.warning("%s: %d of %d samples exceed %d tokens; their pages were cut", what, cut, len(pairs), limit)
-    return [Item(cut_to(prompt, action, limit), len(action)) for prompt, action in pairs]
 
 
 def _is_finished(out_dir: Path) -> bool:

@@ -6,10 +6,11 @@ Doubly robust step advantage (Eq. 4.3), with H the trajectory's number of steps 
 
 Instruction-level filter (§4.2): trajectories are ranked by A_instr = r(s_H) − V_instr(c), and those at or above the
 `percentile`-th are kept, so that instructions that are neither solved already nor out of reach are trained on.
-The actor is then trained by L(π) = −Σ_i log π(a_i | s, a_<i) on their steps with A_step > 1/H (§4.4's hard filter).
+The actor is then trained by L(π) = −Σ_i log π(a_i | s, a_<i) on their steps with A_step ≥ 1/H (§4.4's hard filter).
 Stated by us: V_instr(c) is the critic's value of the trajectory's first state (ours are one network); where the first
 step or a next value is missing (replay), the own state's value and λ^{H−h} = 1 stand in. h counts from 1, so that the
-last step's advantage is r(s_H). Left out: their separate instruction-level network and automatic curriculum.
+last step's advantage is r(s_H); ≥ stands for >, so that one-step successes train. Left out: their separate
+instruction-level network and automatic curriculum.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def advantages(records: Sequence[StepRecord], config: ActorConfig) -> list[float
     instruction = {r.trajectory_id: outcome_of(r) - first_values[r.trajectory_id] for r in records}
     threshold = float(np.percentile(list(instruction.values()), config.percentile))
     return [
-        float(instruction[r.trajectory_id] >= threshold and step_advantage(r, config.gae_lambda) > 1 / r.num_steps)
+        float(instruction[r.trajectory_id] >= threshold and step_advantage(r, config.gae_lambda) >= 1 / r.num_steps)
         for r in records
     ]
 

@@ -1,0 +1,77 @@
+"""What the critic is trained on, its loss for the trainer, and how well it predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from webrl.config import CriticConfig
+from webrl.training.calibration import calibrate
+from webrl.training.critic import critic_loss, values_of
+from webrl.training.metrics import MetricLog
+from webrl.training.objectives import LossOutput
+from webrl.training.objectives.requirements import outcome_of
+from webrl.training.packing import Pack
+from webrl.types import StepRecord
+
+
+@dataclass(frozen=True)
+class State:
+    """One state to value."""
+
+    step_id: str
+    """Step it belongs to, with `'` for a next state."""
+    prompt_ids: tuple[int, ...]
+    """[P] token ids."""
+    target: float
+    """1 if the trajectory succeeded (released: if the discounted return is positive, which is the same)."""
+
+
+def critic_states(records: Sequence[StepRecord], config: CriticConfig) -> list[State]:
+    """The state of every step; with `train_next_state` also its successor's (released code: s and s' both).
+
+    A next state is the trajectory's next step, or `next_prompt_ids` after the last; one that is not among the records
+    is left out.
+
+    Raises:
+        TrainingError: a record without outcome.
+    """
+    states = [State(r.step_id, r.prompt_ids, outcome_of(r)) for r in records]
+    if config.train_next_state:
+        by_place = {(r.trajectory_id, r.index): r for r in records}
+        for record in records:
+            following = by_place.get((record.trajectory_id, record.index + 1))
+            prompt = record.next_prompt_ids if record.is_last else following.prompt_ids if following else ()
+            if prompt:
+                states.append(State(f"{record.step_id}'", prompt, outcome_of(record)))
+    return states
+
+
+def critic_loss_function(states: Sequence[State]) -> Callable[[Tensor, Pack, list[int]], LossOutput]:
+    """Cross-entropy against the outcome as the trainer's loss."""
+    targets = torch.tensor([state.target for state in states])
+
+    def loss(logits: Tensor, _row: Pack, indices: list[int]) -> LossOutput:
+        wanted = targets[indices].to(logits.device)
+        values = values_of(logits.detach())
+        accuracy = ((values > 0.5) == (wanted > 0.5)).float()
+        return LossOutput(critic_loss(logits, wanted), {"value": values, "outcome": wanted, "accuracy": accuracy})
+
+    return loss
+
+
+def calibration_summary(metrics_path: Path, num_states: int, config: CriticConfig) -> dict[str, Any]:
+    """`{"critic_calibration": …}` over the first epoch's values, each taken before its own update; {} if not logged."""
+    if not metrics_path.exists():
+        return {}
+    lines = MetricLog(metrics_path, "critic", resumed_step=1 << 60).read()
+    steps = -(-num_states // config.batch_size)
+    first_epoch = [line for line in lines if line["step"] <= steps and "value_values" in line]
+    values = [v for line in first_epoch for v in line["value_values"]]
+    outcomes = [v for line in first_epoch for v in line["outcome_values"]]
+    return {"critic_calibration": calibrate(values, outcomes).to_json()} if values else {}

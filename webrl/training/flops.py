@@ -1,0 +1,51 @@
+"""Model-FLOPs utilisation: arithmetic that the model needs, over what the device could do in the time.
+
+    FLOPs = 6 · P · T + 6 · n_layers · n_heads · head_dim · Σ_i L_i²        (training; a forward pass is a third)
+
+P are the weights outside embedding and head (and value head), T tokens, L_i the lengths of the packed sequences: causal
+attention is two products of L²/2 · d each, counted once forward and twice backward. Recomputation under activation
+checkpointing does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "H20": 148e12, "A100": 312e12, "L40S": 362e12, "B200": 2250e12}
+"""Dense bf16, by a part of the device's name."""
+
+
+def body_parameters(lm: Any) -> int:
+    """Weights outside embedding and output heads."""
+    outside = {id(p) for m in (lm.get_input_embeddings(), lm.get_output_embeddings()) if m for p in m.parameters()}
+    outside |= {id(p) for p in lm.score.parameters()} if hasattr(lm, "score") else set()
+    return sum(int(getattr(p, "ds_numel", p.numel())) for p in lm.parameters() if id(p) not in outside)
+
+
+def training_flops(num_parameters: int, config: Any, lengths: Sequence[int]) -> float:
+    """FLOPs of a forward and backward pass over sequences of these lengths."""
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    attention = config.num_hidden_layers * config.num_attention_heads * head_dim * sum(n * n for n in lengths)
+    return 6.0 * (num_parameters * sum(lengths) + attention)
+
+
+def peak_flops() -> float | None:
+    """Of one CUDA device in dense bf16; None if it is not known."""
+    if not torch.cuda.is_available():
+        return None
+    name = torch.cuda.get_device_name()
+    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
+
+
+def peak_memory_gib() -> float:
+    """Most memory held so far: of the CUDA device, or resident in this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    import resource
+    import sys
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

@@ -1,0 +1,73 @@
+"""What the forward pass keeps for the backward pass, and how its layers run: checkpointing, compilation, float8."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+from webrl.config import OptimConfig
+from webrl.errors import UsageError
+
+_ATTENTION = (
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_varlen_attn",
+)
+
+
+def apply_memory_policy(model: Any, config: OptimConfig) -> None:
+    """Switch on what the config asks for, in place.
+
+    `full` recomputes every layer; `selective` keeps the attention's output and every other matrix product.
+
+    Raises:
+        UsageError: float8 without torchao.
+    """
+    lm = model.lm
+    if config.float8:
+        use_float8(lm)
+    if config.checkpointing != "none":
+        options: dict[str, Any] = {"use_reentrant": False}
+        if config.checkpointing == "selective":
+            options["context_fn"] = functools.partial(_selective_contexts)
+        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+    if config.compile:
+        for layer in lm.base_model.layers:
+            layer.compile(dynamic=True)
+
+
+def use_float8(lm: Any) -> None:
+    """Replace the decoder's linear layers by torchao's float8 training layers (row-wise scales)."""
+    try:
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    except ImportError:
+        raise UsageError("float8=true needs torchao: `pip install torchao`, or set float8=false") from None
+
+    def fits(module: nn.Module, _name: str) -> bool:
+        return isinstance(module, nn.Linear) and module.in_features % 16 == 0 and module.out_features % 16 == 0
+
+    convert_to_float8_training(
+        lm.base_model.layers, config=Float8LinearConfig.from_recipe_name("rowwise"), module_filter_fn=fits
+    )
+
+
+def _selective_contexts() -> Any:
+    seen = {True: 0, False: 0}
+
+    def policy(context: Any, op: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+        name = getattr(op, "_opname", str(op))
+        if name in _ATTENTION:
+            return CheckpointPolicy.MUST_SAVE
+        if op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            seen[context.is_recompute] += 1
+            if seen[context.is_recompute] % 2:
+                return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)

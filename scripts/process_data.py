@@ -109,7 +109,7 @@ def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
     summary = process(plan, config)
     print("\n".join(_report(summary)))
     if summary.problems:
-        print(f"problems          listed with file and line in {plan.problem_list}")
+        print(f"                  listed with file and line in {plan.problem_list}")
     return 0
 
 

@@ -27,9 +27,9 @@ def body_parameters(lm: Any) -> int:
 
 def training_flops(num_parameters: int, config: Any, lengths: Sequence[int]) -> float:
     """FLOPs of a forward and backward pass over sequences of these lengths."""
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     attention = config.num_hidden_layers * config.num_attention_heads * head_dim * sum(n * n for n in lengths)
-    return 6.0 * (num_parameters * sum(lengths) + attention)
+    return 6.0 * float(num_parameters * sum(lengths) + attention)
 
 
 def peak_flops() -> float | None:

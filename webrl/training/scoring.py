@@ -22,6 +22,7 @@ from webrl.llm.loading import pick_device
 from webrl.training.critic import load_critic, values_of
 from webrl.training.models import actor_inputs, check_tokenizer, context_limit, critic_inputs, load_actor
 from webrl.training.packing import Item, Pack, cut_to, pack, plan_rows
+from webrl.training.ranks import world
 from webrl.types import StepRecord
 
 logger = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ def run_rows(
     """
     if not items:
         return []
-    ranks, rank = _world()
+    ranks, rank = world()
     rows = plan_rows([len(item.ids) for item in items], row_budget(max_tokens, device), ranks)[rank]
     results: dict[int, Tensor] = {}
     with torch.inference_mode(), tqdm(total=len(rows), desc=what, disable=None, leave=False) as bar:
@@ -142,12 +143,6 @@ def scoring_dtype(config: RunConfig, device: str) -> torch.dtype:
         return torch.float32 if device == "cpu" else torch.bfloat16
     dtype: torch.dtype = getattr(torch, name)
     return dtype
-
-
-def _world() -> tuple[int, int]:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_world_size(), torch.distributed.get_rank()
-    return 1, 0
 
 
 def _gather(results: dict[int, Tensor], ranks: int) -> dict[int, Tensor]:

@@ -193,7 +193,7 @@ def memory_errors(config: OptimConfig) -> Iterator[None]:
             raise
         raise TrainingError(
             f"out of memory with max_tokens={config.max_tokens}, checkpointing={config.checkpointing}, engine="
-            f"{config.engine}; lower max_tokens, set checkpointing=full or engine=zero3_offload, or train with lora_rank=16"
+            f"{config.engine}; lower max_tokens, set checkpointing=full or engine=zero3_offload, or lora_rank=16"
         ) from error
 
 

@@ -25,6 +25,7 @@ from webrl.training.memory_policy import apply_memory_policy
 from webrl.training.models import actor_inputs, check_tokenizer, context_limit, critic_inputs, load_actor
 from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
 from webrl.training.packing import Item, Pack, cut_to
+from webrl.training.ranks import agree
 from webrl.training.trainer import Job, train
 from webrl.types import StepRecord
 
@@ -210,4 +211,4 @@ def _read(records: Records, what: str) -> list[StepRecord]:
 
 
 def _is_finished(out_dir: Path) -> bool:
-    return (out_dir / "config.json").is_file()
+    return bool(agree((out_dir / "config.json").is_file()))  # shared disks show a new file at different times

@@ -1,0 +1,81 @@
+"""Two processes give what one gives: DDP, DeepSpeed ZeRO and FSDP2 over gloo, on the CPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_builders import make_actor, make_records
+
+from webrl.config import RunConfig
+from webrl.store import write_records
+from webrl.training import score_actions
+
+SCRIPT = Path(__file__).with_name("training_rank.py")
+
+
+def make_settings(**train: object) -> dict[str, Any]:
+    shared = {"lr": 1e-2, "batch_size": 8, "max_tokens": 128, "epochs": 2.0, "schedule": "cosine"} | train
+    return {"models": {"device": "cpu"}, "actor": shared, "critic": shared}
+
+
+def prepare(folder: Path) -> None:
+    make_actor(folder / "actor")
+    config = RunConfig.model_validate(make_settings())
+    write_records(folder / "records.jsonl", score_actions(make_records(), folder / "actor", config))
+
+
+def launch(folder: Path, name: str, settings: dict[str, Any], num_processes: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable]
+    if num_processes > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "DS_ACCELERATOR": "cpu"}
+    return subprocess.run(
+        [*command, str(SCRIPT), str(folder), name, json.dumps(settings)],
+        env=environment, capture_output=True, text=True, timeout=500, check=False,
+    )  # fmt: skip
+
+
+def run(folder: Path, name: str, settings: dict[str, Any], num_processes: int) -> list[dict[str, Any]]:
+    done = launch(folder, name, settings, num_processes)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+def check_same_curve(folder: Path, settings: dict[str, Any], name: str) -> None:
+    prepare(folder)
+    one = run(folder, "one", make_settings(), 1)
+    two = run(folder, name, settings, 2)
+    assert [line["step"] for line in one] == [line["step"] for line in two]
+    for a, b in zip(one, two, strict=True):
+        for key in ("critic/loss", "actor/loss", "actor/log_ratio", "actor/grad_norm", "critic/grad_norm"):
+            if key in a:
+                assert b[key] == pytest.approx(a[key], rel=2e-3, abs=1e-4), (a["step"], key)
+    from safetensors.torch import load_file
+
+    first, second = (load_file(folder / n / "model.safetensors") for n in ("one", name))
+    assert first.keys() == second.keys()
+    for key in first:
+        torch.testing.assert_close(first[key], second[key], rtol=1e-2, atol=2e-3)
+
+
+def test_two_ddp_processes_give_the_curve_of_one(tmp_path: Path) -> None:
+    check_same_curve(tmp_path, make_settings(), "ddp")
+
+
+def test_two_fsdp2_processes_give_the_curve_of_one(tmp_path: Path) -> None:
+    check_same_curve(tmp_path, make_settings(engine="fsdp2"), "fsdp2")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs `pip install webrl[deepspeed]`")
+@pytest.mark.parametrize("engine", ["zero1", "zero2", "zero3", "zero3_offload"])
+def test_two_deepspeed_processes_give_the_curve_of_one(tmp_path: Path, engine: str) -> None:
+    check_same_curve(tmp_path, make_settings(engine=engine), engine)

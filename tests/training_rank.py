@@ -1,0 +1,28 @@
+"""Run by torchrun in the distributed tests: train the actor on the records in a folder with the given settings."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from webrl.config import RunConfig
+from webrl.store import read_records
+from webrl.training import score_values, train_actor, train_critic
+from webrl.training.ranks import join, leave
+from webrl.types import StepRecord
+
+
+def main(folder: Path, name: str, settings: str) -> None:
+    config = RunConfig.model_validate(json.loads(settings))
+    join("cpu")
+    records = list(read_records(folder / "records.jsonl", StepRecord))
+    metrics = folder / f"{name}.jsonl"
+    train_critic(records, folder / "actor", folder / f"{name}_critic", config, seed=1, metrics_path=metrics)
+    scored = score_values(records, folder / f"{name}_critic", config)
+    train_actor(scored, folder / "actor", folder / name, config, seed=1, metrics_path=metrics)
+    leave()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -1,0 +1,62 @@
+"""Which process this is among the job's processes; everything here is a no-op in a job of one."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+def join(device: str) -> None:
+    """Join the process group that a launcher set up in the environment (RANK, WORLD_SIZE, MASTER_ADDR, …).
+
+    On GPUs, gloo handles what lies on the CPU (gathered scores) beside NCCL.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return
+    from accelerate import PartialState
+
+    if device == "cpu":
+        PartialState(cpu=True, backend="gloo")
+    else:
+        PartialState(backend="cuda:nccl,cpu:gloo")
+
+
+def leave() -> None:
+    """Close the process group."""
+    import torch
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def world() -> tuple[int, int]:
+    """(number of processes, number of this one)."""
+    import torch
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_world_size(), torch.distributed.get_rank()
+    return 1, 0
+
+
+def is_main() -> bool:
+    """True on the process that writes files."""
+    return world()[1] == 0
+
+
+def barrier() -> None:
+    """Wait for all processes."""
+    import torch
+
+    if world()[0] > 1:
+        torch.distributed.barrier()
+
+
+def agree(value: Any) -> Any:
+    """The main process's value, on every process."""
+    import torch
+
+    if world()[0] == 1:
+        return value
+    box = [value]
+    torch.distributed.broadcast_object_list(box, src=0)
+    return box[0]

@@ -19,6 +19,7 @@ test-all: setup ## all tests that this machine can run
 	@$(RUN)/python -m pytest -q $(ARGS)
 
 setup: $(VENV)/.python-done $(VENV)/.browser-done ## virtual environment, dependencies, browser
+	@:
 
 lint: $(VENV)/.python-done ## ruff: style and format
 	@$(RUN)/ruff check . && $(RUN)/ruff format --check .

@@ -77,7 +77,7 @@ def check_tasks() -> Check:
     """The MiniWoB++ pages are there."""
     from webrl.rollouts.browser import miniwob_root
 
-    fix = "pip install -c constraints.txt miniwob"
+    fix = f"{_pip()} install -c constraints.txt miniwob"
     try:
         root = miniwob_root()
     except WebRLError as error:
@@ -120,7 +120,7 @@ def check_gpu() -> Check:
         return Check("gpu", OPTIONAL, "no NVIDIA GPU; the demo runs on the CPU")
     found = _try_import("torch.cuda", "import torch; assert torch.cuda.is_available(); print(torch.version.cuda)")
     if found.state != OK:
-        fix = "pip install --force-reinstall --no-deps torch==<version in constraints.txt>"
+        fix = f"{_pip()} install --force-reinstall --no-deps torch=={metadata.version('torch').partition('+')[0]}"
         return Check("gpu", WARNING, f"{len(gpus)} x {gpus[0]}, but this torch cannot use it", fix)
     return Check("gpu", OK, f"{len(gpus)} x {gpus[0]}, CUDA {found.detail}")
 
@@ -130,12 +130,12 @@ def check_extra(name: str) -> Check:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Check(name, OPTIONAL, "not installed", f"pip install -c constraints.txt -e '.[{name}]'")
+        return Check(name, OPTIONAL, "not installed", f"{_pip()} install -c constraints.txt -e '.[{name}]'")
     found = _try_import(name, f"import {name}; print({name}.__version__)")
     if found.state != OK:
-        fix = f"pip install -c constraints.txt -e '.[{name}]'"
+        fix = f"{_pip()} install -c constraints.txt -e '.[{name}]'"
         if "torchvision" in found.detail:
-            fix = "pip uninstall torchvision torchaudio (they do not match this torch)"
+            fix = f"{_pip()} uninstall torchvision torchaudio (they do not match this torch)"
         return Check(name, WARNING, f"{version} does not import: {found.detail}", fix)
     return Check(name, OK, version)
 
@@ -171,6 +171,12 @@ def check_writing() -> Check:
         detail = f"cannot write in {folder.resolve()}: {error.strerror or error}"
         return Check("writing", MISSING, detail, "change its permissions, or set runs_dir= to a folder of yours")
     return Check("writing", OK, str(runs.resolve()))
+
+
+def _pip() -> str:
+    """The pip of this environment, as one would type it here."""
+    path = Path(sys.executable).parent / "pip"
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _try_import(name: str, code: str) -> Check:

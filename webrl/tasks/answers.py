@@ -16,7 +16,7 @@ from pathlib import Path
 
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.budget import cut_lines, fit_prompt
-from webrl.llm.interface import Completion, LanguageModel, Sampling
+from webrl.llm.interface import LanguageModel, Sampling
 from webrl.llm.tokens import encode_chat
 from webrl.store import Appender, read_records
 from webrl.tasks.prompts import ChatPrompt
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 MAX_FAILURES_IN_A_ROW = 8
 """After this many requests have failed one after the other, the endpoint is taken to be down."""
-_CHARS_PER_TOKEN = 3
-"""Pages are cut by this estimate where the server's tokenizer is unknown."""
+_CHARS_PER_TOKEN = 4
+"""Estimate for servers whose tokenizer is unknown: what OpenAI gives for English text."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Question:
 class Answer(Record):
     """One answer as kept in the cache.
 
-    Example: `Answer(key="5f…", text='Click on the "ok" button.', truncated=False, prompt_tokens=210,
+    Example: `Answer(key="5f…", text='Click on the "ok" button.', finish_reason="stop", prompt_tokens=210,
     completion_tokens=12)`
     """
 
@@ -54,12 +54,14 @@ class Answer(Record):
     """SHA-256 (first 32 hex digits) of prompt, model, sampling and draw."""
     text: str
     """The answer without its end token."""
-    truncated: bool
-    """True if it was cut at the token limit."""
+    finish_reason: str
+    """`stop`, or `length` if it was cut at the token limit."""
     prompt_tokens: int
-    """Length of the prompt in tokens; 0 if the server does not tell."""
+    """Length of the prompt in tokens."""
     completion_tokens: int
     """Length of the answer in tokens, end token included."""
+    token_counts: str = "exact"
+    """`estimated` (four characters a token) where the server gives text only."""
 
 
 @dataclass(frozen=True)
@@ -140,28 +142,21 @@ async def _run_workers(workers: Sequence[object]) -> None:
 
 
 async def _ask(model: LanguageModel, key: str, question: Question) -> Answer:
-    completion, num_prompt_tokens = await _complete(model, question)
-    return Answer(
-        key=key,
-        text=completion.text,
-        truncated=completion.finish_reason == "length",
-        prompt_tokens=num_prompt_tokens,
-        completion_tokens=len(completion.ids),
-    )
-
-
-async def _complete(model: LanguageModel, question: Question) -> tuple[Completion, int]:
     prompt = question.prompt
     if model.tokenizer is None:
         room = _CHARS_PER_TOKEN * question.max_prompt_tokens - len(prompt.system) - len(prompt.head) - len(prompt.tail)
-        completion = await model.chat(prompt.with_page(prompt.page[: max(0, room)]).messages, question.sampling)
-        return completion, len(completion.prompt_ids)
+        shown = prompt.with_page(prompt.page[: max(0, room)])
+        completion = await model.chat(shown.messages, question.sampling)
+        text, size = completion.text, len(shown.system) + len(shown.user)
+        counts = (-(-size // _CHARS_PER_TOKEN), -(-len(text) // _CHARS_PER_TOKEN))
+        return Answer(key, text, completion.finish_reason, *counts, token_counts="estimated")
 
     def encode(_: int, page: str) -> list[int]:
         return encode_chat(model.tokenizer, prompt.with_page(page).messages)
 
     fitted = fit_prompt(model.tokenizer, encode, prompt.page, 0, question.max_prompt_tokens, cut_lines)
-    return await model.generate(fitted.ids, question.sampling), len(fitted.ids)
+    completion = await model.generate(fitted.ids, question.sampling)
+    return Answer(key, completion.text, completion.finish_reason, len(fitted.ids), len(completion.ids))
 
 
 class _RateLimit:

@@ -90,6 +90,8 @@ class GenerationReport(Record):
     """Tokens of all prompts, cached ones included."""
     completion_tokens: int = 0
     """Tokens of all answers, cached ones included."""
+    tokens_estimated: bool = False
+    """True if the server does not give token counts, so that both are estimates."""
     cost: float = 0.0
     """At the configured prices per million tokens."""
     from_seeds: bool = False
@@ -174,7 +176,7 @@ async def generate_tasks(
     for request, prompt, answer in zip(requests, prompts, replies.answers, strict=True):
         if answer is None:
             continue
-        parsed = parse_instructions(answer.text, request.num_tasks, answer.truncated)
+        parsed = parse_instructions(answer.text, request.num_tasks, answer.finish_reason == "length")
         problems += parsed.counts
         for instruction in parsed.instructions:
             name = f"{request.site}.g{phase:02d}-{len(tasks):05d}"
@@ -236,6 +238,7 @@ def _report(
         by_site=dict(Counter(task.site for task in tasks)),
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
+        tokens_estimated=any(answer.token_counts == "estimated" for answer in answers),
         cost=round(cost, 6),
         errors=replies.errors[:5],
     )

@@ -1,0 +1,82 @@
+"""A real OpenAI-compatible chat server on loopback whose answers a test writes, and small records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from webrl.config import EngineConfig
+from webrl.llm.openai_server import OpenAIModel
+from webrl.tasks.failures import Failure, FailureSet
+from webrl.types import Task
+
+PAGE = "RootWebArea 'Click Button Task', focused\n\t[13] button 'ok'\n\t[14] button 'Next page'\n\t[15] textbox ''"
+
+
+class ChatServer:
+    """Answers `/v1/chat/completions` with `answer(user message, number of the request)`; an int is a status."""
+
+    def __init__(self, answer: Callable[[str, int], str | int]) -> None:
+        self.answer = answer
+        self.prompts: list[str] = []
+        self.url = ""
+
+    @asynccontextmanager
+    async def running(self):
+        app = web.Application()
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"
+        try:
+            yield self
+        finally:
+            await runner.cleanup()
+
+    @asynccontextmanager
+    async def model(self):
+        """A model that asks this server; one quick retry."""
+        engine = EngineConfig(kind="openai", urls=(self.url,), max_retries=1, timeout_s=20)
+        model = await OpenAIModel.connect("no-such-tokenizer", engine)
+        try:
+            yield model
+        finally:
+            await model.close()
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "writer", "object": "model"}]})
+
+    async def _chat(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        user = body["messages"][-1]["content"]
+        self.prompts.append(user)
+        answer = self.answer(user, len(self.prompts))
+        await asyncio.sleep(0)
+        if isinstance(answer, int):
+            return web.json_response({"error": {"message": "told to fail"}}, status=answer)
+        message: dict[str, Any] = {"role": "assistant", "content": answer}
+        return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}]})
+
+
+def build_task(instruction: str | None, site: str = "miniwob.click-button", seed: int = 0, **fields: Any) -> Task:
+    """A task; its id is made of the rest."""
+    fields.setdefault("task_id", f"{site}.{seed}.{instruction}")
+    return Task(site=site, seed=seed, instruction=instruction, **fields)
+
+
+def build_failure(instruction: str, site: str = "miniwob.click-button", seed: int = 0, page: str = PAGE) -> Failure:
+    """A failure that clicked the wrong button."""
+    actions = ("click('14') # button 'Next page'",)
+    return Failure(build_task(instruction, site, seed), page, actions, page)
+
+
+def build_failures(number: int = 3, site: str = "miniwob.click-button") -> FailureSet:
+    """So many different failures on one site."""
+    return FailureSet(tuple(build_failure(f'Click on the "label{i}" button.', site, i) for i in range(number)))

@@ -1,0 +1,272 @@
+"""The filters: order, counts, band edges, leakage, feasibility by a real server, balance."""
+
+import asyncio
+import math
+
+import pytest
+from curriculum_builders import PAGE, ChatServer, build_task
+
+from webrl.config import FilterConfig, GenerateConfig
+from webrl.errors import UsageError
+from webrl.tasks.feasibility import (
+    Feasibility,
+    check_feasibility,
+    load_rules,
+    missing_from_page,
+    read_verdict,
+    rules_for,
+)
+from webrl.tasks.filter import filter_tasks, leaks, outside_band
+from webrl.types import Task
+
+CONFIG = FilterConfig()
+
+
+def run(tasks, *, known=(), heldout=(), config=CONFIG, **arguments):
+    return asyncio.run(filter_tasks(tasks, known=known, heldout=heldout, config=config, **arguments))
+
+
+def named(*instructions, site="shopping", **fields):
+    return [build_task(text, site, **fields) for text in instructions]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (0.05, None),
+        (0.75, None),
+        (0.4, None),
+        (math.nextafter(0.05, 0), "value_low"),
+        (math.nextafter(0.75, 1), "value_high"),
+        (0.0, "value_low"),
+        (1.0, "value_high"),
+    ],
+)
+def test_both_edges_of_the_critic_s_band_are_kept(value, reason):
+    verdict = outside_band("value", value, 0.05, 0.75)
+    assert (verdict[0] if verdict else None) == reason
+    report = run(named("Open the cart"), values=[value])
+    assert report.counts == ({reason: 1} if reason else {})
+
+
+@pytest.mark.parametrize("value", [math.nan, -0.1, 1.5, math.inf])
+def test_a_value_that_is_no_probability_stops_the_stage(value):
+    with pytest.raises(ValueError, match="is not in"):
+        run(named("Open the cart"), values=[value])
+
+
+def test_filters_run_in_order_and_every_drop_is_counted_with_its_reason():
+    tasks = [
+        *named("Open the cart", "Open", "open the CART.", "Please open the cart", "Sort the mice by price"),
+        *named("Show my last order", start_url="__SHOPPING__"),
+        *named("Show the newest reviews", "Compare two phones", "List all shoes", "Find a red hat"),
+    ]
+    heldout = [
+        Task("wa.1", "shopping", start_url="x", split="eval", extra={"webarena": {"intent": "Show me my last order"}})
+    ]
+    seen = []
+
+    async def judge(left):
+        seen.append([task.instruction for task in left])
+        return Feasibility(
+            tuple(task.instruction != "Compare two phones" for task in left), ("answer 'NO'",) * len(left)
+        )
+
+    values = {
+        "Sort the mice by price": 0.01,
+        "Show the newest reviews": 0.9,
+        "List all shoes": 0.5,
+        "Find a red hat": 0.75,
+    }
+    # Two instructions of one site would be too alike for a looser rule; here only true duplicates go.
+    report = run(
+        tasks,
+        known=named("Open the cart!", seed=7),
+        heldout=heldout,
+        config=CONFIG.model_copy(update={"max_per_site": 1}),
+        judge=judge,
+        values=lambda left: [values[task.instruction] for task in left],
+    )
+    assert [task.instruction for task in report.kept] == ["List all shoes"]
+    assert report.counts == {
+        "malformed": 1,
+        "exact_duplicate": 2,
+        "near_duplicate": 1,
+        "leakage": 1,
+        "infeasible": 1,
+        "value_low": 1,
+        "value_high": 1,
+        "site_balance": 1,
+    }
+    assert [stage.name for stage in report.stages] == [
+        "malformed",
+        "duplicate",
+        "leakage",
+        "feasibility",
+        "critic",
+        "site_balance",
+    ]
+    assert [stage.num_kept for stage in report.stages] == [9, 6, 5, 4, 2, 1]
+    assert seen == [
+        ["Sort the mice by price", "Show the newest reviews", "Compare two phones", "List all shoes", "Find a red hat"]
+    ]
+    assert report.stages[0].dropped_examples == ("Open (has fewer than two words)",)
+    details = {drop.task.instruction: drop.detail for drop in report.dropped}
+    assert details["Sort the mice by price"] == "value 0.01 < 0.05"
+    assert details["Please open the cart"].endswith("Open the cart!")
+    assert report.values[tasks[-1].task_id] == 0.75
+    histogram = report.histogram()
+    assert (histogram[0], histogram[10], histogram[15], histogram[18], sum(histogram)) == (1, 1, 1, 1, 4)
+
+
+def test_filters_that_cannot_run_are_skipped_and_say_why():
+    report = run(named("Open the cart"))
+    notes = {stage.name: stage.note for stage in report.stages}
+    assert notes == {
+        "malformed": "",
+        "duplicate": "",
+        "leakage": "",
+        "feasibility": "no model to judge with",
+        "critic": "no critic",
+    }
+    off = CONFIG.model_copy(update={"feasibility": False, "critic_band": False})
+    report = run(named("Open the cart"), config=off, values=[0.0])
+    assert [stage.note for stage in report.stages[3:]] == ["off by config"] * 2
+    assert len(report.kept) == 1
+
+
+def test_values_must_match_the_tasks_in_number():
+    with pytest.raises(ValueError, match="2 tasks, but 1 numbers for value"):
+        run(named("Open the cart", "Sort the mice"), values=[0.5])
+    with pytest.raises(ValueError, match="2 tasks, but 3 numbers for value"):
+        run(named("Open the cart", "Sort the mice"), values=lambda left: [0.5] * 3)
+
+
+def test_no_tasks_at_all_give_an_empty_report():
+    report = run([], judge=None, values=lambda left: [0.0] * len(left))
+    assert (report.kept, report.dropped, report.counts) == ((), (), {})
+
+
+def test_success_rates_of_rollouts_have_their_own_band():
+    config = CONFIG.model_copy(update={"success_low": 0.25, "success_high": 0.75})
+    report = run(named("Open the cart", "Sort the mice", "Find a hat"), config=config, success_rates=[0.25, 0.0, 1.0])
+    assert [task.instruction for task in report.kept] == ["Open the cart"]
+    assert report.counts == {"success_low": 1, "success_high": 1}
+
+
+def test_held_out_seeds_types_and_instructions_never_pass():
+    heldout = [
+        build_task(None, "miniwob.click-tab", 1_000_001, split="eval"),
+        build_task(None, "miniwob.unicode-test", 2_000_001, split="eval_heldout"),
+        build_task("Show my last order", "shopping", start_url="__SHOPPING__", split="eval"),
+    ]
+    tasks = [
+        build_task("Click on Tab #1.", "miniwob.click-tab", 1_000_001),
+        build_task("Click on Tab #1.", "miniwob.click-tab", 5),
+        build_task("Click on the é button", "miniwob.unicode-test", 5),
+        build_task("Please show my last order", "shopping", start_url="__SHOPPING__/other"),
+        build_task("Show my first order", "shopping", start_url="__SHOPPING__"),
+    ]
+    verdicts = leaks(tasks, heldout, CONFIG.duplicate_threshold)
+    assert [verdict is None for verdict in verdicts] == [False, True, False, False, True]
+    assert verdicts[0] == ("leakage", "seed 1000001 of miniwob.click-tab is held out")
+
+
+def test_rules_of_an_own_file_are_added_to_the_shipped_ones(tmp_path):
+    path = tmp_path / "rules.yaml"
+    path.write_text("shopping:\n  - We sell no shoes.\nall:\n  - Be brief.\n", encoding="utf-8")
+    shipped, extended = load_rules(), load_rules(path)
+    assert rules_for(extended, "shopping")[-1] == "We sell no shoes."
+    assert set(rules_for(extended, "shopping+map")) > set(rules_for(shipped, "shopping")) | set(
+        rules_for(shipped, "map")
+    )
+    assert rules_for(extended, "unknown") == [*rules_for(shipped, "unknown"), "Be brief."]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a list", "expected a mapping of sites"),
+        ("shopping: one text", "expected a mapping of sites"),
+        ("shopping:\n  - on_page: '('", "is no regular expression"),
+        ("shopping:\n  - on_page: 'no group'", "has 0 groups"),
+        ("shopping:\n  - 5", "a rule is a text or"),
+        ("a: [", "not valid YAML"),
+    ],
+)
+def test_bad_rule_files_are_one_clear_error(tmp_path, text, message):
+    path = tmp_path / "rules.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=message):
+        load_rules(path)
+    with pytest.raises(UsageError, match="cannot read"):
+        load_rules(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize(
+    ("site", "instruction", "missing"),
+    [
+        ("click-button", 'Click on the "ok" button.', None),
+        ("click-button", 'Click on the "Ok" button.', "Ok"),
+        ("click-button", 'Press the "Next" button.', None),
+        ("click-button", 'Press the "ext" button.', "ext"),
+        ("enter-text", 'Enter "anything" into the text field and press "ok".', None),
+        ("click-option", "Select ok, Next and click Submit.", None),
+        ("click-option", "Select ok, Prev and click Submit.", "Prev"),
+        ("click-checkboxes", "Select nothing and click Submit.", None),
+        ("choose-list", "Pick button in the list, then press Submit.", None),
+        ("choose-list", "Pick banana in the list, then press Submit.", "banana"),
+    ],
+)
+def test_named_things_must_be_on_the_page_as_whole_words(site, instruction, missing):
+    task = build_task(instruction, f"miniwob.{site}")
+    assert missing_from_page(task, PAGE, load_rules()) == missing
+    assert missing_from_page(task, "", load_rules()) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        ("YES", True),
+        ("no.", False),
+        ("**Yes**, it is", True),
+        ("<think>maybe no</think>\nYES", True),
+        ("Not sure", None),
+        ("", None),
+        ("Yesterday", None),
+    ],
+)
+def test_the_first_word_is_the_verdict(answer, verdict):
+    assert read_verdict(answer) is verdict
+
+
+def judge_all(server, tasks, cache, pages=None):
+    async def work():
+        async with server.running(), server.model() as model:
+            return await check_feasibility(
+                tasks, pages or [""] * len(tasks), model, load_rules(), GenerateConfig(concurrency=2), cache
+            )
+
+    return asyncio.run(work())
+
+
+def test_the_model_judges_with_the_rules_of_the_site_and_unreadable_answers_judge_nothing(tmp_path):
+    answers = {"Open the cart": "YES", "Buy the moon": "NO: not sold", "Hm hm": "It depends"}
+    server = ChatServer(lambda user, _: next(a for i, a in answers.items() if f"Instruction: {i}\n" in user))
+    checked = judge_all(server, named(*answers), tmp_path / "answers.jsonl")
+    assert checked.verdicts == (True, False, None)
+    assert checked.reasons[1] == "answer 'NO: not sold'"
+    assert not checked.skipped
+    judge_all(server, named(*answers), tmp_path / "other.jsonl")
+    assert len(server.prompts) == 6
+
+
+def test_a_model_that_cannot_judge_is_left_out_after_a_few_questions_and_page_rules_still_hold(tmp_path):
+    server = ChatServer(lambda user, _: "Click on the blue button.")
+    tasks = [build_task(f'Click on the "ok" button {i} times.', seed=i) for i in range(30)]
+    tasks.append(build_task('Click on the "absent" button.'))
+    checked = judge_all(server, tasks, tmp_path / "answers.jsonl", [PAGE] * 31)
+    assert checked.verdicts == (None,) * 30 + (False,)
+    assert checked.reasons[30] == "'absent' is not on the page"
+    assert "answers neither YES nor NO ('Click on the blue button.')" in checked.skipped
+    assert len(server.prompts) == 16

@@ -1,0 +1,204 @@
+"""Generation: plan, prompts, lineage, cache, resume and failing endpoints, against a real server and a real model."""
+
+import asyncio
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from curriculum_builders import PAGE, ChatServer, build_failure, build_failures, build_task
+
+from webrl.config import EngineConfig, GenerateConfig, ModelsConfig
+from webrl.errors import ModelError
+from webrl.llm import open_model
+from webrl.tasks.failures import FailureSet
+from webrl.tasks.generate import generate_tasks, plan_requests, split_evenly
+from webrl.tasks.prompts import describe_actions, in_breadth_prompt
+from webrl.types import Step
+
+CONFIG = GenerateConfig(num_tasks=6, num_seeds=2, concurrency=2, price_prompt=2.0, price_completion=8.0)
+ONE_BY_ONE = CONFIG.model_copy(update={"concurrency": 1})
+
+
+def plan(failures=None, config=CONFIG, per_page=True, seed=0):
+    """Requests, those on a page with one."""
+    requests = plan_requests(failures or build_failures(), config, random.Random(seed), per_page=per_page)
+    return [r if r.target else r.at(build_task(None, r.site, 100 + i), PAGE) for i, r in enumerate(requests)]
+
+
+def generate(server, requests, cache, config=CONFIG, seed=0):
+    async def work():
+        async with server.running(), server.model() as model:
+            return await generate_tasks(
+                requests,
+                model,
+                config,
+                phase=2,
+                rng=random.Random(seed),
+                cache=cache,
+                rules=lambda site: [f"On {site}."],
+            )
+
+    return asyncio.run(work())
+
+
+def test_the_prompt_for_one_page_is_the_format_the_tiny_generator_was_trained_on():
+    prompt = in_breadth_prompt(
+        "miniwob.click-button", ['Click on the "ok" button.', "Two\nlines"], "[13] button 'ok'\n"
+    )
+    assert prompt.user == (
+        "Site: miniwob.click-button\nFailed:\n- Click on the \"ok\" button.\n- Two lines\nPage:\n[13] button 'ok'\n"
+        "New instruction:"
+    )
+
+
+def test_actions_are_described_with_the_element_they_were_used_on():
+    steps = [
+        Step(index=0, observation=PAGE, response="", action="click('13')"),
+        Step(index=1, observation=PAGE, response="", action="fill('99', 'x')", error="no element\n99"),
+        Step(index=2, observation=PAGE, response="gibberish", action=""),
+    ]
+    assert describe_actions(steps) == [
+        "click('13') # button 'ok'",
+        "fill('99', 'x') # error: no element 99",
+        "(unreadable action)",
+    ]
+
+
+def test_sites_share_the_number_of_tasks_by_their_failures():
+    assert split_evenly(10, {"a": 3, "b": 3, "c": 1}) == {"a": 4, "b": 4, "c": 2}
+    assert split_evenly(0, {"a": 3}) == {"a": 0}
+    failures = FailureSet((*build_failures(3).failures, build_failure("Open the cart", "shopping")))
+    requests = plan(failures, GenerateConfig(num_tasks=8))
+    assert [r.site for r in requests] == ["miniwob.click-button"] * 6 + ["shopping"] * 2
+
+
+def test_pages_get_one_request_a_task_and_other_sites_many_tasks_a_request():
+    assert [r.num_tasks for r in plan()] == [1] * 6
+    requests = plan(config=GenerateConfig(num_tasks=25, num_seeds=2), per_page=False)
+    assert [r.num_tasks for r in requests] == [10, 10, 5]
+    assert all(len({f.task.instruction for f in r.failures}) == 2 for r in requests)
+
+
+def test_hindsight_and_decomposition_start_where_their_failure_started():
+    config = GenerateConfig(num_tasks=6, strategies={"hindsight": 1.0, "decomposition": 1.0})
+    requests = plan(config=config)
+    assert {r.strategy for r in requests} == {"hindsight", "decomposition"}
+    for request in requests:
+        (failure,) = request.failures
+        assert request.target == failure.task
+        assert "Did:\n- click('14') # button 'Next page'" in request.prompt().user
+    without_actions = FailureSet(tuple(replace(f, actions=()) for f in build_failures().failures))
+    assert {r.strategy for r in plan(without_actions, config)} == {"in_breadth"}
+
+
+def test_tasks_carry_their_lineage_and_the_initial_state_they_were_written_for(tmp_path):
+    server = ChatServer(lambda user, number: f'1. `Click on the "new{number}" button.`')
+    requests = plan()
+    report = generate(server, requests, tmp_path / "answers.jsonl")
+    assert len(report.tasks) == report.num_requests == 6
+    assert [task.seed for task in report.tasks] == [100, 101, 102, 103, 104, 105]
+    assert len({task.task_id for task in report.tasks}) == 6
+    first = report.tasks[0]
+    assert re.fullmatch(r'Click on the "new\d" button\.', first.instruction)
+    assert first.lineage.strategy == "in_breadth"
+    assert first.lineage.phase == 2
+    assert first.lineage.parent_ids == tuple(f.task.task_id for f in requests[0].failures)
+    assert first.lineage.prompt_hash == requests[0].prompt(["On miniwob.click-button."]).digest
+    assert report.by_strategy == {"in_breadth": 6}
+    assert report.tokens_estimated
+    expected = (report.prompt_tokens * 2.0 + report.completion_tokens * 8.0) / 1e6
+    assert report.cost == pytest.approx(expected, abs=1e-6)
+    assert report.cost > 0
+
+
+def test_a_second_call_asks_nothing_and_gives_the_same_tasks(tmp_path):
+    server = ChatServer(lambda user, number: f"Do thing {number}")
+
+    async def work():
+        async with server.running(), server.model() as model:
+            cache = tmp_path / "answers.jsonl"
+            one = await generate_tasks(plan(), model, CONFIG, phase=2, rng=random.Random(0), cache=cache)
+            two = await generate_tasks(plan(), model, CONFIG, phase=2, rng=random.Random(0), cache=cache)
+            return one, two
+
+    one, two = asyncio.run(work())
+    assert len(server.prompts) == 6
+    assert one.tasks == two.tasks
+    assert (one.num_cached, two.num_cached) == (0, 6)
+
+
+def test_an_endpoint_that_goes_down_midway_ends_the_stage_and_the_next_call_asks_only_the_rest(tmp_path):
+    server = ChatServer(lambda user, number: "Do a thing" if number <= 10 else 503)
+    config = GenerateConfig(num_tasks=40, num_seeds=2, concurrency=1)
+    requests = plan(config=config)
+
+    async def work():
+        async with server.running(), server.model() as model:
+            arguments = {"phase": 1, "cache": tmp_path / "answers.jsonl"}
+            with pytest.raises(ModelError, match=r"8 requests in a row failed.*10 answers are saved in"):
+                await generate_tasks(requests, model, config, rng=random.Random(0), **arguments)
+            server.answer, before = (lambda user, number: "Do a thing"), len(server.prompts)
+            report = await generate_tasks(requests, model, config, rng=random.Random(0), **arguments)
+            return report, len(server.prompts) - before
+
+    report, asked = asyncio.run(work())
+    assert (report.num_cached, asked, len(report.tasks)) == (10, 30, 40)
+
+
+def test_single_failed_requests_are_reported_and_the_others_go_on(tmp_path):
+    server = ChatServer(lambda user, number: 400 if "label2" in user else "Do a thing")
+    report = generate(server, plan(), tmp_path / "answers.jsonl", ONE_BY_ONE)
+    assert report.num_failed == sum("label2" in p.prompt().user for p in plan())
+    assert 0 < report.num_failed < 6
+    assert len(report.tasks) == 6 - report.num_failed
+    assert "400" in report.errors[0]
+
+
+def test_bad_answers_are_counted_and_never_become_more_tasks_than_asked(tmp_path):
+    answers = ["", "I'm sorry, I can't.", "\n".join(f"{i}. Do {i}" for i in range(10_000)), "Fine, do it", "x", "y z"]
+    server = ChatServer(lambda user, number: answers[number - 1])
+    report = generate(server, plan(), tmp_path / "answers.jsonl", ONE_BY_ONE)
+    assert report.answer_problems == {"empty_answer": 1, "refusal": 1, "surplus": 9999}
+    assert [task.instruction for task in report.tasks] == ["Do 0", "Fine, do it", "x", "y z"]
+
+
+def test_a_torn_last_line_of_the_cache_is_asked_again(tmp_path):
+    cache = tmp_path / "answers.jsonl"
+    server = ChatServer(lambda user, number: "Do a thing")
+
+    async def work():
+        async with server.running(), server.model() as model:
+            await generate_tasks(plan(), model, CONFIG, phase=1, rng=random.Random(0), cache=cache)
+            cache.write_bytes(cache.read_bytes()[:-20])
+            return await generate_tasks(plan(), model, CONFIG, phase=1, rng=random.Random(0), cache=cache)
+
+    assert asyncio.run(work()).num_cached == 5
+    assert len(cache.read_bytes().splitlines()) == 6
+
+
+def test_a_request_without_an_initial_state_is_refused(tmp_path):
+    request = plan_requests(build_failures(), CONFIG, random.Random(0), per_page=True)[0]
+    server = ChatServer(lambda user, number: "Do a thing")
+    with pytest.raises(ValueError, match="has no initial state"):
+        generate(server, [request], tmp_path / "answers.jsonl")
+
+
+def test_a_model_in_process_writes_repeatably_and_pages_are_cut_to_its_prompt(tmp_path):
+    from llm_builders import save_tiny_model
+
+    folder = save_tiny_model(tmp_path / "model")
+    config = GenerateConfig(num_tasks=3, num_seeds=1, max_new_tokens=8, concurrency=3)
+    requests = [r.at(r.target, PAGE * 200) for r in plan(config=config)]
+
+    async def work(cache: Path):
+        async with open_model(str(folder), EngineConfig(), ModelsConfig(dtype="float32", device="cpu")) as model:
+            return await generate_tasks(
+                requests, model, config, phase=1, rng=random.Random(3), cache=cache, max_prompt_tokens=900
+            )
+
+    one, two = asyncio.run(work(tmp_path / "a")), asyncio.run(work(tmp_path / "b"))
+    assert one == two
+    assert 0 < one.prompt_tokens <= 3 * 900
+    assert not one.tokens_estimated

@@ -1,0 +1,94 @@
+"""Where seeds come from: run folders, instruction files, and what is wrong in them."""
+
+import orjson
+import pytest
+
+from webrl.errors import DataError
+from webrl.store import write_records
+from webrl.tasks.failures import load_failures
+from webrl.types import Label, Status, Step, Task, Trajectory
+
+
+def trajectory(name, status=Status.PAGE_ENDED):
+    """One click on a page."""
+    step = Step(index=0, observation="[13] button 'ok'", response="click('13')", action="click('13')")
+    task = Task(task_id=name, site="miniwob.click-button", seed=4)
+    return Trajectory(
+        trajectory_id=f"p00-{name}",
+        task=task,
+        instruction='Click on the "no" button.',
+        phase=0,
+        steps=(step,),
+        final_observation="after",
+        status=status,
+        env_reward=1.0,
+    )
+
+
+def write_phase(folder, rewards, **statuses):
+    """A phase folder with one trajectory a reward."""
+    write_records(
+        folder / "trajectories.jsonl",
+        [trajectory(name, statuses.get(name, Status.PAGE_ENDED)) for name in rewards],
+    )
+    labels = [Label(trajectory_id=f"p00-{name}", p_yes=0.5, reward=reward) for name, reward in rewards.items()]
+    write_records(folder / "labels.jsonl", labels)
+
+
+def test_failures_are_what_the_outcome_model_judged_zero_in_the_newest_judged_phase(tmp_path):
+    write_phase(tmp_path / "phase_00", {"old": 0})
+    write_phase(tmp_path / "phase_01", {"done": 1, "failed": 0, "unjudged": None, "broken": 0}, broken=Status.ENV_ERROR)
+    (tmp_path / "phase_02").mkdir()
+    found = load_failures(tmp_path)
+    (failure,) = found.failures
+    assert failure.task.task_id == "failed"
+    assert failure.task.instruction == 'Click on the "no" button.'
+    assert failure.page == "[13] button 'ok'"
+    assert failure.actions == ("click('13') # button 'ok'",)
+    assert failure.final_page == "after"
+    assert not found.from_seeds
+
+
+def test_without_failures_the_attempted_tasks_are_the_seeds_and_it_says_so(tmp_path, caplog):
+    write_phase(tmp_path, {"a": 1, "b": 1})
+    found = load_failures(tmp_path)
+    assert found.from_seeds
+    assert [f.task.task_id for f in found.failures] == ["a", "b"]
+    assert "nothing failed; the 2 attempted tasks are used as seeds" in caplog.text
+
+
+def test_an_instruction_file_is_read_and_its_bad_lines_are_listed_with_their_numbers(tmp_path):
+    path = tmp_path / "failures.jsonl"
+    lines = [
+        orjson.dumps({"task": "Open the cart", "web": "shopping"}),
+        orjson.dumps({"task": "Open it", "web": "shopping", "page": "[1] link 'Cart'", "seed": 3, "task_id": "x"}),
+        b'{"task": "no site"}',
+        b"\xff\xfe not utf-8",
+        b'{"task": "torn',
+        b"[1, 2]",
+        orjson.dumps({"task": "again", "web": "shopping", "task_id": "x"}),
+        orjson.dumps({"task": "bad seed", "web": "shopping", "seed": "three"}),
+    ]
+    path.write_bytes(b"\n".join(lines))
+    found = load_failures(path)
+    assert [(f.task.site, f.task.instruction, f.task.seed) for f in found.failures] == [
+        ("shopping", "Open the cart", 0),
+        ("shopping", "Open it", 3),
+    ]
+    assert [problem.split(":")[1] for problem in found.problems] == ["3", "4", "5", "6", "7", "8"]
+    assert "duplicate task_id 'x'" in found.problems[4]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b'{"web": "shopping"}\n'])
+def test_a_file_without_a_usable_line_is_one_clear_error(tmp_path, content):
+    path = tmp_path / "failures.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="no attempted task to generate from"):
+        load_failures(path)
+
+
+def test_a_folder_without_judged_phase_names_what_to_run(tmp_path):
+    with pytest.raises(DataError, match="run `webrl rollout` and `webrl label`"):
+        load_failures(tmp_path)
+    with pytest.raises(DataError, match="No such file"):
+        load_failures(tmp_path / "nothing.jsonl")

@@ -86,7 +86,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     args, rest = parser.parse_known_args(arguments)
     if args.command is None:
         parser.error("which command? `webrl --help` lists them")
-    if rest and (args.command not in STAGES or any(r.startswith("-") for r in rest)):
+    if rest and (not hasattr(args, "settings") or any(r.startswith("-") for r in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}; `webrl {args.command} --help` lists the known ones")
     if rest:
         args.settings += rest

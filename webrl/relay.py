@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Relay:
-    """Context manager: new lines of `phase_*/metrics.jsonl` go to the trackers as `phase_NN/<name>/<metric>`.
+    """Context manager: new lines of `[phase_NN/]metrics.jsonl` go to the trackers as `phase_NN/<name>/<metric>`.
 
     Lines that were there on entry belong to an earlier call and are left out.
     """
@@ -43,7 +43,7 @@ class Relay:
             self._forward()
 
     def _files(self) -> list[Path]:
-        return sorted(self._run_dir.glob("phase_*/metrics.jsonl"))
+        return sorted([*self._run_dir.glob("phase_*/metrics.jsonl"), *self._run_dir.glob("metrics.jsonl")])
 
     def _forward(self) -> None:
         for path in self._files():

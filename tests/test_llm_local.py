@@ -112,11 +112,14 @@ def test_cancelled_requests_leave_the_batch_and_others_go_on(folder):
 
 def test_open_requests_fail_when_the_model_is_closed(folder):
     async def close_early(model):
-        task = asyncio.create_task(model.generate(prompts(1)[0], replace(SAMPLING, max_new_tokens=900)))
-        await asyncio.sleep(0.02)
+        endless = replace(SAMPLING, max_new_tokens=900)
+        tasks = [asyncio.create_task(model.generate(p, replace(endless, seed=i))) for i, p in enumerate(prompts(40))]
+        await asyncio.sleep(0)
         await model.close()
-        with pytest.raises(PolicyError, match="closed"):
-            await task
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        failed = [r for r in results if isinstance(r, PolicyError)]
+        assert failed
+        assert all("closed" in str(r) for r in failed)
         with pytest.raises(PolicyError, match="closed"):
             await model.generate([5, 6], SAMPLING)
 

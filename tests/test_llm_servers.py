@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 from llm_builders import save_tiny_model, score
@@ -21,7 +22,8 @@ from webrl.llm.vllm_command import Weights, can_reload, find_python, gpu_groups,
 # A server with a child that ignores SIGTERM, as worker processes may.
 SERVER = textwrap.dedent("""
     import http.server, os, signal, subprocess, sys
-    child = subprocess.Popen([sys.executable, "-c", "import signal,time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"])
+    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", stubborn])
     print("pids", os.getpid(), child.pid, flush=True)
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -42,7 +44,7 @@ def pids(log):
 
 def gone(pid):
     try:
-        state = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0]
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:
         return True
     return state == "Z"
@@ -87,7 +89,7 @@ def test_a_server_that_never_gets_healthy_is_an_error(tmp_path):
     async def main():
         server = process(tmp_path, "import time; time.sleep(600)")
         server.start()
-        with pytest.raises(ModelError, match="not healthy within 0.5 s"):
+        with pytest.raises(ModelError, match=r"not healthy within 0.5 s"):
             await server.wait_healthy(0.5)
         server.kill()
 
@@ -120,7 +122,7 @@ def test_gpus_are_split_into_groups(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     assert gpu_groups(EngineConfig()) == [["4"], ["5"], ["6"], ["7"]]
     assert gpu_groups(EngineConfig(tensor_parallel=2)) == [["4", "5"], ["6", "7"]]
-    with pytest.raises(ModelError, match="tensor_parallel=8.*4 GPUs"):
+    with pytest.raises(ModelError, match=r"tensor_parallel=8.*4 GPUs"):
         gpu_groups(EngineConfig(tensor_parallel=8))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert gpu_groups(EngineConfig()) == [[]]

@@ -26,7 +26,7 @@ pytestmark = [
         reason="vLLM is not importable here; set WEBRL_VLLM_PYTHON to a Python that has it",
     ),
 ]
-EXTRA = ("--max-num-seqs", "8", "--block-size", "16")
+EXTRA = ("--max-num-seqs", "8")
 
 
 def scorer(folder, dtype="float32"):
@@ -47,12 +47,12 @@ def leader(model):
     return model.fleet._servers[0]._process.pid
 
 
-def test_ids_logprobs_new_weights_revival_and_breakdown(tmp_path, record_property):
+def test_ids_logprobs_new_weights_revival_and_breakdown(tmp_path):
     first, second = (save_tiny_model(tmp_path / str(i), seed=i, tie=False) for i in range(2))
 
     async def use(model):
         check = await verify_logprobs(model, scorer(first), 1e-3)
-        record_property("max_difference_float32", check.max_difference)
+        print(f"vllm float32: {check}")
         assert check.max_difference < 1e-3
         again = [await model.generate([5, 6, 7], Sampling(max_new_tokens=8, seed=1)) for _ in range(2)]
         assert again[0] == again[1]
@@ -105,13 +105,12 @@ def test_adapters_are_loaded_beside_their_base(tmp_path):
     run(tmp_path / "lora0", use)
 
 
-def test_a_stale_tied_head_after_a_reload_is_caught_and_a_restart_mends_it(tmp_path, record_property):
+def test_a_stale_tied_head_after_a_reload_is_caught_and_a_restart_mends_it(tmp_path):
     first, second = (save_tiny_model(tmp_path / str(i), seed=i) for i in range(2))
 
     async def use(model):
         check = await verify_logprobs(model, scorer(first, "bfloat16"), 0.05)
-        record_property("mean_difference_bfloat16", check.mean_difference)
-        record_property("max_difference_bfloat16", check.max_difference)
+        print(f"vllm bfloat16: {check}")
         pid = leader(model)
         await model.load_weights(second)  # auto: a CPU server with a tied head restarts
         assert leader(model) != pid or model.fleet._groups[0]

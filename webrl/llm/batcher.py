@@ -1,8 +1,7 @@
 """A thread that answers many prompts at once: requests join and leave between decoding steps.
 
-Prompts are prefilled in groups of similar length, padded on the right (a causal model's real tokens never see what
-follows them, so no mask is needed), with logits at each prompt's last position only. Their keys and values then move
-into a `SlotCache`, where one forward pass a step advances every open answer by one token.
+Prompts are prefilled in groups, with logits at each prompt's last position only. Their keys and values then move into
+a `SlotCache`, where one forward pass a step advances every open answer by one token.
 """
 
 from __future__ import annotations
@@ -14,22 +13,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-from transformers.cache_utils import DynamicCache
 
 from webrl.errors import PolicyError
 from webrl.llm.interface import Sampling
+from webrl.llm.runner import Runner
 from webrl.llm.sampling import draw_tokens
 from webrl.llm.slots import SlotCache
 
 logger = logging.getLogger(__name__)
 
 _MAX_PREFILL_TOKENS = 16384
-"""Padded tokens in one prefill pass (at least one prompt)."""
-_MIN_LENGTH_RATIO = 0.7
-"""Prompts share a prefill pass if the shortest has at least this share of the longest."""
+"""Tokens, padding included, in one prefill pass (at least one prompt)."""
 
 Answer = tuple[list[int], list[float]]
 
@@ -54,15 +50,23 @@ class Request:
 class Batcher:
     """Owns the model's thread. All methods may be called from any thread."""
 
-    def __init__(self, model: Any, end_ids: Sequence[int], max_batch: int, num_threads: int) -> None:
-        self._model = model
+    def __init__(
+        self,
+        runner: Runner,
+        new_cache: Callable[[], SlotCache],
+        end_ids: Sequence[int],
+        max_batch: int,
+        num_threads: int,
+    ) -> None:
+        self._runner = runner
+        self._new_cache = new_cache
         self._end_ids = frozenset(end_ids)
         self._max_batch = max_batch
         self._num_threads = num_threads
         self._waiting: deque[Request] = deque()
         self._commands: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._active: list[Request] = []
-        self._cache = self._new_cache()
+        self._cache = new_cache()
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="webrl-llm", daemon=True)
@@ -146,15 +150,10 @@ class Batcher:
             taken = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
         taken = [r for r in taken if r.future.set_running_or_notify_cancel()]
         taken.sort(key=lambda r: len(r.prompt_ids))
-        groups: list[list[Request]] = []
-        for request in taken:
-            length = len(request.prompt_ids)
-            group = groups[-1] if groups else []
-            fits = group and (len(group) + 1) * length <= _MAX_PREFILL_TOKENS
-            if fits and len(group[0].prompt_ids) >= _MIN_LENGTH_RATIO * length:
-                group.append(request)
-            else:
-                groups.append([request])
+        groups = []
+        for group in self._runner.group([len(r.prompt_ids) for r in taken]):
+            size = max(1, _MAX_PREFILL_TOKENS // len(taken[group[-1]].prompt_ids))
+            groups += [[taken[i] for i in group[start : start + size]] for start in range(0, len(group), size)]
         return groups
 
     def _prefill(self, group: list[Request]) -> None:
@@ -168,54 +167,29 @@ class Batcher:
 
     def _open_answers(self, group: list[Request]) -> None:
         """Prefill, answer scoring requests, draw the first token of the others and give them a row."""
-        logits, cache = self._prefill_pass(group)
+        prefilled = self._runner.prefill([r.prompt_ids for r in group])
         scored = [(i, r) for i, r in enumerate(group) if r.choices is not None]
         if scored:
-            log_probs = torch.log_softmax(logits[[i for i, _ in scored]].float(), dim=-1)
+            log_probs = torch.log_softmax(prefilled.logits[[i for i, _ in scored]].float(), dim=-1)
             for row, (_, request) in zip(log_probs, scored, strict=True):
                 request.future.set_result(([], row[request.choices].tolist()))
         opened = [(i, r) for i, r in enumerate(group) if r.choices is None]
         if opened:
-            finished = self._take_tokens([r for _, r in opened], logits[[i for i, _ in opened]])
+            finished = self._take_tokens([r for _, r in opened], prefilled.logits[[i for i, _ in opened]])
             for (row, request), done in zip(opened, finished, strict=True):
                 if done:
                     request.future.set_result((request.ids, request.logprobs))
                 else:
-                    self._cache.admit(*_row_of(cache, row), len(request.prompt_ids))
+                    self._cache.admit(prefilled.keys[row], prefilled.values[row], len(request.prompt_ids))
                     self._active.append(request)
-
-    def _prefill_pass(self, group: list[Request]) -> tuple[torch.Tensor, DynamicCache]:
-        """Logits at the last position of each prompt [B, V], and keys and values of all positions."""
-        lengths = [len(r.prompt_ids) for r in group]
-        width = max(lengths)
-        padded = [r.prompt_ids + [0] * (width - n) for r, n in zip(group, lengths, strict=True)]
-        device = self._model.device
-        ends = sorted(set(lengths))
-        cache = DynamicCache()
-        output = self._model(
-            input_ids=torch.tensor(padded, device=device),  # [B, T]
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=torch.tensor(ends, device=device) - 1,
-        )
-        columns = [ends.index(n) for n in lengths]
-        return output.logits[list(range(len(group))), columns], cache  # [B, V]
 
     def _decode(self) -> None:
         """Advance every open answer by one token."""
         self._drop_cancelled()
         if not self._active:
             return
-        positions, mask = self._cache.begin_step(self._model.dtype)
-        last = torch.tensor([[r.ids[-1]] for r in self._active], device=self._model.device)  # [B, 1]
-        output = self._model(
-            input_ids=last,
-            position_ids=positions,
-            attention_mask=mask,
-            past_key_values=self._cache,
-            use_cache=True,
-        )
-        finished = self._take_tokens(self._active, output.logits[:, -1])
+        logits = self._runner.decode([r.ids[-1] for r in self._active], self._cache)
+        finished = self._take_tokens(self._active, logits)
         for row in reversed(range(len(finished))):
             if finished[row]:
                 request = self._release(row)
@@ -244,9 +218,6 @@ class Batcher:
         self._active.pop()
         return request
 
-    def _new_cache(self) -> SlotCache:
-        return SlotCache(self._model.config.get_text_config().num_hidden_layers, self._max_batch, self._model.device)
-
     def _fail_active(self, error: Exception) -> None:
         for request in self._active:
             request.future.set_exception(error)
@@ -264,11 +235,6 @@ class Batcher:
                 request.future.set_exception(error)
         for _, future in commands:
             future.set_exception(error)
-
-
-def _row_of(cache: Any, row: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """One row's keys and values, [heads, T, head_dim] a layer."""
-    return [layer.keys[row] for layer in cache.layers], [layer.values[row] for layer in cache.layers]
 
 
 def _as_policy_error(error: Exception) -> PolicyError:

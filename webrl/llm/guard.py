@@ -1,7 +1,7 @@
-"""Runs a command and takes its whole process group down when whoever started it is gone. Standard library only.
+"""Runs a command and ends its whole process group with it, or when whoever started it is gone.
 
 `python guard.py COMMAND ARG…`, started with a pipe on standard input and as the leader of a new session. The pipe
-closes when the starter dies, by whatever signal: a server and its workers never outlive it.
+closes when the starter dies, by whatever signal: a server and its workers never outlive it. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ import sys
 import threading
 import time
 
-_GRACE_S = 10.0
+_CHILD_GRACE_S = 10.0
+_GROUP_GRACE_S = 1.0
 
 
-def main(command: list[str]) -> int:
-    """Run the command to its end; gives its exit status."""
+def main(command: list[str]) -> None:
+    """Run the command until it ends or standard input closes, then end the group, this process included."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # ours to outlive: the group gets the signal, we clean up after it
+        signal.signal(number, lambda *_: None)  # the group gets it; this process stays to clean up
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     threading.Thread(target=_end_with_starter, args=(child,), daemon=True).start()
-    status = child.wait()
+    child.wait()
     os.killpg(0, signal.SIGTERM)
-    return status if status >= 0 else 128 - status
+    time.sleep(_GROUP_GRACE_S)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _end_with_starter(child: subprocess.Popen[bytes]) -> None:
     while os.read(0, 4096):
         pass
     os.killpg(0, signal.SIGTERM)
-    deadline = time.monotonic() + _GRACE_S
-    while child.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.1)
-    os.killpg(0, signal.SIGKILL)
+    time.sleep(_CHILD_GRACE_S)
+    child.kill()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

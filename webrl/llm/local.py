@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.batcher import Answer, Batcher, Request
 from webrl.llm.interface import Completion, Message, Sampling
+from webrl.llm.llama_cpu import LlamaCpuRunner
 from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device
+from webrl.llm.runner import GenericRunner
+from webrl.llm.slots import SlotCache
 from webrl.llm.tokens import decode_action, encode_chat, end_token_ids
 
 logger = logging.getLogger(__name__)
@@ -46,7 +50,14 @@ class LocalModel:
             raise ModelError(f"model {name!r} names no end token (eos_token_id): answers would never stop")
         small = sum(p.numel() for p in self._model.parameters()) < _SMALL_MODEL_PARAMETERS
         num_threads = engine.num_threads or (1 if small else 0)
-        self._batcher = Batcher(self._model, self.end_ids, engine.max_batch, num_threads)
+        self._fast = LlamaCpuRunner(self._model) if small and LlamaCpuRunner.supports(self._model) else None
+        self._batcher = Batcher(
+            self._fast or GenericRunner(self._model),
+            partial(_new_cache, self._model, engine.max_batch),
+            self.end_ids,
+            engine.max_batch,
+            num_threads,
+        )
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Continue token ids (`LanguageModel.generate`)."""
@@ -80,6 +91,9 @@ class LocalModel:
                 self._model.load_state_dict(source.state_dict())
             except RuntimeError as error:
                 raise ModelError(f"{str(folder)!r} does not fit the model {self.name!r}: {error}") from error
+            finally:
+                if self._fast:
+                    self._fast.refresh()
 
         await asyncio.wrap_future(self._batcher.call(swap))
         self.name, self.fingerprint = str(folder), fingerprint
@@ -114,6 +128,10 @@ class LocalModel:
 
 def _generator(seed: int | None) -> random.Random:
     return random.Random(seed)
+
+
+def _new_cache(model: Any, capacity: int) -> SlotCache:
+    return SlotCache(model.config.get_text_config().num_hidden_layers, capacity, model.device)
 
 
 def _check_architecture(name: str, model: Any) -> None:

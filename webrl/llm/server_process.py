@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,7 +24,9 @@ logger = logging.getLogger(__name__)
 _GUARD = Path(__file__).with_name("guard.py")
 _POLL_S = 0.25
 _STOP_GRACE_S = 15.0
-_LOG_TAIL_CHARS = 3000
+_LOG_TAIL_CHARS = 1500
+_NUM_ERROR_LINES = 8
+_ERROR_LINE = re.compile(r"\b\w*(Error|Exception): ")
 
 
 class ServerProcess:
@@ -98,12 +101,14 @@ class ServerProcess:
             _finish(process)
 
     def log_tail(self) -> str:
-        """The end of the log, with its path."""
+        """The errors in the log and its end, with its path."""
         try:
             text = self.log.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             return f"its log {self.log} cannot be read: {error}"
-        return f"the end of its log {self.log}:\n{text[-_LOG_TAIL_CHARS:]}"
+        # A worker's error, which is the cause, comes long before the end of the log.
+        errors = list(dict.fromkeys(line for line in text.splitlines() if _ERROR_LINE.search(line)))[:_NUM_ERROR_LINES]
+        return f"its log {self.log} says:\n" + "\n".join([*errors, "…", text[-_LOG_TAIL_CHARS:]])
 
 
 def free_port() -> int:

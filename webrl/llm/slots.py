@@ -86,7 +86,7 @@ class SlotCache(Cache):
         return keys[:num_rows, :, : self.width], values[:num_rows, :, : self.width]
 
     def begin_step(self, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Make room for one token a row; gives its positions [B, 1] and the additive mask [B, 1, 1, width]."""
+        """Make room for one token a row; gives its positions [B] and the additive mask [B, width]."""
         self.width = max(self.lengths) + 1
         self._reserve(len(self.lengths), self.width)
         self.write_at = torch.tensor(self.lengths, device=self._device)  # [B]
@@ -96,7 +96,7 @@ class SlotCache(Cache):
         mask = torch.zeros(hidden.shape, dtype=dtype, device=self._device)
         mask.masked_fill_(hidden, torch.finfo(dtype).min)
         self.lengths = [length + 1 for length in self.lengths]
-        return self.write_at[:, None], mask[:, None, None, :]
+        return self.write_at, mask
 
     def release(self, row: int) -> None:
         """Free a row; the last row takes its place (the caller moves its own bookkeeping alike)."""

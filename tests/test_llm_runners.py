@@ -1,0 +1,158 @@
+"""The written-out Llama pass equals transformers' own, and other architectures run through transformers."""
+
+import asyncio
+import random
+
+import pytest
+import torch
+from llm_builders import build_tokenizer, save_tiny_model, score
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from webrl.config import EngineConfig, ModelsConfig
+from webrl.errors import ModelError
+from webrl.llm import Sampling, open_model
+from webrl.llm.llama_cpu import LlamaCpuRunner
+from webrl.llm.runner import GenericRunner
+from webrl.llm.slots import SlotCache
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+
+
+def llama(**changes):
+    torch.manual_seed(0)
+    config = {
+        "vocab_size": 300,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "initializer_range": 0.2,
+    }
+    return LlamaForCausalLM(LlamaConfig(**{**config, **changes})).eval()
+
+
+def prompts(count):
+    draw = random.Random(0)
+    return [[draw.randrange(300) for _ in range(draw.randrange(1, 90))] for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"num_key_value_heads": 4, "tie_word_embeddings": True},
+        {"num_key_value_heads": 1, "head_dim": 32},
+        {"rope_parameters": LLAMA3_ROPE},
+        {"num_hidden_layers": 1},
+    ],
+)
+@torch.inference_mode()
+def test_written_out_llama_equals_transformers(changes):
+    model = llama(**changes)
+    assert LlamaCpuRunner.supports(model)
+    runners = [GenericRunner(model), LlamaCpuRunner(model)]
+    some = prompts(6)
+    passes = [runner.prefill(some) for runner in runners]
+    assert torch.allclose(passes[0].logits, passes[1].logits, atol=1e-4)
+    caches = []
+    for prefilled in passes:
+        cache = SlotCache(model.config.num_hidden_layers, 8, "cpu")
+        for row, prompt in enumerate(some):
+            cache.admit(prefilled.keys[row], prefilled.values[row], len(prompt))
+        caches.append(cache)
+    for token in range(20):
+        last = [(token * 7 + row) % 300 for row in range(len(caches[0].lengths))]
+        logits = [runner.decode(last, cache) for runner, cache in zip(runners, caches, strict=True)]
+        assert torch.allclose(logits[0], logits[1], atol=1e-4)
+        if token in (5, 9):
+            for cache in caches:
+                cache.release(token % 3)
+
+
+@torch.inference_mode()
+def test_decoding_steps_equal_one_pass_over_the_whole_text():
+    model = llama()
+    text = [*prompts(1)[0][:1], 5, 9, 200, 31, 8]
+    for runner in (GenericRunner(model), LlamaCpuRunner(model)):
+        cache = SlotCache(3, 4, "cpu")
+        first = runner.prefill([text[:2]])
+        cache.admit(first.keys[0], first.values[0], 2)
+        steps = [runner.decode([token], cache)[0] for token in text[2:]]
+        whole = model(torch.tensor([text])).logits[0]
+        assert torch.allclose(torch.stack([first.logits[0], *steps]), whole[1:], atol=1e-4)
+
+
+def test_what_is_not_plain_llama_is_not_written_out():
+    assert not LlamaCpuRunner.supports(llama(attention_bias=True))
+    assert not LlamaCpuRunner.supports(
+        llama(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
+    )
+
+
+def save(folder, config_class, model_class, **extra):
+    tokenizer = build_tokenizer()
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = config_class(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        initializer_range=0.2,
+        eos_token_id=tokenizer.eos_token_id,
+        **extra,
+    )
+    model_class(config).save_pretrained(folder)
+    return folder
+
+
+def test_another_architecture_samples_exactly_too(tmp_path):
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    folder = save(tmp_path, Qwen2Config, Qwen2ForCausalLM)
+    draw = random.Random(1)
+    some = [[draw.randrange(5, 300) for _ in range(draw.randrange(3, 60))] for _ in range(9)]
+
+    async def main():
+        models = ModelsConfig(device="cpu", dtype="float32")
+        async with open_model(str(folder), EngineConfig(max_batch=4, num_threads=1), models) as model:
+            jobs = [model.generate(p, Sampling(max_new_tokens=10, seed=i)) for i, p in enumerate(some)]
+            return await asyncio.gather(*jobs)
+
+    for prompt, answer in zip(some, asyncio.run(main()), strict=True):
+        assert answer.logprobs == pytest.approx(score(folder, prompt, answer.ids), abs=1e-4)
+
+
+def test_sliding_windows_are_refused_and_not_ignored(tmp_path):
+    from transformers import MistralConfig, MistralForCausalLM
+
+    folder = save(tmp_path, MistralConfig, MistralForCausalLM, sliding_window=16)
+
+    async def main():
+        async with open_model(str(folder), EngineConfig(), ModelsConfig(device="cpu")):
+            pass
+
+    with pytest.raises(ModelError, match=r"engine.kind=vllm"):
+        asyncio.run(main())
+
+
+def test_new_weights_reach_the_written_out_pass(tmp_path):
+    first, second = (save_tiny_model(tmp_path / str(i), seed=i) for i in range(2))
+    model = AutoModelForCausalLM.from_pretrained(first).requires_grad_(False)
+    runner = LlamaCpuRunner(model)
+    model.load_state_dict(AutoModelForCausalLM.from_pretrained(second).state_dict())
+    runner.refresh()
+    got = runner.prefill([[5, 6, 7]]).logits[0].log_softmax(-1)[[8, 9]].tolist()
+    assert got == pytest.approx([score(second, [5, 6, 7], [t])[0] for t in (8, 9)], abs=1e-4)

@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -96,6 +97,8 @@ class Browser:
     def __init__(self) -> None:
         self._stack = contextlib.AsyncExitStack()
         self._browser: Any = None
+        self.port = 0
+        """Port of the DevTools server, bound to loopback."""
 
     async def start(self) -> Self:
         """Launch; must be closed with `close`."""
@@ -104,12 +107,13 @@ class Browser:
         executable = find_chromium()
         if executable is None:
             raise BrowserMissing(MISSING)
+        self.port = _free_port()
         try:
             playwright = await self._stack.enter_async_context(async_playwright())
             playwright.selectors.set_test_id_attribute("bid")
             self._browser = await playwright.chromium.launch(
                 executable_path=executable,
-                args=list(_ARGS),
+                args=[*_ARGS, f"--remote-debugging-port={self.port}"],
                 ignore_default_args=list(_HIDDEN_DEFAULTS),
                 handle_sigint=False,
                 handle_sigterm=False,
@@ -149,6 +153,13 @@ class Browser:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 class NavigationGuard:

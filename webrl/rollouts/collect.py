@@ -245,7 +245,7 @@ def _read_done(out: Path, summary: CollectSummary) -> set[str]:
 
 
 def _progress(total: int, initial: int, prefix: str) -> Any:
-    from tqdm import tqdm  # type: ignore[import-untyped]
+    from tqdm import tqdm
 
     return tqdm(total=total, initial=initial, desc=f"rollout {prefix}", unit="episode", disable=None)
 

@@ -16,32 +16,44 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import logging
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import Action, ActionError, parse_action
 from webrl.rollouts.browser import Browser, NavigationGuard, first_line
+from webrl.rollouts.channel import ChannelClosed, ChannelError
 from webrl.rollouts.execute import ActionFailed, execute
 from webrl.rollouts.observe import load_script, observe_axtree
-from webrl.rollouts.sites import Site, open_site, require_text
+from webrl.rollouts.sites import Site, Verdict, open_site, require_text
+from webrl.rollouts.tab import Tab
 from webrl.types import Task
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, CDPSession, Page
+    from playwright.async_api import BrowserContext, Page
 
 logger = logging.getLogger(__name__)
 
 HORIZON_MS = 500
 """Timers and animations due within this after an action are waited for: stock BrowserGym's fixed delay."""
-_LOAD_HORIZON_MS = 50
+_LOAD_HORIZON_MS = 250
 _POPUP_WAIT_S = 1.0
 _MAX_TRIES = 5
 _PAGE_TIMEOUT_MS = 5000
 # What a page says when it was replaced while being looked at; looking again helps.
-_TRANSIENT = ("context was destroyed", "detached", "frameId is not found", "Cannot find context", "of undefined")
+_TRANSIENT = (
+    "context was destroyed",
+    "navigated or closed",
+    "detached",
+    "frameId is not found",
+    "Cannot find context",
+    "Cannot find default execution context",
+    "of undefined",
+)
 # Actions that leave a key or button down, or a page in a state that only loading it again clears.
 _DIRTY = frozenset(("mouse_down", "keyboard_down", "upload_file", "mouse_upload_file", "go_back", "go_forward"))
 
@@ -104,31 +116,32 @@ class BrowserEnv:
     def __init__(self, browser: Browser, config: RolloutConfig) -> None:
         self._browser = browser
         self._config = config
-        self._script = load_script("settle", "mark", "miniwob")
+        self._script = load_script("settle", "mark", "act", "miniwob")
         self._task: Task | None = None
         self._site: Site
         self._goal = ""
         self._first_page: Page | None = None
-        self._sessions: dict[Page, CDPSession] = {}
+        self._tabs: dict[Page, Tab] = {}
         self._clean = False
         self._activated = asyncio.Event()
         self._guard = NavigationGuard(())
         self.context: BrowserContext = None  # type: ignore[assignment]
         self.page: Page = None  # type: ignore[assignment]
+        self.tab: Tab = None  # type: ignore[assignment]
         self.scale = 1.0
 
     async def reset(self, task: Task) -> Observation:
         """Start an episode of `task`."""
         site = open_site(task)
         async with self._deadline(f"reset of {task.site!r}"):
-            reuse = self._clean and site.reusable and self._site.url == site.url and await self._is_reusable()
+            goal = await self._restart(site, task.seed)
             self._clean = False
-            if self._task is None or not reuse:
+            if goal is None:
                 await self._open(site)
+                goal = await site.start(await self._use_tab(), task.seed)
             self._task, self._site, self.scale = task, site, site.scale
-            self._goal = require_text(await site.start(self.page, task.seed), task)
-            await self._settle(_LOAD_HORIZON_MS)
-            observation = await self._observe()
+            self._goal = require_text(goal or "", task)
+            observation, _ = await self._look(_LOAD_HORIZON_MS)
             self._clean = True
             return observation
 
@@ -143,12 +156,11 @@ class BrowserEnv:
             try:
                 action = parse_action(action_text)
                 self._clean = self._clean and action.name not in _DIRTY
+                await self._use_tab()
                 await execute(action, self)
             except (ActionError, ActionFailed) as problem:
                 error = str(problem)
-            await self._settle(HORIZON_MS if action else 0)
-            verdict = await self._site.judge(self.page, self.page is self._first_page)
-            observation = await self._observe()
+            observation, verdict = await self._look(HORIZON_MS if action else 0)
         says = action is not None and action.name in ("send_msg_to_user", "report_infeasible") and not error
         return StepResult(
             observation=observation,
@@ -165,7 +177,9 @@ class BrowserEnv:
         """Close the profile and its pages."""
         self._task, self._clean = None, False
         context, self.context = self.context, None  # type: ignore[assignment]
-        self._sessions.clear()
+        for tab in self._tabs.values():
+            await tab.close()
+        self._tabs.clear()
         if context is not None:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(context.close(), 5)
@@ -177,7 +191,7 @@ class BrowserEnv:
             raise ActionFailed(f"Blocked: {url!r:.200} is outside the hosts of this task.")
 
     @contextlib.asynccontextmanager
-    async def _deadline(self, what: str) -> Any:
+    async def _deadline(self, what: str) -> AsyncIterator[None]:
         """Turn crashes and hangs into BrowserError and have the profile replaced."""
         from playwright.async_api import Error
 
@@ -187,120 +201,117 @@ class BrowserEnv:
         except TimeoutError:
             await self.close()
             raise BrowserError(f"{what} passed its deadline of {self._config.step_timeout_s:g} s") from None
-        except Error as error:
+        except (Error, ChannelError, ChannelClosed) as error:
             await self.close()
             raise BrowserError(f"{what}: {first_line(error)}") from None
         except BrowserError:
             await self.close()
             raise
 
+    async def _restart(self, site: Site, seed: int) -> str | None:
+        """Start another episode on the page as it is; its goal, or None if the page has to be loaded."""
+        page = self._first_page
+        if not self._clean or not site.reusable or self._site.url != site.url:
+            return None
+        if page is None or page is not self.page or page.url != site.url or len(self.context.pages) > 1:
+            return None
+        tab = await self._use_tab()
+        if tab.pointer:
+            # Off the page, so that the next episode does not begin with a hovered element.
+            await tab.move(-1, -1)
+            tab.pointer = None
+        return await site.start(tab, seed)
+
     async def _open(self, site: Site) -> None:
         """Load the site's page, in a fresh profile unless the old one's page can be loaded again."""
-        hosts = (*site.hosts, *self._config.allowed_hosts)
         keep = self.context is not None and site.reusable and self._site.reusable and len(self.context.pages) == 1
         if not keep:
             await self.close()
             width, height = site.viewport
             self.context = await self._browser.new_context(viewport={"width": width, "height": height})
             self.context.set_default_timeout(_PAGE_TIMEOUT_MS)
-            self._guard = NavigationGuard(hosts)
+            self._guard = NavigationGuard((*site.hosts, *self._config.allowed_hosts))
             await self._guard.attach(self.context)
             await self.context.add_init_script(self._script)
-            self._first_page = self.page = await self.context.new_page()
+            await self.context.new_page()
             self.context.on("page", self._activate)
         self._first_page = self.page = self.context.pages[0]
         await self.page.goto(site.url, timeout=self._config.step_timeout_s * 1000)
-
-    async def _is_reusable(self) -> bool:
-        """Whether the page can start another episode as it is: still there, nothing going on in it."""
-        page = self._first_page
-        if page is None or page.is_closed() or page is not self.page or page.url != self._site.url:
-            return False
-        if len(self.context.pages) > 1:
-            return False
-        return not await page.evaluate("__webrl.pending(2000)")
 
     def _activate(self, page: Page) -> None:
         """A new tab becomes the active one, as in BrowserGym."""
         self.page = page
         self._activated.set()
 
-    async def _settle(self, horizon_ms: int) -> None:
-        """Wait until the active page is quiet."""
+    async def _use_tab(self) -> Tab:
+        """The active tab, opened if need be; if its page has been closed, the newest other one."""
+        if self.page.is_closed():
+            if not self.context.pages:
+                raise BrowserError("all tabs are closed")
+            self.page = self.context.pages[-1]
+        tab = self._tabs.get(self.page)
+        if tab is None:
+            tab = self._tabs[self.page] = await Tab.open(self.page, self._browser.port)
+        self.tab = tab
+        return tab
+
+    async def _look(self, horizon_ms: int) -> tuple[Observation, Verdict]:
+        """Wait until the active page is quiet, then take it down; again if it is replaced meanwhile."""
         from playwright.async_api import Error
 
-        cap_ms = self._config.settle_cap_s * 1000
-        for _ in range(_MAX_TRIES):
-            self._leave_closed_page()
+        script = (
+            f"__webrl.look({horizon_ms}, {self._config.settle_cap_s * 1000}, {json.dumps(list(self._site.hidden_ids))},"
+            f" () => ({self._site.state_script}))"
+        )
+        for tries_left in reversed(range(_MAX_TRIES)):
             page = self.page
             try:
-                popups = await page.evaluate(
-                    "async ([horizon, cap]) => { await __webrl.settle(horizon, cap); return __webrl.takePopups(); }",
-                    [horizon_ms, cap_ms],
-                )
-                if popups and page is self.page:
+                tab = await self._use_tab()
+                page = tab.page
+                seen = await tab.evaluate(script)
+                text = await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]))
+                if seen["popups"] and page is self.page:
                     await self._await_popup(page)
-            except Error as error:
-                if not await self._recover(page, error):
+                if page is not self.page and tries_left:
+                    continue
+                verdict = await self._site.judge(tab, page is self._first_page, seen["url"], seen["state"])
+                screenshot = await self._capture(tab) if self._config.screenshots else None
+                return Observation(text, seen["url"], self._goal, screenshot), verdict
+            except (Error, ChannelError, ChannelClosed) as error:
+                if not tries_left or not await self._recover(page, error):
                     raise
-                continue
-            if page is self.page:
-                return
+        raise AssertionError("unreachable")
 
     async def _await_popup(self, page: Page) -> None:
+        """The page has asked for a new tab: wait for it to become the active one."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_POPUP_WAIT_S):
                 self._activated.clear()
                 while page is self.page and not page.is_closed():
                     await self._activated.wait()
 
-    def _leave_closed_page(self) -> None:
-        if self.page.is_closed():
-            pages = self.context.pages
-            if not pages:
-                raise BrowserError("all tabs are closed")
-            self.page = pages[-1]
-
     async def _recover(self, page: Page, error: Exception) -> bool:
         """After an error that a navigation explains: wait for the new document; False if it is something else."""
         from playwright.async_api import Error
 
         text = str(error)
-        if "__webrl" in text:
+        if "__webrl is not defined" in text:
             # Documents that run no init script (PDF viewer, error pages) get it now.
-            await page.evaluate(self._script)
+            await self._tabs[page].evaluate(self._script)
             return True
-        if page.is_closed() and self.context.pages:
-            return True
+        if isinstance(error, ChannelClosed):
+            # Playwright hears of a closed page by its own line, a little later.
+            await asyncio.sleep(0.1)
+        if page.is_closed():
+            return bool(self.context.pages)
         if not any(part in text for part in _TRANSIENT):
             return False
         with contextlib.suppress(Error):
             await page.wait_for_load_state("domcontentloaded", timeout=self._config.settle_cap_s * 1000)
         return True
 
-    async def _observe(self) -> Observation:
-        from playwright.async_api import Error
-
-        for tries_left in reversed(range(_MAX_TRIES)):
-            page = self.page
-            try:
-                text = await observe_axtree(page, await self._session(page), self._site.hidden_ids)
-                screenshot = await self._capture(page) if self._config.screenshots else None
-                return Observation(text, page.url, self._goal, screenshot)
-            except Error as error:
-                if not tries_left or not await self._recover(page, error):
-                    raise
-        raise AssertionError("unreachable")
-
-    async def _session(self, page: Page) -> CDPSession:
-        session = self._sessions.get(page)
-        if session is None:
-            session = self._sessions[page] = await self.context.new_cdp_session(page)
-        return session
-
-    async def _capture(self, page: Page) -> bytes:
+    async def _capture(self, tab: Tab) -> bytes:
         width, height = self._site.viewport
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": self.scale}
-        session = await self._session(page)
-        answer = await session.send("Page.captureScreenshot", {"format": "png", "clip": clip})
+        answer = await tab.channel.send("Page.captureScreenshot", {"format": "png", "clip": clip})
         return base64.b64decode(answer["data"])

@@ -6,15 +6,22 @@ Raises `ActionFailed` with the text for the agent; page and browser crashes surf
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from webrl.rollouts.actions import Action
 from webrl.rollouts.browser import first_line
+from webrl.rollouts.channel import ChannelError
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Locator, Page
+
+    from webrl.rollouts.tab import Tab
+
+logger = logging.getLogger(__name__)
 
 ACTION_TIMEOUT_MS = 500
 """Longest wait for an element to become clickable (BrowserGym's)."""
@@ -30,7 +37,9 @@ class Tabs(Protocol):
     """The open tabs of an environment."""
 
     page: Page
-    """The active tab."""
+    """The active tab's page."""
+    tab: Tab
+    """The active tab as it was when the action began."""
     context: BrowserContext
     scale: float
     """Screenshot pixels per CSS pixel; coordinates in actions are screenshot pixels."""
@@ -48,12 +57,15 @@ async def execute(action: Action, tabs: Tabs) -> None:
     """
     from playwright.async_api import Error
 
+    # A navigation that the action causes may take away the page in mid-call: that is its effect, not its failure.
     try:
         await _HANDLERS[action.name](tabs, **action.arguments)
     except Error as error:
         if is_crash(error):
             raise
         raise ActionFailed(_explain(error)) from None
+    except ChannelError as error:
+        logger.debug("%s: %s", action.canonical, error)
     except (ValueError, IndexError) as error:
         raise ActionFailed(f"{type(error).__name__}: {error}") from None
 
@@ -99,21 +111,48 @@ async def _say(tabs: Tabs, **_: str) -> None:
     """Messages are taken by the environment; the page sees nothing of them."""
 
 
+async def _aim(tabs: Tabs, bid: str) -> tuple[float, float] | None:
+    """Where to click for an element that needs no waiting; None leaves it to Playwright."""
+    if not bid.isnumeric():
+        return None
+    point = await tabs.tab.evaluate(f"__webrl.aim({json.dumps(bid)})")
+    if point == "mixed":
+        quads = await tabs.tab.content_quads(f"__webrl.find({json.dumps(bid)})")
+        point = await tabs.tab.evaluate(f"__webrl.aim({json.dumps(bid)}, {json.dumps(quads)})")
+    return (point[0], point[1]) if point else None
+
+
 async def _click(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
+    point = None if modifiers else await _aim(tabs, bid)
+    if point:
+        await tabs.tab.click(*point, button)
+        return
     element = await locate(tabs.page, bid)
     await element.click(button=button, modifiers=modifiers, timeout=ACTION_TIMEOUT_MS)
 
 
 async def _dblclick(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
+    point = None if modifiers else await _aim(tabs, bid)
+    if point:
+        await tabs.tab.click(*point, button, count=2)
+        return
     element = await locate(tabs.page, bid)
     await element.dblclick(button=button, modifiers=modifiers, timeout=ACTION_TIMEOUT_MS)
 
 
 async def _hover(tabs: Tabs, bid: str) -> None:
+    point = await _aim(tabs, bid)
+    if point:
+        await tabs.tab.move(*point)
+        return
     await (await locate(tabs.page, bid)).hover(timeout=ACTION_TIMEOUT_MS)
 
 
 async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
+    simple = value and bid.isnumeric() and not enable_autocomplete_menu
+    if simple and await tabs.tab.evaluate(f"__webrl.selectField({json.dumps(bid)})"):
+        await tabs.tab.insert_text(value)
+        return
     element = await locate(tabs.page, bid)
     if not enable_autocomplete_menu:
         await element.fill(value, timeout=ACTION_TIMEOUT_MS)
@@ -170,6 +209,8 @@ async def _mouse_upload_file(tabs: Tabs, x: float, y: float, file: str | list[st
 
 
 async def _scroll(tabs: Tabs, delta_x: float, delta_y: float) -> None:
+    if tabs.tab.pointer:
+        await tabs.page.mouse.move(*tabs.tab.pointer)
     await tabs.page.mouse.wheel(delta_x / tabs.scale, delta_y / tabs.scale)
 
 

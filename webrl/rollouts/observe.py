@@ -1,6 +1,6 @@
 """Turns a page into the text that agent and judge read.
 
-API: `observe_axtree(page, cdp, hidden_ids) -> str` gives BrowserGym's flattened accessibility tree (same lines, same
+API: `observe_axtree(tab, num_frames, hidden) -> str` gives BrowserGym's flattened accessibility tree (same lines, same
 bids, `InlineTextBox` removed, hidden subtrees removed); `flatten_axtree(nodes, hidden)` is its pure part.
 """
 
@@ -10,12 +10,13 @@ import asyncio
 import logging
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playwright.async_api import CDPSession, Frame, Page
+    from playwright.async_api import Frame, Page
+
+    from webrl.rollouts.tab import Tab
 
 logger = logging.getLogger(__name__)
 
@@ -37,27 +38,14 @@ def load_script(*names: str) -> str:
     return "\n".join((JS_FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in names)
 
 
-@dataclass(frozen=True)
-class Marks:
-    """Result of marking all frames of a page."""
-
-    hidden: frozenset[str]
-    """Bids that must not be shown."""
-    num_frames: int
-    """Frames beside the main one."""
+async def mark_child_frames(page: Page) -> None:
+    """Give the elements of all frames but the main one their bids (BrowserGym's order); the main frame is marked.
+    Frames that cannot run scripts are skipped.
+    """
+    await _mark_children(page.main_frame)
 
 
-async def mark_frames(page: Page, hidden_ids: Sequence[str]) -> Marks:
-    """Give all elements of all frames their bids (BrowserGym's order); frames that cannot run scripts are skipped."""
-    result = await page.main_frame.evaluate("ids => __webrl.mark('', ids)", list(hidden_ids))
-    num_frames = 0
-    if result["frames"]:
-        num_frames = await _mark_children(page.main_frame)
-    return Marks(frozenset(result["hidden"]), num_frames)
-
-
-async def _mark_children(frame: Frame) -> int:
-    count = 0
+async def _mark_children(frame: Frame) -> None:
     for child in frame.child_frames:
         if child.is_detached():
             continue
@@ -69,47 +57,63 @@ async def _mark_children(frame: Frame) -> int:
         if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
             continue
         await child.evaluate("bid => __webrl.mark(bid, [])", bid)
-        count += 1 + await _mark_children(child)
-    return count
+        await _mark_children(child)
 
 
-async def unmark_frames(page: Page) -> None:
-    """Take the bids out of the ARIA attributes of all frames."""
-    await asyncio.gather(
-        *(frame.evaluate("window.__webrl && __webrl.unmark()") for frame in page.frames if not frame.is_detached()),
-        return_exceptions=True,
-    )
+async def _unmark_children(page: Page) -> None:
+    frames = [frame for frame in page.frames if frame is not page.main_frame and not frame.is_detached()]
+    calls = (frame.evaluate("window.__webrl && __webrl.unmark()") for frame in frames)
+    await asyncio.gather(*calls, return_exceptions=True)
 
 
-async def observe_axtree(page: Page, cdp: CDPSession, hidden_ids: Sequence[str]) -> str:
-    """The page as BrowserGym's flattened accessibility tree."""
-    marks = await mark_frames(page, hidden_ids)
+async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str]) -> str:
+    """The page as BrowserGym's flattened accessibility tree; its main frame has just been marked (`__webrl.look`)."""
     try:
-        nodes = await _merged_axtree(cdp, marks.num_frames)
+        if num_frames:
+            await mark_child_frames(tab.page)
+            nodes = await _all_frames_axtree(tab)
+        else:
+            nodes = await _fresh_axtree(tab)
     finally:
-        await unmark_frames(page)
-    return flatten_axtree(nodes, marks.hidden)
+        await tab.evaluate("__webrl.unmark()")
+        if num_frames:
+            await _unmark_children(tab.page)
+    return flatten_axtree(nodes, hidden)
 
 
-async def _merged_axtree(cdp: CDPSession, num_frames: int) -> list[dict[str, Any]]:
-    if not num_frames:
-        nodes: list[dict[str, Any]] = (await cdp.send("Accessibility.getFullAXTree"))["nodes"]
-        return nodes
-    tree = await cdp.send("Page.getFrameTree")
+async def _fresh_axtree(tab: Tab) -> list[dict[str, Any]]:
+    """The main frame's tree, built anew: one that the browser keeps up to date from step to step misses lines.
+
+    Only an explicit `enable` makes `disable` drop the tree. The calls overlap; the page answers them in this order.
+    """
+    send = tab.channel.send
+    _, tree, _ = await asyncio.gather(
+        send("Accessibility.enable"), send("Accessibility.getFullAXTree"), send("Accessibility.disable")
+    )
+    nodes: list[dict[str, Any]] = tree["nodes"]
+    return nodes
+
+
+async def _all_frames_axtree(tab: Tab) -> list[dict[str, Any]]:
+    """All frames' trees; each frame element's node gets its document's root as a child."""
+    await tab.channel.send("Accessibility.enable")
+    tree = await tab.channel.send("Page.getFrameTree")
     by_frame: dict[str, list[dict[str, Any]]] = {}
     waiting = [tree["frameTree"]]
     while waiting:
         entry = waiting.pop()
         waiting.extend(entry.get("childFrames", []))
         frame_id = entry["frame"]["id"]
-        by_frame[frame_id] = (await cdp.send("Accessibility.getFullAXTree", {"frameId": frame_id}))["nodes"]
+        answer = await tab.channel.send("Accessibility.getFullAXTree", {"frameId": frame_id})
+        by_frame[frame_id] = answer["nodes"]
     for frame_nodes in by_frame.values():
         for node in frame_nodes:
             if node["role"]["value"] == "Iframe":
-                answer = await cdp.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})
+                answer = await tab.channel.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})
                 inner = by_frame.get(answer.get("node", {}).get("frameId"))
                 if inner:
                     node["childIds"].append(inner[0]["nodeId"])
+    await tab.channel.send("Accessibility.disable")
     return [node for frame_nodes in by_frame.values() for node in frame_nodes]
 
 

@@ -7,11 +7,12 @@ page, judged elsewhere).
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from webrl.errors import BrowserError, DataError
@@ -20,15 +21,11 @@ from webrl.rollouts.observe import HIDDEN_IDS
 from webrl.types import Task
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page
+    from webrl.rollouts.tab import Tab
 
 MINIWOB_MAX_TIME_MS = 1_000_000
 """BrowserGym's limit: long enough that the page's clock never ends an episode."""
 _MINIWOB_SEEDS = 1_000_000
-
-# Pages that keep something from the episode before when they are started again without being loaded
-# (tests/test_rollouts_fidelity.py finds them).
-FRESH_LOAD_PAGES: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -56,13 +53,23 @@ class Site(Protocol):
     """Hosts the task's pages may reach."""
     reusable: bool
     """Whether a page that shows `url` may start another episode without being loaded again."""
+    state_script: str
+    """JavaScript expression; its value after an action goes to `judge`."""
 
-    async def start(self, page: Page, seed: int) -> str:
-        """Start the episode on the loaded page; gives the page's own goal ("" if it has none)."""
+    async def start(self, tab: Tab, seed: int) -> str | None:
+        """Start the episode on the loaded page; gives the page's own goal ("" if it has none), or None if a page
+        that was used before has to be loaded again.
+        """
         ...
 
-    async def judge(self, page: Page, is_first_page: bool) -> Verdict:
-        """Reward and done flag after an action; `is_first_page`: `page` is the tab the episode started in."""
+    async def judge(self, tab: Tab, is_first_page: bool, url: str, state: Any) -> Verdict:
+        """Reward and done flag after an action.
+
+        Args:
+            is_first_page: the active tab is the one the episode started in.
+            url: address of the active tab.
+            state: value of `state_script` there.
+        """
         ...
 
 
@@ -71,8 +78,11 @@ class MiniwobSite:
 
     viewport = (332, 214)
     scale = 1.5
+    reusable = True
     hidden_ids: Sequence[str] = HIDDEN_IDS
     hosts: Sequence[str] = ()
+    # Also evaluated where the agent has left the page.
+    state_script = "typeof WOB_DONE_GLOBAL === 'undefined' ? null : __webrl.miniwob.state()"
 
     def __init__(self, name: str) -> None:
         """Take a page by file name without `.html`. Raises DataError (nearest name given) if there is none."""
@@ -82,24 +92,20 @@ class MiniwobSite:
             raise DataError(f"unknown MiniWoB page {'miniwob.' + name!r}{hint}")
         self.name = name
         self.url = (miniwob_root() / "miniwob" / f"{name}.html").as_uri()
-        self.reusable = name not in FRESH_LOAD_PAGES
 
-    async def start(self, page: Page, seed: int) -> str:
+    async def start(self, tab: Tab, seed: int) -> str | None:
         """Start the episode at a seed, exactly as BrowserGym derives it."""
         from numpy.random import RandomState
 
         page_seed = int(RandomState(seed % 2**32).randint(0, _MINIWOB_SEEDS))
-        goal: str = await page.evaluate(
-            "([name, seed, time]) => __webrl.miniwob.start(name, seed, time)",
-            [self.name, page_seed, MINIWOB_MAX_TIME_MS],
-        )
+        arguments = [self.name, page_seed, MINIWOB_MAX_TIME_MS, _source(self.name)]
+        goal: str | None = await tab.evaluate(f"__webrl.miniwob.start(...{json.dumps(arguments)})")
         return goal
 
-    async def judge(self, page: Page, is_first_page: bool) -> Verdict:
+    async def judge(self, tab: Tab, is_first_page: bool, url: str, state: Any) -> Verdict:  # noqa: ARG002
         """As `AbstractMiniwobTask.validate`: leaving the page ends the episode without reward."""
-        if not is_first_page or page.url != self.url:
+        if not is_first_page or url != self.url:
             return Verdict(0.0, True)
-        state = await page.evaluate("__webrl.miniwob.state()")
         return Verdict(float(state["raw_reward"] > 0), bool(state["done"]))
 
 
@@ -112,6 +118,11 @@ def _miniwob_pages() -> frozenset[str]:
     return pages
 
 
+@cache
+def _source(name: str) -> str:
+    return (miniwob_root() / "miniwob" / f"{name}.html").read_text(encoding="utf-8")
+
+
 class UrlSite:
     """Any web page; it never ends an episode by itself and gives no reward."""
 
@@ -119,17 +130,18 @@ class UrlSite:
     scale = 1.0
     hidden_ids: Sequence[str] = ()
     reusable = False
+    state_script = "null"
 
     def __init__(self, url: str, hosts: Sequence[str] = ()) -> None:
         self.url = url
         netloc = urlsplit(url).netloc.rpartition("@")[2]
         self.hosts: Sequence[str] = [host for host in (netloc, *hosts) if host]
 
-    async def start(self, page: Page, seed: int) -> str:  # noqa: ARG002
+    async def start(self, tab: Tab, seed: int) -> str | None:  # noqa: ARG002
         """Nothing to do; the goal is the task's instruction."""
         return ""
 
-    async def judge(self, page: Page, is_first_page: bool) -> Verdict:  # noqa: ARG002
+    async def judge(self, tab: Tab, is_first_page: bool, url: str, state: Any) -> Verdict:  # noqa: ARG002
         """No verdict of its own."""
         return Verdict(0.0, False)
 

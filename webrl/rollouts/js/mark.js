@@ -16,7 +16,6 @@
   const PREFIX = /^browsergym_id[^\s]*\s/;
   let counter = 0;
   let frameCounter = 0;
-  let original = new Map(); // element -> [value attribute, checked attribute] before we wrote them
 
   // All elements in document order, open shadow roots included.
   const allElements = (root = document) => {
@@ -40,9 +39,6 @@
   };
 
   const writeState = (element) => {
-    if (!original.has(element)) {
-      original.set(element, [element.getAttribute('value'), element.getAttribute('checked')]);
-    }
     if (element.value !== undefined) element.setAttribute('value', element.value);
     if (element.checked === true) element.setAttribute('checked', '');
     else if (element.checked !== undefined) element.removeAttribute('checked');
@@ -55,7 +51,7 @@
     for (const element of allElements()) {
       const tag = element.tagName.toLowerCase();
       if (!TAGS.has(tag)) continue;
-      if (element.value !== undefined || element.checked !== undefined) writeState(element);
+      writeState(element);
       const isFrame = tag === 'iframe' || tag === 'frame';
       if (isFrame) numFrames += 1;
       let bid = element.getAttribute('bid');
@@ -94,16 +90,8 @@
     }
   };
 
-  // Forgets all ids, as if the page had just been loaded.
+  // Begins the ids again from 0, for a document that has been written anew.
   api.forgetMarks = () => {
-    for (const element of allElements()) element.removeAttribute('bid');
-    const restore = (element, name, value) =>
-      value === null ? element.removeAttribute(name) : element.setAttribute(name, value);
-    for (const [element, [value, checked]] of original) {
-      restore(element, 'value', value);
-      restore(element, 'checked', checked);
-    }
-    original = new Map();
     counter = 0;
     frameCounter = 0;
   };

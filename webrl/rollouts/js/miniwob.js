@@ -6,8 +6,7 @@
   const DISPLAY = ['reward-display', 'click-canvas', 'sync-task-cover'];
   const stored = {};
   let query = null;
-  let patched = false;
-  let bodyChildren = null;
+  let used = false;
 
   const removeDisplay = () => {
     core.clearTimer();
@@ -50,21 +49,19 @@
     if (GOALS[page]) core.getUtterance = () => GOALS[page](document.getElementById('query'));
     for (const name of ['getUtterance', 'endEpisode', 'startEpisodeReal']) withDisplay(name);
     removeDisplay();
-    bodyChildren = new Set(document.body.children);
-    patched = true;
-  };
-
-  const cleanUp = () => {
-    document.activeElement?.blur?.();
-    api.forgetMarks();
-    for (const child of [...document.body.children]) if (!bodyChildren.has(child)) child.remove();
   };
 
   api.miniwob = {
-    // Starts an episode; gives the goal. `page` is the file's name without `.html`.
-    start: async (page, seed, maxTimeMs) => {
-      if (patched) cleanUp();
-      else patch(page);
+    // Starts an episode; gives the goal, or null if the page has to be loaded by a navigation. `page` is the file's
+    // name without `.html`, `source` its content: a page that was used before is written anew from it first, because
+    // many pages keep listeners, widgets or variables from one episode to the next.
+    start: async (page, seed, maxTimeMs, source) => {
+      if (used) {
+        api.forgetMarks();
+        if (!(await api.rewrite(source, 3000)) || typeof core === 'undefined') return null;
+      }
+      used = true;
+      patch(page);
       Math.seedrandom(seed);
       core.EPISODE_MAX_TIME = maxTimeMs;
       core.startEpisodeReal();

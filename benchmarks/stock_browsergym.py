@@ -1,0 +1,141 @@
+"""Stock BrowserGym on MiniWoB, as it comes: what our environment is held against (fidelity test, benchmark).
+
+`python benchmarks/stock_browsergym.py record --pages a,b --seed 0 --steps 3` prints one JSON line a page: goal and, for
+reset and every scripted action, observation text, reward and done flag.
+`python benchmarks/stock_browsergym.py loop --pages a,b --seconds 20` runs the null-policy loop and prints its steps.
+Only the browser's path is ours (BrowserGym has no setting for its chat's browser); the rest is its defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import random
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from webrl.rollouts.browser import find_chromium, miniwob_root
+
+TEXT_OPTIONS = {
+    "ignored_roles": ["LineBreak", "InlineTextBox"],
+    "ignored_properties": ("editable", "readonly", "level", "settable", "multiline", "invalid", "focusable", "url"),
+}
+"""BrowserGym's defaults without what only recent Chromium adds."""
+
+
+def patch_browser() -> None:
+    """Make every Chromium that BrowserGym launches the one that `find_chromium` finds."""
+    import playwright.sync_api
+
+    launch = playwright.sync_api.BrowserType.launch
+
+    @functools.wraps(launch)
+    def launch_ours(self: Any, **options: Any) -> Any:
+        return launch(self, **({"executable_path": str(find_chromium())} | options))
+
+    playwright.sync_api.BrowserType.launch = launch_ours  # type: ignore[method-assign]
+
+
+def make_env(page: str) -> Any:
+    """A stock environment of one MiniWoB page."""
+    os.environ["MINIWOB_URL"] = (miniwob_root() / "miniwob").as_uri() + "/"
+    import browsergym.miniwob  # noqa: F401
+    import gymnasium
+
+    return gymnasium.make(f"browsergym/miniwob.{page}", action_mapping=_coordinates_too()).unwrapped
+
+
+@functools.cache
+def _coordinates_too() -> Any:
+    from browsergym.core.action.highlevel import HighLevelActionSet
+
+    return HighLevelActionSet(["chat", "infeas", "bid", "nav", "tab", "coord"]).to_python_code
+
+
+def text_of(observation: dict[str, Any]) -> str:
+    """The observation's accessibility tree as text."""
+    from browsergym.utils.obs import flatten_axtree_to_str
+
+    text: str = flatten_axtree_to_str(observation["axtree_object"], **TEXT_OPTIONS)
+    return text
+
+
+def scripted_action(text: str, rng: random.Random) -> str:
+    """An action that fits a random element of the page; the same for the same text and generator state."""
+    elements = re.findall(r"\[([a-zA-Z]*\d+)\] (\w+)", text)
+    if not elements:
+        return f"mouse_click({rng.randrange(10, 230)}, {rng.randrange(80, 300)})"
+    bid, role = rng.choice(elements)
+    if role in ("textbox", "searchbox", "spinbutton"):
+        return rng.choice([f"fill('{bid}', 'alpha 7')", f"press('{bid}', 'a')", f"click('{bid}')"])
+    if role in ("combobox", "listbox"):
+        labels = re.findall(r"option '([^']+)'", text)
+        return f"select_option('{bid}', {rng.choice(labels)!r})" if labels else f"click('{bid}')"
+    return rng.choice([f"click('{bid}')"] * 3 + [f"hover('{bid}')", f"dblclick('{bid}')"])
+
+
+def record(page: str, seed: int, num_steps: int) -> dict[str, Any]:
+    """Play scripted actions on one page; everything that has to be the same in our environment."""
+    env = make_env(page)
+    try:
+        observation, _ = env.reset(seed=seed)
+        rng = random.Random(f"{page}:{seed}")
+        steps = [{"action": "", "text": text_of(observation), "reward": 0.0, "done": False, "error": ""}]
+        for _ in range(num_steps):
+            action = scripted_action(steps[-1]["text"], rng)
+            observation, reward, done, _, _ = env.step(action)
+            error = observation["last_action_error"].splitlines()[:1]
+            result = {"text": text_of(observation), "reward": float(reward), "done": bool(done)}
+            steps.append({"action": action, **result, "error": "".join(error)})
+            if done:
+                break
+        return {"page": page, "seed": seed, "goal": observation["goal"], "steps": steps}
+    finally:
+        env.close()
+
+
+def null_loop(pages: list[str], seconds: float) -> Iterator[int]:
+    """The null policy: a scripted click a step, episodes of at most ten steps; yields steps done so far."""
+    start = time.perf_counter()
+    total = 0
+    rng = random.Random(0)
+    while time.perf_counter() - start < seconds:
+        env = make_env(rng.choice(pages))
+        observation, _ = env.reset(seed=rng.randrange(10**6))
+        for _ in range(10):
+            observation, _, done, _, _ = env.step(scripted_action(text_of(observation), rng))
+            total += 1
+            yield total
+            if done or time.perf_counter() - start >= seconds:
+                break
+        env.close()
+
+
+def main() -> None:
+    """Command line; see the module docstring."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("mode", choices=["record", "loop"])
+    parser.add_argument("--pages", required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20)
+    options = parser.parse_args()
+    pages = options.pages.split(",")
+    patch_browser()
+    if options.mode == "record":
+        for page in pages:
+            print(json.dumps(record(page, options.seed, options.steps)), flush=True)
+    else:
+        start = time.perf_counter()
+        steps = 0
+        for steps in null_loop(pages, options.seconds):
+            pass
+        print(json.dumps({"steps": steps, "seconds": time.perf_counter() - start}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+// The common case of an action on an element: it is there, visible, at rest and on top. Then pointing at it is one
+// call from here; in every other case Playwright's locators take over, with their retries and their errors.
+(() => {
+  const api = window.__webrl;
+  if (api.aim) return;
+  const TYPED = new Set(['', 'email', 'password', 'search', 'tel', 'text', 'url']);
+
+  const find = api.find = (bid) => document.querySelector(`[bid="${CSS.escape(bid)}"]`);
+
+  const usable = (element) => {
+    const style = getComputedStyle(element);
+    if (style.visibility !== 'visible' || !element.checkVisibility()) return false;
+    return !element.matches(':disabled') && !element.closest('[aria-disabled="true"], fieldset[disabled]');
+  };
+
+  // Inline elements around others: only the browser knows the boxes that Playwright would click in.
+  const isMixed = (element) => element.childElementCount > 0 && getComputedStyle(element).display === 'inline';
+
+  // Centre of the first box inside the viewport (Playwright's clickable point), or null.
+  const centre = (boxes) => {
+    for (const box of boxes) {
+      const clip = (value, size) => Math.min(Math.max(value, 0), size);
+      const [left, right] = [clip(box.left, innerWidth), clip(box.right, innerWidth)];
+      const [top, bottom] = [clip(box.top, innerHeight), clip(box.bottom, innerHeight)];
+      if ((right - left) * (bottom - top) > 0.99) {
+        return [(left + right) / 2, (top + bottom) / 2].map((value) => Math.trunc(value * 100) / 100);
+      }
+    }
+    return null;
+  };
+
+  // Where to click for a bid: [x, y]; null if this is not the common case; 'mixed' if `quads` are needed (the answer
+  // of DOM.getContentQuads).
+  api.aim = (bid, quads) => {
+    const element = find(bid);
+    if (!element || !usable(element) || api.moving()) return null;
+    element.scrollIntoViewIfNeeded(true);
+    if (!quads && isMixed(element)) return 'mixed';
+    const corners = (quad) => ({ left: quad[0], top: quad[1], right: quad[4], bottom: quad[5] });
+    const point = centre(quads ? quads.map(corners) : element.getClientRects());
+    return point && element.contains(document.elementFromPoint(...point)) ? point : null;
+  };
+
+  // Selects all text of a field, ready for input; false if this is not the common case.
+  api.selectField = (bid) => {
+    const element = find(bid);
+    if (!element || !usable(element) || element.readOnly) return false;
+    const rect = element.getBoundingClientRect();
+    if (!rect.width || !rect.height) return false;
+    if (element instanceof HTMLInputElement && TYPED.has(element.type)) {
+      element.select();
+    } else if (element instanceof HTMLTextAreaElement) {
+      element.selectionStart = 0;
+      element.selectionEnd = element.value.length;
+    } else {
+      return false;
+    }
+    element.focus();
+    return true;
+  };
+
+  // Waits until the page is quiet, then says all there is to know about it in one answer.
+  api.look = async (horizonMs, capMs, hiddenIds, state) => {
+    await api.settle(horizonMs, capMs);
+    const popups = api.takePopups();
+    return { popups, url: location.href, state: state(), ...api.mark('', hiddenIds) };
+  };
+})();

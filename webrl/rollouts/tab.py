@@ -1,0 +1,75 @@
+"""One open tab: Playwright's page, the direct line to it, and where its mouse is.
+
+API: `tab = await Tab.open(page, port)`; `await tab.click(x, y)`, `await tab.insert_text(text)`,
+`await tab.evaluate(expression)`, `await tab.close()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Self
+
+from webrl.rollouts.channel import Channel
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+_BUTTON_BITS = {"left": 1, "right": 2, "middle": 4}
+
+
+class Tab:
+    """See the module docstring."""
+
+    def __init__(self, page: Page, channel: Channel) -> None:
+        self.page = page
+        self.channel = channel
+        self.pointer: tuple[float, float] | None = None
+        """Where the direct line has put the mouse; None if it has not moved it."""
+
+    @classmethod
+    async def open(cls, page: Page, port: int) -> Self:
+        """Open the direct line to a page. Raises ChannelClosed, Playwright's Error."""
+        session = await page.context.new_cdp_session(page)
+        target = await session.send("Target.getTargetInfo")
+        await session.detach()
+        return cls(page, await Channel.open(port, target["targetInfo"]["targetId"]))
+
+    async def evaluate(self, expression: str) -> Any:
+        """Value of an expression in the page."""
+        return await self.channel.evaluate(expression)
+
+    async def move(self, x: float, y: float) -> None:
+        """Move the mouse."""
+        self.pointer = (x, y)
+        await self._mouse("mouseMoved", x, y)
+
+    async def click(self, x: float, y: float, button: str = "left", count: int = 1) -> None:
+        """Move the mouse and click, `count` times in quick succession; the events of Playwright's `mouse.click`."""
+        self.pointer = (x, y)
+        calls = [self._mouse("mouseMoved", x, y)]
+        for number in range(1, count + 1):
+            pressed = {"button": button, "clickCount": number}
+            calls.append(self._mouse("mousePressed", x, y, buttons=_BUTTON_BITS[button], **pressed))
+            calls.append(self._mouse("mouseReleased", x, y, **pressed))
+        await asyncio.gather(*calls)
+
+    async def insert_text(self, text: str) -> None:
+        """Put text at the caret of the focused field."""
+        await self.channel.send("Input.insertText", {"text": text})
+
+    async def content_quads(self, expression: str) -> list[list[float]]:
+        """Boxes of the element that a JavaScript expression gives: eight numbers each, clockwise from top left."""
+        answer = await self.channel.send("Runtime.evaluate", {"expression": expression})
+        handle = {"objectId": answer["result"]["objectId"]}
+        try:
+            quads: list[list[float]] = (await self.channel.send("DOM.getContentQuads", handle))["quads"]
+            return quads
+        finally:
+            await self.channel.send("Runtime.releaseObject", handle)
+
+    async def close(self) -> None:
+        """Hang up; the page lives on."""
+        await self.channel.close()
+
+    async def _mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
+        await self.channel.send("Input.dispatchMouseEvent", {"type": kind, "x": x, "y": y, **more})

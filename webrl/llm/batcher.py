@@ -72,6 +72,15 @@ class Batcher:
         self._thread = threading.Thread(target=self._run, name="webrl-llm", daemon=True)
         self._thread.start()
 
+    @property
+    def num_open(self) -> int:
+        """Requests waiting or in generation."""
+        return len(self._waiting) + len(self._active)
+
+    def use(self, runner: Runner) -> None:
+        """Go on with another runner; for `call`."""
+        self._runner = runner
+
     def submit(self, request: Request) -> Future[Answer]:
         """Queue a request; cancelling its future takes it out of the queue, `abandoned` out of the batch."""
         with self._wake:

@@ -45,8 +45,7 @@ class LlamaCpuRunner:
         self._num_kv_heads: int = config.num_key_value_heads
         self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self._num_heads
         self._eps: float = config.rms_norm_eps
-        self._model = model
-        self.refresh()
+        self._take_weights(model)
 
     @staticmethod
     def supports(model: Any) -> bool:
@@ -61,9 +60,8 @@ class LlamaCpuRunner:
         )
 
     @torch.no_grad()
-    def refresh(self) -> None:
-        """Take the model's weights again, after they changed."""
-        inner = self._model.model
+    def _take_weights(self, model: Any) -> None:
+        inner = model.model
         self._layers = [
             _Layer(
                 qkv=torch.cat([x.self_attn.q_proj.weight, x.self_attn.k_proj.weight, x.self_attn.v_proj.weight]),
@@ -78,9 +76,9 @@ class LlamaCpuRunner:
         self._embedding, self._norm, self._head = (
             inner.embed_tokens.weight,
             inner.norm.weight,
-            self._model.lm_head.weight,
+            model.lm_head.weight,
         )
-        positions = torch.arange(self._model.config.max_position_embeddings)[None]
+        positions = torch.arange(model.config.max_position_embeddings)[None]
         cos, sin = inner.rotary_emb(self._embedding[:1], positions)  # [1, P, head_dim]
         self._cos, self._sin = cos[0].clone(), sin[0].clone()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 from collections.abc import Sequence
 from functools import partial
@@ -16,14 +17,16 @@ from webrl.llm.batcher import Answer, Batcher, Request
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.llama_cpu import LlamaCpuRunner
 from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device
-from webrl.llm.runner import GenericRunner
+from webrl.llm.runner import GenericRunner, Runner
 from webrl.llm.slots import SlotCache
 from webrl.llm.tokens import decode_action, encode_chat, end_token_ids
 
 logger = logging.getLogger(__name__)
 
 _SMALL_MODEL_PARAMETERS = 50_000_000
-"""Below this a second thread gains less than it takes from the browsers beside it."""
+"""Below this, each CPU thread runs a batch of its own instead of a share of one matrix product."""
+_MAX_SMALL_THREADS = 2
+"""Threads of a small model by default: the browsers need the other cores."""
 
 
 class LocalModel:
@@ -48,16 +51,15 @@ class LocalModel:
         self.end_ids = end_token_ids(self.tokenizer, self._model.generation_config)
         if not self.end_ids:
             raise ModelError(f"model {name!r} names no end token (eos_token_id): answers would never stop")
-        small = sum(p.numel() for p in self._model.parameters()) < _SMALL_MODEL_PARAMETERS
-        num_threads = engine.num_threads or (1 if small else 0)
-        self._fast = LlamaCpuRunner(self._model) if small and LlamaCpuRunner.supports(self._model) else None
-        self._batcher = Batcher(
-            self._fast or GenericRunner(self._model),
-            partial(_new_cache, self._model, engine.max_batch),
-            self.end_ids,
-            engine.max_batch,
-            num_threads,
-        )
+        self._on_cpu = self._model.device.type == "cpu"
+        self._small = self._on_cpu and self._model.num_parameters() < _SMALL_MODEL_PARAMETERS
+        # A small model's matrix products are too short to share among threads: each thread has a batch of its own.
+        num_batchers = (engine.num_threads or min(_MAX_SMALL_THREADS, os.cpu_count() or 1)) if self._small else 1
+        num_threads = 1 if self._small else engine.num_threads
+        runner, new_cache = self._new_runner(), partial(_new_cache, self._model, engine.max_batch)
+        self._batchers = [
+            Batcher(runner, new_cache, self.end_ids, engine.max_batch, num_threads) for _ in range(num_batchers)
+        ]
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Continue token ids (`LanguageModel.generate`)."""
@@ -78,37 +80,39 @@ class LocalModel:
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities of some tokens at the first answer position (`LanguageModel.choice_logprobs`)."""
         prompt = self._checked(prompt_ids, 1)
+        self._checked(token_ids, 0)
         _, logprobs = await self._ask(Request(prompt, Sampling(), choices=list(token_ids)))
         return logprobs
 
     async def load_weights(self, folder: Path) -> None:
-        """Copy another checkpoint of the same shape (or base + LoRA adapter) into the model, between answers."""
+        """Answer with another checkpoint of the same shape (or base + LoRA adapter); open answers finish first."""
         fingerprint = model_fingerprint(str(folder))
-
-        def swap() -> None:
-            source = load_causal_lm(str(folder), dtype=self._dtype)
-            try:
-                self._model.load_state_dict(source.state_dict())
-            except RuntimeError as error:
-                raise ModelError(f"{str(folder)!r} does not fit the model {self.name!r}: {error}") from error
-            finally:
-                if self._fast:
-                    self._fast.refresh()
-
-        await asyncio.wrap_future(self._batcher.call(swap))
+        source = await asyncio.to_thread(load_causal_lm, str(folder), dtype=self._dtype)
+        _check_same_shape(self._model, source, folder)
+        if self._on_cpu:
+            self._model = source
+            runner = self._new_runner()
+            swaps = [batcher.call(partial(batcher.use, runner)) for batcher in self._batchers]
+        else:  # in place: two copies may not fit the GPU
+            swaps = [b.call(partial(_copy_weights, self._model, source)) for b in self._batchers]
+        await asyncio.gather(*[asyncio.wrap_future(swap) for swap in swaps])
         self.name, self.fingerprint = str(folder), fingerprint
 
     async def close(self) -> None:
         """Stop the thread; open requests fail with PolicyError."""
-        await asyncio.to_thread(self._batcher.close)
+        await asyncio.gather(*[asyncio.to_thread(batcher.close) for batcher in self._batchers])
 
     async def _ask(self, request: Request) -> Answer:
-        future = self._batcher.submit(request)
+        future = min(self._batchers, key=lambda b: b.num_open).submit(request)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             request.abandoned = True
             raise
+
+    def _new_runner(self) -> Runner:
+        fast = self._small and LlamaCpuRunner.supports(self._model)
+        return LlamaCpuRunner(self._model) if fast else GenericRunner(self._model)
 
     def _checked(self, prompt_ids: Sequence[int], num_new: int) -> list[int]:
         prompt = list(prompt_ids)
@@ -117,7 +121,7 @@ class LocalModel:
         config = self._model.config.get_text_config()
         size, limit = int(config.vocab_size), int(getattr(config, "max_position_embeddings", 0))
         if not 0 <= min(prompt) <= max(prompt) < size:
-            raise PolicyError(f"prompt holds a token id outside the vocabulary of {self.name!r} (0 … {size - 1})")
+            raise PolicyError(f"there is a token id outside the vocabulary of {self.name!r} (0 … {size - 1})")
         if limit and len(prompt) + num_new > limit:
             raise PolicyError(
                 f"prompt of {len(prompt)} + {num_new} new tokens exceeds the {limit} positions of {self.name!r}; "
@@ -132,6 +136,20 @@ def _generator(seed: int | None) -> random.Random:
 
 def _new_cache(model: Any, capacity: int) -> SlotCache:
     return SlotCache(model.config.get_text_config().num_hidden_layers, capacity, model.device)
+
+
+def _check_same_shape(old: Any, new: Any, folder: Path) -> None:
+    shapes = [{name: tuple(p.shape) for name, p in model.state_dict().items()} for model in (old, new)]
+    if shapes[0] != shapes[1]:
+        differing = sorted(k for k in shapes[0].keys() | shapes[1].keys() if shapes[0].get(k) != shapes[1].get(k))
+        raise ModelError(
+            f"{str(folder)!r} does not fit the model that runs: {differing[0]} is {shapes[1].get(differing[0])}, "
+            f"expected {shapes[0].get(differing[0])}; open it as a model of its own"
+        )
+
+
+def _copy_weights(target: Any, source: Any) -> None:
+    target.load_state_dict(source.state_dict())
 
 
 def _check_architecture(name: str, model: Any) -> None:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import types
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,7 +128,8 @@ def _import(addresses: Mapping[str, str]) -> types.SimpleNamespace:
     if all(name in sys.modules for name in names.values()):
         found = {key: sys.modules[name] for key, name in names.items()}
     else:
-        with _environment(addresses):
+        with _environment(addresses), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # beartype's, over type hints of 2023
             found = {key: importlib.import_module(name) for key, name in names.items()}
     modules = types.SimpleNamespace(**found)
     modules.holding_addresses = (modules.env_config, modules.lite_helpers, modules.full_helpers)

@@ -74,6 +74,7 @@ class Site:
     def __init__(self) -> None:
         self.sessions: dict[str, str] = {}
         self.fault = ""
+        self.delay_s = 0.0
         self.log: list[str] = []
         self.lock = threading.RLock()
         self._routes = [(f.route, f) for f in self._handlers()]
@@ -108,8 +109,7 @@ class Site:
         self.log.append(f"{request.method} {request.path}")
         if self.fault == "half":
             return Response("503 Service Unavailable", 503)
-        if self.fault == "slow":
-            time.sleep(5)
+        time.sleep(self.delay_s)
         with self.lock:
             request.user = self.sessions.get(request.cookies.get(self.cookie, ""), "")
             for (method, pattern, login), function in self._routes:

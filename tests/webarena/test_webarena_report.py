@@ -1,0 +1,63 @@
+# ruff: noqa: E501
+"""The evaluation report: counts by hand."""
+
+from __future__ import annotations
+
+import json
+
+from webrl.types import Status, Step, Trajectory
+from webrl.webarena.report import format_table, summarize, write_task_files
+from webrl.webarena.tasks import load_suite
+
+TASKS = {task.task_id.rpartition(".")[2]: task for task in load_suite("webarena_lite")}
+
+
+def episode(number: str, reward: float | None, status: Status = Status.AGENT_DONE) -> Trajectory:
+    step = Step(0, "page", "click('1')", "click('1')")
+    return Trajectory(f"e-{number}", TASKS[number], "do", 0, (step,), "end", status, "answer", env_reward=reward)
+
+
+EPISODES = [
+    episode("44", 1.0),
+    episode("419", 0.0),
+    episode("470", 1.0),
+    episode("741", 1.0),
+    episode("71", None),
+    episode("488", None, Status.ENV_ERROR),
+]
+
+
+def test_crashes_count_as_failed_and_unjudged_episodes_count_nowhere_but_are_shown():
+    summary = summarize(EPISODES)
+    assert (summary["headline"]["successes"], summary["headline"]["episodes"], summary["headline"]["errors"]) == (
+        3,
+        5,
+        1,
+    )
+    assert (summary["without_crashes"]["successes"], summary["without_crashes"]["episodes"]) == (3, 4)
+    assert summary["unjudged"] == {"episodes": 1, "task_ids": ["webarenalite.71"]}
+    assert summary["bounds"] == (0.5, 0.6667)
+
+
+def test_sites_are_counted_apart_and_cross_site_tasks_apart_from_them():
+    summary = summarize(EPISODES)
+    assert {site: (r["successes"], r["episodes"]) for site, r in summary["by_site"].items()} == {
+        "gitlab": (1, 2),
+        "shopping_admin": (1, 2),
+    }
+    assert (summary["cross_site"]["successes"], summary["cross_site"]["episodes"]) == (1, 1)
+    assert list(summary["cross_site"]["by_sites"]) == ["map+wikipedia"]
+
+
+def test_the_table_says_all_of_it():
+    table = format_table(summarize(EPISODES))
+    assert "all tasks                3/5" in table
+    assert "unjudged: 1, in none of these rates; all tasks lie between 50.0% and 66.7%" in table
+
+
+def test_every_task_has_a_file(tmp_path):
+    assert write_task_files(EPISODES, tmp_path) == 6
+    data = json.loads((tmp_path / "e-44.json").read_text())
+    assert (data["task_id"], data["score"], data["status"]) == ("webarenalite.44", 1.0, "agent_done")
+    assert data["intent"] == "Check out my todos"
+    assert data["steps"][0]["action"] == "click('1')"

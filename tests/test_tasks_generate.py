@@ -12,6 +12,7 @@ from curriculum_builders import PAGE, ChatServer, build_failure, build_failures,
 from webrl.config import EngineConfig, GenerateConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm import open_model
+from webrl.tasks.answers import RateLimit
 from webrl.tasks.failures import FailureSet
 from webrl.tasks.generate import generate_tasks, plan_requests, split_evenly
 from webrl.tasks.prompts import describe_actions, in_breadth_prompt
@@ -202,3 +203,9 @@ def test_a_model_in_process_writes_repeatably_and_pages_are_cut_to_its_prompt(tm
     assert one == two
     assert 0 < one.prompt_tokens <= 3 * 900
     assert not one.tokens_estimated
+
+
+def test_a_rate_limit_spaces_the_starts_of_requests_evenly():
+    limit = RateLimit(per_minute=120.0)
+    assert [limit.reserve(now) for now in (10.0, 10.0, 10.2, 20.0)] == pytest.approx([0.0, 0.5, 0.8, 0.0])
+    assert RateLimit(None).reserve(10.0) == 0.0

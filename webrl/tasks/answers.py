@@ -104,7 +104,7 @@ async def ask_all(
     waiting = {key: question for key, question in zip(keys, questions, strict=True) if key not in known}
     num_cached = sum(key in known for key in keys)
     queue, errors = list(reversed(waiting.items())), []
-    limit, in_a_row = _RateLimit(requests_per_minute), 0
+    limit, in_a_row = RateLimit(requests_per_minute), 0
 
     async def work(file: Appender) -> None:
         nonlocal in_a_row
@@ -159,17 +159,21 @@ async def _ask(model: LanguageModel, key: str, question: Question) -> Answer:
     return Answer(key, completion.text, completion.finish_reason, len(fitted.ids), len(completion.ids))
 
 
-class _RateLimit:
+class RateLimit:
     """Lets at most so many requests a minute start, evenly spaced."""
 
     def __init__(self, per_minute: float | None) -> None:
         self._gap_s = 60.0 / per_minute if per_minute else 0.0
         self._next = 0.0
 
-    async def wait(self) -> None:
-        if not self._gap_s:
-            return
-        now = asyncio.get_running_loop().time()
+    def reserve(self, now: float) -> float:
+        """Take the next start; gives the seconds from `now` until it."""
         start = max(now, self._next)
         self._next = start + self._gap_s
-        await asyncio.sleep(start - now)
+        return start - now
+
+    async def wait(self) -> None:
+        """Sleep until the next start."""
+        delay = self.reserve(asyncio.get_running_loop().time())
+        if delay:
+            await asyncio.sleep(delay)

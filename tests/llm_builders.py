@@ -56,7 +56,7 @@ def save_tiny_model(folder: Path, *, seed: int = 0, tie: bool = True, hidden: in
         num_key_value_heads=2,
         max_position_embeddings=positions,
         tie_word_embeddings=tie,
-        initializer_range=0.2,
+        initializer_range=0.2 * (64 / hidden) ** 0.5,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

@@ -48,7 +48,7 @@ def leader(model):
 
 
 def test_ids_logprobs_new_weights_revival_and_breakdown(tmp_path):
-    first, second = (save_tiny_model(tmp_path / str(i), seed=i, tie=False) for i in range(2))
+    first, second = (save_tiny_model(tmp_path / str(i), seed=i, tie=False, hidden=256) for i in range(2))
 
     async def use(model):
         check = await verify_logprobs(model, scorer(first), 1e-3)
@@ -83,7 +83,7 @@ def test_adapters_are_loaded_beside_their_base(tmp_path):
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    base = save_tiny_model(tmp_path / "base", tie=False)
+    base = save_tiny_model(tmp_path / "base", tie=False, hidden=256)
     scorers = []
     for index in range(2):
         torch.manual_seed(index)
@@ -106,7 +106,7 @@ def test_adapters_are_loaded_beside_their_base(tmp_path):
 
 
 def test_a_stale_tied_head_after_a_reload_is_caught_and_a_restart_mends_it(tmp_path):
-    first, second = (save_tiny_model(tmp_path / str(i), seed=i) for i in range(2))
+    first, second = (save_tiny_model(tmp_path / str(i), seed=i, hidden=256) for i in range(2))
 
     async def use(model):
         check = await verify_logprobs(model, scorer(first, "bfloat16"), 0.05)

@@ -7,19 +7,19 @@ import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from webrl.config import EngineConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.http_pool import HttpPool, MalformedAnswer, Refused
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_tokenizer
+from webrl.llm.openai_answers import parse_chat, parse_completion, parse_first_position, parse_prompt_logprobs
 from webrl.llm.tokens import decode_action, encode_chat, end_token_ids
 
 logger = logging.getLogger(__name__)
 
 _NUM_TOP_LOGPROBS = 20
-_TOKEN_PREFIX = "token_id:"
 
 
 class OpenAIModel:
@@ -71,7 +71,7 @@ class OpenAIModel:
         self._need_ids()
         prompt = list(prompt_ids)
         body = self._completion_body(prompt, sampling) | {"logprobs": 1, "stop_token_ids": list(self._end_ids)}
-        ids, logprobs, reason = await self._ask("/completions", body, _parse_completion)
+        ids, logprobs, reason = await self._ask("/completions", body, parse_completion)
         return Completion(
             ids=tuple(ids),
             logprobs=tuple(logprobs),
@@ -93,7 +93,7 @@ class OpenAIModel:
         }
         if sampling.top_p < 1.0:
             body["top_p"] = sampling.top_p
-        text, reason = await self._ask("/chat/completions", body, _parse_chat)
+        text, reason = await self._ask("/chat/completions", body, parse_chat)
         return Completion(ids=(), logprobs=(), text=text, finish_reason=reason)
 
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
@@ -106,7 +106,7 @@ class OpenAIModel:
         prompt = list(prompt_ids)
         extra = {"logprobs": _NUM_TOP_LOGPROBS, "logprob_token_ids": list(token_ids)}
         body = self._completion_body(prompt, Sampling(temperature=0.0, max_new_tokens=1)) | extra
-        found = await self._ask("/completions", body, _parse_first_position)
+        found = await self._ask("/completions", body, parse_first_position)
         return [found[t] if t in found else await self._prompt_logprob(prompt, t) for t in token_ids]
 
     async def load_weights(self, folder: Path) -> None:
@@ -126,9 +126,7 @@ class OpenAIModel:
 
     async def _prompt_logprob(self, prompt: list[int], token: int) -> float:
         body = self._completion_body([*prompt, token], Sampling(temperature=0.0, max_new_tokens=1))
-        parsed: dict[str, float] = await self._ask(
-            "/completions", body | {"prompt_logprobs": 0}, _parse_prompt_logprobs
-        )
+        parsed: dict[str, float] = await self._ask("/completions", body | {"prompt_logprobs": 0}, parse_prompt_logprobs)
         if str(token) not in parsed:
             raise ModelError(f"{self.served_name!r} reports no log-probability for token {token} (prompt_logprobs)")
         return parsed[str(token)]
@@ -207,7 +205,7 @@ class _NoIds(Exception):
 
 def _parse_probe(answer: Any) -> None:
     try:
-        _parse_completion(answer)
+        parse_completion(answer)
     except MalformedAnswer as error:
         raise _NoIds(str(error)) from error
 
@@ -220,66 +218,8 @@ def _try_tokenizer(name: str) -> Any:
         return None
 
 
-def _parse_completion(answer: Any) -> tuple[list[int], list[float], Literal["stop", "length"]]:
-    """(ids, log-probs, finish reason) of the first choice."""
-    choice = _choice(answer)
-    try:
-        logprobs = [float(x) for x in choice["logprobs"]["token_logprobs"]]
-        ids = choice.get("token_ids")
-        if ids is None:
-            ids = [_token_id(t) for t in choice["logprobs"]["tokens"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise MalformedAnswer(f"no token ids or log-probs in {str(choice)[:200]} ({error})") from error
-    if not ids or len(ids) != len(logprobs) or not all(isinstance(i, int) for i in ids):
-        raise MalformedAnswer(f"{len(ids)} token ids with {len(logprobs)} log-probs")
-    return list(ids), logprobs, "length" if choice.get("finish_reason") == "length" else "stop"
-
-
-def _parse_chat(answer: Any) -> tuple[str, Literal["stop", "length"]]:
-    choice = _choice(answer)
-    message = choice.get("message")
-    text = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(text, str):
-        raise MalformedAnswer(f"no message content in {str(choice)[:200]}")
-    return text, "length" if choice.get("finish_reason") == "length" else "stop"
-
-
-def _parse_first_position(answer: Any) -> dict[int, float]:
-    """Token id -> log-probability at the first answer position."""
-    try:
-        top = _choice(answer)["logprobs"]["top_logprobs"][0]
-        return {_token_id(token): float(value) for token, value in top.items()}
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise MalformedAnswer(f"no top_logprobs ({error}) in {str(answer)[:200]}") from error
-
-
-def _parse_prompt_logprobs(answer: Any) -> dict[str, float]:
-    """Token id (text) -> log-probability at the prompt's last position."""
-    try:
-        last = _choice(answer)["prompt_logprobs"][-1]
-        return {token: float(value["logprob"]) for token, value in last.items()}
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise MalformedAnswer(f"no prompt_logprobs ({error}) in {str(answer)[:200]}") from error
-
-
-def _choice(answer: Any) -> dict[str, Any]:
-    try:
-        choice = answer["choices"][0]
-    except (KeyError, TypeError, IndexError) as error:
-        raise MalformedAnswer(f"no choices in {str(answer)[:200]}") from error
-    if not isinstance(choice, dict):
-        raise MalformedAnswer(f"choice is {str(choice)[:200]}")
-    return choice
-
-
-def _token_id(token: str) -> int:
-    if not token.startswith(_TOKEN_PREFIX):
-        raise ValueError(f"{token!r} is not of the form token_id:N")
-    return int(token.removeprefix(_TOKEN_PREFIX))
-
-
 def _seed(sampling: Sampling) -> int:
-    return random.getrandbits(62) if sampling.seed is None else sampling.seed
+    return random.getrandbits(62) if sampling.seed is None else sampling.seed % 2**63  # signed in the protocol
 
 
 def _as_error(error: Refused) -> ModelError | PolicyError:

@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import logging
 import secrets
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -89,11 +90,18 @@ class Fleet:
             await self._load_adapter(self.weights)
 
     async def stop(self) -> None:
-        """Stop the servers with everything they started."""
+        """Stop the servers with everything they started; the logs stay if one had died."""
+        clean = self.alive
         servers, self._servers = self._servers, []
         await asyncio.gather(*[server.stop() for server in servers])
         for server in servers:
             atexit.unregister(server.kill)
+        if clean:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def describe_dead(self) -> str:
+        """Log tails of the servers that died, or ""."""
+        return "\n".join(server.log_tail() for server in self._servers if not server.alive)
 
     async def change_weights(self, new: Weights) -> None:
         """Make all servers answer with `new`; call it when no answer is open.

@@ -96,7 +96,10 @@ class VllmModel:
     async def _open(self) -> None:
         """Connect to the servers and watch them."""
         engine = self._engine.model_copy(update={"model_name": self.fleet.served_name})
-        client = await OpenAIModel.connect(self.name, engine, urls=self.fleet.urls, api_key=self.fleet.api_key)
+        try:
+            client = await OpenAIModel.connect(self.name, engine, urls=self.fleet.urls, api_key=self.fleet.api_key)
+        except ModelError as error:
+            raise ModelError(f"{error}\n{self.fleet.describe_dead()}".rstrip()) from error
         if client.tokenizer is None:
             await client.close()
             raise ModelError(f"the vLLM server of {self.name!r} gives no token ids; its log: {self.fleet.logs[0]}")

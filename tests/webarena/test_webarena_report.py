@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """The evaluation report: counts by hand."""
 
 from __future__ import annotations

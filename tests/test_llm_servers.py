@@ -138,6 +138,7 @@ def test_command_ignores_the_models_generation_config_and_extra_arguments_win(tm
     assert "--max-model-len 1024" in text
     assert text.endswith("--max-model-len 99")
     assert "--enable-lora" not in text
+    assert "--dtype bfloat16" in text
     assert "--enforce-eager" in server_command("py", weights, engine, ModelsConfig(), 1, on_gpu=False)
 
 

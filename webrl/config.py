@@ -42,7 +42,9 @@ class ModelsConfig(Section):
     critic: str | None = Field(None, description="starting critic; none: the actor plus a random value head (paper)")
     orm: str = Field("data/tiny/orm", description="outcome reward model")
     generator: str = Field("data/tiny/generator", description="task generator")
-    dtype: Literal["float32", "bfloat16", "float16", "auto"] = Field("auto", description="inference precision")
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = Field(
+        "auto", description="inference precision; auto: float32 on a CPU, bfloat16 on a GPU"
+    )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N")
     prompt_format: Literal["chat", "webrl"] = Field(
         "chat", description="chat: the tokenizer's chat template; webrl: the released checkpoints' format"

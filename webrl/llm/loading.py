@@ -38,7 +38,7 @@ def load_tokenizer(name: str) -> Any:
         raise ModelError(f"cannot load a tokenizer from {name!r}: {_first_line(error)}") from error
 
 
-def load_causal_lm(name: str, *, dtype: str = "auto", device: str = "cpu") -> Any:
+def load_causal_lm(name: str, *, dtype: str, device: str = "cpu") -> Any:
     """A causal language model in eval mode; the adapter of a LoRA folder is merged into its base.
 
     Raises:
@@ -101,6 +101,13 @@ def pick_device(device: str) -> str:
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ModelError(f"models.device={device!r}, but torch sees no CUDA device; use models.device=cpu")
     return device
+
+
+def pick_dtype(dtype: str, device: str) -> str:
+    """`auto` is float32 on a CPU (bfloat16 is slower on most and blurs log-probs), bfloat16 on a GPU."""
+    if dtype != "auto":
+        return dtype
+    return "float32" if device.startswith("cpu") else "bfloat16"
 
 
 def _first_line(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from webrl.errors import ModelError, PolicyError
 from webrl.llm.batcher import Answer, Batcher, Request
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.llama_cpu import LlamaCpuRunner
-from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device
+from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device, pick_dtype
 from webrl.llm.runner import GenericRunner, Runner
 from webrl.llm.slots import SlotCache
 from webrl.llm.tokens import decode_action, encode_chat, end_token_ids
@@ -43,9 +43,10 @@ class LocalModel:
             ModelError: the folder is unusable, or the architecture needs another engine.
         """
         self.name = name
-        self._dtype = models.dtype
+        device = pick_device(models.device)
+        self._dtype = pick_dtype(models.dtype, device)
         self.tokenizer: Any = load_tokenizer(name)
-        self._model = load_causal_lm(name, dtype=models.dtype, device=pick_device(models.device))
+        self._model = load_causal_lm(name, dtype=self._dtype, device=device)
         _check_architecture(name, self._model)
         self.fingerprint = model_fingerprint(name, self._model)
         self.end_ids = end_token_ids(self.tokenizer, self._model.generation_config)

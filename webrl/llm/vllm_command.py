@@ -13,7 +13,7 @@ from typing import Any
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
-from webrl.llm.loading import adapter_base, model_folder
+from webrl.llm.loading import adapter_base, model_folder, pick_dtype
 
 SERVED_NAME = "policy"
 """Name of the base model at our own servers; adapters get names of their own."""
@@ -103,7 +103,8 @@ def server_command(
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", weights.base]
     command += ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
     # The model's own generation_config.json would change sampling (top-p, temperature) behind our back.
-    command += ["--generation-config", "vllm", "--dtype", models.dtype]
+    dtype = pick_dtype(models.dtype, "cuda" if on_gpu else "cpu")
+    command += ["--generation-config", "vllm", "--dtype", dtype]
     command += ["--max-model-len", str(_context_length(weights, models))]
     if on_gpu:
         command += ["--tensor-parallel-size", str(engine.tensor_parallel)]

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -52,7 +53,21 @@ def measure_process(folder: Path, num_current: int = 10_000, num_history: int = 
     }
 
 
-def measure_scoring(actor: Path, num_steps: int = 400, seed: int = 0) -> dict[str, Any]:
+def measure_scoring(actor: Path, num_steps: int = 400) -> dict[str, Any]:
+    """`score_both_ways` in a process of its own, with the malloc and OpenMP settings that every webrl command has.
+
+    They act before Python starts only.
+    """
+    from webrl.training.environment import cpu_environment
+
+    command = [sys.executable, str(Path(__file__).resolve()), "--only-scoring", "--steps", str(num_steps)]
+    environment = {**os.environ, **cpu_environment(), "PYTHONPATH": str(REPO)}
+    result = subprocess.run([*command, "--actor", str(actor)], env=environment, stdout=subprocess.PIPE, check=True)
+    figures: dict[str, Any] = orjson.loads(result.stdout.splitlines()[-1])
+    return figures
+
+
+def score_both_ways(actor: Path, num_steps: int, seed: int = 0) -> dict[str, Any]:
     """Perplexity scoring of `num_steps` steps: batched by length against one by one, and a second time from the cache.
 
     One by one is the released code's way: a forward pass a step, with the language model's loss and a log-softmax
@@ -209,7 +224,11 @@ def main() -> None:
     parser.add_argument("--history", type=int, default=2_000, help="history trajectories (default: 2000)")
     parser.add_argument("--steps", type=int, default=400, help="steps to score (default: 400)")
     parser.add_argument("--actor", type=Path, default=REPO / "data" / "tiny" / "actor", help="model that scores")
+    parser.add_argument("--only-scoring", action="store_true", help="in this process, with its settings")
     args = parser.parse_args()
+    if args.only_scoring:
+        print(json.dumps(score_both_ways(args.actor, args.steps)))
+        return
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
         result = measure_process(Path(folder), args.trajectories, args.history)
     result |= measure_scoring(args.actor, args.steps)

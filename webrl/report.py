@@ -14,6 +14,19 @@ if TYPE_CHECKING:
 Summary = Mapping[str, Any]
 """One phase of `summary.json` (schema: data/README.md)."""
 
+_TRAINING_SHOWN = (
+    "loss",
+    "accuracy",
+    "auc",
+    "ece",
+    "advantage",
+    "kl",
+    "perplexity",
+    "samples",
+    "steps",
+    "tokens_per_s",
+)
+
 
 def phase_table(phase: Summary) -> Table:
     """Everything one phase did, stage by stage."""
@@ -35,9 +48,10 @@ def phase_rows(phase: Summary) -> list[tuple[str, str]]:
         ("generated", _count(phase.get("num_generated"))),
         ("kept", _with_parts(phase.get("num_kept"), phase.get("dropped"), "dropped: ")),
         ("rollouts", _with_parts(phase.get("num_rollouts"), phase.get("rollout_status"), "")),
-        ("labelled success", _share(phase.get("num_labelled_success"), phase.get("num_rollouts"))),
+        ("labelled success", labelled_text(phase)),
         ("replayed steps", _count(phase.get("num_replayed"))),
-        ("training", _parts({k: v for k, v in flatten(phase.get("losses") or {}) if "seconds" not in k})),
+        ("critic", _training(phase, "critic")),
+        ("actor", _training(phase, "actor")),
         ("held-out seeds", rate_text(evaluation)),
         ("held-out types", rate_text(evaluation.get("heldout_types") or {})),
         ("seconds", _parts({k: round(v) for k, v in (phase.get("seconds") or {}).items()})),
@@ -59,7 +73,7 @@ def overview_table(phases: Sequence[Summary]) -> Table:
         table.add_row(
             str(phase["phase"]),
             str(phase.get("num_rollouts", 0)),
-            _share(phase.get("num_labelled_success"), phase.get("num_rollouts")),
+            labelled_text(phase),
             str(phase.get("num_replayed", 0)),
             rate_text(evaluation),
             rate_text(evaluation.get("heldout_types") or {}),
@@ -143,6 +157,12 @@ def rate_text(rate: Summary) -> str:
     return f"{rate['successes']}/{rate['episodes']} = {100 * rate['rate']:.1f} % {interval}{errors}"
 
 
+def labelled_text(phase: Summary) -> str:
+    """Trajectories judged successful, of those that were judged."""
+    judged = (phase.get("label") or {}).get("num_labelled", phase.get("num_rollouts"))
+    return _share(phase.get("num_labelled_success"), judged)
+
+
 def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     """(dotted name, number) of every number in nested mappings."""
     for key, value in data.items():
@@ -150,6 +170,16 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, fl
             yield from flatten(value, f"{prefix}{key}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield f"{prefix}{key}", value
+
+
+def _training(phase: Summary, job: str) -> str:
+    """The training numbers worth a glance; all of them are in summary.json."""
+    numbers = {
+        name.removeprefix(f"{job}_").removeprefix("calibration."): v
+        for name, v in flatten(phase.get("losses") or {})
+        if name.startswith(f"{job}_")
+    }
+    return _parts({name: numbers[name] for name in _TRAINING_SHOWN if name in numbers})
 
 
 def _count(value: int | None) -> str:

@@ -185,3 +185,11 @@ def test_the_command_restarts_itself_once_with_the_cpu_environment(tmp_path):
         [sys.executable, str(script)], env=bare, capture_output=True, text=True, timeout=60, check=True
     )
     assert json.loads(done.stdout) == {"MALLOC_TRIM_THRESHOLD_": str(1 << 34), "OMP_WAIT_POLICY": "passive"}
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_every_subcommand_has_help(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([name, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: webrl {name}")

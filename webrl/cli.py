@@ -51,7 +51,6 @@ STAGES: dict[str, Command] = {
 
 EXTRA: dict[str, tuple[str, str]] = {
     "train-orm": ("train the outcome reward model on labelled trajectories", "webrl.cli_train_orm"),
-    "serve-env": ("serve the browser environment over OpenEnv", "webrl.cli_serve_env"),
     "doctor": ("what this machine has, and the fix for what it lacks", "webrl.cli_doctor"),
 }
 """Subcommands with a module of their own."""

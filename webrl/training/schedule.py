@@ -11,18 +11,20 @@ from webrl.config import OptimConfig
 def sample_batches(num_items: int, config: OptimConfig, seed: int) -> list[list[int]]:
     """Item indices of every optimizer step, in a seeded order that does not depend on ranks or packing.
 
-    Each epoch is its own permutation; the last batch may be smaller (its loss is the mean over its own samples).
+    Each epoch is its own permutation, and its last batch may be smaller (its loss is the mean over its own samples).
+    A fractional number of epochs ends within one.
     """
-    total = max(1, round(num_items * config.epochs)) if num_items else 0
-    order: list[int] = []
+    left = max(1, round(num_items * config.epochs)) if num_items else 0
+    batches: list[list[int]] = []
     epoch = 0
-    while len(order) < total:
-        indices = list(range(num_items))
-        random.Random(f"{seed}:{epoch}").shuffle(indices)
-        order += indices
+    while left > 0:
+        order = list(range(num_items))
+        random.Random(f"{seed}:{epoch}").shuffle(order)
+        order = order[:left]
+        batches += [order[start : start + config.batch_size] for start in range(0, len(order), config.batch_size)]
+        left -= len(order)
         epoch += 1
-    order = order[:total]
-    return [order[start : start + config.batch_size] for start in range(0, total, config.batch_size)]
+    return batches
 
 
 def learning_rate(step: int, num_steps: int, config: OptimConfig) -> float:

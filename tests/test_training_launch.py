@@ -1,0 +1,219 @@
+"""The launcher: every convention it reads, and two "nodes" on one machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from training_builders import make_actor, make_records
+
+from webrl.config import RunConfig
+from webrl.errors import UsageError
+from webrl.store import read_json, write_records
+from webrl.training.topology import first_host, read_topology
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def shape(environment: dict[str, str], num_gpus: int = 8) -> tuple[int, int, int, str, int, int]:
+    t = read_topology(environment, num_gpus)
+    return t.min_nodes, t.max_nodes, t.node_rank, t.master_addr, t.master_port, t.processes_per_node
+
+
+def test_without_variables_it_is_this_machine() -> None:
+    assert shape({}, num_gpus=0) == (1, 1, 0, "127.0.0.1", 29500, 1)
+    assert read_topology({}, 0).is_single_process
+    assert shape({}) == (1, 1, 0, "127.0.0.1", 29500, 8)
+
+
+def test_plain_variables_come_first() -> None:
+    plain = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "7", "NPROC_PER_NODE": "4"}
+    assert shape(plain | {"MLP_WORKER_NUM": "9", "SLURM_JOB_ID": "1", "SLURM_NNODES": "5"}) == (2, 2, 1, "a", 7, 4)
+    assert shape({"NPROC_PER_NODE": "2"}) == (1, 1, 0, "127.0.0.1", 29500, 2)
+    assert shape({"NNODES": "2:4", "MASTER_ADDR": "a"})[:2] == (2, 4)
+
+
+def test_mlp_variables() -> None:
+    environment = {
+        "MLP_WORKER_NUM": "3",
+        "MLP_ROLE_INDEX": "2",
+        "MLP_WORKER_0_HOST": "w0",
+        "MLP_WORKER_0_PORT": "2222",
+        "MLP_WORKER_GPU": "8",
+    }
+    assert shape(environment) == (3, 3, 2, "w0", 2222, 8)
+
+
+def test_pytorchjob_variables_of_both_generations() -> None:
+    pod = {"WORLD_SIZE": "4", "RANK": "3", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
+    assert shape(pod) == (4, 4, 3, "job-master-0", 23456, 8)
+    pet = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "m", "PET_NPROC_PER_NODE": "auto"}
+    assert shape(pet | pod) == (2, 2, 1, "m", 29500, 8)
+
+
+def test_slurm_variables() -> None:
+    job = {"SLURM_JOB_ID": "123456", "SLURM_NNODES": "2", "SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "gpu[03-04]"}
+    assert shape(job) == (2, 2, 1, "gpu03", 20000 + 123456 % 20000, 8)
+    assert shape(job | {"SLURM_GPUS_ON_NODE": "4"})[-1] == 4
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "host"),
+    [("gpu[03-07,12],login1", "gpu03"), ("a1,a2", "a1"), ("n[1,5].site", "n1.site"), ("solo", "solo")],
+)
+def test_first_host_of_a_slurm_list(nodelist: str, host: str) -> None:
+    assert first_host(nodelist) == host
+
+
+def test_contradictions_are_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="MASTER_ADDR is not set"):
+        read_topology({"NNODES": "2"}, 1)
+    with pytest.raises(UsageError, match="node rank 2 is outside a job of 2"):
+        read_topology({"NNODES": "2", "NODE_RANK": "2", "MASTER_ADDR": "a"}, 1)
+    with pytest.raises(UsageError, match="NNODES='two' is not a number"):
+        read_topology({"NNODES": "two"}, 1)
+    with pytest.raises(UsageError, match="make no job"):
+        read_topology({"NNODES": "0"}, 1)
+
+
+def make_run(folder: Path, **actor: object) -> Path:
+    """A run folder whose phase 1 is due for training."""
+    train = {"lr": 1e-2, "batch_size": 2, "max_tokens": 128, "epochs": 1.0}
+    config = RunConfig.model_validate(
+        {
+            "name": "run",
+            "runs_dir": str(folder),
+            "models": {"device": "cpu", "actor": str(make_actor(folder / "actor"))},
+            "critic": train | {"epochs": 0.5},
+            "actor": train | actor,
+        }
+    )
+    from webrl.training import score_actions
+
+    records = score_actions(make_records(), folder / "actor", config)
+    for phase in (0, 1):
+        path = folder / "run" / f"phase_{phase:02d}"
+        for stage in ("gen-tasks", "filter-tasks", "rollout", "label", "replay", *(("train", "eval") * (phase == 0))):
+            (path / "stages").mkdir(parents=True, exist_ok=True)
+            (path / "stages" / f"{stage}.json").write_text('{"counts": {}, "seconds": 0, "peak_mib": 0}')
+        write_records(path / "train.jsonl", records)
+        write_records(path / "train_filter.jsonl", records)
+    make_actor(folder / "run" / "phase_00" / "actor")
+    from webrl.training import train_critic
+
+    train_critic(
+        records, folder / "actor", folder / "run/phase_00/critic", config, seed=0, metrics_path=folder / "m.jsonl"
+    )
+    (folder / "run" / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    return folder / "run"
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@contextmanager
+def two_nodes(run: Path, **extra: str) -> Iterator[list[subprocess.Popen[str]]]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "MLP_", "PET_"))}
+    environment |= {
+        "NNODES": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "NPROC_PER_NODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHON": sys.executable,
+        "CUDA_VISIBLE_DEVICES": "",
+        "WEBRL_LOG_DIR": str(run.parent / "logs"),
+    } | extra
+    nodes = [
+        subprocess.Popen(
+            ["bash", str(ROOT / "run_multinode.sh"), "--run", str(run)],
+            env=environment | {"NODE_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        yield nodes
+    finally:
+        for node in nodes:
+            if node.poll() is None:
+                for child in psutil.Process(node.pid).children(recursive=True):
+                    child.kill()
+                node.kill()
+                node.wait()
+
+
+def finish(nodes: list[subprocess.Popen[str]]) -> tuple[list[int], list[str]]:
+    outputs = [node.communicate(timeout=400)[0] for node in nodes]
+    return [node.returncode for node in nodes], outputs
+
+
+def actor_lines(run: Path) -> list[dict[str, float]]:
+    path = run / "phase_01" / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [line for line in lines if line["name"] == "actor"]
+
+
+def kill_a_worker(node: subprocess.Popen[str], run: Path, after_step: int) -> int:
+    """kill -9 the worker of a node once the actor has done some steps; gives its pid."""
+    deadline = time.monotonic() + 300
+    while len(actor_lines(run)) < after_step:
+        assert node.poll() is None, node.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    workers = [p for p in psutil.Process(node.pid).children(recursive=True) if "webrl.training.worker" in p.cmdline()]
+    assert len(workers) == 1
+    workers[0].send_signal(signal.SIGKILL)
+    return workers[0].pid
+
+
+@pytest.mark.slow
+def test_two_nodes_on_one_machine_train_the_current_phase(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    with two_nodes(run) as nodes:
+        codes, outputs = finish(nodes)
+    assert codes == [0, 0], outputs
+    assert (run / "phase_01" / "actor" / "model.safetensors").is_file()
+    assert read_json(run / "phase_01" / "stages" / "train.json")["counts"]["actor_samples"] == 18
+    assert "actor_loss" in outputs[0]
+    assert "2 node(s) x 1 process(es), this is node 1" in outputs[1]
+
+
+@pytest.mark.slow
+def test_a_dead_rank_ends_the_job_and_its_log_is_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path, epochs=400.0)
+    with two_nodes(run, MAX_RESTARTS="0") as nodes:
+        pid = kill_a_worker(nodes[1], run, after_step=3)
+        codes, outputs = finish(nodes)
+    assert codes[0] != 0
+    assert codes[1] != 0
+    assert f"pid {pid}) died with signal 9" in outputs[1]
+    assert str(tmp_path / "logs" / "node1") in outputs[1]
+    assert not (run / "phase_01" / "actor").exists()
+
+
+@pytest.mark.slow
+def test_a_dead_rank_is_restarted_from_the_last_checkpoint(tmp_path: Path) -> None:
+    run = make_run(tmp_path, epochs=30.0, save_every=5)
+    with two_nodes(run, MAX_RESTARTS="2") as nodes:
+        kill_a_worker(nodes[1], run, after_step=12)
+        codes, outputs = finish(nodes)
+    assert codes == [0, 0], outputs
+    assert [line["step"] for line in actor_lines(run)] == list(range(1, 271))
+    assert "resumed from" in outputs[0]

@@ -78,6 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except WebRLError as error:
         print(f"process_data: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:  # disk full, read-only folder
+        print(f"process_data: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("process_data: interrupted; the same command goes on from here", file=sys.stderr)
         return 130

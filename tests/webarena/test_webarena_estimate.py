@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """The dry run's arithmetic, by hand, and what it says is missing."""
 
 from __future__ import annotations

@@ -23,13 +23,16 @@ from weakref import WeakKeyDictionary
 
 from webrl.config import RolloutConfig, WebArenaConfig
 from webrl.errors import BrowserError
+from webrl.rollouts.actions import ActionError
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv, Observation, StepResult
 from webrl.types import Task, Trajectory
 from webrl.webarena.evaluator import Evaluator, Verdict
 from webrl.webarena.final_state import capture
+from webrl.webarena.html import hide_scrollbars, observe_html
 from webrl.webarena.locks import Lease, lease_sites
 from webrl.webarena.login import LoginStore
+from webrl.webarena.numbered import translate
 from webrl.webarena.sites import Sites, find_sites, host_of, resolve
 from webrl.webarena.tasks import config_of, instruction_of, is_scored, is_webarena, sites_of, writes
 
@@ -88,6 +91,10 @@ class WebArenaEnv(BrowserEnv):
     def __init__(self, browser: Browser, config: RolloutConfig, access: SiteAccess | None = None) -> None:
         self._documents = _Documents()
         self._profile = _ProfileMaker(browser, self._documents)
+        self._dialect = config.dialect
+        self._numbered = config.observation == "html"
+        if self._numbered:  # elements are found by their bids all the same; numbers and text are put on top
+            config = config.model_copy(update={"observation": "axtree", "dialect": "browsergym"})
         super().__init__(self._profile, config)  # type: ignore[arg-type]
         self._real_browser = browser
         self._access = access
@@ -124,6 +131,7 @@ class WebArenaEnv(BrowserEnv):
         if config.get("geolocation"):
             self._profile.options |= {"geolocation": config["geolocation"], "permissions": ["geolocation"]}
         await super().close()  # a profile of its own for every episode: the log-in is part of it
+        self._profile.hide_scrollbars = self._numbered
         observation = await super().reset(
             dataclasses.replace(
                 task,
@@ -132,7 +140,9 @@ class WebArenaEnv(BrowserEnv):
                 extra={"allowed_hosts": [host_of(url) for url in urls.values()]},
             )
         )
-        return await self._open_more(starts[1:]) if len(starts) > 1 else observation
+        if len(starts) > 1:
+            observation = await self._open_more(starts[1:])
+        return await self._as_shown(observation)
 
     async def _open_more(self, urls: list[str]) -> Observation:
         """Further tabs; the first one stays active, as in VAB-WebArena-Lite."""
@@ -147,12 +157,46 @@ class WebArenaEnv(BrowserEnv):
 
         A form's answer may take seconds, in which the old page looks quiet.
         """
+        if not self._numbered or self._played is None:
+            result = await self._act(action_text)
+        else:
+            result = await self._act_on_numbers(action_text)
+            result = dataclasses.replace(result, observation=await self._as_shown(result.observation))
+        self._ended = result if result.agent_done else None
+        return result
+
+    async def _act(self, action_text: str) -> StepResult:
         before = self._documents.begun
         result = await super().step(action_text)
         if self._played is not None and not result.agent_done and await self._await_document(before):
             result = dataclasses.replace(result, observation=(await super().step(_LOOK)).observation)
-        self._ended = result if result.agent_done else None
         return result
+
+    async def _act_on_numbers(self, action_text: str) -> StepResult:
+        """An action whose elements are the numbers of the simplified HTML."""
+        try:
+            async with self._deadline(f"step {action_text!r:.60}"):
+                action = await translate(self.page, action_text, self._dialect)
+        except ActionError as error:
+            result = await super().step(_LOOK)
+            return dataclasses.replace(result, action="", error=str(error))
+        if action.error:
+            result = await super().step(_LOOK)
+            return dataclasses.replace(result, action=action.written, error=action.error)
+        blocked = 0
+        for call in action.calls:
+            result = await self._act(call)
+            blocked += result.blocked
+            if result.error:
+                break
+        return dataclasses.replace(result, action=action.written, blocked=blocked)
+
+    async def _as_shown(self, observation: Observation) -> Observation:
+        """The observation as the config asks for it."""
+        if not self._numbered:
+            return observation
+        async with self._deadline("simplifying the page"):
+            return dataclasses.replace(observation, text=(await observe_html(self.page)).text)
 
     async def _await_document(self, before: int) -> bool:
         """Wait for the documents that the last action has asked for; False if there were none."""
@@ -252,11 +296,14 @@ class _ProfileMaker:
         self._browser = browser
         self._documents = documents
         self.options: dict[str, Any] = {}
+        self.hide_scrollbars = False
 
     async def new_context(self, **options: Any) -> BrowserContext:
         context = await self._browser.new_context(**options, **self.options)
         await context.add_init_script(_WATCH_LEAVING)
         self._documents.watch(context)
+        if self.hide_scrollbars:
+            context.on("page", hide_scrollbars)
         return context
 
     def __getattr__(self, name: str) -> Any:

@@ -17,6 +17,7 @@ Boxes are data here: `data-bbox="left,top,width,height"` in window pixels, in th
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -74,8 +75,11 @@ async def observe_html(page: Page) -> SimplifiedPage:
 
 async def hide_scrollbars(page: Page) -> None:
     """Lay the page out as in the released harness, whose browser hides scroll bars (BrowserGym's shows them)."""
-    session = await page.context.new_cdp_session(page)  # the setting lasts as long as the session
-    await session.send("Emulation.setScrollbarsHidden", {"hidden": True})
+    from playwright.async_api import Error
+
+    with contextlib.suppress(Error):  # a page that closes at once
+        session = await page.context.new_cdp_session(page)  # the setting lasts as long as the session
+        await session.send("Emulation.setScrollbarsHidden", {"hidden": True})
 
 
 async def locate(page: Page, label: str) -> ElementHandle | None:

@@ -273,3 +273,37 @@ def find(page: str, role: str, name: str) -> str:
             if matches(text):
                 return bid
     raise PolicyError(f"no {role} {name!r} on this page:\n{page}")
+
+
+@dataclass
+class Numbered:
+    """The same scripts in the released checkpoints' language, on simplified HTML."""
+
+    script: Script
+    fingerprint: str = "numbered"
+
+    async def act(self, instruction: str, history: Sequence[Step], observation: str, *, seed: int = 0) -> PolicyOutput:
+        step = self.script[min(len(history), len(self.script) - 1)]
+        return PolicyOutput((), (), (), self._action(step, observation), observation)
+
+    @staticmethod
+    def _action(step: tuple[str, ...], page: str) -> str:
+        kind, *rest = step
+        if kind == "say":
+            return f"exit(message={rest[0]!r})"
+        if kind == "do":
+            return rest[0]
+        number = find_number(page, rest[0])
+        note = f"# Element: {rest[0]}\n"
+        if kind == "click":
+            return f'{note}do(action="Click", element="{number}")'
+        action = {"type": "Type", "search": "Search", "select": "Select Dropdown Option"}[kind]
+        return f'{note}do(action="{action}", argument={rest[1]!r}, element="{number}")'
+
+
+def find_number(html: str, needle: str) -> str:
+    """Number of the first numbered element whose tag, attributes or own text hold `needle`."""
+    for text, number in re.findall(r'(<[\w-]+ id="(\d+)"[^<]*)', html):
+        if needle in text:
+            return number
+    raise PolicyError(f"no element {needle!r} on this page:\n{html}")

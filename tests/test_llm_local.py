@@ -221,3 +221,30 @@ def test_an_incomplete_model_folder_is_a_clear_error(tmp_path, missing, message)
 def test_an_absent_model_folder_is_a_clear_error():
     with pytest.raises(ModelError, match="does not exist"):
         run("runs/nothing/actor", lambda m: m.close())
+
+
+def test_closing_gives_torch_its_threads_back(folder):
+    import torch
+
+    async def ask(model):
+        await generate_all(model, prompts(3))
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        run(folder, ask)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_of_a_small_model_share_the_requests(folder):
+    some = prompts(12)
+
+    async def main():
+        models = ModelsConfig(device="cpu", dtype="float32")
+        async with open_model(str(folder), EngineConfig(num_threads=3, max_batch=2), models) as model:
+            return await generate_all(model, some)
+
+    alone = run(folder, lambda m: generate_all(m, some))
+    assert [a.ids for a in asyncio.run(main())] == [a.ids for a in alone]

@@ -48,7 +48,11 @@ class Request:
 
 
 class Batcher:
-    """Owns the model's thread. All methods may be called from any thread."""
+    """Owns a thread that runs a model. All methods may be called from any thread.
+
+    `num_threads` (0: torch's own) is set for that thread, but MKL's part of it for the whole process: whoever closes
+    the batcher sets it back.
+    """
 
     def __init__(
         self,
@@ -108,7 +112,6 @@ class Batcher:
         self._thread.join()
 
     def _run(self) -> None:
-        old_num_threads = torch.get_num_threads()
         if self._num_threads:
             torch.set_num_threads(self._num_threads)
         try:
@@ -116,8 +119,6 @@ class Batcher:
                 while self._wait():
                     self._turn()
         finally:
-            # MKL's number of threads is process-wide: training in this process must get its own back.
-            torch.set_num_threads(old_num_threads)
             self._fail_all(PolicyError("the model was closed while it answered"))
 
     def _wait(self) -> bool:

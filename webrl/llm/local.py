@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.batcher import Answer, Batcher, Request
@@ -57,6 +59,7 @@ class LocalModel:
         # A small model's matrix products are too short to share among threads: each thread has a batch of its own.
         num_batchers = (engine.num_threads or min(_MAX_SMALL_THREADS, os.cpu_count() or 1)) if self._small else 1
         num_threads = 1 if self._small else engine.num_threads
+        self._old_num_threads = torch.get_num_threads()
         runner, new_cache = self._new_runner(), partial(_new_cache, self._model, engine.max_batch)
         self._batchers = [
             Batcher(runner, new_cache, self.end_ids, engine.max_batch, num_threads) for _ in range(num_batchers)
@@ -102,6 +105,7 @@ class LocalModel:
     async def close(self) -> None:
         """Stop the thread; open requests fail with PolicyError."""
         await asyncio.gather(*[asyncio.to_thread(batcher.close) for batcher in self._batchers])
+        torch.set_num_threads(self._old_num_threads)  # training in this process gets its own back
 
     async def _ask(self, request: Request) -> Answer:
         future = min(self._batchers, key=lambda b: b.num_open).submit(request)

@@ -127,8 +127,10 @@ class VllmModel:
         """Ask the servers; an answer lost to a server that died is asked for once more when it is back."""
         try:
             return await call(await self._connected())
-        except PolicyError:
-            if self._failure is not None or (self._ready.is_set() and self.fleet.alive):
+        except PolicyError as error:
+            if self._failure is not None:
+                raise self._failure from error
+            if self._ready.is_set() and self.fleet.alive:
                 raise
             # The watcher sees the death at its next look.
             await asyncio.sleep(2 * _WATCH_S)

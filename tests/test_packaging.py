@@ -112,3 +112,20 @@ def test_run_information_names_versions_seed_commit_and_config():
     assert dict(package_versions())["python"].startswith("3.")
     if (ROOT / ".git").exists():
         assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", git_commit() or "")
+
+
+@pytest.mark.parametrize("name", ["README.md", "AGENTS.md", "CONTRIBUTING.md"])
+def test_links_of_the_documents_lead_somewhere(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    targets = [t for t in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if not t.startswith("http")]
+    assert targets
+    assert [t for t in targets if not (ROOT / t).exists()] == []
+
+
+def test_commands_of_the_documents_exist():
+    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "AGENTS.md"))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in set(re.findall(r"`make ([a-z-]+)", text)):
+        assert re.search(rf"^{target}:", makefile, re.M), f"make {target}"
+    for script in set(re.findall(r"^(?:python|bash) (\S+)", text, re.M)):
+        assert (ROOT / script).is_file(), script

@@ -45,7 +45,11 @@ class DeepSpeedEngine(Engine):
 
     def prepare(self, model: nn.Module) -> tuple[Any, Any]:
         """(engine, its optimizer)."""
+        from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
         engine, optimizer = self.accelerator.prepare(model, make_optimizer(model, self.config))
+        # else every later from_pretrained of this process would shard its model over all ranks, and wait for them
+        unset_hf_deepspeed_config()
         return engine, optimizer
 
     def check_type(self) -> None:

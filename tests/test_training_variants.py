@@ -1,0 +1,182 @@
+"""LoRA, activation checkpointing, two heads and s' training: the same results by other means."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from training_builders import make_actor, make_record, make_records
+
+from webrl.config import CriticConfig, OptimConfig, RunConfig
+from webrl.errors import ModelError, UsageError
+from webrl.training import score_actions, score_values, train_actor, train_critic
+from webrl.training.critic_data import critic_states
+from webrl.training.flops import body_parameters, training_flops
+from webrl.training.lora import add_adapters, merge_adapters
+from webrl.training.memory_policy import apply_memory_policy
+from webrl.training.models import actor_inputs, load_actor
+from webrl.training.packing import Item, pack
+
+
+def make_config(**train: object) -> RunConfig:
+    shared = {"lr": 1e-2, "batch_size": 8, "max_tokens": 128, "epochs": 3.0} | train
+    critic = {k: v for k, v in shared.items() if k in OptimConfig.model_fields}
+    return RunConfig.model_validate({"models": {"device": "cpu"}, "actor": shared, "critic": critic})
+
+
+def make_row() -> tuple[list[Item], object]:
+    items = [Item((*r.prompt_ids, *r.action_ids), len(r.action_ids)) for r in make_records(4)]
+    return items, pack(items)
+
+
+@pytest.mark.parametrize("policy", ["full", "selective"])
+def test_checkpointing_changes_no_gradient(tmp_path: Path, policy: str) -> None:
+    folder = make_actor(tmp_path / "actor")
+    _, row = make_row()
+    gradients = []
+    for checkpointing in ("none", policy):
+        model = load_actor(folder)
+        apply_memory_policy(model, OptimConfig.model_validate({"checkpointing": checkpointing}))
+        model.train()
+        model(**actor_inputs(row)).square().sum().backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    for name, grad in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], grad)
+
+
+def test_fresh_adapters_change_nothing_and_merge_exactly(tmp_path: Path) -> None:
+    model = load_actor(make_actor(tmp_path / "actor"))
+    _, row = make_row()
+    before = model(**actor_inputs(row)).detach()
+    add_adapters(model, OptimConfig(lora_rank=4))
+    torch.testing.assert_close(model(**actor_inputs(row)).detach(), before)
+    trained = {n for n, p in model.named_parameters() if p.requires_grad}
+    assert trained
+    assert all("lora_" in name for name in trained)
+    assert any(".layers.1.mlp." in name for name in trained)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    adapted = model(**actor_inputs(row)).detach()
+    assert (adapted - before).abs().max() > 1e-2
+    merge_adapters(model.lm)
+    assert not any("lora" in n for n, _ in model.named_parameters())
+    torch.testing.assert_close(model(**actor_inputs(row)).detach(), adapted, rtol=1e-4, atol=1e-4)
+
+
+def test_lora_trains_actor_and_critic_and_writes_ordinary_folders(tmp_path: Path) -> None:
+    config, folder, records = (
+        make_config(lora_rank=4, lr=2e-3, epochs=8.0),
+        make_actor(tmp_path / "actor"),
+        make_records(),
+    )
+    arguments = {"seed": 0, "metrics_path": tmp_path / "m.jsonl"}
+    train_critic(records, folder, tmp_path / "critic", config, **arguments)
+    scored = [dataclasses.replace(r, value=0.5, next_value=0.5) for r in score_actions(records, folder, config)]
+    train_actor(scored, folder, tmp_path / "new", config, **arguments)
+    lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
+    for name in ("actor", "critic"):
+        losses = [line[f"{name}/loss"] for line in lines if line["name"] == name]
+        assert losses[-1] < losses[0]
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    start, end = load_file(folder / "model.safetensors"), load_file(tmp_path / "new" / "model.safetensors")
+    assert start.keys() == end.keys()
+    moved = {name for name in start if not torch.equal(start[name], end[name])}
+    assert "model.layers.0.self_attn.q_proj.weight" in moved
+    assert "model.embed_tokens.weight" not in moved
+    AutoModelForCausalLM.from_pretrained(tmp_path / "new")
+    critic = load_file(tmp_path / "critic" / "model.safetensors")
+    assert critic["score.weight"].shape == (1, 16)
+
+
+def test_the_released_critic_has_two_heads_and_learns_next_states(tmp_path: Path) -> None:
+    records = [
+        make_record("a", 0, 2, 1),
+        make_record("a", 1, 2, 1, next_prompt_ids=(5, 6, 7)),
+        make_record("b", 0, 2, 0),
+    ]
+    states = critic_states(records, CriticConfig(train_next_state=True))
+    assert [(s.step_id, s.prompt_ids, s.target) for s in states[3:]] == [
+        ("a:0'", records[1].prompt_ids, 1.0),
+        ("a:1'", (5, 6, 7), 1.0),
+    ]
+    config = make_config()
+    critic = config.critic.model_copy(update={"heads": "double", "train_next_state": True})
+    config = config.model_copy(update={"critic": critic})
+    folder = make_actor(tmp_path / "actor")
+    losses = train_critic(records, folder, tmp_path / "c", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+    assert losses["critic_samples"] == 5
+    scored = score_values(records, tmp_path / "c", config)
+    assert scored[1].next_value not in (None, 0.0)
+    single = make_config()
+    with pytest.raises(ModelError, match="4 value logits"):
+        train_critic(records, tmp_path / "c", tmp_path / "d", single, seed=0, metrics_path=tmp_path / "m.jsonl")
+
+
+def test_critic_calibration_covers_each_state_once(tmp_path: Path) -> None:
+    config, folder = make_config(), make_actor(tmp_path / "actor")
+    losses = train_critic(make_records(), folder, tmp_path / "c", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+    calibration = losses["critic_calibration"]
+    assert calibration["count"] == 18
+    assert sum(b["count"] for b in calibration["bins"]) == 18
+    assert 0 <= calibration["auc"] <= 1
+
+
+def test_the_log_has_what_the_paper_is_held_against(tmp_path: Path) -> None:
+    config, folder = make_config(objective="grpo", length_norm=8.0), make_actor(tmp_path / "actor")
+    records = [dataclasses.replace(r, group="g") for r in score_actions(make_records(), folder, config)]
+    train_actor(records, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+    line = json.loads((tmp_path / "m.jsonl").read_text().splitlines()[-1])
+    for key in ("loss", "kl", "perplexity", "log_ratio", "clip_fraction", "active_fraction", "grad_norm", "lr",
+                "tokens_per_s", "peak_gib"):  # fmt: skip
+        assert isinstance(line[f"actor/{key}"], float), key
+    assert len(line["actor/advantage_values"]) == 2  # 18 samples in batches of 8, 8 and 2
+    assert set(line["actor/advantage_values"]) <= {0.5, -0.5}
+
+
+def test_all_zero_advantages_leave_the_model_as_it_is(tmp_path: Path) -> None:
+    config, folder = make_config(objective="sft"), make_actor(tmp_path / "actor")
+    failed = [dataclasses.replace(r, outcome=0) for r in make_records()]
+    losses = train_actor(failed, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+    assert losses == {"actor_steps": 0, "actor_samples": 18, "actor_active": 0}
+    from safetensors.torch import load_file
+
+    start, end = load_file(folder / "model.safetensors"), load_file(tmp_path / "new" / "model.safetensors")
+    assert all(torch.equal(start[name], end[name]) for name in start)
+
+
+def test_long_pages_are_cut_never_the_action(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config, folder = make_config(max_tokens=32), make_actor(tmp_path / "actor")
+    records = score_actions(make_records(), folder, config)
+    long = sum(len(r.prompt_ids) + len(r.action_ids) > 32 for r in records)
+    assert long > 0
+    assert all(len(r.ref_logprobs or ()) == len(r.action_ids) for r in records)
+    valued = [dataclasses.replace(r, value=0.5, next_value=0.5) for r in records]
+    with caplog.at_level("WARNING"):
+        losses = train_actor(valued, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+    assert f"{long} of 18 samples exceed 32 tokens" in caplog.text
+    lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
+    assert lines[0]["actor/log_ratio"] == pytest.approx(0, abs=1e-4)  # scored and trained with the same cut
+    assert losses["actor_samples"] == 18
+
+
+def test_flops_by_hand(tmp_path: Path) -> None:
+    model = load_actor(make_actor(tmp_path / "actor"))
+    # per layer: q 16x16, k and v 16x8 each, o 16x16, gate, up, down 16x32 each, two norms; final norm
+    expected = 2 * (16 * 16 * 2 + 16 * 8 * 2 + 16 * 32 * 3 + 32) + 16
+    assert body_parameters(model.lm) == expected
+    # attention: 2 layers x 4 heads x 4 dims x (9 + 25)
+    assert training_flops(expected, model.lm.config, [3, 5]) == 6 * (expected * 8 + 32 * 34)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchao") is not None, reason="torchao is installed")
+def test_float8_without_torchao_says_so(tmp_path: Path) -> None:
+    model = load_actor(make_actor(tmp_path / "actor"))
+    with pytest.raises(UsageError, match="pip install torchao"):
+        apply_memory_policy(model, OptimConfig(float8=True))

@@ -28,7 +28,8 @@ class Parameter:
 
     name: str
     kind: str
-    """`str`, `number`, `int`, `bool`, `strs` (one string or a list), `button` or `modifiers`."""
+    """`str`, `number`, `int`, `bool`, `strs` (one string or a list), `button`, `modifiers`; `id` (a string or a
+    number, read as a string) and `text` (the same, or None)."""
     default: Any = REQUIRED
 
 
@@ -45,6 +46,9 @@ class Action:
     """Every parameter's value, defaults included."""
     written: str = ""
     """Canonical form in the dialect it was written in, if that is not BrowserGym's."""
+
+    rest: tuple[Action, ...] = ()
+    """What follows, where one written action takes several (`Search`: fill, then Enter)."""
 
     @property
     def canonical(self) -> str:
@@ -188,6 +192,8 @@ def _check(name: str, parameter: Parameter, value: Any) -> Any:
     kind = parameter.kind
     good = {
         "str": lambda: isinstance(value, str),
+        "id": lambda: value is None or isinstance(value, str) or type(value) is int,
+        "text": lambda: value is None or isinstance(value, str) or type(value) in (int, float),
         "bool": lambda: isinstance(value, bool),
         "int": lambda: type(value) is int,
         "number": lambda: type(value) in (int, float) and abs(value) < 1e9,
@@ -198,6 +204,8 @@ def _check(name: str, parameter: Parameter, value: Any) -> Any:
     if not good:
         wanted = {"str": "a string", "strs": "a string or a list of strings", "number": "a number"}.get(kind, kind)
         raise ActionError(f"{name}(): {parameter.name} must be {wanted}, got {value!r:.100}.")
+    if kind in ("id", "text"):
+        return None if value is None else str(value)
     return list(value) if isinstance(value, tuple) else value
 
 

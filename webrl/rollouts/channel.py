@@ -37,6 +37,9 @@ class Channel:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._reader = asyncio.create_task(self._read())
         self._closed = ""
+        self._main_frame = ""
+        self._arrived = asyncio.Event()
+        self._arrived.set()
 
     @classmethod
     async def open(cls, port: int, target_id: str) -> Self:
@@ -56,6 +59,9 @@ class Channel:
             raise ChannelClosed(f"no DevTools connection to the page: {error}") from None
         channel = cls(socket)
         await channel.send("Inspector.enable")
+        await channel.send("Page.enable")
+        tree = await channel.send("Page.getFrameTree")
+        channel._main_frame = tree["frameTree"]["frame"]["id"]
         return channel
 
     async def send(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -104,10 +110,37 @@ class Channel:
                 future = self._waiting.get(message.get("id", 0))
                 if future is not None and not future.done():
                     future.set_result(message)
-                elif message.get("method") == "Inspector.targetCrashed":
-                    self._fail("the page has crashed")
+                elif "method" in message:
+                    self._note(message["method"], message.get("params", {}))
         except ConnectionClosed:
             self._fail("the page has been closed")
+
+    def _note(self, method: str, params: dict[str, Any]) -> None:
+        """Follow what the page does by itself: crash, and leave for another document."""
+        if method == "Inspector.targetCrashed":
+            self._fail("the page has crashed")
+        elif params.get("frameId") == self._main_frame:
+            if method == "Page.frameStartedLoading" or (
+                method == "Page.frameRequestedNavigation" and params.get("disposition", "currentTab") == "currentTab"
+            ):
+                self._arrived.clear()
+            elif method == "Page.frameStoppedLoading":
+                self._arrived.set()
+        elif method == "Page.domContentEventFired":
+            self._arrived.set()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the page is on its way to another document."""
+        return not self._arrived.is_set()
+
+    async def arrive(self) -> None:
+        """Wait until the next document has its content. Raises ChannelClosed."""
+        arrived = asyncio.ensure_future(self._arrived.wait())
+        await asyncio.wait([arrived, self._reader], return_when=asyncio.FIRST_COMPLETED)
+        arrived.cancel()
+        if self._closed:
+            raise ChannelClosed(self._closed)
 
     def _fail(self, reason: str) -> None:
         self._closed = self._closed or reason

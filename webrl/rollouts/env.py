@@ -16,19 +16,22 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import dataclasses
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
-from webrl.rollouts.actions import Action, ActionError, parse_action
+from webrl.rollouts.actions import Action, ActionError
 from webrl.rollouts.browser import Browser, NavigationGuard, first_line
 from webrl.rollouts.channel import ChannelClosed, ChannelError
+from webrl.rollouts.dialects import parse
 from webrl.rollouts.execute import ActionFailed, execute
-from webrl.rollouts.observe import load_script, observe_axtree
+from webrl.rollouts.observe import load_script, observe_axtree, observe_dom, observe_html
 from webrl.rollouts.sites import Site, Verdict, open_site, require_text
 from webrl.rollouts.tab import Tab
 from webrl.types import Task
@@ -41,7 +44,6 @@ logger = logging.getLogger(__name__)
 HORIZON_MS = 500
 """Timers and animations due within this after an action are waited for: stock BrowserGym's fixed delay."""
 _LOAD_HORIZON_MS = 250
-_POPUP_WAIT_S = 1.0
 _MAX_TRIES = 5
 _PAGE_TIMEOUT_MS = 5000
 # What a page says when it was replaced while being looked at; looking again helps.
@@ -54,6 +56,7 @@ _TRANSIENT = (
     "Cannot find default execution context",
     "of undefined",
 )
+_ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
 # Actions that leave a key or button down, or a page in a state that only loading it again clears.
 _DIRTY = frozenset(("mouse_down", "keyboard_down", "upload_file", "mouse_upload_file", "go_back", "go_forward"))
 
@@ -116,7 +119,7 @@ class BrowserEnv:
     def __init__(self, browser: Browser, config: RolloutConfig) -> None:
         self._browser = browser
         self._config = config
-        self._script = load_script("settle", "mark", "act", "miniwob")
+        self._script = load_script("settle", "mark", "act", "extract", "miniwob")
         self._task: Task | None = None
         self._site: Site
         self._goal = ""
@@ -125,6 +128,7 @@ class BrowserEnv:
         self._clean = False
         self._activated = asyncio.Event()
         self._guard = NavigationGuard(())
+        self._ids: dict[str, str] | None = None
         self.context: BrowserContext = None  # type: ignore[assignment]
         self.page: Page = None  # type: ignore[assignment]
         self.tab: Tab = None  # type: ignore[assignment]
@@ -154,10 +158,11 @@ class BrowserEnv:
         error = ""
         async with self._deadline(f"step {action_text!r:.60}"):
             try:
-                action = parse_action(action_text)
-                self._clean = self._clean and action.name not in _DIRTY
-                await self._use_tab()
-                await execute(action, self)
+                action = parse(action_text, self._config.dialect)
+                for part in (action, *action.rest):
+                    self._clean = self._clean and part.name not in _DIRTY
+                    await self._use_tab()
+                    await execute(self._resolve(part), self)
             except (ActionError, ActionFailed) as problem:
                 error = str(problem)
             observation, verdict = await self._look(HORIZON_MS if action else 0)
@@ -189,6 +194,18 @@ class BrowserEnv:
         if not self._guard.allows(url):
             self._guard.blocked += 1
             raise ActionFailed(f"Blocked: {url!r:.200} is outside the hosts of this task.")
+
+    def _resolve(self, action: Action) -> Action:
+        """The action with the ids of the observation replaced by bids, where the observation has ids of its own."""
+        if self._ids is None:
+            return action
+        arguments = dict(action.arguments)
+        for name in arguments.keys() & _ID_PARAMETERS:
+            number = arguments[name]
+            if number not in self._ids:
+                raise ActionFailed(f'ValueError: Could not find element with id "{number}"')
+            arguments[name] = self._ids[number]
+        return dataclasses.replace(action, arguments=arguments)
 
     @contextlib.asynccontextmanager
     async def _deadline(self, what: str) -> AsyncIterator[None]:
@@ -259,33 +276,57 @@ class BrowserEnv:
         """Wait until the active page is quiet, then take it down; again if it is replaced meanwhile."""
         from playwright.async_api import Error
 
-        script = (
-            f"__webrl.look({horizon_ms}, {self._config.settle_cap_s * 1000}, {json.dumps(list(self._site.hidden_ids))},"
-            f" () => ({self._site.state_script}))"
-        )
+        end = time.monotonic() + self._config.settle_cap_s
         for tries_left in reversed(range(_MAX_TRIES)):
             page = self.page
             try:
                 tab = await self._use_tab()
                 page = tab.page
-                seen = await tab.evaluate(script)
-                text = await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]))
+                await self._arrive(tab, end)
+                seen = await tab.evaluate(self._look_script(horizon_ms, end))
                 if seen["popups"] and page is self.page:
-                    await self._await_popup(page)
-                if page is not self.page and tries_left:
+                    await self._await_popup(page, end)
+                if tries_left and (page is not self.page or (tab.channel.leaving and time.monotonic() < end)):
                     continue
-                verdict = await self._site.judge(tab, page is self._first_page, seen["url"], seen["state"])
-                screenshot = await self._capture(tab) if self._config.screenshots else None
-                return Observation(text, seen["url"], self._goal, screenshot), verdict
+                return await self._describe(tab, seen)
             except (Error, ChannelError, ChannelClosed) as error:
                 if not tries_left or not await self._recover(page, error):
                     raise
         raise AssertionError("unreachable")
 
-    async def _await_popup(self, page: Page) -> None:
-        """The page has asked for a new tab: wait for it to become the active one."""
+    def _look_script(self, horizon_ms: int, end: float) -> str:
+        cap_ms = max(0.0, end - time.monotonic()) * 1000
+        hidden = json.dumps(list(self._site.hidden_ids))
+        form = self._config.observation
+        return f"__webrl.look({horizon_ms}, {cap_ms:.0f}, {hidden}, '{form}', () => ({self._site.state_script}))"
+
+    async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
+        """Observation and verdict of a quiet page that has just been marked."""
+        text = await self._read(tab, seen)
+        verdict = await self._site.judge(tab, tab.page is self._first_page, seen["url"], seen["state"])
+        screenshot = await self._capture(tab) if self._config.screenshots else None
+        return Observation(text, seen["url"], self._goal, screenshot), verdict
+
+    async def _read(self, tab: Tab, seen: dict[str, Any]) -> str:
+        self._ids = None
+        if self._config.observation == "dom":
+            return await observe_dom(tab, seen)
+        if self._config.observation == "html":
+            text, self._ids = await observe_html(tab, self._site.hidden_ids)
+            return text
+        return await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]))
+
+    async def _arrive(self, tab: Tab, end: float) -> None:
+        """If the page is on its way to another document, wait for that, until `end`."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_POPUP_WAIT_S):
+            async with asyncio.timeout(max(0.0, end - time.monotonic())):
+                while tab.channel.leaving:
+                    await tab.channel.arrive()
+
+    async def _await_popup(self, page: Page, end: float) -> None:
+        """The page has asked for a new tab: wait, until `end`, for it to become the active one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, end - time.monotonic())):
                 self._activated.clear()
                 while page is self.page and not page.is_closed():
                     await self._activated.wait()

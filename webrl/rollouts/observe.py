@@ -1,7 +1,8 @@
 """Turns a page into the text that agent and judge read.
 
-API: `observe_axtree(tab, num_frames, hidden) -> str` gives BrowserGym's flattened accessibility tree (same lines, same
-bids, `InlineTextBox` removed, hidden subtrees removed); `flatten_axtree(nodes, hidden)` is its pure part.
+API: `observe_axtree(tab, num_frames, hidden)` gives BrowserGym's flattened accessibility tree (same lines, same bids,
+`InlineTextBox` removed, hidden subtrees removed; `flatten_axtree(nodes, hidden)` is its pure part); `observe_dom` the
+same lines from the document itself, faster; `observe_html` the simplified HTML of released WebRL checkpoints.
 """
 
 from __future__ import annotations
@@ -38,14 +39,17 @@ def load_script(*names: str) -> str:
     return "\n".join((JS_FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in names)
 
 
-async def mark_child_frames(page: Page) -> None:
+async def mark_child_frames(page: Page, into_aria: bool = True) -> dict[str, Frame]:
     """Give the elements of all frames but the main one their bids (BrowserGym's order); the main frame is marked.
-    Frames that cannot run scripts are skipped.
+
+    Frames that cannot run scripts are skipped. Gives the others by bid.
     """
-    await _mark_children(page.main_frame)
+    found: dict[str, Frame] = {}
+    await _mark_children(page.main_frame, into_aria, found)
+    return found
 
 
-async def _mark_children(frame: Frame) -> None:
+async def _mark_children(frame: Frame, into_aria: bool, found: dict[str, Frame]) -> None:
     for child in frame.child_frames:
         if child.is_detached():
             continue
@@ -56,8 +60,9 @@ async def _mark_children(frame: Frame) -> None:
         bid = await element.get_attribute("bid")
         if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
             continue
-        await child.evaluate("bid => __webrl.mark(bid, [])", bid)
-        await _mark_children(child)
+        await child.evaluate("([bid, intoAria]) => __webrl.mark(bid, [], intoAria)", [bid, into_aria])
+        found[bid] = child
+        await _mark_children(child, into_aria, found)
 
 
 async def _unmark_children(page: Page) -> None:
@@ -87,10 +92,10 @@ async def _fresh_axtree(tab: Tab) -> list[dict[str, Any]]:
     Only an explicit `enable` makes `disable` drop the tree. The calls overlap; the page answers them in this order.
     """
     send = tab.channel.send
-    _, tree, _ = await asyncio.gather(
+    answers = await asyncio.gather(
         send("Accessibility.enable"), send("Accessibility.getFullAXTree"), send("Accessibility.disable")
     )
-    nodes: list[dict[str, Any]] = tree["nodes"]
+    nodes: list[dict[str, Any]] = answers[1]["nodes"]
     return nodes
 
 
@@ -115,6 +120,51 @@ async def _all_frames_axtree(tab: Tab) -> list[dict[str, Any]]:
                     node["childIds"].append(inner[0]["nodeId"])
     await tab.channel.send("Accessibility.disable")
     return [node for frame_nodes in by_frame.values() for node in frame_nodes]
+
+
+async def observe_dom(tab: Tab, seen: dict[str, Any]) -> str:
+    """The page as text of our own extractor; `seen` is what `__webrl.look` gave for it."""
+    if not seen["frames"]:
+        return "\n".join(seen["lines"])
+    frames = await mark_child_frames(tab.page, into_aria=False)
+    return "\n".join(await _with_frames(seen["lines"], seen["frameLines"], frames))
+
+
+async def _with_frames(lines: list[str], places: list[list[Any]], frames: dict[str, Frame]) -> list[str]:
+    """Put each frame's lines below the line of its element; `places` are (line number, depth, bid)."""
+    by_line = {line: (depth, bid) for line, depth, bid in places}
+    result = []
+    for number, line in enumerate(lines):
+        result.append(line)
+        depth, bid = by_line.get(number, (0, None))
+        if bid in frames:
+            inner = await frames[bid].evaluate("__webrl.extract([])")
+            nested = await _with_frames(inner["lines"], inner["frameLines"], frames)
+            result += ["\t" * depth + text for text in nested]
+    return result
+
+
+async def observe_html(tab: Tab, hidden_ids: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """The page as the simplified HTML of released WebRL checkpoints, and the bid of each number in it."""
+    from webrl.webarena.html import page_script, simplify
+
+    found = await tab.evaluate(f"({page_script()})()")
+    labels = await tab.evaluate(
+        "[...window[Symbol.for('webrl.html')].labels].map(([label, element]) => [label, element.getAttribute('bid')])"
+    )
+    html = remove_elements(found["html"], hidden_ids) if hidden_ids else found["html"]
+    return simplify(html, found["width"], found["height"]), {str(label): bid for label, bid in labels if bid}
+
+
+def remove_elements(html: str, ids: Sequence[str]) -> str:
+    """Cut the elements with these DOM ids, and all that is in them, out of a document."""
+    import lxml.html  # type: ignore[import-untyped]
+
+    root = lxml.html.document_fromstring(html)
+    for name in ids:
+        for element in root.xpath("//*[@id=$name]", name=name):
+            element.drop_tree()
+    return str(lxml.html.tostring(root, encoding="unicode"))
 
 
 def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()) -> str:

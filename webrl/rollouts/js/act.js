@@ -60,9 +60,13 @@
   };
 
   // Waits until the page is quiet, then says all there is to know about it in one answer.
-  api.look = async (horizonMs, capMs, hiddenIds, state) => {
+  // `form` is the kind of observation that will be taken: `axtree` needs the ids in the accessibility tree, `dom` is
+  // taken here and now.
+  api.look = async (horizonMs, capMs, hiddenIds, form, state) => {
     await api.settle(horizonMs, capMs);
-    const popups = api.takePopups();
-    return { popups, url: location.href, state: state(), ...api.mark('', hiddenIds) };
+    const seen = { popups: api.takePopups(), url: location.href, state: state() };
+    Object.assign(seen, api.mark('', hiddenIds, form === 'axtree'));
+    if (form === 'dom') Object.assign(seen, api.extract(hiddenIds));
+    return seen;
   };
 })();

@@ -45,7 +45,8 @@
   };
 
   // Returns the ids inside `hiddenIds` subtrees (they are kept from the observation) and the number of frames.
-  api.mark = (parentBid, hiddenIds) => {
+  // `intoAria`: whether to write the ids where the accessibility tree shows them.
+  api.mark = (parentBid, hiddenIds, intoAria) => {
     const seen = new Set();
     let numFrames = 0;
     for (const element of allElements()) {
@@ -60,7 +61,7 @@
         element.setAttribute('bid', bid);
       }
       seen.add(bid);
-      for (const name of ARIA) {
+      for (const name of intoAria ? ARIA : []) {
         element.setAttribute(name, `browsergym_id_${bid} ${(element.getAttribute(name) || '').replace(PREFIX, '')}`);
       }
     }

@@ -79,6 +79,15 @@
     return send.apply(this, args);
   };
 
+  // Elements that listen to the mouse: an anchor without address is a link if it does.
+  const clickable = new WeakSet();
+  const addListener = EventTarget.prototype.addEventListener;
+  EventTarget.prototype.addEventListener = function (type, ...args) {
+    if (this instanceof Element && /^(click|dblclick|mousedown|mouseup)$/.test(type)) clickable.add(this);
+    return addListener.call(this, type, ...args);
+  };
+  api.isClickable = (element) => clickable.has(element) || element.onclick !== null || element.onmousedown !== null;
+
   // Tabs that the page has asked for: the browser reports them a little later.
   let popups = 0;
   const open = window.open;
@@ -121,6 +130,8 @@
   // still run; after `capMs` even if requests are still open (those are then never waited for again).
   api.settle = async (horizonMs, capMs) => {
     const start = now();
+    // What a click has set off (a `javascript:` link, a form) begins in a task of its own.
+    if (horizonMs > 0) await new Promise((resolve) => native.setTimeout(resolve, 0));
     const busy = () => requests.size > 0 || document.readyState === 'loading';
     const soon = () => now() - start < horizonMs && pending(start + horizonMs);
     if (!busy() && !soon()) return;

@@ -1,0 +1,85 @@
+"""The two action languages: BrowserGym calls, and the `do(...)`/`exit(...)` calls of released WebRL checkpoints.
+
+API: `parse(text, dialect) -> Action` (raises `ActionError`). A WebRL action becomes the BrowserGym actions that have
+its effect, the second and later ones in `Action.rest`; its canonical form stays in the language it was written in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from webrl.rollouts.actions import ACTIONS, Action, ActionError, Parameter, bind, parse_action, parse_call
+
+SCROLL_PX = 500
+"""How far `Scroll Up` and `Scroll Down` go."""
+
+_SIGNATURES: dict[str, Sequence[Parameter]] = {
+    "do": [Parameter("action", "str"), Parameter("argument", "text", None), Parameter("element", "id", None)],
+    "exit": [Parameter("message", "text", "")],
+    "go_backward": [],
+    "go_forward": [],
+}
+
+
+def _simple(name: str, **arguments: Any) -> Action:
+    return Action(name, bind(name, ACTIONS[name], (), arguments))
+
+
+_Maker = Callable[[str, str], list[Action]]
+"""(element id, argument) -> what to do."""
+
+# action -> (needs an element, needs an argument, maker)
+_DO: dict[str, tuple[bool, bool, _Maker]] = {
+    "Click": (True, False, lambda e, _: [_simple("click", bid=e)]),
+    "Right Click": (True, False, lambda e, _: [_simple("click", bid=e, button="right")]),
+    "Type": (True, True, lambda e, a: [_simple("fill", bid=e, value=a)]),
+    "Search": (True, True, lambda e, a: [_simple("fill", bid=e, value=a), _simple("press", bid=e, key_comb="Enter")]),
+    "Hover": (True, False, lambda e, _: [_simple("hover", bid=e)]),
+    "Scroll Up": (False, False, lambda *_: [_simple("scroll", delta_x=0, delta_y=-SCROLL_PX)]),
+    "Scroll Down": (False, False, lambda *_: [_simple("scroll", delta_x=0, delta_y=SCROLL_PX)]),
+    "Press Enter": (False, False, lambda *_: [_simple("keyboard_press", key="Enter")]),
+    "Switch Tab": (False, True, lambda _, a: [_simple("tab_focus", index=_tab_number(a))]),
+    "Select Dropdown Option": (True, True, lambda e, a: [_simple("select_option", bid=e, options=a)]),
+    "Wait": (False, False, lambda *_: [_simple("noop")]),
+}
+
+
+def parse(text: str, dialect: Literal["browsergym", "webrl"]) -> Action:
+    """Read one action. Raises ActionError; its text is shown to the agent."""
+    return parse_action(text) if dialect == "browsergym" else parse_webrl(text)
+
+
+def parse_webrl(text: str) -> Action:
+    """Read `do(action=…, argument=…, element=…)`, `exit(message=…)`, `go_backward()` or `go_forward()`.
+
+    Comment lines (`# Element: …`, `# Note: …`) are ignored. Raises ActionError.
+    """
+    name, positional, keywords = parse_call(text)
+    if name not in _SIGNATURES:
+        raise ActionError(f"Invalid action {name!r}; expected do(...), exit(...), go_backward() or go_forward().")
+    values = bind(name, _SIGNATURES[name], positional, keywords)
+    written = f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items() if value is not None)})"
+    if name == "exit":
+        return Action("send_msg_to_user", {"text": values["message"]}, written)
+    if name != "do":
+        return Action("go_back" if name == "go_backward" else "go_forward", {}, written)
+    parts = _parts(values["action"], values["argument"], values["element"])
+    return Action(parts[0].name, parts[0].arguments, written, tuple(parts[1:]))
+
+
+def _parts(action: str, argument: str | None, element: str | None) -> list[Action]:
+    if action not in _DO:
+        raise ActionError(f"Invalid action {action!r}; expected one of {', '.join(_DO)}.")
+    needs_element, needs_argument, make = _DO[action]
+    if needs_element and not element:
+        raise ActionError(f"do(action={action!r}) needs an element.")
+    if needs_argument and argument is None:
+        raise ActionError(f"do(action={action!r}) needs an argument.")
+    return make(element or "", argument or "")
+
+
+def _tab_number(argument: str) -> int:
+    if not argument.strip().isdecimal():
+        raise ActionError(f"'Switch Tab' needs a number as its argument, got {argument!r:.100}.")
+    return int(argument)

@@ -248,3 +248,17 @@ def test_threads_of_a_small_model_share_the_requests(folder):
 
     alone = run(folder, lambda m: generate_all(m, some))
     assert [a.ids for a in asyncio.run(main())] == [a.ids for a in alone]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-2), ("bfloat16", 0.3)])
+def test_sampled_logprobs_on_a_gpu_equal_a_plain_forward_pass(folder, dtype, tolerance):
+    some = prompts(20)
+
+    async def main():
+        models = ModelsConfig(device="cuda", dtype=dtype)
+        async with open_model(str(folder), EngineConfig(max_batch=6), models) as model:
+            return await generate_all(model, some)
+
+    for prompt, answer in zip(some, asyncio.run(main()), strict=True):
+        assert answer.logprobs == pytest.approx(score(folder, prompt, answer.ids, dtype), abs=tolerance)

@@ -32,6 +32,7 @@ from webrl.llm.vllm_command import (
 
 logger = logging.getLogger(__name__)
 
+_CACHE_RESETS = 5
 _MAX_RESTARTS = 1
 """Times that a server which died is started again before it counts as broken."""
 
@@ -167,17 +168,23 @@ class Fleet:
     async def _reload(self, weights: Weights) -> None:
         folder = str(Path(weights.base).resolve())
         await self._post_all("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": folder}})
-        # Cached keys and values were computed with the old weights.
-        await self._post_all("/reset_prefix_cache", None)
+        # Cached keys and values were computed with the old weights; a reset fails while a request still holds some.
+        for _ in range(_CACHE_RESETS):
+            answers = await self._post_all("/reset_prefix_cache", None)
+            if all('"success":false' not in answer.replace(" ", "") for answer in answers):
+                return
+            await asyncio.sleep(1.0)
+        raise ModelError(f"the prefix cache of {weights.base} could not be reset")
 
-    async def _post_all(self, path: str, body: dict[str, Any] | None) -> None:
-        """POST to every server.
+    async def _post_all(self, path: str, body: dict[str, Any] | None) -> list[str]:
+        """POST to every server; gives the texts of the answers.
 
         Raises:
             ModelError: one did not answer 200.
         """
         headers = {"Authorization": f"Bearer {self.api_key}"}
         async with httpx.AsyncClient(timeout=self._engine.start_timeout_s, trust_env=False, headers=headers) as client:
+            answers = []
             for server in self._servers:
                 try:
                     response = await client.post(server.base_url + path, json=body)
@@ -185,3 +192,5 @@ class Fleet:
                     raise ModelError(f"{server.base_url}{path}: {error!r}; {server.log_tail()}") from error
                 if response.status_code != 200:
                     raise ModelError(f"{server.base_url}{path} answered {response.status_code}: {response.text[:500]}")
+                answers.append(response.text)
+            return answers

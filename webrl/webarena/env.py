@@ -12,12 +12,10 @@ a writing episode has its sites to itself until then.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import logging
 import re
-import time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -37,21 +35,12 @@ from webrl.webarena.sites import Sites, find_sites, host_of, resolve
 from webrl.webarena.tasks import config_of, instruction_of, is_scored, is_webarena, sites_of, writes
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Request
+    from playwright.async_api import BrowserContext
 
 logger = logging.getLogger(__name__)
 
 _INFEASIBLE = re.compile(r"report_infeasible\b")
 _LOOK = "noop(0)"
-# A form is sent, and a link followed, a moment after the click: the page knows first.
-_WATCH_LEAVING = """window.navigation?.addEventListener("navigate", (event) => {
-  if (!event.destination.sameDocument && event.downloadRequest === null) window[Symbol.for("webrl.leaving")] = true;
-})"""
-_IS_LEAVING = """() => new Promise((resolve) => setTimeout(() => {
-  resolve(window[Symbol.for("webrl.leaving")] === true);
-  window[Symbol.for("webrl.leaving")] = false;
-}, 10))"""
-_BEGIN_S, _REDIRECT_S, _POLL_S = 1.0, 0.05, 0.01
 _SEPARATOR = " |AND| "  # between the start pages of tasks that begin with several tabs
 
 
@@ -89,8 +78,7 @@ class WebArenaEnv(BrowserEnv):
     """
 
     def __init__(self, browser: Browser, config: RolloutConfig, access: SiteAccess | None = None) -> None:
-        self._documents = _Documents()
-        self._profile = _ProfileMaker(browser, self._documents)
+        self._profile = _ProfileMaker(browser)
         self._dialect = config.dialect
         self._numbered = config.observation == "html"
         if self._numbered:  # elements are found by their bids all the same; numbers and text are put on top
@@ -153,23 +141,13 @@ class WebArenaEnv(BrowserEnv):
         return (await super().step("tab_focus(0)")).observation
 
     async def step(self, action_text: str) -> StepResult:
-        """As `BrowserEnv.step`, but not over before the page that the action leads to is there.
-
-        A form's answer may take seconds, in which the old page looks quiet.
-        """
+        """As `BrowserEnv.step`; on simplified HTML, elements are its numbers."""
         if not self._numbered or self._played is None:
-            result = await self._act(action_text)
+            result = await super().step(action_text)
         else:
             result = await self._act_on_numbers(action_text)
             result = dataclasses.replace(result, observation=await self._as_shown(result.observation))
         self._ended = result if result.agent_done else None
-        return result
-
-    async def _act(self, action_text: str) -> StepResult:
-        before = self._documents.begun
-        result = await super().step(action_text)
-        if self._played is not None and not result.agent_done and await self._await_document(before):
-            result = dataclasses.replace(result, observation=(await super().step(_LOOK)).observation)
         return result
 
     async def _act_on_numbers(self, action_text: str) -> StepResult:
@@ -185,7 +163,7 @@ class WebArenaEnv(BrowserEnv):
             return dataclasses.replace(result, action=action.written, error=action.error)
         blocked = 0
         for call in action.calls:
-            result = await self._act(call)
+            result = await super().step(call)
             blocked += result.blocked
             if result.error:
                 break
@@ -197,28 +175,6 @@ class WebArenaEnv(BrowserEnv):
             return observation
         async with self._deadline("simplifying the page"):
             return dataclasses.replace(observation, text=(await observe_html(self.page)).text)
-
-    async def _await_document(self, before: int) -> bool:
-        """Wait for the documents that the last action has asked for; False if there were none."""
-        from playwright.async_api import Error
-
-        if self._documents.begun == before and not await self._is_leaving():
-            return False
-        cap_s = self._config.settle_cap_s
-        with contextlib.suppress(TimeoutError, Error):
-            async with asyncio.timeout(cap_s):
-                await self._documents.settled(before)
-            await self.page.wait_for_load_state("load", timeout=cap_s * 1000)
-        return True
-
-    async def _is_leaving(self) -> bool:
-        from playwright.async_api import Error
-
-        try:
-            async with asyncio.timeout(self._config.settle_cap_s):
-                return bool(await self.page.evaluate(_IS_LEAVING))
-        except (Error, TimeoutError):  # the page has gone meanwhile, or no longer answers: it is
-            return True
 
     async def finish(self) -> Verdict:
         """Validate the episode as it stands and give its sites back; call it once the episode is over.
@@ -252,56 +208,16 @@ class WebArenaEnv(BrowserEnv):
             lease.release()
 
 
-class _Documents:
-    """Main-frame documents that a profile's pages are fetching."""
-
-    def __init__(self) -> None:
-        self._in_flight: set[Any] = set()
-        self._ended = 0.0
-        self.begun = 0
-        """Number of requests so far; a redirect counts again."""
-
-    def watch(self, context: BrowserContext) -> None:
-        """Follow a new profile instead of the one before."""
-        self._in_flight.clear()
-        context.on("request", self._begin)
-        context.on("requestfinished", self._end)
-        context.on("requestfailed", self._end)
-
-    async def settled(self, before: int) -> None:
-        """Wait until requests after number `before`, and where they redirect to, are over; or none begins."""
-        start = time.monotonic()
-        while True:
-            now = time.monotonic()
-            if self.begun == before and now - start > _BEGIN_S:
-                return
-            if self.begun > before and not self._in_flight and now - self._ended > _REDIRECT_S:
-                return
-            await asyncio.sleep(_POLL_S)
-
-    def _begin(self, request: Request) -> None:
-        if request.is_navigation_request() and request.frame.parent_frame is None:
-            self._in_flight.add(request)
-            self.begun += 1
-
-    def _end(self, request: Request) -> None:
-        self._in_flight.discard(request)
-        self._ended = time.monotonic()
-
-
 class _ProfileMaker:
     """The shared browser, with options of ours in every profile it makes."""
 
-    def __init__(self, browser: Browser, documents: _Documents) -> None:
+    def __init__(self, browser: Browser) -> None:
         self._browser = browser
-        self._documents = documents
         self.options: dict[str, Any] = {}
         self.hide_scrollbars = False
 
     async def new_context(self, **options: Any) -> BrowserContext:
         context = await self._browser.new_context(**options, **self.options)
-        await context.add_init_script(_WATCH_LEAVING)
-        self._documents.watch(context)
         if self.hide_scrollbars:
             context.on("page", hide_scrollbars)
         return context

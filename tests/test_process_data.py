@@ -28,11 +28,13 @@ from webrl.replay.encode import step_encoder
 from webrl.replay.mix import History, add_history, write_steps
 from webrl.replay.process import make_plan, process
 from webrl.replay.records import build_records
+from webrl.replay.scorer import score_on_devices
 from webrl.replay.select import select_replay
 from webrl.replay.sources import Reading, Source, find_source, read_steps
 from webrl.replay.stage import mix_replay
 from webrl.reward.labels import outcome_key
 from webrl.store import dump_line, read_records, write_records
+from webrl.training.scoring import score_actions
 from webrl.types import Label, Status, Step, StepRecord, Task, Trajectory
 
 REPO = Path(__file__).parent.parent
@@ -288,6 +290,16 @@ def test_the_replay_stage_drops_experience_of_another_tokenizer(tmp_path, actor)
     write_records(tmp_path / "history.jsonl", [replace(r, tokenizer="another") for r in make_history(2)])
     counts = mix_replay(config, phase, actor=str(actor), history=[tmp_path / "history.jsonl"], rng=random.Random(0))
     assert counts["history"] == {"failed": 2, "other_tokenizer": 2, "kept": 0}
+
+
+def test_scoring_spread_over_devices_gives_the_same_in_the_same_order(tmp_path, actor):
+    config = make_config(tmp_path, actor)
+    records = make_history(5)
+    here = score_actions(records, actor, config)
+    spread = score_on_devices(records, str(actor), config, ["cpu", "cpu"])
+    assert [r.step_id for r in spread] == [r.step_id for r in here]
+    for one, other in zip(here, spread, strict=True):
+        assert one.ref_logprobs == pytest.approx(other.ref_logprobs, abs=1e-5)
 
 
 def test_nothing_judged_is_one_clear_error(tmp_path, actor):

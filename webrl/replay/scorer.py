@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -49,7 +48,7 @@ class Scorer:
         devices = torch.cuda.device_count() if self._config.models.device == "auto" else 1
         # A process per GPU pays for its start only where there is work for it.
         if devices > 1 and len(records) >= 64 * devices and not torch.distributed.is_initialized():
-            return _score_on_gpus(records, self._actor, self._config, devices)
+            return score_on_devices(records, self._actor, self._config, [f"cuda:{i}" for i in range(devices)])
         return _score_on_one(records, self._actor, self._config)
 
 
@@ -59,18 +58,20 @@ def _score_on_one(records: Sequence[StepRecord], actor: str, config: RunConfig) 
     return list(score_actions(records, actor, config))
 
 
-def _score_on_gpus(records: Sequence[StepRecord], actor: str, config: RunConfig, num_devices: int) -> list[StepRecord]:
-    """One process per GPU; every GPU gets the same mix of lengths."""
+def score_on_devices(
+    records: Sequence[StepRecord], actor: str, config: RunConfig, devices: Sequence[str]
+) -> list[StepRecord]:
+    """Score with one process per device, in the order given; every device gets the same mix of lengths."""
     order = sorted(range(len(records)), key=lambda i: len(records[i].prompt_ids) + len(records[i].action_ids))
     scored: list[StepRecord] = list(records)
-    with ProcessPoolExecutor(num_devices, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(len(devices), mp_context=get_context("spawn")) as pool:
         jobs = []
-        for device in range(num_devices):
-            models = config.models.model_copy(update={"device": f"cuda:{device}"})
+        for number, device in enumerate(devices):
+            models = config.models.model_copy(update={"device": device})
             own = config.model_copy(update={"models": models})
-            shard = order[device::num_devices]
+            shard = order[number :: len(devices)]
             jobs.append((shard, pool.submit(_score_on_one, [records[i] for i in shard], actor, own)))
         for shard, job in jobs:
             for position, record in zip(shard, job.result(), strict=True):
-                scored[position] = dataclasses.replace(records[position], ref_logprobs=record.ref_logprobs)
+                scored[position] = record
     return scored

@@ -114,7 +114,7 @@ def test_run_information_names_versions_seed_commit_and_config():
         assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", git_commit() or "")
 
 
-@pytest.mark.parametrize("name", ["README.md", "AGENTS.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
 def test_links_of_the_documents_lead_somewhere(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     targets = [t for t in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if not t.startswith("http")]

@@ -1,0 +1,72 @@
+"""Training's benchmark: `python benchmarks/training.py`; the last line of the output is one JSON object.
+
+On a machine without GPU: tokens per second of the tiny actor against a plain padded Hugging Face loop, in the same
+process, with the same environment variables (`ratio_vs_padded`). On one NVIDIA GPU: the whole update's passes at
+Llama-3.1-8B's shape against a re-enactment of the released code's passes (`training_gpu.py`). On several GPUs: the
+whole update with optimizer against that re-enactment under ZeRO-3, with and without CPU offload
+(`training_cluster.py`). `--part` picks one; every part prints its table before the JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+
+def main() -> None:
+    """Run the parts that this machine can run."""
+    from webrl.training.environment import cpu_environment
+
+    missing = cpu_environment()
+    if missing:  # they act only if set before Python starts
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **missing})
+    import torch
+
+    gpus = torch.cuda.device_count()
+    part = "cluster" if gpus > 1 else "gpu" if gpus == 1 else "cpu"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--part", choices=("cpu", "gpu", "cluster"), default=part, help=f"what to measure ({part} here)"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="timed repetitions on the CPU (default: 3)")
+    parser.add_argument("--seconds", type=float, default=420, help="time budget of the GPU parts (default: 420)")
+    parser.add_argument("--layers", type=int, default=32, help="decoder layers, to try the GPU parts out (default: 32)")
+    args = parser.parse_args()
+    if args.part == "cpu":
+        from training_cpu import measure
+
+        figures = measure(args.repeats)
+    elif args.part == "gpu":
+        from training_gpu import measure_gpu
+
+        figures = measure_gpu(args.seconds, args.layers)
+    else:
+        figures = run_cluster(gpus, args)
+    print(json.dumps(figures), flush=True)
+
+
+def run_cluster(gpus: int, args: argparse.Namespace) -> dict[str, object]:
+    """Start one process per GPU and read rank 0's figures."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={max(gpus, 1)}"]
+    script = [str(HERE / "training_cluster.py"), str(args.seconds), str(args.layers)]
+    process = subprocess.Popen([*command, *script], stdout=subprocess.PIPE, text=True)
+    figures: dict[str, object] = {}
+    assert process.stdout
+    for line in process.stdout:
+        if line.startswith("{"):
+            figures |= json.loads(line)
+        else:
+            print(line, end="", flush=True)
+    process.wait()
+    return figures
+
+
+if __name__ == "__main__":
+    main()

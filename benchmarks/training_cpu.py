@@ -1,0 +1,150 @@
+"""The CPU part of `training.py`: our trainer's optimizer steps against a plain padded Hugging Face loop."""
+
+from __future__ import annotations
+
+import platform
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from webrl.config import ActorConfig
+from webrl.training.engine import open_engine
+from webrl.training.flops import peak_memory_gib
+from webrl.training.models import actor_inputs, load_actor
+from webrl.training.objectives import get_objective
+from webrl.training.packing import Item
+from webrl.training.trainer import Job, _Loop
+from webrl.training.update import policy_loss_function
+from webrl.types import StepRecord
+
+REPO = Path(__file__).resolve().parent.parent
+NUM_SAMPLES, BATCH, NUM_ACTION = 64, 32, 20
+PADDED_BATCHES = (4, 8, 16)
+
+
+def measure(repeats: int) -> dict[str, Any]:
+    """Tokens per second of both, alternating, median over `repeats`; the padded loop at its best batch size."""
+    records = make_records()
+    tokens = sum(len(r.prompt_ids) + len(r.action_ids) for r in records)
+    with tempfile.TemporaryDirectory() as folder:
+        actor = tiny_actor(Path(folder))
+        ours = packed_loop(actor, records, Path(folder))
+        rivals = {size: padded_loop(actor, records, size) for size in PADDED_BATCHES}
+        runs: dict[str, Callable[[], None]] = {"packed": ours, **{f"padded {n}": f for n, f in rivals.items()}}
+        speeds: dict[str, list[float]] = {name: [] for name in runs}
+        for repeat in range(repeats + 1):
+            for name, run in runs.items():
+                started = time.perf_counter()
+                run()
+                if repeat:  # the first round warms up
+                    speeds[name].append(tokens / (time.perf_counter() - started))
+    medians = {name: statistics.median(values) for name, values in speeds.items()}
+    padded = max(value for name, value in medians.items() if name != "packed")
+    print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    print(
+        f"{NUM_SAMPLES} samples of 150-500 tokens ({tokens} in all), {NUM_ACTION} action tokens, batch {BATCH}, AdamW"
+    )
+    for name, value in medians.items():
+        print(f"{name:>12}: {value:8.0f} tokens/s   ({', '.join(f'{v:.0f}' for v in speeds[name])})")
+    return {
+        "ratio_vs_padded": round(medians["packed"] / padded, 3),
+        "tokens_per_s": round(medians["packed"]),
+        "tokens_per_s_padded": round(padded),
+        "peak_gib": round(peak_memory_gib(), 2),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def tiny_actor(folder: Path) -> Path:
+    """The shipped actor, or one of its shape with random weights."""
+    shipped = REPO / "data" / "tiny" / "actor"
+    if (shipped / "config.json").is_file():
+        return shipped
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=2048, hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=8,
+        num_key_value_heads=8, max_position_embeddings=4096, tie_word_embeddings=True,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder / "actor")
+    return folder / "actor"
+
+
+def make_records() -> list[StepRecord]:
+    """Random token ids: the arithmetic does not depend on them."""
+    rng = random.Random(0)
+
+    def ids(count: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(5, 1900) for _ in range(count))
+
+    return [
+        StepRecord(
+            step_id=f"t{i}:0", trajectory_id=f"t{i}", instruction="", site="", phase=1, index=0, num_steps=1,
+            prompt_ids=ids(rng.randint(150, 500) - NUM_ACTION), action_ids=ids(NUM_ACTION), outcome=i % 2,
+            ref_logprobs=(-0.5,) * NUM_ACTION, value=0.5, next_value=0.0,
+        )
+        for i in range(NUM_SAMPLES)
+    ]  # fmt: skip
+
+
+def packed_loop(actor: Path, records: list[StepRecord], folder: Path) -> Callable[[], None]:
+    """One epoch of the trainer's own optimizer steps with the `webrl` objective."""
+    config = ActorConfig(batch_size=BATCH, lr=1e-6)
+    objective = get_objective("webrl")
+    advantages = objective.advantages(records, config)
+    items = [Item((*r.prompt_ids, *r.action_ids), NUM_ACTION) for r in records]
+    job = Job(
+        name="actor", model=load_actor(actor), items=items,
+        active=[True] * len(records), ids=[r.step_id for r in records], inputs=actor_inputs,
+        loss=policy_loss_function(records, advantages, objective, config), save=lambda *_: None,
+        histograms=("advantage", "log_ratio"),
+    )  # fmt: skip
+    engine = open_engine(job.model, config, "cpu")
+    loop = _Loop(job, config, engine, "cpu", NUM_SAMPLES // BATCH, folder / "out")
+
+    def run() -> None:
+        for step, start in enumerate(range(0, NUM_SAMPLES, BATCH)):
+            loop.step(step, list(range(start, start + BATCH)))
+
+    return run
+
+
+def padded_loop(actor: Path, records: list[StepRecord], micro_batch: int) -> Callable[[], None]:
+    """One epoch of what most scripts do: pad, full logits, log-softmax, the same objective, AdamW."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(actor, dtype=torch.float32).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.95), weight_decay=0.0)
+
+    def run() -> None:
+        for start in range(0, len(records), BATCH):
+            for first in range(start, start + BATCH, micro_batch):
+                padded_loss(model, records[first : first + micro_batch]).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return run
+
+
+def padded_loss(model: Any, records: list[StepRecord]) -> torch.Tensor:
+    """The `webrl` loss of a padded batch."""
+    rows = [(*r.prompt_ids, *r.action_ids) for r in records]
+    length = max(map(len, rows))
+    ids = torch.tensor([[*row, *([0] * (length - len(row)))] for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows])
+    action = torch.zeros(ids.shape)
+    for i, row in enumerate(rows):
+        action[i, len(row) - NUM_ACTION : len(row)] = 1
+    logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1]
+    logprobs = functional.log_softmax(logits, -1).gather(2, ids[:, 1:, None])[..., 0]  # [B, T-1]
+    reference = torch.tensor([sum(r.ref_logprobs or ()) for r in records])
+    advantage = torch.tensor([float(r.outcome or 0) - (r.value or 0) for r in records])
+    return ((logprobs * action[:, 1:]).sum(1) - reference - advantage).square().sum() / BATCH

@@ -62,7 +62,8 @@ make_venv() {
   fi
 }
 
-pip() { quietly "$VENV/bin/python" -m pip install --progress-bar off "$@"; }
+# Bytecode is written when a module is first imported; writing it for all of torch takes longer than installing it.
+pip() { quietly "$VENV/bin/python" -m pip install --no-compile --progress-bar off "$@"; }
 
 # The CPU build carries a local version (+cpu) where it is not PyPI's own: it is taken from the configured indexes
 # and find-links if they have it, then from PyTorch's index. macOS wheels on PyPI are CPU/MPS builds.

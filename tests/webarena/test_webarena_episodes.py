@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(not is_installed(), reason="BrowserGym's WebArena packages: make webarena"),
 ]
 # A few that are cheap to play; the slow test plays all of them.
-SAMPLE = (173, 419, 506, 657, 762)
+SAMPLE = (173, 419, 762)
 
 
 def tasks(*numbers: int) -> dict[int, Task]:
@@ -139,7 +139,7 @@ def test_an_evaluator_that_finds_nothing_to_read_gives_0(world: World):
     assert trajectory.env_reward is not None or "site failed" in trajectory.env_error
 
 
-@pytest.mark.parametrize(("fault", "words"), [("half", "not healthy"), ("drop", "log-in to gitlab")])
+@pytest.mark.parametrize(("fault", "words"), [("half", "answers 503"), ("drop", "log-in to gitlab")])
 def test_a_site_that_is_down_at_reset_is_an_environment_error(world: World, fault: str, words: str):
     world.gitlab.fault = fault
     trajectory = asyncio.run(play_one(world, lite_tasks()[44], SCRIPTS[44]))

@@ -21,16 +21,15 @@ from weakref import WeakKeyDictionary
 
 from webrl.config import RolloutConfig, WebArenaConfig
 from webrl.errors import BrowserError
-from webrl.rollouts.actions import ActionError
+from webrl.rollouts.actions import ActionError, parse_call
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv, Observation, StepResult
 from webrl.types import Task, Trajectory
 from webrl.webarena.evaluator import Evaluator, Verdict
 from webrl.webarena.final_state import capture
-from webrl.webarena.html import hide_scrollbars, observe_html
+from webrl.webarena.html import hide_scrollbars
 from webrl.webarena.locks import Lease, lease_sites
 from webrl.webarena.login import LoginStore
-from webrl.webarena.numbered import translate
 from webrl.webarena.sites import Sites, find_sites, host_of, resolve
 from webrl.webarena.tasks import config_of, instruction_of, is_scored, is_webarena, sites_of, writes
 
@@ -40,7 +39,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _INFEASIBLE = re.compile(r"report_infeasible\b")
-_LOOK = "noop(0)"
+_OPTION = """([number, part]) => {
+  const list = window[Symbol.for("webrl.html")]?.labels.get(number)?.options ?? [];
+  return [...list].map((option) => option.text.trim()).find((text) => text.toLowerCase().includes(part.toLowerCase()));
+}"""
 _SEPARATOR = " |AND| "  # between the start pages of tasks that begin with several tabs
 
 
@@ -79,10 +81,7 @@ class WebArenaEnv(BrowserEnv):
 
     def __init__(self, browser: Browser, config: RolloutConfig, access: SiteAccess | None = None) -> None:
         self._profile = _ProfileMaker(browser)
-        self._dialect = config.dialect
-        self._numbered = config.observation == "html"
-        if self._numbered:  # elements are found by their bids all the same; numbers and text are put on top
-            config = config.model_copy(update={"observation": "axtree", "dialect": "browsergym"})
+        self._profile.hide_scrollbars = config.observation == "html"
         super().__init__(self._profile, config)  # type: ignore[arg-type]
         self._real_browser = browser
         self._access = access
@@ -119,7 +118,6 @@ class WebArenaEnv(BrowserEnv):
         if config.get("geolocation"):
             self._profile.options |= {"geolocation": config["geolocation"], "permissions": ["geolocation"]}
         await super().close()  # a profile of its own for every episode: the log-in is part of it
-        self._profile.hide_scrollbars = self._numbered
         observation = await super().reset(
             dataclasses.replace(
                 task,
@@ -128,9 +126,7 @@ class WebArenaEnv(BrowserEnv):
                 extra={"allowed_hosts": [host_of(url) for url in urls.values()]},
             )
         )
-        if len(starts) > 1:
-            observation = await self._open_more(starts[1:])
-        return await self._as_shown(observation)
+        return await self._open_more(starts[1:]) if len(starts) > 1 else observation
 
     async def _open_more(self, urls: list[str]) -> Observation:
         """Further tabs; the first one stays active, as in VAB-WebArena-Lite."""
@@ -141,40 +137,26 @@ class WebArenaEnv(BrowserEnv):
         return (await super().step("tab_focus(0)")).observation
 
     async def step(self, action_text: str) -> StepResult:
-        """As `BrowserEnv.step`; on simplified HTML, elements are its numbers."""
-        if not self._numbered or self._played is None:
-            result = await super().step(action_text)
-        else:
-            result = await self._act_on_numbers(action_text)
-            result = dataclasses.replace(result, observation=await self._as_shown(result.observation))
+        """As `BrowserEnv.step`; a drop-down list takes the first option that contains the argument, as in VAB."""
+        result = await super().step(action_text)
+        if result.error and (better := await self._name_option(action_text)):
+            result = dataclasses.replace(await super().step(better), action=result.action)
         self._ended = result if result.agent_done else None
         return result
 
-    async def _act_on_numbers(self, action_text: str) -> StepResult:
-        """An action whose elements are the numbers of the simplified HTML."""
+    async def _name_option(self, action_text: str) -> str | None:
+        """The `Select Dropdown Option` action with the option's whole text, if it names only a part of one."""
         try:
-            async with self._deadline(f"step {action_text!r:.60}"):
-                action = await translate(self.page, action_text, self._dialect)
-        except ActionError as error:
-            result = await super().step(_LOOK)
-            return dataclasses.replace(result, action="", error=str(error))
-        if action.error:
-            result = await super().step(_LOOK)
-            return dataclasses.replace(result, action=action.written, error=action.error)
-        blocked = 0
-        for call in action.calls:
-            result = await super().step(call)
-            blocked += result.blocked
-            if result.error:
-                break
-        return dataclasses.replace(result, action=action.written, blocked=blocked)
-
-    async def _as_shown(self, observation: Observation) -> Observation:
-        """The observation as the config asks for it."""
-        if not self._numbered:
-            return observation
-        async with self._deadline("simplifying the page"):
-            return dataclasses.replace(observation, text=(await observe_html(self.page)).text)
+            name, _, values = parse_call(action_text)
+        except ActionError:
+            return None
+        if name != "do" or values.get("action") != "Select Dropdown Option":
+            return None
+        async with self._deadline("looking for an option"):
+            found = await self.page.evaluate(_OPTION, [str(values.get("element")), str(values.get("argument"))])
+        return (
+            f"do(action='Select Dropdown Option', argument={found!r}, element={values['element']!r})" if found else None
+        )
 
     async def finish(self) -> Verdict:
         """Validate the episode as it stands and give its sites back; call it once the episode is over.

@@ -121,7 +121,7 @@ async def mint_state(name: str, url: str, account: Account, browser: Browser) ->
         page.set_default_timeout(FORM_TIMEOUT_MS)
         await _fill_form(page, FORMS[name], url, account)
         state: State = dict(await context.storage_state())
-    except Error as error:
+    except (Error, SiteError) as error:
         reason = str(error).strip().splitlines()[0]
         raise SiteError(f"log-in to {name} at {url} failed: {reason}") from None
     finally:
@@ -136,7 +136,9 @@ async def mint_state(name: str, url: str, account: Account, browser: Browser) ->
 
 
 async def _fill_form(page: Page, form: Form, url: str, account: Account) -> None:
-    await page.goto(url + form.path)
+    answer = await page.goto(url + form.path)
+    if answer is not None and answer.status >= 400:
+        raise SiteError(f"the form answers {answer.status}")
     if form.link:
         await page.get_by_role("link", name=form.link).first.click()
     await page.get_by_label(form.user, exact=form.exact).fill(account.username)

@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from webrl.config import RolloutConfig, WebArenaConfig
@@ -85,6 +85,7 @@ class WebArenaEnv(BrowserEnv):
         super().__init__(self._profile, config)  # type: ignore[arg-type]
         self._real_browser = browser
         self._access = access
+        self._resets = 0
         self._lease: Lease | None = None
         self._played: Task | None = None
         self._ended: StepResult | None = None
@@ -92,6 +93,7 @@ class WebArenaEnv(BrowserEnv):
     async def reset(self, task: Task) -> Observation:
         """Lease the task's sites, log in, open its start pages."""
         self._release()
+        self._resets = number = self._resets + 1
         self._profile.options = {}
         if not is_webarena(task):
             return await super().reset(task)
@@ -104,6 +106,8 @@ class WebArenaEnv(BrowserEnv):
             timeout_s=access.config.lease_timeout_s,
         )
         try:
+            if number != self._resets:
+                raise BrowserError(f"task {task.task_id!r} was given up while it waited for its sites")
             observation = await self._start(task, access, lease.urls)
         except BaseException:
             lease.release()
@@ -180,7 +184,8 @@ class WebArenaEnv(BrowserEnv):
             self._release()
 
     async def close(self) -> None:
-        """Close the profile and give the sites back."""
+        """Close the profile and give the sites back; a `reset` that still waits for them is given up."""
+        self._resets += 1
         self._release()
         await super().close()
 
@@ -208,8 +213,25 @@ class _ProfileMaker:
         return getattr(self._browser, name)
 
 
-async def finish_episode(env: WebArenaEnv, trajectory: Trajectory) -> Trajectory:
-    """The trajectory with BrowserGym's score; frees the sites. Unfinished episodes only have their sites freed."""
+class Finishing(Protocol):
+    """An environment that validates: `WebArenaEnv`, or a pool's stand-in for one in a worker."""
+
+    async def finish(self) -> Verdict:
+        """See `WebArenaEnv.finish`."""
+        ...
+
+    async def close(self) -> None:
+        """See `WebArenaEnv.close`."""
+        ...
+
+
+async def finish_episode(env: Finishing, trajectory: Trajectory) -> Trajectory:
+    """The trajectory with BrowserGym's score; frees the sites. Unfinished episodes only have their sites freed.
+
+    Episodes of other worlds come back as they are.
+    """
+    if not is_webarena(trajectory.task):
+        return trajectory
     if not trajectory.status.finished:
         with contextlib.suppress(BrowserError):
             await env.close()

@@ -236,7 +236,10 @@ async def finish_episode(env: Finishing, trajectory: Trajectory) -> Trajectory:
         with contextlib.suppress(BrowserError):
             await env.close()
         return trajectory
-    verdict = await env.finish()
+    try:
+        verdict = await env.finish()
+    except BrowserError as error:  # the worker has gone, or does not answer
+        verdict = Verdict(None, str(error))
     if verdict.note:
         logger.warning("%s: %s", trajectory.trajectory_id, verdict.note)
     return dataclasses.replace(trajectory, env_reward=verdict.reward, env_error=verdict.note)

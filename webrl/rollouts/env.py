@@ -46,6 +46,8 @@ HORIZON_MS = 500
 _LOAD_HORIZON_MS = 250
 _MAX_TRIES = 5
 _PAGE_TIMEOUT_MS = 5000
+_PATIENCE = 0.6
+"""Share of the step's deadline after which a page that does not come is given up."""
 # What a page says when it was replaced while being looked at; looking again helps.
 _TRANSIENT = (
     "context was destroyed",
@@ -283,7 +285,7 @@ class BrowserEnv:
                 tab = await self._use_tab()
                 page = tab.page
                 await self._arrive(tab, end)
-                seen = await tab.evaluate(self._look_script(horizon_ms, end))
+                seen = await self._evaluate_or_stop(tab, self._look_script(horizon_ms, end))
                 if seen["popups"] and page is self.page:
                     await self._await_popup(page, end)
                 if tries_left and (page is not self.page or (tab.channel.leaving and time.monotonic() < end)):
@@ -293,6 +295,20 @@ class BrowserEnv:
                 if not tries_left or not await self._recover(page, error):
                     raise
         raise AssertionError("unreachable")
+
+    async def _evaluate_or_stop(self, tab: Tab, script: str) -> Any:
+        """Evaluate; a page that is on its way to a server that does not answer is stopped, and stays what it was.
+
+        (Chromium holds scripts back while a page is leaving.)
+        """
+        answer = asyncio.ensure_future(tab.evaluate(script))
+        try:
+            await asyncio.wait([answer], timeout=self._config.step_timeout_s * _PATIENCE)
+            if not answer.done() and tab.channel.leaving:
+                await tab.channel.send("Page.stopLoading")
+            return await answer
+        finally:
+            answer.cancel()
 
     def _look_script(self, horizon_ms: int, end: float) -> str:
         cap_ms = max(0.0, end - time.monotonic()) * 1000

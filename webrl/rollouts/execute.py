@@ -78,7 +78,7 @@ def is_crash(error: Exception) -> bool:
 def _explain(error: Exception) -> str:
     """First line of a Playwright error, and what was in the way if it says so (the call log is not for agents)."""
     text = f"{error.__class__.__name__}: {first_line(error)}"
-    obstacle = re.search(r"- +(<.*intercepts pointer events|element is .*)", str(error))
+    obstacle = re.search(r"- +(<.*intercepts pointer events|element is not .*|did not find some options)", str(error))
     return f"{text} ({obstacle.group(1)})" if obstacle else text
 
 
@@ -111,14 +111,19 @@ async def _say(tabs: Tabs, **_: str) -> None:
     """Messages are taken by the environment; the page sees nothing of them."""
 
 
-async def _aim(tabs: Tabs, bid: str) -> tuple[float, float] | None:
-    """Where to click for an element that needs no waiting; None leaves it to Playwright."""
+async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
+    """Result of one of `js/act.js`'s functions on an element of the main frame; None for elements of other frames."""
     if not bid.isnumeric():
         return None
-    point = await tabs.tab.evaluate(f"__webrl.aim({json.dumps(bid)})")
+    return await tabs.tab.evaluate(f"__webrl.{name}(...{json.dumps([bid, *arguments])})")
+
+
+async def _aim(tabs: Tabs, bid: str) -> tuple[float, float] | None:
+    """Where to click for an element that needs no waiting; None leaves it to Playwright."""
+    point = await _call(tabs, bid, "aim")
     if point == "mixed":
         quads = await tabs.tab.content_quads(f"__webrl.find({json.dumps(bid)})")
-        point = await tabs.tab.evaluate(f"__webrl.aim({json.dumps(bid)}, {json.dumps(quads)})")
+        point = await _call(tabs, bid, "aim", quads)
     return (point[0], point[1]) if point else None
 
 
@@ -149,8 +154,7 @@ async def _hover(tabs: Tabs, bid: str) -> None:
 
 
 async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
-    simple = value and bid.isnumeric() and not enable_autocomplete_menu
-    if simple and await tabs.tab.evaluate(f"__webrl.selectField({json.dumps(bid)})"):
+    if value and not enable_autocomplete_menu and await _call(tabs, bid, "selectField"):
         await tabs.tab.insert_text(value)
         return
     element = await locate(tabs.page, bid)
@@ -165,26 +169,45 @@ async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool
 
 
 async def _clear(tabs: Tabs, bid: str) -> None:
+    if await _call(tabs, bid, "selectField"):
+        await tabs.page.keyboard.press("Delete")
+        return
     await (await locate(tabs.page, bid)).clear(timeout=ACTION_TIMEOUT_MS)
 
 
-async def _check(tabs: Tabs, bid: str) -> None:
-    await (await locate(tabs.page, bid)).check(timeout=ACTION_TIMEOUT_MS)
+async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
+    state = await _call(tabs, bid, "checked")
+    if state is wanted:
+        return
+    point = None if state is None else await _aim(tabs, bid)
+    if point:
+        await tabs.tab.click(*point)
+        if await _call(tabs, bid, "checked") is not wanted:
+            raise ActionFailed("Error: Clicking the checkbox did not change its state")
+        return
+    await (await locate(tabs.page, bid)).set_checked(wanted, timeout=ACTION_TIMEOUT_MS)
 
 
 async def _uncheck(tabs: Tabs, bid: str) -> None:
-    await (await locate(tabs.page, bid)).uncheck(timeout=ACTION_TIMEOUT_MS)
+    await _check(tabs, bid, wanted=False)
 
 
 async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
+    if await _call(tabs, bid, "choose", [options] if isinstance(options, str) else options):
+        return
     await (await locate(tabs.page, bid)).select_option(options, timeout=ACTION_TIMEOUT_MS)
 
 
 async def _press(tabs: Tabs, bid: str, key_comb: str) -> None:
+    if await _call(tabs, bid, "focusOn", True):
+        await tabs.page.keyboard.press(key_comb)
+        return
     await (await locate(tabs.page, bid)).press(key_comb, timeout=ACTION_TIMEOUT_MS)
 
 
 async def _focus(tabs: Tabs, bid: str) -> None:
+    if await _call(tabs, bid, "focusOn", False):
+        return
     await (await locate(tabs.page, bid)).focus(timeout=ACTION_TIMEOUT_MS)
 
 

@@ -59,6 +59,52 @@
     return true;
   };
 
+  // Puts the focus on an element; `fromStart`: with the caret before its text if it was elsewhere. False if there is no
+  // such element.
+  api.focusOn = (bid, fromStart) => {
+    const element = find(bid);
+    if (!element) return false;
+    const wasFocused = document.activeElement === element;
+    if (element.isContentEditable && !wasFocused) document.activeElement?.blur();
+    element.focus();
+    if (fromStart && !wasFocused && element instanceof HTMLInputElement && TYPED.has(element.type)) {
+      try {
+        element.setSelectionRange(0, 0);
+      } catch {
+        // e-mail fields have no selection
+      }
+    }
+    return true;
+  };
+
+  // Selects options by value or label; false if this is not the common case.
+  api.choose = (bid, wanted) => {
+    const select = find(bid);
+    if (!(select instanceof HTMLSelectElement) || !usable(select)) return false;
+    let missing = [...wanted];
+    const chosen = [];
+    for (const option of select.options) {
+      const fits = (text) => text === option.value || text === option.label;
+      if (!missing.some(fits)) continue;
+      chosen.push(option);
+      missing = select.multiple ? missing.filter((text) => !fits(text)) : [];
+      if (!select.multiple) break;
+    }
+    if (missing.length) return false;
+    select.focus();
+    select.value = undefined;
+    for (const option of chosen) option.selected = true;
+    select.dispatchEvent(new Event('input', { bubbles: true, composed: true }));
+    select.dispatchEvent(new Event('change', { bubbles: true }));
+    return true;
+  };
+
+  // State of a checkbox or radio button; null for anything else.
+  api.checked = (bid) => {
+    const element = find(bid);
+    return element instanceof HTMLInputElement && /^(checkbox|radio)$/.test(element.type) ? element.checked : null;
+  };
+
   // Waits until the page is quiet, then says all there is to know about it in one answer.
   // `form` is the kind of observation that will be taken: `axtree` needs the ids in the accessibility tree, `dom` is
   // taken here and now.

@@ -1,0 +1,114 @@
+"""Builders for the rollout tests: small web sites on loopback, scripted policies, short runs in a real browser."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+from webrl.config import RolloutConfig
+from webrl.llm.interface import PolicyOutput
+from webrl.rollouts.browser import Browser
+from webrl.rollouts.env import BrowserEnv
+from webrl.types import Step, Task
+
+
+def miniwob(page: str, seed: int = 0, **more: Any) -> Task:
+    return Task(task_id=f"miniwob.{page}.{seed}", site=f"miniwob.{page}", seed=seed, **more)
+
+
+def at(url: str, instruction: str = "look around", **more: Any) -> Task:
+    return Task(task_id=url, site="web", start_url=url, instruction=instruction, **more)
+
+
+def in_browser(play: Callable[[BrowserEnv], Awaitable[Any]], **settings: Any) -> Any:
+    """Run `play` with an environment on a browser of its own; gives its result."""
+
+    async def run() -> Any:
+        async with Browser() as browser:
+            env = BrowserEnv(browser, RolloutConfig(**settings))
+            try:
+                return await play(env)
+            finally:
+                await env.close()
+
+    return asyncio.run(run())
+
+
+def bid_of(text: str, role: str, name: str) -> str:
+    """The bid of the first element with this role and name."""
+    found = re.search(rf"\[([a-zA-Z]*\d+)\] {role} {re.escape(repr(name))}", text)
+    assert found, f"no {role} {name!r} in:\n{text}"
+    return found.group(1)
+
+
+class Scripted:
+    """A policy that gives prepared answers, the last one again and again; `{role:name}` becomes that element's bid."""
+
+    fingerprint = "scripted"
+
+    def __init__(self, *answers: str, wait_s: float = 0) -> None:
+        self.answers = answers
+        self.wait_s = wait_s
+
+    async def act(
+        self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
+    ) -> PolicyOutput:
+        await asyncio.sleep(self.wait_s)
+        answer = self.answers[min(len(history), len(self.answers) - 1)]
+        answer = re.sub(r"\{(\w+):([^}]*)\}", lambda m: bid_of(observation, m[1], m[2]), answer)
+        return PolicyOutput((1, 2), (3,), (-0.5,), answer, observation)
+
+
+class ClickNamedButton:
+    """Does what the click-button page asks for."""
+
+    fingerprint = "expert"
+
+    def __init__(self, wait_s: float = 0) -> None:
+        self.wait_s = wait_s
+
+    async def act(
+        self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
+    ) -> PolicyOutput:
+        await asyncio.sleep(self.wait_s)
+        name = re.search(r'"(.*)"', instruction).group(1)
+        return PolicyOutput((), (), (), f"click('{bid_of(observation, 'button', name)}')", observation)
+
+
+Handler = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def serve(pages: dict[str, str | Handler]) -> AsyncIterator[str]:
+    """A web server on loopback; a page is HTML, or a handler that writes the whole answer itself."""
+    running: set[asyncio.Task[None] | None] = set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        running.add(asyncio.current_task())
+        with contextlib.suppress(ConnectionError, IndexError):
+            path = (await reader.readline()).split()[1].decode().partition("?")[0]
+            while (await reader.readline()).strip():
+                pass
+            page = pages.get(path, "<title>nothing here</title>")
+            if isinstance(page, str):
+                await reply(writer, page)
+            else:
+                await page(path, writer)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in running:
+            if task is not None:
+                task.cancel()
+
+
+async def reply(writer: asyncio.StreamWriter, body: str, status: str = "200 OK", headers: str = "") -> None:
+    data = body.encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nConnection: close\r\n{headers}"
+    writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    await writer.drain()

@@ -1,0 +1,174 @@
+"""Episodes end by the stop rules of the paper; the stage resumes, cuts off, keeps screenshots and order out of it."""
+
+import asyncio
+import re
+
+import pytest
+from rollouts_builders import ClickNamedButton, Scripted, in_browser, miniwob
+
+from webrl.config import RolloutConfig, validate_config
+from webrl.errors import DataError, PolicyError
+from webrl.rollouts.collect import collect, cut_off_tasks
+from webrl.rollouts.episode import run_episode, step_seed
+from webrl.store import read_records
+from webrl.types import Status, Trajectory
+
+pytestmark = pytest.mark.browser
+
+
+def play(policy, task=None, **settings):
+    async def one(env):
+        config = RolloutConfig(**settings)
+        return await run_episode(
+            env, policy, task or miniwob("click-button"), config, trajectory_id="t", phase=3, seed=1
+        )
+
+    return in_browser(one, **settings)
+
+
+def test_the_page_ends_its_episode():
+    trajectory = play(ClickNamedButton())
+    assert trajectory.status is Status.PAGE_ENDED
+    assert trajectory.env_reward == 1.0
+    assert trajectory.instruction == 'Click on the "no" button.'
+    assert trajectory.phase == 3
+    assert trajectory.policy == "expert"
+    (step,) = trajectory.steps
+    assert step.action == step.response
+    assert re.search(r"button 'no'(?!,)", step.observation)
+    assert "button 'no', focused" in trajectory.final_observation
+    assert set(step.seconds) == {"policy", "browser"}
+
+
+def test_a_generated_instruction_has_no_environment_reward():
+    trajectory = play(Scripted("click('{button:no}')"), miniwob("click-button", instruction="Press no"))
+    assert trajectory.status is Status.PAGE_ENDED
+    assert trajectory.env_reward is None
+    assert trajectory.instruction == "Press no"
+
+
+def test_what_was_sampled_is_stored_as_it_was():
+    trajectory = play(Scripted("send_msg_to_user('done')"))
+    (step,) = trajectory.steps
+    assert (step.prompt_ids, step.action_ids, step.logprobs) == ((1, 2), (3,), (-0.5,))
+    assert trajectory.status is Status.AGENT_DONE
+    assert trajectory.message == "done"
+    assert trajectory.env_reward == 0.0
+
+
+def test_five_unreadable_actions_in_a_row_end_it():
+    trajectory = play(Scripted("what", "noop(0)", "what"))
+    assert trajectory.status is Status.PARSE_FAILURES
+    assert len(trajectory.steps) == 7
+    assert trajectory.steps[0].action == ""
+    assert "Not an action" in trajectory.steps[0].error
+
+
+def test_five_equal_actions_in_a_row_end_it():
+    trajectory = play(Scripted("noop(1)", "noop(2)", "noop( 2 )"))
+    assert trajectory.status is Status.REPEATED_ACTION
+    assert [step.action for step in trajectory.steps] == ["noop(1)"] + ["noop(2)"] * 5
+
+
+def test_the_step_limit_ends_it():
+    trajectory = play(Scripted("noop(1)", "noop(2)", "noop(3)", "noop(4)"), max_steps=3)
+    assert trajectory.status is Status.STEP_LIMIT
+    assert len(trajectory.steps) == 3
+
+
+def test_a_failing_policy_is_recorded():
+    class Fails(Scripted):
+        async def act(self, *args, **kwargs):
+            raise PolicyError("the server answered 500")
+
+    trajectory = play(Fails("x"))
+    assert trajectory.status is Status.POLICY_ERROR
+    assert "500" in trajectory.message
+
+
+def test_seeds_differ_by_run_episode_and_step_and_repeat():
+    seeds = {step_seed(run, name, index) for run in (0, 1) for name in ("a", "b") for index in (0, 1)}
+    assert len(seeds) == 8
+    assert step_seed(0, "a", 0) == step_seed(0, "a", 0) < 2**31
+
+
+def run_config(**rollout):
+    return validate_config({"rollout": {"envs_per_worker": 3} | rollout}, "test")
+
+
+def test_every_task_becomes_one_line_and_a_second_run_only_adds_what_is_missing(tmp_path):
+    out = tmp_path / "trajectories.jsonl"
+    tasks = [miniwob("click-button", seed) for seed in range(5)]
+    first = asyncio.run(collect(tasks[:3], run_config(), ClickNamedButton(), out, phase=1, prefix="p01"))
+    assert (first.successes, first.rewarded, first.resumed) == (3, 3, 0)
+    with out.open("ab") as file:
+        file.write(b'{"trajectory_id": "torn')
+    kept = out.read_bytes()[: out.read_bytes().rindex(b"\n") + 1]
+    second = asyncio.run(collect(tasks, run_config(), ClickNamedButton(), out, phase=1, prefix="p01"))
+    assert second.resumed == 3
+    assert out.read_bytes().startswith(kept)
+    ids = [t.trajectory_id for t in read_records(out, Trajectory)]
+    assert sorted(ids) == [f"p01-miniwob.click-button.{seed}" for seed in range(5)]
+
+
+def test_a_task_that_occurs_again_is_another_episode(tmp_path):
+    out = tmp_path / "trajectories.jsonl"
+    asyncio.run(collect([miniwob("click-button")] * 3, run_config(), ClickNamedButton(), out, phase=1, prefix="p01"))
+    ids = {t.trajectory_id for t in read_records(out, Trajectory)}
+    assert ids == {f"p01-miniwob.click-button.0{end}" for end in ("", "-r1", "-r2")}
+
+
+def test_unknown_pages_stop_the_stage_before_it_starts(tmp_path):
+    out = tmp_path / "trajectories.jsonl"
+    with pytest.raises(DataError, match="unknown MiniWoB page"):
+        asyncio.run(collect([miniwob("nope")], run_config(), ClickNamedButton(), out, phase=1, prefix="p01"))
+    assert not out.exists()
+
+
+def test_the_long_tail_is_cut_off_and_kept_for_later(tmp_path):
+    class StuckOnOne(ClickNamedButton):
+        async def act(self, instruction, history, observation, *, seed=None):
+            if not stuck:
+                stuck.append(instruction)
+                await asyncio.sleep(3600)
+            return await super().act(instruction, history, observation, seed=seed)
+
+    stuck = []
+    out = tmp_path / "trajectories.jsonl"
+    tasks = [miniwob("click-button", seed) for seed in range(5)]
+    config = run_config(cut_off=0.8)
+    summary = asyncio.run(collect(tasks, config, StuckOnOne(), out, phase=1, prefix="p01"))
+    assert summary.statuses == {"page_ended": 4, "cut_off": 1}
+    (late,) = cut_off_tasks(out)
+    assert late in tasks
+    # What was cut off stays so: a resumed stage has nothing to do.
+    again = asyncio.run(collect(tasks, config, ClickNamedButton(), out, phase=1, prefix="p01"))
+    assert again.statuses == summary.statuses
+
+
+def test_screenshots_lie_beside_the_trajectories_by_reference(tmp_path):
+    out = tmp_path / "phase_01" / "trajectories.jsonl"
+    config = run_config(screenshots=True)
+    asyncio.run(collect([miniwob("click-button")], config, ClickNamedButton(), out, phase=1, prefix="p01"))
+    (trajectory,) = read_records(out, Trajectory)
+    path = tmp_path / trajectory.steps[0].screenshot
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.is_relative_to(out.parent)
+
+
+def test_the_whole_pool_plays_at_once(tmp_path):
+    class CountsCompany(ClickNamedButton):
+        now = most = 0
+
+        async def act(self, *args, **kwargs):
+            type(self).now += 1
+            type(self).most = max(self.most, self.now)
+            await asyncio.sleep(0.5)
+            type(self).now -= 1
+            return await super().act(*args, **kwargs)
+
+    out = tmp_path / "trajectories.jsonl"
+    tasks = [miniwob("click-button", seed) for seed in range(12)]
+    summary = asyncio.run(collect(tasks, run_config(num_workers=2), CountsCompany(), out, phase=1, prefix="p01"))
+    assert summary.successes == 12
+    assert CountsCompany.most == 6

@@ -1,0 +1,274 @@
+"""The environment in a real browser: actions have BrowserGym's effects, episodes do not leak into each other."""
+
+import random
+
+import pytest
+from rollouts_builders import at, bid_of, in_browser, miniwob, serve
+
+from webrl.errors import BrowserError, DataError
+
+pytestmark = pytest.mark.browser
+
+FORM = """<title>form</title>
+<input id=a aria-label=name> <textarea aria-label=note>old</textarea>
+<input type=checkbox aria-label=agree> <label for=b>Pick <input type=checkbox id=b></label>
+<select aria-label=colour multiple><option>red<option>green<option>blue</select>
+<select aria-label=size><option>S<option>M</select>
+<button id=go onclick="log('go')" ondblclick="log('double')" oncontextmenu="log('menu');return false"
+  onmouseenter="log('over')">Go</button>
+<button disabled>Off</button>
+<input type=file aria-label=paper onchange="log('file ' + this.files[0].name)">
+<div id=drag draggable=true ondragstart="log('drag')" role=button aria-label=thing>thing</div>
+<div id=drop ondragover="event.preventDefault()" ondrop="event.preventDefault();log('drop')" role=button
+  aria-label=box style="height:60px">box</div>
+<div style="height:3000px"></div><button onclick="log('far')">Far</button>
+<script>window.events=[];function log(x){events.push(x)}
+document.getElementById('a').addEventListener('keydown',e=>log('key '+e.key));
+addEventListener('wheel',()=>log('wheel'));</script>"""
+
+
+def on_form(*actions, **settings):
+    """Texts, errors and events after each action on the form; `{role:name}` is an element's bid."""
+
+    async def play(env):
+        async with serve({"/": FORM}) as url:
+            observation = await env.reset(at(url + "/"))
+            results = []
+            for action in actions:
+                text = observation.text
+                while "{" in action:
+                    start, end = action.index("{"), action.index("}")
+                    role, _, name = action[start + 1 : end].partition(":")
+                    action = action[:start] + bid_of(text, role, name) + action[end + 1 :]
+                results.append(await env.step(action))
+                observation = results[-1].observation
+            return results, await env.page.evaluate("window.events"), observation.text
+
+    return in_browser(play, **settings)
+
+
+def test_fill_clear_press_and_type():
+    results, events, text = on_form(
+        "fill('{textbox:name}', 'Ann')",
+        "press('{textbox:name}', 'End')",
+        "keyboard_type('e')",
+        "keyboard_press('Backspace')",
+        "keyboard_insert_text('a é')",
+        "fill('{textbox:note}', 'new')",
+        "focus('{textbox:name}')",
+    )
+    assert [r.error for r in results] == [""] * 7
+    assert events == ["key End", "key e", "key Backspace"]
+    assert "textbox 'name' value='Anna é', focused" in text
+    assert "textbox 'note' value='new'" in text
+    results, _, text = on_form("fill('{textbox:note}', 'x')", "clear('{textbox:note}')")
+    assert "textbox 'note', focused\n" in text
+
+
+def test_check_select_and_click_variants():
+    results, events, text = on_form(
+        "check('{checkbox:agree}')",
+        "check('{checkbox:agree}')",
+        "uncheck('{checkbox:agree}')",
+        "click('{checkbox:Pick}')",
+        "select_option('{listbox:colour}', ['red', 'blue'])",
+        "select_option('{combobox:size}', 'M')",
+        "click('{button:Go}')",
+        "dblclick('{button:Go}')",
+        "click('{button:Go}', button='right')",
+        "click('{button:Go}', modifiers=['Shift'])",
+    )
+    assert [r.error for r in results] == [""] * 10
+    assert events == ["over", "go", "go", "go", "double", "menu", "go"]
+    assert "checkbox 'agree', checked='false'" in text
+    assert "checkbox 'Pick', checked='true'" in text
+    assert "option 'red', selected=True" in text
+    assert "option 'green', selected=False" in text
+    assert "option 'blue', selected=True" in text
+    assert "combobox 'size' value='M'" in text
+
+
+def test_mouse_scroll_drag_and_upload(tmp_path):
+    (tmp_path / "cv.txt").write_text("hello")
+    results, events, _ = on_form(
+        "hover('{button:Go}')",
+        "drag_and_drop('{button:thing}', '{button:box}')",
+        f"upload_file('{{button:paper}}', {str(tmp_path / 'cv.txt')!r})",
+        "scroll(0, 100)",
+        "click('{button:Far}')",
+        "mouse_click(0, 0)",
+    )
+    assert [r.error for r in results] == [""] * 6
+    assert events == ["over", "drag", "drop", "file cv.txt", "over", "wheel", "far"]
+
+
+def test_what_cannot_be_done_is_an_error_for_the_agent_and_the_episode_goes_on():
+    results, events, _ = on_form(
+        "click('{button:Off}')", "click('999')", "fill('{button:Go}', 'x')", "press('{textbox:name}', 'NoSuchKey')"
+    )
+    assert "Timeout 500ms" in results[0].error
+    assert "not enabled" in results[0].error
+    assert results[1].error == 'ValueError: Could not find element with bid "999"'
+    assert "not an <input>" in results[2].error
+    assert "NoSuchKey" in results[3].error
+    assert [r.action for r in results][1] == "click('999')"
+    assert not events
+
+
+def test_an_unreadable_action_changes_nothing_and_says_so():
+    results, events, _ = on_form("click('{button:Go}'", "buy('{button:Go}')")
+    assert results[0].action == results[1].action == ""
+    assert "Not an action" in results[0].error
+    assert "Invalid action type 'buy'" in results[1].error
+    assert events == []
+
+
+def test_messages_end_the_episode():
+    results, _, _ = on_form("send_msg_to_user('42')")
+    assert results[0].agent_done
+    assert results[0].message == "42"
+    results, _, _ = on_form("report_infeasible('no such shop')")
+    assert results[0].agent_done
+    assert results[0].message == "no such shop"
+
+
+def test_rewards_and_the_end_come_from_the_page():
+    async def play(env):
+        outcomes = []
+        for choice in (True, False):
+            observation = await env.reset(miniwob("click-button", 0))
+            name = "no" if choice else "submit"
+            result = await env.step(f"click('{bid_of(observation.text, 'button', name)}')")
+            outcomes.append((result.done, result.reward))
+        return outcomes
+
+    assert in_browser(play) == [(True, 1.0), (True, 0.0)]
+
+
+def test_leaving_a_miniwob_page_ends_its_episode_without_reward():
+    async def play(env):
+        await env.reset(miniwob("click-button"))
+        tab = await env.step("new_tab()")
+        await env.reset(miniwob("click-button"))
+        away = await env.step("goto('about:blank')")
+        again = await env.reset(miniwob("click-button"))
+        return tab, away, again
+
+    tab, away, again = in_browser(play)
+    assert (tab.done, tab.reward) == (True, 0.0)
+    assert (away.done, away.reward) == (True, 0.0)
+    assert "button 'submit'" in again.text
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["click-checkboxes", "email-inbox-delete", "use-autocomplete", "click-dialog-2", "choose-date", "tic-tac-toe"],
+)
+def test_an_episode_on_a_used_page_equals_one_on_a_fresh_page(page):
+    def play_on(env, task):
+        async def episode():
+            observation = await env.reset(task)
+            seen = [(observation.goal, observation.text)]
+            rng = random.Random(7)
+            for _ in range(4):
+                bids = [line.split("]")[0].strip("\t[") for line in seen[-1][1].splitlines() if "\t[" in line]
+                result = await env.step(f"click('{rng.choice(bids)}')" if bids else "noop(0)")
+                seen.append((result.action, result.observation.text, result.reward, result.done))
+            return seen
+
+        return episode()
+
+    async def play(env):
+        fresh = await play_on(env, miniwob(page, 4))
+        await play_on(env, miniwob(page, 5))
+        used_page = env.page
+        used = await play_on(env, miniwob(page, 4))
+        assert env.page is used_page
+        return fresh, used
+
+    fresh, used = in_browser(play)
+    assert used[0] == fresh[0]
+    assert used == fresh
+
+
+def test_tabs_and_history():
+    pages = {"/": "<title>one</title><a href='/two' target=_blank>two</a>", "/two": "<title>two</title>"}
+
+    async def play(env):
+        async with serve(pages) as url:
+            first = await env.reset(at(url + "/"))
+            results = [await env.step(f"click('{bid_of(first.text, 'link', 'two')}')")]
+            actions = ("tab_focus(0)", f"goto('{url}/two')", "go_back()", "go_forward()", "tab_close()")
+            results += [await env.step(action) for action in actions]
+            return [(r.error, r.observation.text.split("'")[1]) for r in results]
+
+    assert in_browser(play) == [("", "two"), ("", "one"), ("", "two"), ("", "one"), ("", "two"), ("", "two")]
+
+
+def test_the_observation_waits_for_slow_navigations_timers_and_requests():
+    import asyncio
+
+    async def slow(path, writer):
+        from rollouts_builders import reply
+
+        await asyncio.sleep(0.7)
+        await reply(writer, "<title>arrived</title>")
+
+    script = """<script>
+    function later(){setTimeout(()=>{document.title='later'},300)}
+    function load(){fetch('/slow').then(()=>{document.title='loaded'})}</script>"""
+    pages = {
+        "/": f"<title>start</title><a href=/slow>link</a><form action=/slow><button>form</button></form>"
+        f"<button onclick=later()>timer</button><button onclick=load()>fetch</button>{script}",
+        "/slow": slow,
+    }
+
+    async def play(env):
+        titles = []
+        async with serve(pages) as url:
+            for role, name in (("link", "link"), ("button", "form"), ("button", "timer"), ("button", "fetch")):
+                observation = await env.reset(at(url + "/"))
+                result = await env.step(f"click('{bid_of(observation.text, role, name)}')")
+                titles.append(result.observation.text.split("'")[1])
+        return titles
+
+    assert in_browser(play) == ["arrived", "arrived", "later", "loaded"]
+
+
+def test_hosts_outside_the_allow_list_are_blocked_and_counted():
+    async def play(env):
+        async with serve({"/": "<title>other</title>"}) as other:
+            page = f"<title>home</title><img src='{other}/a.png'><a href='{other}/'>away</a>"
+            async with serve({"/": page}) as url:
+                first = await env.reset(at(url + "/"))
+                # The other server has another port: a host with a port allows that port only.
+                link = await env.step(f"click('{bid_of(first.text, 'link', 'away')}')")
+                direct = await env.step(f"goto('{other}/')")
+                files = await env.step("goto('file:///etc/passwd')")
+                return link, direct, files
+
+    link, direct, files = in_browser(play)
+    assert link.blocked >= 1
+    assert "other" not in link.observation.text
+    assert direct.blocked == 1
+    assert "outside the hosts" in direct.error
+    assert files.blocked == 1
+    assert "root:" not in files.observation.text
+
+
+def test_unknown_pages_are_refused_with_the_nearest_name():
+    async def play(env):
+        await env.reset(miniwob("click-buton"))
+
+    with pytest.raises(
+        DataError, match=r"unknown MiniWoB page 'miniwob.click-buton'; did you mean 'miniwob.click-button'"
+    ):
+        in_browser(play)
+
+
+def test_a_step_before_a_reset_is_an_error():
+    async def play(env):
+        await env.step("noop()")
+
+    with pytest.raises(BrowserError, match="before reset"):
+        in_browser(play)

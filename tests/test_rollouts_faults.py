@@ -1,0 +1,297 @@
+"""Pages, browsers and workers that fail: recorded, retried or failed clearly; nothing hangs, nothing stays behind."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from rollouts_builders import ClickNamedButton, Scripted, at, bid_of, in_browser, miniwob, reply, serve
+
+from webrl.config import RolloutConfig, validate_config
+from webrl.errors import BrowserError
+from webrl.rollouts.collect import collect
+from webrl.rollouts.episode import run_episode
+from webrl.rollouts.pool import EnvPool
+from webrl.store import read_records
+from webrl.types import Status, Trajectory
+
+pytestmark = pytest.mark.browser
+
+
+def chromium_processes(root: int) -> list[psutil.Process]:
+    """Chromium processes below a process."""
+    return [p for p in psutil.Process(root).children(recursive=True) if "chrom" in p.name()]
+
+
+def wait_until(condition, timeout_s=30.0):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "watchdog: the condition never came true"
+        time.sleep(0.1)
+
+
+def test_a_crashed_page_is_an_error_and_the_next_reset_heals_it():
+    async def play(env):
+        await env.reset(miniwob("click-button"))
+        crashed = asyncio.ensure_future(env.page.goto("chrome://crash"))
+        with pytest.raises(BrowserError, match="crash"):
+            await env.step("noop()")
+        await asyncio.gather(crashed, return_exceptions=True)
+        return await env.reset(miniwob("click-button"))
+
+    assert "button 'submit'" in in_browser(play).text
+
+
+def test_a_killed_browser_is_an_error():
+    async def play(env):
+        await env.reset(miniwob("click-button"))
+        for process in chromium_processes(os.getpid()):
+            process.kill()
+        with pytest.raises(BrowserError):
+            await env.step("click('13')")
+        with pytest.raises(BrowserError, match="browser has gone"):
+            await env.reset(miniwob("click-button"))
+
+    in_browser(play)
+
+
+def test_a_page_that_never_loads_is_an_error_within_the_deadline():
+    async def never(path, writer):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+
+    async def play(env):
+        async with serve({"/": never, "/ok": "<title>ok</title><a href='/'>go</a>"}) as url:
+            with pytest.raises(BrowserError, match="reset"):
+                await env.reset(at(url + "/"))
+            first = await env.reset(at(url + "/ok"))
+            start = time.monotonic()
+            stuck = await env.step(f"click('{bid_of(first.text, 'link', 'go')}')")
+            return stuck, time.monotonic() - start
+
+    stuck, _ = in_browser(play, step_timeout_s=5, settle_cap_s=1)
+    assert "'ok'" in stuck.observation.text  # the old page is still there, and that is what the agent sees
+
+
+def test_a_page_whose_script_never_ends_is_an_error_within_the_deadline():
+    async def play(env):
+        async with serve({"/": "<button onclick='for(;;);'>spin</button>"}) as url:
+            first = await env.reset(at(url + "/"))
+            with pytest.raises(BrowserError, match="deadline of 3 s"):
+                await env.step(f"click('{bid_of(first.text, 'button', 'spin')}')")
+            return await env.reset(miniwob("click-button"))
+
+    assert "button 'submit'" in in_browser(play, step_timeout_s=3, settle_cap_s=1).text
+
+
+def test_dialog_boxes_are_dismissed():
+    page = """<title>t</title>
+    <button onclick="alert('hi');document.title=confirm('ok?')+','+prompt('name?')">ask</button>
+    <script>onbeforeunload=()=>'stay?'</script>"""
+
+    async def play(env):
+        async with serve({"/": page}) as url:
+            first = await env.reset(at(url + "/"))
+            asked = await env.step(f"click('{bid_of(first.text, 'button', 'ask')}')")
+            return asked, await env.reset(miniwob("click-button"))
+
+    asked, after = in_browser(play)
+    assert "RootWebArea 'false,null'" in asked.observation.text
+    assert "button 'submit'" in after.text
+
+
+def test_downloads_are_refused_and_the_page_stays():
+    async def file(path, writer):
+        await reply(writer, "x" * 100_000, headers="Content-Disposition: attachment; filename=a.bin\r\n")
+
+    async def play(env):
+        async with serve({"/": "<title>t</title><a href='/file'>get</a>", "/file": file}) as url:
+            first = await env.reset(at(url + "/"))
+            clicked = await env.step(f"click('{bid_of(first.text, 'link', 'get')}')")
+            direct = await env.step(f"goto('{url}/file')")
+            return clicked, direct
+
+    clicked, direct = in_browser(play)
+    assert "'t'" in clicked.observation.text
+    assert "Download is starting" in direct.error or "ERR_ABORTED" in direct.error
+
+
+def test_endless_redirects_end_as_an_error_for_the_agent():
+    async def around(path, writer):
+        await reply(writer, "", "302 Found", f"Location: {path}x\r\n" if len(path) < 40 else "Location: /r\r\n")
+
+    pages = {"/r" + "x" * n: around for n in range(60)} | {"/": "<title>t</title><a href='/r'>r</a>"}
+
+    async def play(env):
+        async with serve(pages) as url:
+            first = await env.reset(at(url + "/"))
+            direct = await env.step(f"goto('{url}/r')")
+            await env.reset(at(url + "/"))
+            clicked = await env.step(f"click('{bid_of(first.text, 'link', 'r')}')")
+            return direct, clicked
+
+    direct, clicked = in_browser(play, settle_cap_s=1)
+    assert "ERR_TOO_MANY_REDIRECTS" in direct.error
+    assert clicked.observation.text
+
+
+def test_many_new_tabs_do_not_outlive_the_episode():
+    page = "<title>t</title><button onclick='for(let i=0;i<8;i++)open(\"/\")'>many</button>"
+
+    async def play(env):
+        async with serve({"/": page}) as url:
+            first = await env.reset(at(url + "/"))
+            await env.step(f"click('{bid_of(first.text, 'button', 'many')}')")
+            await env.reset(at(url + "/"))
+            return len(env.context.pages)
+
+    assert in_browser(play) == 1
+
+
+def test_a_worker_that_dies_is_replaced():
+    async def play():
+        async with EnvPool(RolloutConfig(num_workers=1, envs_per_worker=2)) as pool:
+            async with pool.env() as env:
+                await env.reset(miniwob("click-button"))
+                (old,) = pool.worker_pids
+                os.kill(old, signal.SIGKILL)
+                with pytest.raises(BrowserError, match="ended"):
+                    await env.step("noop()")
+            async with pool.env() as env:
+                observation = await env.reset(miniwob("click-button"))
+                (new,) = pool.worker_pids
+            assert old != new
+            return observation
+
+    assert "button 'submit'" in asyncio.run(play()).text
+
+
+def test_a_worker_that_does_not_answer_is_killed_and_replaced(monkeypatch):
+    from webrl.rollouts import pool as module
+
+    monkeypatch.setattr(module, "GRACE_S", 1.0)
+
+    async def play():
+        async with EnvPool(RolloutConfig(num_workers=1, envs_per_worker=1, step_timeout_s=8)) as pool:
+            async with pool.env() as env:
+                await env.reset(miniwob("click-button"))
+                (pid,) = pool.worker_pids
+                os.kill(pid, signal.SIGSTOP)
+                with pytest.raises(BrowserError, match="did not answer"):
+                    await env.step("noop(0)")
+            async with pool.env() as env:
+                return await env.reset(miniwob("click-button"))
+
+    assert "button 'submit'" in asyncio.run(play()).text
+
+
+def test_workers_are_recycled_after_their_share_of_episodes():
+    async def play():
+        pids = []
+        async with EnvPool(RolloutConfig(num_workers=1, envs_per_worker=1, recycle_after=2)) as pool:
+            for seed in range(5):
+                async with pool.env() as env:
+                    await env.reset(miniwob("click-button", seed))
+                    pids.append(pool.worker_pids[-1])
+        return pids
+
+    pids = asyncio.run(play())
+    assert len(set(pids)) == 3
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_an_episode_whose_browser_is_killed_is_played_again(tmp_path):
+    config = validate_config({"rollout": {"num_workers": 1, "envs_per_worker": 2, "max_retries": 2}}, "test")
+    killed = []
+
+    class KillsOnce(ClickNamedButton):
+        async def act(self, instruction, history, observation, *, seed=None):
+            if not killed:
+                killed.extend(chromium_processes(os.getpid()))
+                for process in killed:
+                    process.kill()
+            return await super().act(instruction, history, observation, seed=seed)
+
+    tasks = [miniwob("click-button", seed) for seed in range(4)]
+    out = tmp_path / "trajectories.jsonl"
+    asyncio.run(collect(tasks, config, KillsOnce(), out, phase=0, prefix="p00"))
+    found = list(read_records(out, Trajectory))
+    assert killed
+    assert len(found) == 4
+    assert {t.status for t in found} == {Status.PAGE_ENDED}
+    assert {t.env_reward for t in found} == {1.0}
+    assert max(t.attempts for t in found) == 2
+
+
+def test_an_episode_that_always_crashes_is_recorded_with_its_status(tmp_path):
+    config = validate_config({"rollout": {"envs_per_worker": 1, "max_retries": 1, "step_timeout_s": 5}}, "test")
+    out = tmp_path / "trajectories.jsonl"
+    tasks = [at("http://127.0.0.1:9/"), miniwob("click-button")]
+    asyncio.run(collect(tasks, config, ClickNamedButton(), out, phase=0, prefix="p00"))
+    failed, good = list(read_records(out, Trajectory))
+    assert failed.status is Status.ENV_ERROR
+    assert failed.attempts == 2
+    assert "ERR_" in failed.message
+    assert failed.env_reward is None
+    assert good.status is Status.PAGE_ENDED
+
+
+def test_an_episode_that_outlasts_its_deadline_keeps_its_steps():
+    async def play(env):
+        return await run_episode(
+            env, Scripted("noop(0)", wait_s=0.4), miniwob("click-button"), config, trajectory_id="t"
+        )
+
+    config = RolloutConfig(episode_timeout_s=1.5, max_repeats=50)
+    trajectory = in_browser(play, episode_timeout_s=1.5)
+    assert trajectory.status is Status.TIMEOUT
+    assert trajectory.steps
+    assert trajectory.env_reward is None
+
+
+RUN = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from rollouts_builders import Scripted, miniwob
+from webrl.config import validate_config
+from webrl.rollouts.collect import collect
+config = validate_config({{"rollout": {{"num_workers": 2, "envs_per_worker": 2, "max_repeats": 10000,
+    "max_steps": 10000}}}}, "test")
+tasks = [miniwob("click-button", seed) for seed in range(4)]
+policy = Scripted("noop(50)")
+asyncio.run(collect(tasks, config, policy, Path({out!r}), phase=0, prefix="p00"))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_chromium_outlives_the_controller(number, tmp_path):
+    code = RUN.format(tests=str(Path(__file__).parent), out=str(tmp_path / "t.jsonl"))
+    controller = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+    wait_until(lambda: len(chromium_processes(controller.pid)) >= 10)  # two browsers, four pages
+    family = psutil.Process(controller.pid).children(recursive=True)
+    controller.send_signal(number)
+    controller.communicate(timeout=30)
+    wait_until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family))
+
+
+def test_no_chromium_outlives_a_killed_worker():
+    async def play():
+        async with EnvPool(RolloutConfig(num_workers=1, envs_per_worker=1)) as pool, pool.env() as env:
+            await env.reset(miniwob("click-button"))
+            (pid,) = pool.worker_pids
+            family = chromium_processes(pid)
+            assert family
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(BrowserError):
+                await env.step("noop()")
+            return family
+
+    family = asyncio.run(play())
+    wait_until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family))

@@ -1,0 +1,105 @@
+"""Stock BrowserGym and ours, side by side: same goal, same elements and bids, same reward and done.
+
+Stock runs in a process of its own (`benchmarks/stock_browsergym.py`) and writes down everything that has to be the
+same, step by step; ours replays the same actions.
+"""
+
+import difflib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rollouts_builders import in_browser, miniwob
+
+from webrl.rollouts.env import BrowserEnv
+
+ROOT = Path(__file__).parent.parent
+FAST_PAGES = [
+    "click-button",
+    "login-user",
+    "click-checkboxes",
+    "email-inbox-nl-turk",
+    "use-autocomplete",
+    "click-dialog",
+]
+# Pages on which two runs of stock BrowserGym differ as well: prices, cursors and pictures that move with the clock.
+CLOCKED = {
+    "stock-market": "the price changes on its own, four times a second",
+    "terminal": "the cursor blinks",
+    "visual-addition": "BrowserGym marks it as nondeterministic",
+    "click-pie": "BrowserGym marks it as nondeterministic: the menu's animation",
+    "click-pie-nodelay": "BrowserGym marks it as nondeterministic",
+}
+
+
+def stock_record(pages: list[str], seed: int, num_steps: int) -> list[dict]:
+    script = ROOT / "benchmarks" / "stock_browsergym.py"
+    arguments = ["record", "--pages", ",".join(pages), "--seed", str(seed), "--steps", str(num_steps)]
+    done = subprocess.run(
+        [sys.executable, script, *arguments], capture_output=True, text=True, check=False, env=_environment()
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return os.environ | {"PYTHONPATH": str(ROOT)}
+
+
+async def differences(env: BrowserEnv, record: dict) -> list[str]:
+    """What differs when ours plays what stock has played."""
+    observation = await env.reset(miniwob(record["page"], record["seed"]))
+    found = []
+    if observation.goal != record["goal"]:
+        found.append(f"goal: stock {record['goal']!r}, ours {observation.goal!r}")
+    text, reward, done, error = observation.text, 0.0, False, ""
+    for step in record["steps"]:
+        if step["action"]:
+            result = await env.step(step["action"])
+            text, reward, done, error = result.observation.text, result.reward, result.done, result.error
+        # An action that stock gave up after 0.5 s on a busy machine has not happened there: nothing to compare from here.
+        if "Timeout 500ms" in step["error"] and not error:
+            break
+        if (reward, done) != (step["reward"], step["done"]):
+            found.append(f"{step['action']}: stock {step['reward'], step['done']}, ours {reward, done}")
+        if text != step["text"]:
+            lines = difflib.unified_diff(
+                step["text"].splitlines(), text.splitlines(), "stock", "ours", lineterm="", n=0
+            )
+            found.append(f"{step['action'] or 'reset'}:\n" + "\n".join(lines))
+    return found
+
+
+def compare(pages: list[str], seed: int, num_steps: int) -> dict[str, list[str]]:
+    async def play(env):
+        found = {}
+        for record in stock_record(pages, seed, num_steps):
+            found[record["page"]] = await differences(env, record)
+        return found
+
+    found = in_browser(play)
+    assert set(found) == set(pages)
+    return {page: texts for page, texts in found.items() if texts}
+
+
+@pytest.mark.browser
+def test_a_few_pages_are_the_same_as_in_stock_browsergym():
+    assert compare(FAST_PAGES, seed=1, num_steps=2) == {}
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [1])
+def test_all_pages_are_the_same_as_in_stock_browsergym_but_for_those_that_follow_the_clock(seed):
+    import browsergym.miniwob.all as stock
+
+    names = {task.subdomain for task in vars(stock).values() if hasattr(task, "subdomain")}
+    assert len(names) == 125
+    found = compare(sorted(names), seed, num_steps=3)
+    print("\n".join(f"{page}: {text}" for page, texts in found.items() for text in texts))
+    assert set(found) <= set(CLOCKED), {page: texts for page, texts in found.items() if page not in CLOCKED}

@@ -1,0 +1,194 @@
+"""What agent and judge see: BrowserGym's lines and bids, without the page's own display of goal and reward."""
+
+import json
+
+import pytest
+from rollouts_builders import at, bid_of, in_browser, miniwob, serve
+
+from webrl.rollouts.observe import flatten_axtree, remove_elements
+
+PLANT = """for (const id of ['reward-display', 'click-canvas', 'sync-task-cover', 'query']) {
+  let element = document.getElementById(id);
+  if (!element) { element = document.createElement('div'); element.id = id; document.body.appendChild(element); }
+  element.innerHTML = '<p>Last reward: <b aria-label="PLANTED">PLANTED 0.97</b><button>PLANTED</button></p>';
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("form", ["axtree", "dom", "html"])
+def test_a_reward_text_planted_on_the_page_does_not_arrive(form):
+    async def play(env):
+        first = await env.reset(miniwob("click-button"))
+        await env.page.evaluate(PLANT)
+        second = (await env.step("noop(0)")).observation
+        return first.text, second.text, await env.page.evaluate("document.body.innerHTML")
+
+    before, after, html = in_browser(play, observation=form)
+    assert "PLANTED" in html
+    assert "PLANTED" not in after
+    assert "reward" not in after.lower()
+    assert "submit" in before
+    assert "submit" in after
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("form", ["axtree", "dom", "html"])
+def test_a_generated_instruction_replaces_the_pages_own_which_does_not_leak(form):
+    async def play(env):
+        own = await env.reset(miniwob("login-user", 3))
+        ours = await env.reset(miniwob("login-user", 3, instruction="Type your name"))
+        return own.goal, ours
+
+    goal, observation = in_browser(play, observation=form)
+    assert observation.goal == "Type your name"
+    for word in goal.split('"')[1::2]:
+        assert word not in observation.text
+    assert "Enter the username" not in observation.text
+
+
+@pytest.mark.browser
+def test_lines_are_those_that_browsergym_prints_for_the_same_tree():
+    from browsergym.utils.obs import flatten_axtree_to_str
+
+    async def play(env):
+        trees = []
+        for page in ("email-inbox", "click-checkboxes", "book-flight", "enter-date", "navigate-tree", "count-shape"):
+            await env.reset(miniwob(page, 1))
+            await env.tab.evaluate("__webrl.mark('', [], true)")
+            trees.append((await env.tab.channel.send("Accessibility.getFullAXTree"))["nodes"])
+        return trees
+
+    ignored = ("editable", "readonly", "level", "settable", "multiline", "invalid", "focusable", "url")
+    for nodes in in_browser(play):
+        stock = flatten_axtree_to_str(
+            {"nodes": with_bids(nodes)}, ignored_roles=["LineBreak", "InlineTextBox"], ignored_properties=ignored
+        )
+        assert flatten_axtree(nodes) == stock
+
+
+def with_bids(nodes):
+    """The tree as BrowserGym holds it: ids moved from ARIA texts to a field of their own."""
+    from browsergym.core.observation import extract_data_items_from_aria
+
+    result = json.loads(json.dumps(nodes))
+    for node in result:
+        items = []
+        for i, prop in enumerate(node.get("properties", [])):
+            if prop["name"] == "roledescription":
+                items, rest = extract_data_items_from_aria(prop["value"]["value"])
+                prop["value"]["value"] = rest
+                if not rest:
+                    del node["properties"][i]
+                break
+        if not items and "description" in node:
+            items, _ = extract_data_items_from_aria(node["description"]["value"])
+        if items:
+            node["browsergym_id"] = items[0]
+    return result
+
+
+def test_hidden_elements_take_their_texts_with_them():
+    def node(number, role, name, children=(), bid=None):
+        made = {"nodeId": str(number), "role": {"value": role}, "name": {"value": name}, "childIds": list(children)}
+        if bid:
+            made["description"] = {"value": f"browsergym_id_{bid} "}
+        return made
+
+    tree = [
+        node(1, "RootWebArea", "T", ["2", "4"]),
+        node(2, "paragraph", "", ["3"], bid="7"),
+        node(3, "StaticText", "secret"),
+        node(4, "button", "Go", ["5"], bid="8"),
+        node(5, "StaticText", "Go", ["6"]),
+        node(6, "InlineTextBox", "Go"),
+    ]
+    assert flatten_axtree(tree) == "RootWebArea 'T'\n\t[7] paragraph ''\n\t\tStaticText 'secret'\n\t[8] button 'Go'"
+    assert flatten_axtree(tree, {"7"}) == "RootWebArea 'T'\n\t[8] button 'Go'"
+    assert flatten_axtree([]) == ""
+
+
+def test_elements_are_cut_out_of_html_by_id():
+    html = "<html><body><p id='query'>secret<b>x</b></p><i>kept</i></body></html>"
+    assert "secret" not in remove_elements(html, ["query", "absent"])
+    assert "kept" in remove_elements(html, ["query", "absent"])
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    "page",
+    ["click-button", "login-user", "click-checkboxes", "choose-list", "email-inbox", "enter-date", "navigate-tree"],
+)
+def test_our_own_extractor_shows_the_same_elements_and_bids(page):
+    async def play(env):
+        tree = (await env.reset(miniwob(page, 2))).text
+        lines = (await env.tab.evaluate(f"__webrl.extract({json.dumps(list(env._site.hidden_ids))})"))["lines"]
+        return tree, "\n".join(lines)
+
+    tree, own = in_browser(play)
+    assert elements(own) == elements(tree)
+
+
+def elements(text):
+    """Lines with a bid, without indentation."""
+    return [line.strip() for line in text.splitlines() if line.strip().startswith("[")]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("form", ["axtree", "dom"])
+def test_elements_in_frames_get_prefixed_bids_and_can_be_acted_on(form):
+    pages = {
+        "/": "<title>outer</title><button>one</button><iframe src='/inner'></iframe>",
+        "/inner": "<title>inner</title><button onclick='this.textContent=\"hit\"'>two</button>",
+    }
+
+    async def play(env):
+        async with serve(pages) as url:
+            text = (await env.reset(at(url + "/"))).text
+            bid = bid_of(text, "button", "two")
+            result = await env.step(f"click('{bid}')")
+            return bid, result
+
+    bid, result = in_browser(play, observation=form)
+    assert bid.startswith("a")
+    assert not result.error
+    assert bid_of(result.observation.text, "button", "hit") == bid
+
+
+@pytest.mark.browser
+def test_screenshots_are_pngs_at_browsergyms_scale():
+    async def play(env):
+        return (await env.reset(miniwob("click-button"))).screenshot
+
+    png = in_browser(play, screenshots=True)
+    assert png.startswith(b"\x89PNG")
+    width, height = int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+    assert (width, height) == (498, 321)  # 332 x 214 at 1.5
+
+
+@pytest.mark.browser
+def test_numbers_in_simplified_html_can_be_acted_on():
+    async def play(env):
+        first = await env.reset(miniwob("login-user", 3))
+        typed = await env.step("do(action='Type', argument='bob', element='0')")
+        missing = await env.step("do(action='Click', element='99')")
+        return first.text, typed, missing
+
+    text, typed, missing = in_browser(play, observation="html", dialect="webrl")
+    assert '<input id="0" type="text"' in text
+    assert 'value="bob"' in typed.observation.text
+    assert typed.action == "do(action='Type', argument='bob', element='0')"
+    assert "Could not find element" in missing.error
+
+
+@pytest.mark.browser
+def test_a_page_with_a_hundred_thousand_nodes_is_observed():
+    body = "<title>big</title>" + "".join(f"<p>line {i}</p>" for i in range(50_000)) + "<button>end</button>"
+
+    async def play(env):
+        async with serve({"/": body}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            return text, await env.step(f"click('{bid_of(text, 'button', 'end')}')")
+
+    text, result = in_browser(play, step_timeout_s=120, observation="dom")
+    assert text.count("paragraph") == 50_000
+    assert not result.error

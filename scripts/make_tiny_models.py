@@ -19,6 +19,7 @@ STEPS = ("record", "train", "record-actor", "train-orm")
 
 
 def main() -> None:
+    """Parse and run one step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=STEPS)
     parser.add_argument("--work", type=Path, default=Path("runs/tiny"), help="recordings and the base model")
@@ -39,6 +40,7 @@ def main() -> None:
 
 
 async def record_experts(args: argparse.Namespace) -> None:
+    """Demonstrations, demonstrations with slips, and proposed instructions on both's pages."""
     from webrl.config import RunConfig
     from webrl.store import read_records
     from webrl.tasks.miniwob import TRAIN_SITES
@@ -55,6 +57,7 @@ async def record_experts(args: argparse.Namespace) -> None:
 
 
 async def record_actor(args: argparse.Namespace) -> None:
+    """Sampled episodes of the actor, on own and proposed instructions."""
     from webrl.config import load_config
     from webrl.llm import open_model
     from webrl.llm.policy import ModelPolicy
@@ -73,6 +76,7 @@ async def record_actor(args: argparse.Namespace) -> None:
 
 
 def train(args: argparse.Namespace) -> None:
+    """Tokenizer, base, actor and generator."""
     import copy
     from dataclasses import asdict
 
@@ -83,7 +87,7 @@ def train(args: argparse.Namespace) -> None:
     tokenizer = recipe.make_tokenizer(demos)
     curve = args.out / "curves.jsonl"
     curve.unlink(missing_ok=True)
-    base = recipe.train_base(tokenizer, curve)
+    base = recipe.train_base(tokenizer, demos, curve)
     pretrain.save(copy.deepcopy(base), tokenizer, args.work / "base", asdict(recipe.RECIPES["base"]))
     for name, fit in (("actor", recipe.train_actor), ("generator", recipe.train_generator)):
         model = fit(copy.deepcopy(base), tokenizer, demos, curve)
@@ -91,6 +95,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def train_orm(args: argparse.Namespace) -> None:
+    """Outcome model on everything recorded."""
     from dataclasses import asdict
 
     from webrl.tiny import pretrain, recipe

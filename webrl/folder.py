@@ -14,12 +14,16 @@ from typing import Any
 
 import yaml
 
-from webrl.config import RunConfig
+from webrl.config import RunConfig, load_config
 from webrl.errors import StageError
 from webrl.run_info import run_info
 from webrl.store import read_json, write_json, write_text
 
-FREE_KEYS = ("num_phases", "runs_dir", "trackers", "rollout.num_workers", "rollout.envs_per_worker", "rollout.backend")
+_FREE_TRAINING = ("engine", "max_tokens", "checkpointing", "compile", "save_every", "keep_checkpoints", "log_every")
+FREE_KEYS = (
+    "num_phases", "runs_dir", "trackers", "rollout.num_workers", "rollout.envs_per_worker", "rollout.backend",
+    *(f"{section}.{key}" for section in ("actor", "critic", "orm") for key in _FREE_TRAINING),
+)  # fmt: skip
 """Keys that may change between the start of a run and its continuation: they do not alter its results."""
 
 
@@ -99,9 +103,7 @@ class PhaseFolder:
         data: dict[str, Any] = read_json(self._marker(stage))
         return data
 
-    def mark_done(
-        self, stage: str, counts: dict[str, Any], seconds: float, peak_mib: float, config: RunConfig
-    ) -> None:
+    def mark_done(self, stage: str, counts: dict[str, Any], seconds: float, peak_mib: float, config: RunConfig) -> None:
         """Record that a stage finished; the last thing a stage does."""
         info = {"stage": stage, "phase": self.phase, "counts": counts, "seconds": round(seconds, 2)}
         info |= {"peak_mib": round(peak_mib, 1)} | run_info(config)
@@ -170,7 +172,8 @@ def newest_run(runs_dir: Path) -> RunFolder | None:
 
 
 def _check_same(folder: RunFolder, data: dict[str, Any]) -> None:
-    old = _flatten(yaml.safe_load(folder.config.read_text(encoding="utf-8")) or {})
+    # Through the model, so that an option added since has its default on both sides.
+    old = _flatten(load_config(folder.config).model_dump(mode="json"))
     new = _flatten(data)
     changed = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k) and k not in FREE_KEYS)
     if changed:

@@ -130,25 +130,32 @@ def replay(context: Context) -> Counts:
 
 
 def train(context: Context) -> Counts:
-    """Critic, then values (once per state), then the actor; phase 0 trains the critic only."""
+    """Critic, then values (once per state), then the actor; phase 0 trains the critic only.
+
+    Under `run_multinode.sh` every process runs this; the main one writes.
+    """
     from webrl.training import score_values, train_actor, train_critic
+    from webrl.training.ranks import agree, barrier, is_main
 
     config, folder, seed = context.config, context.folder, context.config.seed + context.phase
     losses: Counts = {}
-    if not (folder.critic / "config.json").exists():
+    if not agree((folder.critic / "config.json").exists()):
         start = context.critic or context.actor
         losses |= train_critic(
             folder.train_filter, start, folder.critic, config, seed=seed, metrics_path=folder.metrics
         )
     if context.phase == 0:
-        copy_model(Path(context.actor), folder.actor)
+        if is_main():
+            copy_model(Path(context.actor), folder.actor)
         return losses
     scored = folder.path / "train_scored.jsonl"
-    if not scored.exists():
-        write_records(
-            scored, score_values(_train_records(context), folder.critic, config, successors=_history(context))
-        )
-    if not (folder.actor / "config.json").exists():
+    if not agree(scored.exists()):
+        records = read_records(folder.train_filter, StepRecord)
+        valued = score_values(records, folder.critic, config, successors=_history(context))
+        if is_main():
+            write_records(scored, valued)
+        barrier()
+    if not agree((folder.actor / "config.json").exists()):
         losses |= train_actor(scored, context.actor, folder.actor, config, seed=seed, metrics_path=folder.metrics)
     return losses
 

@@ -64,7 +64,7 @@ class Record:
         """
         if not isinstance(data, dict):
             raise ValueError(f"expected a {cls.__name__} object, found {type(data).__name__}")
-        fields = _field_types(cls)
+        fields = _field_types(cls)  # type: ignore[arg-type]
         unknown = set(data) - set(fields)
         if unknown:
             raise ValueError(f"unknown field {sorted(unknown)[0]!r} in {cls.__name__}; known: {', '.join(fields)}")

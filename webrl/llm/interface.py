@@ -123,8 +123,10 @@ class PolicyOutput:
 class Policy(Protocol):
     """Decides the next action of an episode."""
 
-    fingerprint: str
-    """Identifies the policy; stored in `Trajectory.policy`."""
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the policy; stored in `Trajectory.policy`."""
+        ...
 
     async def act(
         self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None

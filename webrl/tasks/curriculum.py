@@ -131,7 +131,7 @@ def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, st
         ).ids
         for task in tasks
     ]
-    return prompt_values(prompts, critic, config)
+    return list(prompt_values(prompts, critic, config))
 
 
 async def _give_pages(

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 _BLOCK_ROWS = 128
 """Query rows of one product: bounds the memory of its scores."""
-_MAX_CANDIDATES = 20_000
+_MAX_CANDIDATES = 2_000
 """Candidates a query (on average of a block) beyond which the full product is cheaper than pair by pair."""
 _PAIR_CHUNK = 100_000
 """Pairs whose exact cosine is computed at once."""
@@ -73,14 +73,14 @@ def _block_pairs(matrix: Any, postings: Any, block: npt.NDArray[Any], threshold:
     queries = matrix[block]
     prefix = _prefix(queries, _SUFFIX_SHARE * threshold)
     partial = (prefix @ postings).tocsr()
-    if partial.nnz > _MAX_CANDIDATES * len(block):
-        full = (queries @ postings).tocoo()
-        keep = full.data >= threshold - 1e-6
-        return full.row[keep], full.col[keep], full.data[keep]
     prefix_energy = np.asarray(prefix.multiply(prefix).sum(axis=1)).ravel()
     rest = np.sqrt(np.clip(1 - prefix_energy, 0, 1))
     rows = np.repeat(np.arange(len(block)), np.diff(partial.indptr))
     possible = partial.data + rest[rows] >= threshold - 1e-4
+    if possible.sum() > _MAX_CANDIDATES * len(block):
+        full = (queries @ postings).tocoo()
+        keep = full.data >= threshold - 1e-6
+        return full.row[keep], full.col[keep], full.data[keep]
     rows, columns = rows[possible], partial.indices[possible]
     scores = np.zeros(len(rows), dtype=np.float32)
     for start in range(0, len(rows), _PAIR_CHUNK):

@@ -18,7 +18,7 @@ from webrl.tasks.prompts import feasibility_prompt, in_breadth_prompt
 from webrl.tiny import synthetic
 from webrl.tiny.pretrain import Sample, Source
 from webrl.tiny.tokenizer import ASSISTANT, END, USER
-from webrl.types import Step
+from webrl.types import Step, Trajectory
 
 PAGE_WEIGHT = 0.2
 
@@ -38,8 +38,8 @@ def encode(tokenizer: PreTrainedTokenizerFast, pair: Pair, page_weight: float = 
     """
     user = tokenizer.encode(pair.user, add_special_tokens=False)
     answer = tokenizer.encode(pair.answer, add_special_tokens=False)
-    end, turn = tokenizer.convert_tokens_to_ids([END, ASSISTANT])
-    ids = [tokenizer.convert_tokens_to_ids(USER), *user, end, turn, *answer, end]
+    start, turn, end = (tokenizer.convert_tokens_to_ids(token) for token in (USER, ASSISTANT, END))
+    ids = [start, *user, end, turn, *answer, end]
     return ids, [0.0] + [page_weight] * len(user) + [0.0, 0.0] + [1.0] * (len(answer) + 1)
 
 
@@ -64,8 +64,11 @@ def feasibility_pair(site: str, goal: str, page: str, feasible: bool) -> Pair:
     return Pair(feasibility_prompt(site, goal, page).user, "YES" if feasible else "NO")
 
 
-def synthetic_pairs(rng: random.Random, act: float = 0.6, judge: float = 0.25) -> Iterator[Pair]:
+def synthetic_pairs(
+    rng: random.Random, act: float = 0.6, judge: float = 0.25, lexicon: Sequence[str] = ()
+) -> Iterator[Pair]:
     """Synthetic decisions, judgements and instructions in the given shares (the rest are instructions)."""
+    rng = synthetic.Words(rng.getrandbits(64), lexicon)
     examples, verdicts, proposals = synthetic.examples(rng), synthetic.verdicts(rng), synthetic.proposals(rng)
     while True:
         draw = rng.random()
@@ -78,6 +81,12 @@ def synthetic_pairs(rng: random.Random, act: float = 0.6, judge: float = 0.25) -
         else:
             p = next(proposals)
             yield generate_pair("site." + synthetic.word(rng).lower(), p.failed, p.page, p.goal)
+
+
+def lexicon_of(trajectories: Sequence[Trajectory]) -> list[str]:
+    """Every word of the recorded instructions and pages."""
+    texts = (text for t in trajectories for text in (t.instruction, *(step.observation for step in t.steps)))
+    return sorted({word for text in texts for word in re.findall(r"[A-Za-z][\w-]*", text)})
 
 
 def shift_bids(pair: Pair, rng: random.Random) -> Pair:

@@ -109,7 +109,7 @@ def exact_match(model: LlamaForCausalLM, samples: list[Sample], batch: int = 128
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, notes: dict[str, Any]) -> None:
     """Hugging Face folder in bfloat16 safetensors, with `recipe.json` beside it."""
-    model.cpu().bfloat16().save_pretrained(folder)  # type: ignore[call-arg, func-returns-value]
+    model.cpu().bfloat16().save_pretrained(folder)
     model.float()
     tokenizer.save_pretrained(folder)
     (folder / "recipe.json").write_text(json.dumps(notes, indent=2, default=asdict) + "\n")

@@ -29,11 +29,13 @@ HELD_OUT = 400
 PairStream = Callable[[random.Random], Iterator[Pair]]
 ACTOR_DEMOS_PER_SITE = 12
 """Demonstrations of each training task type the actor is shown; more would leave little to learn."""
+OWN_WORDING_SHARE = 0.85
+"""Share of the examples that keep the seeds' wording: in-breadth evolution varies the goal, not the task."""
 RECIPES = {
-    "base": pretrain.Recipe(steps=4000, lr=1e-3),
-    "actor": pretrain.Recipe(steps=200, lr=3e-4, warmup=20, batch_tokens=16384, seed=1),
-    "generator": pretrain.Recipe(steps=1500, lr=5e-4, warmup=50, seed=2),
-    "orm": pretrain.Recipe(steps=2500, lr=7e-4, warmup=100, seed=3),
+    "base": pretrain.Recipe(steps=3400, lr=1e-3),
+    "actor": pretrain.Recipe(steps=20, lr=2e-4, warmup=10, batch_tokens=16384, seed=1),
+    "generator": pretrain.Recipe(steps=1000, lr=5e-4, warmup=50, seed=2),
+    "orm": pretrain.Recipe(steps=1700, lr=7e-4, warmup=100, seed=3),
 }
 
 
@@ -45,7 +47,8 @@ def read_all(paths: Sequence[Path]) -> list[Trajectory]:
 def make_tokenizer(trajectories: Sequence[Trajectory], seed: int = 0) -> PreTrainedTokenizerFast:
     """Tokenizer on recorded turns and as many synthetic ones."""
     pairs = [pair for t in trajectories[:3000] for pair in act_pairs(t)]
-    pairs += islice(corpus.synthetic_pairs(random.Random(seed)), len(pairs))
+    synthetic = corpus.synthetic_pairs(random.Random(seed), lexicon=corpus.lexicon_of(trajectories))
+    pairs += islice(synthetic, len(pairs))
     return train_tokenizer(text for pair in pairs for text in (pair.user, pair.answer))
 
 
@@ -58,12 +61,13 @@ def act_pairs(trajectory: Trajectory) -> list[Pair]:
     ]
 
 
-def train_base(tokenizer: PreTrainedTokenizerFast, curve: Path) -> LlamaForCausalLM:
-    """Look-up and copying on synthetic pages only."""
+def train_base(tokenizer: PreTrainedTokenizerFast, trajectories: Sequence[Trajectory], curve: Path) -> LlamaForCausalLM:
+    """Look-up and copying on synthetic pages only, which hold the words of recorded ones."""
     torch.manual_seed(0)
     model = pretrain.new_model(tokenizer)
-    source = corpus.mixed(tokenizer, [(1.0, corpus.synthetic_pairs)])
-    held_out = [corpus.encode(tokenizer, p) for p in islice(corpus.synthetic_pairs(random.Random(-1)), HELD_OUT)]
+    stream = partial(corpus.synthetic_pairs, lexicon=corpus.lexicon_of(trajectories))
+    source = corpus.mixed(tokenizer, [(1.0, stream)])
+    held_out = [corpus.encode(tokenizer, p) for p in islice(stream(random.Random(-1)), HELD_OUT)]
     pretrain.train(model, source, held_out, RECIPES["base"], curve, "base")
     return model
 
@@ -159,7 +163,7 @@ def _generation_stream(demos: Sequence[Trajectory]) -> PairStream:
         while True:
             site = rng.choice(sites)
             page = rng.choice(by_site[site]).steps[0].observation
-            goal = expert_for(site).propose(page, rng)
+            goal = expert_for(site).propose(page, rng, own_share=OWN_WORDING_SHARE)
             if goal is None:
                 continue
             failed = [t.instruction for t in rng.choices(by_site[site], k=rng.randint(1, 3))]

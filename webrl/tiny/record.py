@@ -31,8 +31,10 @@ class ExpertPolicy:
     async def act(
         self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
     ) -> PolicyOutput:
-        """The expert's next action, or a slip."""
-        action = self._expert.plan(instruction, observation, [step.action for step in history])
+        """The expert's next action, or a slip drawn from the policy's own generator (`seed` is not used)."""
+        del seed
+        worked = [step.action for step in history if not step.error]
+        action = self._expert.plan(instruction, observation, worked)
         action = action or "send_msg_to_user('infeasible')"
         if self._rng.random() < self._slip:
             action = slip_action(action, observation, self._rng)

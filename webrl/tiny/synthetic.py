@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 SYLLABLES = [c + v for c in "bcdfghjklmnprstvwz" for v in "aeiou"] + ["an", "er", "in", "on", "us", "et", "al"]
@@ -87,8 +87,23 @@ class _Page:
             self.text(phrase(self.rng, 1, 4))
 
 
+class Words(random.Random):
+    """Randomness with a vocabulary: words of recorded pages, so that every token of theirs is copied in training."""
+
+    def __new__(cls, seed: int, lexicon: Sequence[str] = ()) -> Words:  # noqa: ARG004 - random.Random takes the seed here
+        """Make the generator; the lexicon is kept by `__init__`."""
+        return super().__new__(cls, seed)  # type: ignore[call-arg]
+
+    def __init__(self, seed: int, lexicon: Sequence[str] = ()) -> None:
+        super().__init__(seed)
+        self.lexicon = lexicon
+
+
 def word(rng: random.Random) -> str:
-    """A nonsense word, name or code."""
+    """A recorded word, if the generator knows some, or a nonsense word, name or code."""
+    lexicon: Sequence[str] = getattr(rng, "lexicon", ())
+    if lexicon and rng.random() < 0.4:
+        return rng.choice(lexicon)
     if rng.random() < 0.25:
         return "".join(rng.choices(string.ascii_letters + string.digits, k=rng.randint(2, 7)))
     made = "".join(rng.choices(SYLLABLES, k=rng.randint(1, 4)))
@@ -115,7 +130,10 @@ def labels(rng: random.Random, count: int) -> list[str]:
 
 def examples(rng: random.Random) -> Iterator[Example]:
     """An endless stream of decisions."""
-    makers = (click_label, click_label, click_nth, fill_field, choose_many, choose_option, fill_form, finished)
+    makers = (
+        click_label, click_label, click_nth, fill_field, choose_many, choose_option, fill_form, fill_date, read_cell,
+        finished,
+    )  # fmt: skip
     while True:
         yield rng.choice(makers)(rng)
 
@@ -133,9 +151,10 @@ def proposals(rng: random.Random) -> Iterator[Proposal]:
         page, names, role = _labelled_page(rng)
         many = rng.random() < 0.4
         template = rng.choice(("Select {x} and click {role}.", "Tick {x}.") if many else CLICK_GOALS)
-        failed = []
-        for _ in range(rng.randint(1, 3)):
-            failed.append(template.format(x=", ".join(labels(rng, rng.randint(1, 3) if many else 1)), role=role))
+        failed = [
+            template.format(x=", ".join(labels(rng, rng.randint(1, 3) if many else 1)), role=role)
+            for _ in range(rng.randint(1, 3))
+        ]
         wanted = rng.sample(names, rng.randint(1, min(3, len(names))) if many else 1)
         yield Proposal(tuple(failed), "\n".join(page.lines), template.format(x=", ".join(wanted), role=role))
 
@@ -146,7 +165,7 @@ def judge_click(rng: random.Random, success: bool) -> Verdict:
     bids = [line.split("[")[1].split("]")[0] for line in page.lines if "[" in line]
     index = rng.randrange(len(names))
     wrong = rng.choice([b for i, b in enumerate(bids) if i != index])
-    actions = (f"click('{bids[index] if success else wrong}')",)
+    actions: tuple[str, ...] = (f"click('{bids[index] if success else wrong}')",)
     if not success and rng.random() < 0.15:
         actions = ()
     goal = rng.choice(CLICK_GOALS).format(x=names[index], role=role)
@@ -226,7 +245,7 @@ def click_label(rng: random.Random) -> Example:
 def click_nth(rng: random.Random) -> Example:
     """Click the n-th element of a kind."""
     page = _Page(rng)
-    role = rng.choice(("link", "textbox", "button", "tab"))
+    role = rng.choice(("link", "textbox", "button", "tab", "radio", "checkbox"))
     count = rng.randint(2, 6)
     bids = []
     for _ in range(count):
@@ -300,6 +319,41 @@ def choose_option(rng: random.Random) -> Example:
     if current == wanted:
         return Example(goal, (select,) if chosen else (), "\n".join(page.lines), f"click('{button}')")
     return Example(goal, (), "\n".join(page.lines), select)
+
+
+def fill_date(rng: random.Random) -> Example:
+    """Write a date in the form that a date field takes."""
+    page = _Page(rng)
+    year, month, day = rng.randint(1990, 2029), rng.randint(1, 12), rng.randint(1, 28)
+    page.noise()
+    bid = page.add(rng.choice(("Date", "Date", "textbox")), "")
+    button = page.add("button", rng.choice(SUBMITS))
+    goal = rng.choice(("Enter {d} as the date and hit submit.", "Set the date to {d}.", "Pick {d}, then press submit."))
+    written, wanted = f"{month:02d}/{day:02d}/{year}", f"fill('{bid}', '{year}-{month:02d}-{day:02d}')"
+    if rng.random() < 0.3:
+        return Example(goal.format(d=written), (wanted,), "\n".join(page.lines), f"click('{button}')")
+    return Example(goal.format(d=written), (), "\n".join(page.lines), wanted)
+
+
+def read_cell(rng: random.Random) -> Example:
+    """Copy what a page says about something into a field."""
+    page = _Page(rng)
+    names = labels(rng, rng.randint(2, 6))
+    values = [phrase(rng, 1, 2) for _ in names]
+    as_rows = rng.random() < 0.6
+    for name, value in zip(names, values, strict=True):
+        if as_rows:
+            page.add("row", "")
+            page.add("cell", name, depth=2)
+            page.add("cell", value, depth=2)
+        else:
+            page.text(name)
+            page.text(value)
+    bid = page.add("textbox", "")
+    page.add("button", rng.choice(SUBMITS))
+    index = rng.randrange(len(names))
+    goal = rng.choice(("Enter the value of {x} into the text field and press Submit.", "Type what {x} is."))
+    return Example(goal.format(x=names[index]), (), "\n".join(page.lines), f"fill('{bid}', '{values[index]}')")
 
 
 def fill_form(rng: random.Random) -> Example:

@@ -42,17 +42,22 @@ class Expert:
             return f"click({cancel[0].bid!r})"
         return found[0].next_action(found[1], page, history)
 
-    def propose(self, observation: str, rng: random.Random) -> str | None:
-        """A new instruction that can be done on this page; None if it offers nothing."""
+    def propose(self, observation: str, rng: random.Random, *, own_share: float = 0.0) -> str | None:
+        """A new instruction that can be done on this page; None if it offers nothing.
+
+        Args:
+            own_share: probability of the page's own intent in its own words, with another target.
+        """
         page = read_page(observation)
+        own = rng.random() < own_share
         # The page's own intent is as likely as all others together.
         weights = [max(1, len(self.intents) - 1), *[1] * (len(self.intents) - 1)]
-        intent = rng.choices(self.intents, weights)[0]
+        intent = self.intents[0] if own else rng.choices(self.intents, weights)[0]
         slots = intent.propose(page, rng)
         if slots is None or not intent.feasible(slots, page):
             return None
         others = intent.templates[1:]
-        wording = rng.choice(others) if others and rng.random() > _OWN_WORDING else intent.templates[0]
+        wording = rng.choice(others) if others and not own and rng.random() > _OWN_WORDING else intent.templates[0]
         return wording.format(**slots)
 
     def is_valid(self, instruction: str, observation: str) -> bool:

@@ -134,6 +134,7 @@ class WebArenaConfig(Section):
     poll_s: float = Field(5.0, gt=0, description="pause between two looks at a running reset")
     train_files: tuple[Path, ...] = Field((), description="instruction files of phase 0 (docs/webarena.md)")
     reset: bool = Field(True, description="reset the sites before a rollout stage and before an evaluation")
+    vab_traces: bool = Field(False, description="write evaluation episodes as a VAB-WebArena-Lite trace folder too")
     state_dir: Path = Field(Path("runs/webarena"), description="minted log-ins and the judge's cache and log")
     lock_dir: Path | None = Field(None, description="site locks; none: a folder of the machine's temporary directory")
     lease_timeout_s: float = Field(3600.0, gt=0, description="longest wait of an episode for a free site")

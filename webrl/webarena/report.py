@@ -1,6 +1,7 @@
 """Evaluation on WebArena as its users read it: the headline number, per site, cross-site apart, a file per task.
 
-API: `summarize(trajectories) -> dict`, `write_task_files(trajectories, folder)`, `format_table(summary) -> str`.
+API: `summarize(trajectories) -> dict`, `write_task_files(trajectories, folder)`, `write_traces(trajectories, folder)`
+(VAB's trace folder), `format_table(summary) -> str`.
 
 Crashes count as failed in the headline (the number without them stands beside it). Episodes whose score could not
 be found out (judge or site down at validation) are unjudged: in no rate, but counted, with the bounds that they
@@ -9,20 +10,22 @@ leave open.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from webrl.evaluate import Rate, is_success, success_rate
+from webrl.interop.vab import write_vab
 from webrl.store import write_json
-from webrl.types import Trajectory
-from webrl.webarena.tasks import config_of, instruction_of, sites_of
+from webrl.types import Status, Trajectory
+from webrl.webarena.tasks import config_of, instruction_of, is_scored, sites_of
 
 
 def is_unjudged(trajectory: Trajectory) -> bool:
-    """A finished episode without a score."""
-    return trajectory.status.finished and trajectory.env_reward is None
+    """A finished episode of a task with a reference that has no score."""
+    return trajectory.status.finished and trajectory.env_reward is None and is_scored(trajectory.task)
 
 
 def summarize(trajectories: Sequence[Trajectory], confidence: float = 0.95) -> dict[str, Any]:
@@ -50,6 +53,21 @@ def write_task_files(trajectories: Iterable[Trajectory], folder: Path) -> int:
         write_json(folder / f"{trajectory.trajectory_id}.json", _task_file(trajectory))
         count += 1
     return count
+
+
+def write_traces(trajectories: Iterable[Trajectory], folder: Path) -> int:
+    """A trace folder as VAB-WebArena-Lite writes it, with its task numbers (0 to 164); gives the number of traces.
+
+    Unjudged episodes get the score -1, by which its scripts know an episode that must be run again.
+    """
+    return write_vab(map(_for_vab, trajectories), folder)
+
+
+def _for_vab(trajectory: Trajectory) -> Trajectory:
+    number = str(config_of(trajectory.task)["task_id"])
+    task = dataclasses.replace(trajectory.task, task_id=number)
+    status = Status.ENV_ERROR if is_unjudged(trajectory) else trajectory.status
+    return dataclasses.replace(trajectory, task=task, status=status)
 
 
 def format_table(summary: dict[str, Any]) -> str:

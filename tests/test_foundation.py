@@ -1,0 +1,161 @@
+"""Records, config, run folder, store and evaluation: what every stage stands on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from webrl.config import RunConfig, describe_options, load_config
+from webrl.errors import DataError, StageError, UsageError
+from webrl.evaluate import success_rate, summarize_evaluation, wilson_interval
+from webrl.folder import newest_run, open_run
+from webrl.phase import STAGES, next_phase, plan, run_stage
+from webrl.store import Appender, atomic_path, read_lines, read_records, write_records
+from webrl.types import Label, Status, Step, StepRecord, Task, Trajectory
+
+
+def trajectory(name: str = "t", status: Status = Status.PAGE_ENDED, reward: float | None = 1.0) -> Trajectory:
+    task = Task(task_id=name, site="miniwob.click-button", seed=3)
+    step = Step(
+        index=0, observation="page", response="click('1')", action="click('1')", prompt_ids=(1, 2), logprobs=(-0.5,)
+    )
+    return Trajectory(name, task, "Click.", 1, (step,), "end", status, env_reward=reward)
+
+
+def test_records_come_back_from_json_as_they_went() -> None:
+    made = trajectory()
+    assert Trajectory.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_an_unknown_field_is_named() -> None:
+    with pytest.raises(ValueError, match="unknown field 'instruktion' in Task"):
+        Task.from_json({"task_id": "a", "site": "b", "instruktion": "c"})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [("seed", "3", "'seed' must be int"), ("seed", True, "'seed' must be int"), ("split", 1, "'split' must be str")],
+)
+def test_a_value_of_the_wrong_type_is_quoted(field: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Task.from_json({"task_id": "a", "site": "b", field: value})
+
+
+def test_a_token_list_with_a_float_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'prompt_ids' must hold ints, found 2\.5"):
+        Step.from_json({"index": 0, "observation": "", "response": "", "action": "", "prompt_ids": [1, 2.5]})
+
+
+def test_only_whole_attempts_are_finished() -> None:
+    assert [s.value for s in Status if not s.finished] == ["env_error", "policy_error", "timeout", "cut_off"]
+
+
+def test_the_last_step_of_a_cut_episode_is_last() -> None:
+    record = StepRecord("t:4", "t", "i", "s", 1, 4, 5, (1,), (2,), 0)
+    assert record.is_last
+
+
+def test_a_torn_last_line_is_cut_before_the_next_append(tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    write_records(path, [Label("a", 0.9, 1)])
+    with path.open("ab") as file:
+        file.write(b'{"trajectory_id": "b", "p_y')
+    with Appender(path) as appender:
+        appender.append(Label("c", 0.1, 0))
+    assert [label.trajectory_id for label in read_records(path, Label)] == ["a", "c"]
+
+
+def test_a_malformed_line_is_quoted_with_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text('{"task_id": "a", "site": "b"}\n{nope}\n')
+    with pytest.raises(DataError, match=r"tasks\.jsonl:2: malformed JSON"):
+        list(read_records(path, Task))
+    problems: list[str] = []
+    assert len(list(read_lines(path, problems.append))) == 1
+    assert len(problems) == 1
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), atomic_path(path) as temporary:  # noqa: PT012
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_unknown_key_suggests_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"unknown key 'rollout.max_step'; did you mean 'rollout.max_steps'"):
+        load_config(None, ["rollout.max_step=3"])
+
+
+def test_a_value_out_of_range_is_quoted() -> None:
+    with pytest.raises(UsageError, match=r"filter.value_low = 1.5"):
+        load_config(None, ["filter.value_low=1.5"])
+
+
+def test_every_option_has_a_description() -> None:
+    assert [key for key, _, text in describe_options() if not text] == []
+
+
+def test_wilson_interval_by_hand() -> None:
+    # p = 0.4, n = 240, z = 1.959964: centre 0.401575, half-width 0.061467
+    low, high = wilson_interval(96, 240)
+    assert low == pytest.approx(0.34010, abs=2e-4)
+    assert high == pytest.approx(0.46305, abs=2e-4)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+    assert wilson_interval(0, 10)[0] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_crashed_evaluation_episode_counts_as_failed() -> None:
+    rate = success_rate([trajectory("a"), trajectory("b", Status.ENV_ERROR, None), trajectory("c", reward=0.0)])
+    assert (rate.successes, rate.episodes, rate.errors) == (1, 3, 1)
+
+
+def test_heldout_types_are_reported_apart() -> None:
+    from dataclasses import replace
+
+    other = trajectory("b", reward=0.0)
+    other = replace(other, task=replace(other.task, split="eval_heldout"))
+    summary = summarize_evaluation([trajectory("a"), other])
+    assert (summary["episodes"], summary["heldout_types"]["episodes"]) == (1, 1)
+
+
+def config_in(tmp_path: Path, **changes: object) -> RunConfig:
+    return RunConfig.model_validate({"name": "r", "runs_dir": str(tmp_path), **changes})
+
+
+def test_a_run_folder_of_another_config_is_refused_with_the_keys(tmp_path: Path) -> None:
+    open_run(config_in(tmp_path))
+    with pytest.raises(StageError, match="seed: was 0, now 1"):
+        open_run(config_in(tmp_path, seed=1))
+    assert open_run(config_in(tmp_path, num_phases=3)).path == tmp_path / "r"
+
+
+def test_a_file_in_the_way_of_the_run_folder_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "r").write_text("")
+    with pytest.raises(StageError, match="cannot write run folder"):
+        open_run(config_in(tmp_path))
+
+
+def test_stages_come_in_the_methods_order_and_need_each_other(tmp_path: Path) -> None:
+    assert [s.name for s in STAGES] == ["gen-tasks", "filter-tasks", "rollout", "label", "replay", "train", "eval"]
+    with pytest.raises(StageError, match="stage 'rollout' has not finished"):
+        run_stage(config_in(tmp_path), "label", 0)
+    with pytest.raises(UsageError, match="unknown stage 'lable'"):
+        run_stage(config_in(tmp_path), "lable")
+
+
+def test_a_stage_runs_in_the_phase_where_it_is_due(tmp_path: Path) -> None:
+    config = config_in(tmp_path, num_phases=1)
+    folder = open_run(config)
+    folder.phase(0).mark_done("gen-tasks", {}, 0.1, 10, config)
+    assert next_phase(folder, STAGES[0]) == 0
+    assert next_phase(folder, STAGES[1]) == 0
+    assert plan(config)[:2] == ["phase 0: gen-tasks    done", "phase 0: filter-tasks to do"]
+    assert newest_run(tmp_path) == folder
+    marker = json.loads((folder.phase(0).path / "stages" / "gen-tasks.json").read_text())
+    assert {"config", "versions", "git_commit", "seed", "counts", "seconds"} <= set(marker)

@@ -1,0 +1,109 @@
+"""The whole loop in miniature: real Chromium, real MiniWoB pages, the shipped tiny models; and killed on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from webrl.phase import STAGES
+from webrl.store import read_records
+from webrl.types import StepRecord, Task, Trajectory
+
+ROOT = Path(__file__).parent.parent
+SMALL = (
+    "num_phases=1", "tasks.train_sites=[miniwob.click-button,miniwob.enter-text,miniwob.click-collapsible]",
+    "tasks.num_seed_tasks=12", "tasks.num_eval_tasks=6", "tasks.num_heldout_tasks=2", "generate.num_tasks=12",
+    "filter.critic_band=false", "rollout.envs_per_worker=3", "rollout.max_steps=4", "critic.epochs=1", "actor.epochs=1",
+)  # fmt: skip
+
+
+def command(runs: Path) -> list[str]:
+    return [sys.executable, "-m", "webrl.cli", "run", "configs/demo.yaml", f"runs_dir={runs}", *SMALL]
+
+
+def contract(run: Path) -> dict[str, object]:
+    """What data/README.md promises of a finished run; gives the summary."""
+    for phase in (0, 1):
+        folder = run / f"phase_{phase:02d}"
+        for name in ("tasks", "trajectories", "labels", "train", "train_filter", "eval", "metrics"):
+            assert (folder / f"{name}.jsonl").is_file(), f"{folder}/{name}.jsonl"
+        for model in ("actor", "critic"):
+            assert (folder / model / "model.safetensors").is_file()
+            assert (folder / model / "tokenizer.json").is_file()
+        stages = [json.loads((folder / "stages" / f"{s.name}.json").read_text()) for s in STAGES]
+        assert all({"config", "versions", "seed", "counts", "seconds", "peak_mib"} <= set(s) for s in stages)
+    summary: dict[str, object] = json.loads((run / "summary.json").read_text())
+    return summary
+
+
+@pytest.mark.browser
+def test_one_phase_of_the_whole_loop_keeps_the_run_folders_contract(tmp_path: Path) -> None:
+    done = subprocess.run(command(tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    summary = contract(tmp_path / "demo")
+    phase = summary["phases"][1]  # type: ignore[index]
+    assert phase["num_generated"] > 0
+    assert phase["num_kept"] + sum(phase["dropped"].values()) == phase["num_generated"]
+    assert sum(phase["rollout_status"].values()) == phase["num_rollouts"] == phase["num_kept"]
+    assert phase["eval"]["episodes"] == 6
+    assert phase["eval"]["heldout_types"]["episodes"] == 2
+    folder = tmp_path / "demo" / "phase_01"
+    tasks = {task.task_id: task for task in read_records(folder / "tasks.jsonl", Task)}
+    for trajectory in read_records(folder / "trajectories.jsonl", Trajectory):
+        task = tasks[trajectory.task.task_id]
+        assert trajectory.instruction == task.instruction
+        assert trajectory.env_reward is None, "a generated instruction has no reward of the page"
+        assert task.lineage.parent_ids
+    for record in read_records(folder / "train_filter.jsonl", StepRecord):
+        assert record.outcome in (0, 1)
+        assert record.ref_logprobs is not None
+        assert len(record.ref_logprobs) == len(record.action_ids)
+    again = subprocess.run(command(tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert again.returncode == 0
+    assert json.loads((tmp_path / "demo" / "summary.json").read_text()) == summary
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_run_that_is_killed_in_every_stage_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    run = tmp_path / "demo"
+    for stage in STAGES:
+        process = subprocess.Popen(
+            command(tmp_path), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        assert process.stderr is not None
+        phase = 1 if stage.name in ("gen-tasks", "filter-tasks") else 0
+        for line in process.stderr:
+            if f"phase {phase}: {stage.name}" in line:
+                break
+        time.sleep(1.5)
+        before = lines_of(run)
+        tree = list(psutil.Process(process.pid).children(recursive=True)) if process.poll() is None else []
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stderr.close()
+        assert lines_of(run) >= before
+        _, alive = psutil.wait_procs(tree, timeout=20)
+        assert not alive, f"left behind after kill -9 in {stage.name}: {alive}"
+    done = subprocess.run(command(tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    contract(run)
+    for path in run.glob("phase_*/*l.jsonl"):
+        kinds = Counter(t.trajectory_id for t in read_records(path, Trajectory)) if "eval" in path.name else Counter()
+        assert all(count == 1 for count in kinds.values()), f"an episode was played twice: {path}"
+
+
+def lines_of(run: Path) -> int:
+    """Finished episodes so far."""
+    files = [*run.glob("phase_*/trajectories.jsonl"), *run.glob("phase_*/eval.jsonl")]
+    return sum(path.read_bytes().count(b"\n") for path in files)

@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="timed repetitions on the CPU (default: 3)")
     parser.add_argument("--seconds", type=float, default=420, help="time budget of the GPU parts (default: 420)")
     parser.add_argument("--layers", type=int, default=32, help="decoder layers, to try the GPU parts out (default: 32)")
+    parser.add_argument("--size", choices=("tiny", "8B"), default="8B", help="shape of the GPU parts (default: 8B)")
     args = parser.parse_args()
     if args.part == "cpu":
         from training_cpu import measure
@@ -46,7 +47,7 @@ def main() -> None:
     elif args.part == "gpu":
         from training_gpu import measure_gpu
 
-        figures = measure_gpu(args.seconds, args.layers)
+        figures = measure_gpu(args.seconds, args.layers, args.size)
     else:
         figures = run_cluster(gpus, args)
     print(json.dumps(figures), flush=True)
@@ -55,8 +56,10 @@ def main() -> None:
 def run_cluster(gpus: int, args: argparse.Namespace) -> dict[str, object]:
     """Start one process per GPU and read rank 0's figures."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={max(gpus, 1)}"]
-    script = [str(HERE / "training_cluster.py"), str(args.seconds), str(args.layers)]
-    process = subprocess.Popen([*command, *script], stdout=subprocess.PIPE, text=True)
+    script = [str(HERE / "training_cluster.py"), str(args.seconds), str(args.layers), args.size]
+    paths = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths}
+    process = subprocess.Popen([*command, *script], stdout=subprocess.PIPE, text=True, env=environment)
     figures: dict[str, object] = {}
     assert process.stdout
     for line in process.stdout:

@@ -26,8 +26,8 @@ def make_settings(**train: object) -> dict[str, Any]:
     return {"models": {"device": "cpu"}, "actor": shared, "critic": shared}
 
 
-def prepare(folder: Path) -> None:
-    make_actor(folder / "actor")
+def prepare(folder: Path, *, tied: bool = True) -> None:
+    make_actor(folder / "actor", tied=tied)
     config = RunConfig.model_validate(make_settings())
     write_records(folder / "records.jsonl", score_actions(make_records(), folder / "actor", config))
 
@@ -49,9 +49,10 @@ def run(folder: Path, name: str, settings: dict[str, Any], num_processes: int) -
     return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
 
 
-def check_same_curve(folder: Path, settings: dict[str, Any], name: str) -> None:
-    prepare(folder)
-    one = run(folder, "one", make_settings(), 1)
+def check_same_curve(folder: Path, settings: dict[str, Any], name: str, *, tied: bool = True) -> None:
+    prepare(folder, tied=tied)
+    alone = {part: options | {"engine": "ddp"} if part != "models" else options for part, options in settings.items()}
+    one = run(folder, "one", alone, 1)
     two = run(folder, name, settings, 2)
     assert [line["step"] for line in one] == [line["step"] for line in two]
     for a, b in zip(one, two, strict=True):
@@ -71,7 +72,13 @@ def test_two_ddp_processes_give_the_curve_of_one(tmp_path: Path) -> None:
 
 
 def test_two_fsdp2_processes_give_the_curve_of_one(tmp_path: Path) -> None:
-    check_same_curve(tmp_path, make_settings(engine="fsdp2"), "fsdp2")
+    # untied, so that the second process loads a skeleton and the first deals out the weights
+    check_same_curve(tmp_path, make_settings(engine="fsdp2"), "fsdp2", tied=False)
+
+
+@pytest.mark.slow
+def test_two_fsdp2_processes_train_adapters_like_one(tmp_path: Path) -> None:
+    check_same_curve(tmp_path, make_settings(engine="fsdp2", lora_rank=4, lr=2e-3), "lora", tied=False)
 
 
 @pytest.mark.slow

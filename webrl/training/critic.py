@@ -30,12 +30,15 @@ def load_critic(folder: str | Path, dtype: torch.dtype = torch.float32) -> Packe
     return open_critic(folder, heads=None, seed=0, dtype=dtype)
 
 
-def open_critic(folder: str | Path, heads: str | None, seed: int, dtype: torch.dtype = torch.float32) -> PackedCritic:
+def open_critic(
+    folder: str | Path, heads: str | None, seed: int, dtype: torch.dtype = torch.float32, *, skeleton: bool = False
+) -> PackedCritic:
     """A critic to go on training: a critic folder as it is, an actor folder with fresh heads.
 
     Args:
         heads: `single` or `double` for fresh heads, and checked against a critic folder's; None: must be a critic.
         seed: of the fresh heads' weights.
+        skeleton: without weights, as in `load_actor`.
 
     Raises:
         ModelError: an actor folder where a critic is needed, or another number of heads.
@@ -54,8 +57,8 @@ def open_critic(folder: str | Path, heads: str | None, seed: int, dtype: torch.d
     options = {} if is_critic else {"num_labels": NUM_LABELS[heads or "single"]}
     with torch.random.fork_rng(devices=[]), _expecting_new_heads():
         torch.manual_seed(seed)
-        lm = load_pretrained(AutoModelForSequenceClassification, folder, dtype, **options)
-        if not is_critic:
+        lm = load_pretrained(AutoModelForSequenceClassification, folder, dtype, skeleton=skeleton, **options)
+        if not is_critic and not skeleton:
             torch.nn.init.normal_(lm.score.weight, std=0.02)
     if lm.config.pad_token_id is None:  # transformers' own pooling asks for one; ours does not need it
         lm.config.pad_token_id = lm.config.eos_token_id if isinstance(lm.config.eos_token_id, int) else 0

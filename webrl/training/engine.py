@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -165,10 +166,17 @@ def open_engine(model: nn.Module, config: OptimConfig, device: str) -> Engine:
 
 def forget_accelerator() -> None:
     """Let a further accelerator be made in this process: critic and actor may differ in precision and engine."""
-    from accelerate.state import AcceleratorState, GradientState
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+    from accelerate.utils import DistributedType
 
     AcceleratorState._reset_state(reset_partial_state=False)
     GradientState._reset_state()
+    for name in ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP"):
+        os.environ.pop(name, None)  # left by an earlier engine's plugin, or by `accelerate launch`: our config decides
+    state = PartialState._shared_state
+    if state.get("distributed_type") == DistributedType.DEEPSPEED:
+        several = DistributedType.MULTI_CPU if state["device"].type == "cpu" else DistributedType.MULTI_GPU
+        state["distributed_type"] = several if state["num_processes"] > 1 else DistributedType.NO
 
 
 def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,14 +33,13 @@ class DeepSpeedEngine(Engine):
 
         forget_accelerator()
         if device == "cpu":
-            import os
-
             os.environ.setdefault("DS_ACCELERATOR", "cpu")  # read by DeepSpeed on its first import
         plugin = DeepSpeedPlugin(hf_ds_config=deepspeed_config(self.config, self.plan.options, device))
         backend = InitProcessGroupKwargs(backend="gloo" if device == "cpu" else "nccl")
         return Accelerator(
             mixed_precision="bf16" if self.config.precision == "bf16" else "no",
             deepspeed_plugin=plugin,
+            gradient_accumulation_steps=2,  # as in DeepSpeed's config, see above
             kwargs_handlers=[backend],
         )
 

@@ -1,6 +1,7 @@
 """FSDP2: torch's own `fully_shard`, with the options of accelerate's `fsdp_config`.
 
-accelerate applies its FSDP plugin on GPUs only; on a CPU it falls back to DDP or to replicas that are never
+A model too large for one process's memory is loaded by the main process alone and dealt out; the others build its
+skeleton. accelerate applies its FSDP plugin on GPUs only; on a CPU it falls back to DDP or to replicas that are never
 synchronised. `fully_shard` runs on both, so that what is tested here is what trains there.
 """
 
@@ -13,7 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
 from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.device_mesh import init_device_mesh
@@ -34,7 +40,10 @@ class FsdpEngine(Engine):
         if not torch.distributed.is_initialized():
             raise TrainingError("engine 'fsdp2' needs a process group; start with `bash run_multinode.sh`")
         device = self.accelerator.device
-        model.to(device)
+        skeleton = any(self.gather(any(p.is_meta for p in model.parameters())))
+        weights: dict[str, Any] = dict(model.state_dict()) if skeleton else {}
+        buffers = dict(model.named_buffers())
+        model.to("meta" if skeleton else device)
         mesh = init_device_mesh(device.type, (self.num_ranks,))
         precision = MixedPrecisionPolicy()
         if self.config.precision == "bf16":
@@ -51,7 +60,19 @@ class FsdpEngine(Engine):
         for layer in _layers(model):
             fully_shard(layer, **options)
         fully_shard(model, **options)
+        if skeleton:
+            model.to_empty(device="cpu" if isinstance(offload, CPUOffloadPolicy) else device)
+            self.fill(model, weights, buffers)
         return model, make_optimizer(model, self.config)
+
+    def fill(self, model: nn.Module, weights: dict[str, Any], buffers: dict[str, Tensor]) -> None:
+        """Deal out the main process's weights to a model that has none; the others loaded its skeleton only."""
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        set_model_state_dict(model, weights if self.is_main else {}, options=options)
+        for name, buffer in model.named_buffers():  # rotary frequencies are in no state dict
+            if self.is_main:
+                buffer.copy_(buffers[name])
+            torch.distributed.broadcast(buffer, src=0)
 
     def check_type(self) -> None:
         """Every weight must be a shard."""
@@ -61,8 +82,11 @@ class FsdpEngine(Engine):
 
     @contextlib.contextmanager
     def micro_batch(self, is_last: bool) -> Iterator[None]:
-        """Gradients are reduced on the last row only."""
-        self.model.set_requires_gradient_sync(is_last)
+        """Gradients are reduced on every row, in the shadow of its backward pass, and accumulate as shards.
+
+        Reducing on the last row alone would hold whole float32 gradients in between.
+        """
+        del is_last
         yield
 
     def backward(self, loss: Tensor) -> None:

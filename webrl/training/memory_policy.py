@@ -38,7 +38,7 @@ def apply_memory_policy(model: Any, config: OptimConfig) -> None:
             options["context_fn"] = functools.partial(_selective_contexts)
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
     if config.compile:
-        for layer in lm.base_model.layers:
+        for layer in lm.base_model.layers[:-1]:  # the trimmed last one has shapes of its own
             layer.compile(dynamic=True)
 
 

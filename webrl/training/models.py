@@ -19,6 +19,8 @@ from webrl.llm.loading import adapter_base, load_tokenizer, model_folder
 from webrl.training.attention import Layout, register
 from webrl.training.head import ActionHead
 from webrl.training.packing import Pack
+from webrl.training.plans import load_plan
+from webrl.training.ranks import is_main
 from webrl.training.trim import is_trimmed, trim_last_layer
 
 
@@ -75,18 +77,23 @@ def critic_inputs(pack: Pack) -> dict[str, Any]:
     return {"input_ids": pack.input_ids, "position_ids": pack.position_ids, "layout": pack.layout}
 
 
-def load_actor(folder: str | Path, dtype: torch.dtype = torch.float32) -> PackedActor:
+def load_actor(folder: str | Path, dtype: torch.dtype = torch.float32, *, skeleton: bool = False) -> PackedActor:
     """A causal language model for packed rows, on the CPU (a LoRA folder: merged into its base).
+
+    Args:
+        skeleton: without weights, on the meta device; an engine that deals out the main process's fills it.
 
     Raises:
         ModelError: absent or broken weights.
     """
     from transformers import AutoModelForCausalLM
 
-    return PackedActor(load_pretrained(AutoModelForCausalLM, folder, dtype))
+    return PackedActor(load_pretrained(AutoModelForCausalLM, folder, dtype, skeleton=skeleton))
 
 
-def load_pretrained(auto_class: Any, folder: str | Path, dtype: torch.dtype, **options: Any) -> Any:
+def load_pretrained(
+    auto_class: Any, folder: str | Path, dtype: torch.dtype, *, skeleton: bool = False, **options: Any
+) -> Any:
     """`auto_class.from_pretrained` with packed attention, and one clear error."""
     name = str(folder)
     path = model_folder(name)
@@ -94,6 +101,12 @@ def load_pretrained(auto_class: Any, folder: str | Path, dtype: torch.dtype, **o
     if path and not base and not (path / "config.json").is_file():
         raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
     try:
+        if skeleton:
+            from transformers import AutoConfig
+
+            config = AutoConfig.from_pretrained(base or name, **options)
+            with torch.device("meta"):
+                return auto_class.from_config(config, dtype=dtype, attn_implementation=register())
         model = auto_class.from_pretrained(base or name, dtype=dtype, attn_implementation=register(), **options)
         if base:
             from peft import PeftModel
@@ -102,6 +115,15 @@ def load_pretrained(auto_class: Any, folder: str | Path, dtype: torch.dtype, **o
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ModelError(f"cannot load the model {name!r}: {str(error).strip()[:300]}") from error
     return model
+
+
+def wants_skeleton(folder: str | Path, engine: str) -> bool:
+    """True if this process should leave loading to the main one: FSDP2, not the main process, no tied weights."""
+    from transformers import AutoConfig
+
+    if is_main() or load_plan(engine).kind != "fsdp2":
+        return False
+    return not AutoConfig.from_pretrained(str(folder)).tie_word_embeddings
 
 
 def context_limit(lm: Any, max_tokens: int) -> int:

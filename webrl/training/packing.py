@@ -112,8 +112,8 @@ def plan_rows(lengths: Sequence[int], max_tokens: int, num_ranks: int = 1) -> li
     Returns:
         [rank][row][sample index]; a row may be empty if there are fewer samples than rows.
     """
-    total, longest = sum(lengths), max(lengths, default=0)
-    num_rows = max(1, math.ceil(total / max(max_tokens, 1)))
+    longest = max(lengths, default=0)
+    num_rows = max(1, math.ceil(sum(min(length, max_tokens) for length in lengths) / max(max_tokens, 1)))
     while True:
         num_rows = math.ceil(num_rows / num_ranks) * num_ranks
         rows = _balance(lengths, num_rows)

@@ -22,7 +22,14 @@ from webrl.training.critic_data import calibration_summary, critic_loss_function
 from webrl.training.export import exporter
 from webrl.training.lora import add_adapters
 from webrl.training.memory_policy import apply_memory_policy
-from webrl.training.models import actor_inputs, check_tokenizer, context_limit, critic_inputs, load_actor
+from webrl.training.models import (
+    actor_inputs,
+    check_tokenizer,
+    context_limit,
+    critic_inputs,
+    load_actor,
+    wants_skeleton,
+)
 from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
 from webrl.training.packing import Item, Pack, cut_to
 from webrl.training.ranks import agree
@@ -55,9 +62,10 @@ def train_critic(
     samples = _read(records, "critic")
     states = critic_states(samples, config.critic)
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
-    model = open_critic(init_dir, config.critic.heads, seed)
+    skeleton = wants_skeleton(init_dir, config.critic.engine)
+    model = open_critic(init_dir, config.critic.heads, seed, skeleton=skeleton)
     save = exporter(lambda: open_critic(init_dir, config.critic.heads, seed), tokenizer, config.critic)
-    prepare(model, config.critic)
+    prepare(model, config.critic, seed)
     items = cut_items([(s.prompt_ids, ()) for s in states], context_limit(model.lm, config.critic.max_tokens), "critic")
     job = Job(
         name="critic", model=model, items=items, active=[True] * len(items), ids=[s.step_id for s in states],
@@ -85,9 +93,9 @@ def train_actor(
     samples = _read(records, "actor")
     objective = get_objective(config.actor.objective)
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
-    model = load_actor(init_dir)
+    model = load_actor(init_dir, skeleton=wants_skeleton(init_dir, config.actor.engine))
     save = exporter(lambda: load_actor(init_dir), tokenizer, config.actor)
-    prepare(model, config.actor)
+    prepare(model, config.actor, seed)
     limit = context_limit(model.lm, config.actor.max_tokens)
     items = cut_items([(r.prompt_ids, r.action_ids) for r in samples], limit, "actor")
     advantages = objective.advantages(samples, config.actor)
@@ -123,9 +131,9 @@ def train_sft(
         raise DataError(f"nothing to train the {name} on: no examples")
     objective, config = get_objective("sft"), ActorConfig()
     tokenizer = check_tokenizer(init_dir, set())
-    model = load_actor(init_dir)
+    model = load_actor(init_dir, skeleton=wants_skeleton(init_dir, optim.engine))
     save = exporter(lambda: load_actor(init_dir), tokenizer, optim)
-    prepare(model, optim)
+    prepare(model, optim, seed)
     items = cut_items(examples, context_limit(model.lm, optim.max_tokens), name)
 
     def loss(logprobs: Tensor, row: Pack, _indices: list[int]) -> LossOutput:
@@ -140,9 +148,11 @@ def train_sft(
     return train(job, optim, out=out_dir, seed=seed, metrics_path=metrics_path, device=pick_device(device))
 
 
-def prepare(model: Any, config: OptimConfig) -> None:
-    """Adapters, checkpointing, compilation and float8, in the order in which they must be applied."""
-    add_adapters(model, config)
+def prepare(model: Any, config: OptimConfig, seed: int) -> None:
+    """Adapters (seeded), checkpointing, compilation and float8, in the order in which they must be applied."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        add_adapters(model, config)
     apply_memory_policy(model, config)
 
 

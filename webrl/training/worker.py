@@ -64,9 +64,11 @@ def train_samples(config: RunConfig, out: Path) -> dict[str, Any]:
 
     actor, metrics = config.models.actor, out / "metrics.jsonl"
     records = score_actions(sample_records(config), actor, config)
-    losses = train_critic(records, actor, out / "critic", config, seed=config.seed, metrics_path=metrics)
+    losses: dict[str, Any] = {}
+    losses |= train_critic(records, actor, out / "critic", config, seed=config.seed, metrics_path=metrics)
     scored = score_values(records, out / "critic", config)
-    return losses | train_actor(scored, actor, out / "actor", config, seed=config.seed, metrics_path=metrics)
+    losses |= train_actor(scored, actor, out / "actor", config, seed=config.seed, metrics_path=metrics)
+    return losses
 
 
 def sample_records(config: RunConfig) -> list[Any]:

@@ -29,6 +29,8 @@ HELD_OUT = 400
 PairStream = Callable[[random.Random], Iterator[Pair]]
 ACTOR_DEMOS_PER_SITE = 12
 """Demonstrations of each training task type the actor is shown; more would leave little to learn."""
+ACTOR_LEFT_OUT = frozenset(f"miniwob.{name}" for name in ("find-word", "text-transform", "read-table-2", "enter-time"))
+"""Task types that the actor is shown no demonstration of: beyond a model of this size."""
 OWN_WORDING_SHARE = 0.85
 """Share of the examples that keep the seeds' wording: in-breadth evolution varies the goal, not the task."""
 RECIPES = {
@@ -81,7 +83,7 @@ def train_actor(
     recipe: pretrain.Recipe = RECIPES["actor"],
 ) -> LlamaForCausalLM:
     """SFT on the first `per_site` successful demonstrations of each task type."""
-    shown, rest = split_demos(demos, per_site)
+    shown, rest = split_demos([t for t in demos if t.task.site not in ACTOR_LEFT_OUT], per_site)
     source = corpus.mixed(
         tokenizer, [(1.0, corpus.repeated([p for t in shown for p in act_pairs(t)], shift=0.3))], 0.05
     )

@@ -131,9 +131,7 @@ def main() -> None:
             print(json.dumps(record(page, options.seed, options.steps)), flush=True)
     else:
         start = time.perf_counter()
-        steps = 0
-        for steps in null_loop(pages, options.seconds):
-            pass
+        steps = max(null_loop(pages, options.seconds))
         print(json.dumps({"steps": steps, "seconds": time.perf_counter() - start}), flush=True)
 
 

@@ -61,7 +61,7 @@ async def differences(env: BrowserEnv, record: dict) -> list[str]:
         if step["action"]:
             result = await env.step(step["action"])
             text, reward, done, error = result.observation.text, result.reward, result.done, result.error
-        # An action that stock gave up after 0.5 s on a busy machine has not happened there: nothing to compare from here.
+        # What stock gave up after 0.5 s on a busy machine has not happened there: nothing to compare from here on.
         if "Timeout 500ms" in step["error"] and not error:
             break
         if (reward, done) != (step["reward"], step["done"]):

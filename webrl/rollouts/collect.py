@@ -87,7 +87,8 @@ async def collect(
         BrowserMissing: no Chromium.
     """
     for task in tasks:
-        open_site(task)
+        if "webarena" not in task.extra:
+            open_site(task)
     summary = CollectSummary()
     done = _read_done(out, summary)
     waiting = [(name, task) for name, task in _name(tasks, prefix) if name not in done]
@@ -191,6 +192,8 @@ class _Stage:
                     seed=self._config.seed,
                     save_screenshot=self._screenshots(name),
                 )
+                if "webarena" in task.extra:
+                    trajectory = await _score(env, trajectory)
             trajectory = dataclasses.replace(trajectory, attempts=attempt)
             if trajectory.status is not Status.ENV_ERROR:
                 break
@@ -222,6 +225,12 @@ class _Stage:
             return str(path.relative_to(self._out.parent.parent))
 
         return save
+
+
+async def _score(env: Any, trajectory: Trajectory) -> Trajectory:
+    from webrl.webarena.env import finish_episode
+
+    return await finish_episode(env, trajectory)
 
 
 def _name(tasks: Sequence[Task], prefix: str) -> Iterator[tuple[str, Task]]:

@@ -126,6 +126,7 @@ class BrowserEnv:
         self._site: Site
         self._goal = ""
         self._first_page: Page | None = None
+        self._loaded_url = ""
         self._tabs: dict[Page, Tab] = {}
         self._clean = False
         self._activated = asyncio.Event()
@@ -230,9 +231,9 @@ class BrowserEnv:
     async def _restart(self, site: Site, seed: int) -> str | None:
         """Start another episode on the page as it is; its goal, or None if the page has to be loaded."""
         page = self._first_page
-        if not self._clean or not site.reusable or self._site.url != site.url:
+        if not self._clean or not site.reusable or not self._site.reusable:
             return None
-        if page is None or page is not self.page or page.url != site.url or len(self.context.pages) > 1:
+        if page is None or page is not self.page or page.url.partition("#")[0] != self._loaded_url or len(self.context.pages) > 1:
             return None
         tab = await self._use_tab()
         if tab.pointer:
@@ -256,6 +257,7 @@ class BrowserEnv:
             self.context.on("page", self._activate)
         self._first_page = self.page = self.context.pages[0]
         await self.page.goto(site.url, timeout=self._config.step_timeout_s * 1000)
+        self._loaded_url = self.page.url
 
     def _activate(self, page: Page) -> None:
         """A new tab becomes the active one, as in BrowserGym."""
@@ -319,9 +321,12 @@ class BrowserEnv:
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""
         text = await self._read(tab, seen)
-        verdict = await self._site.judge(tab, tab.page is self._first_page, seen["url"], seen["state"])
+        is_first_page = tab.page is self._first_page
+        # A page that was written over another one keeps that one's address.
+        url = self._site.url if is_first_page and seen["url"] == self._loaded_url else seen["url"]
+        verdict = await self._site.judge(tab, is_first_page, url, seen["state"])
         screenshot = await self._capture(tab) if self._config.screenshots else None
-        return Observation(text, seen["url"], self._goal, screenshot), verdict
+        return Observation(text, url, self._goal, screenshot), verdict
 
     async def _read(self, tab: Tab, seen: dict[str, Any]) -> str:
         self._ids = None

@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from webrl import errors
 from webrl.config import RolloutConfig
@@ -29,12 +29,19 @@ from webrl.rollouts.env import Observation, StepResult
 from webrl.rollouts.worker import encode, observation_from_json, read_message, result_from_json
 from webrl.types import Task
 
+if TYPE_CHECKING:
+    from webrl.webarena.evaluator import Verdict
+
 logger = logging.getLogger(__name__)
 
 GRACE_S = 15.0
 """A worker that has not answered this long after its own deadline is killed."""
 START_TIMEOUT_S = 60.0
 """The first reset on a worker also starts Chromium."""
+LOGIN_TIMEOUT_S = 120.0
+"""A WebArena reset may also log in to several sites."""
+VALIDATION_TIMEOUT_S = 300.0
+"""Scoring an episode may ask a language model."""
 
 
 class WorkerProcess:
@@ -93,7 +100,7 @@ class WorkerProcess:
         number = next(self._ids)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
-        allowed = self._config.step_timeout_s + GRACE_S + (START_TIMEOUT_S if op == "reset" else 0)
+        allowed = self._config.step_timeout_s + GRACE_S + self._extra_time(op, arg)
         try:
             self._send({"id": number, "env": env_id, "op": op, "arg": arg})
             async with asyncio.timeout(allowed):
@@ -103,6 +110,15 @@ class WorkerProcess:
             raise BrowserError(f"the browser worker did not answer {op!r} in {allowed:g} s; killed") from None
         finally:
             self._waiting.pop(number, None)
+
+    def _extra_time(self, op: str, arg: Any) -> float:
+        """What a request may take beyond a step's deadline."""
+        if op == "finish":
+            return VALIDATION_TIMEOUT_S
+        if op != "reset":
+            return 0.0
+        webarena = "webarena" in arg["extra"]
+        return START_TIMEOUT_S + (self._config.webarena.lease_timeout_s + LOGIN_TIMEOUT_S if webarena else 0.0)
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._process is not None
@@ -176,6 +192,12 @@ class PoolEnv:
     async def step(self, action_text: str) -> StepResult:
         """Act in the worker."""
         return result_from_json(await self._worker.request(self._id, "step", action_text))
+
+    async def finish(self) -> Verdict:
+        """Have a WebArena episode scored in the worker."""
+        from webrl.webarena.evaluator import Verdict
+
+        return Verdict(**await self._worker.request(self._id, "finish"))
 
     async def close(self) -> None:
         """Close the pages; the pool calls this only for environments in doubt."""

@@ -52,7 +52,7 @@ class Site(Protocol):
     hosts: Sequence[str]
     """Hosts the task's pages may reach."""
     reusable: bool
-    """Whether a page that shows `url` may start another episode without being loaded again."""
+    """Whether `start` can begin an episode on a page of any other site that is reusable, without a navigation."""
     state_script: str
     """JavaScript expression; its value after an action goes to `judge`."""
 

@@ -1,7 +1,7 @@
 """A worker process: one Chromium, many environments, driven by messages over stdin and stdout.
 
 Run as `python -m webrl.rollouts.worker`. Messages are JSON with a 4-byte length before them. The first is the
-RolloutConfig; then `{"id", "env", "op": "reset"|"step"|"close", "arg"}` in any order, each answered by
+RolloutConfig; then `{"id", "env", "op": "reset"|"step"|"finish"|"close", "arg"}` in any order, each answered by
 `{"id", "result"}` or `{"id", "error", "kind"}`. Environments are made at their first reset.
 
 The worker ends, and its Chromium with it, when stdin closes: so neither Ctrl-C nor `kill -9` of the controller
@@ -47,26 +47,33 @@ class Worker:
     async def handle(self, env_id: int, op: str, arg: Any) -> Any:
         """Carry out one request; gives plain JSON. Raises WebRLError."""
         if op == "reset":
-            env = await self._env(env_id)
-            return observation_to_json(await env.reset(Task.from_json(arg)))
+            task = Task.from_json(arg)
+            env = await self._env(env_id, task)
+            return observation_to_json(await env.reset(task))
         if op == "close":
             old = self._envs.pop(env_id, None)
             if old is not None:
                 await old.close()
             return None
         if env_id not in self._envs:
-            raise BrowserError("step() before reset()")
+            raise BrowserError(f"{op}() before reset()")
+        if op == "finish":
+            return dataclasses.asdict(await self._envs[env_id].finish())  # type: ignore[attr-defined]
         result = await self._envs[env_id].step(arg)
         return dataclasses.asdict(result) | {"observation": observation_to_json(result.observation)}
 
-    async def _env(self, env_id: int) -> BrowserEnv:
+    async def _env(self, env_id: int, task: Task) -> BrowserEnv:
         async with self._starting:
             if self._browser is None or not self._browser.alive:
                 await self.close()
                 self._browser = await Browser().start()
-        if env_id not in self._envs:
-            self._envs[env_id] = BrowserEnv(self._browser, self._config)
-        return self._envs[env_id]
+        kind = _env_class(task)
+        env = self._envs.get(env_id)
+        if not isinstance(env, kind):
+            if env is not None:
+                await env.close()
+            env = self._envs[env_id] = kind(self._browser, self._config)
+        return env
 
     async def close(self) -> None:
         """End the browser."""
@@ -74,6 +81,14 @@ class Worker:
         browser, self._browser = self._browser, None
         if browser is not None:
             await browser.close()
+
+
+def _env_class(task: Task) -> type[BrowserEnv]:
+    if "webarena" not in task.extra:
+        return BrowserEnv
+    from webrl.webarena.env import WebArenaEnv
+
+    return WebArenaEnv
 
 
 def observation_to_json(observation: Observation) -> dict[str, Any]:

@@ -169,6 +169,7 @@
         // not available on this origin
       }
     }
+    if (location.hash || location.href.endsWith('#')) history.replaceState(null, '', location.href.split('#')[0]);
     document.open();
     listen();
     const loaded = new Promise((resolve) => {

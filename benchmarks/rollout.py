@@ -1,0 +1,257 @@
+"""Environment speed: ours against stock BrowserGym and against the direct loop, memory, growth over many episodes.
+
+`python benchmarks/rollout.py [--seconds 20] [--episodes 2000] [--only stock,ours,...]`
+
+All parts play the same MiniWoB pages with the same null policy (a scripted action that fits a random element, episodes
+of at most ten steps). The last line of the output is one JSON object; parts left out are null in it. Other parts of
+issue "Rollouts at browser speed" join in through modules beside this file: `rollout_openenv.py` and `rollout_agent.py`
+each offer `measure(seconds: float) -> dict[str, float]`, merged into the JSON (`openenv_overhead_ms`,
+`agent_steps_per_s`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from stock_browsergym import scripted_action  # noqa: E402
+
+from webrl.config import RolloutConfig  # noqa: E402
+from webrl.rollouts.env import Env  # noqa: E402
+from webrl.rollouts.pool import EnvPool  # noqa: E402
+from webrl.types import Task  # noqa: E402
+
+PAGES = (
+    *("click-button", "login-user", "click-checkboxes", "enter-text", "email-inbox", "click-tab"),
+    *("click-link", "navigate-tree", "click-option", "form-sequence", "search-engine", "choose-list"),
+)
+EPISODE_STEPS = 10
+NUM_ENVS = 8
+
+
+async def play_episode(env: Env, rng: random.Random) -> int:
+    """One episode of the null policy; gives its steps."""
+    page, seed = rng.choice(PAGES), rng.randrange(10**6)
+    steps = 0
+    text = (await env.reset(Task(task_id="benchmark", site=f"miniwob.{page}", seed=seed))).text
+    for _ in range(EPISODE_STEPS):
+        steps += 1
+        result = await env.step(scripted_action(text, rng))
+        text = result.observation.text
+        if result.done:
+            break
+    return steps
+
+
+async def play_pool(
+    config: RolloutConfig, stop: Callable[[int], bool], on_episode: Callable[[int, EnvPool], None] | None = None
+) -> tuple[int, float]:
+    """Keep all environments of a pool busy until `stop(episodes)`; (steps, seconds) after everything has started."""
+    async with EnvPool(config) as pool:
+        size = pool.size
+        totals = {"steps": 0, "episodes": 0}
+        begun: list[float] = []
+        ready = asyncio.Barrier(size)
+
+        async def player(number: int) -> None:
+            rng = random.Random(number)
+            async with pool.env() as env:
+                await play_episode(env, rng)
+            await ready.wait()
+            begun.append(time.perf_counter())
+            while not stop(totals["episodes"]):
+                async with pool.env() as env:
+                    steps = await play_episode(env, rng)
+                totals["steps"] += steps
+                totals["episodes"] += 1
+                if on_episode:
+                    on_episode(totals["episodes"], pool)
+
+        await asyncio.gather(*(player(number) for number in range(size)))
+        return totals["steps"], time.perf_counter() - min(begun)
+
+
+def measure_ours(seconds: float, form: str, num_workers: int, envs_per_worker: int) -> float:
+    """Steps a second of our pool."""
+
+    async def run() -> tuple[int, float]:
+        end: list[float] = []
+
+        def over(_: int) -> bool:
+            end[:] = end or [time.perf_counter() + seconds]
+            return time.perf_counter() >= end[0]
+
+        config = RolloutConfig(num_workers=num_workers, envs_per_worker=envs_per_worker, observation=form)  # type: ignore[arg-type]
+        return await play_pool(config, over)
+
+    steps, spent = asyncio.run(run())
+    return steps / spent
+
+
+def measure_stock(seconds: float, num_processes: int) -> float:
+    """Steps a second of stock BrowserGym with one environment a process."""
+    command = [
+        sys.executable,
+        HERE / "stock_browsergym.py",
+        "loop",
+        "--pages",
+        ",".join(PAGES),
+        "--seconds",
+        str(seconds),
+    ]
+    return sum(answer["steps"] / answer["seconds"] for answer in _run_together([command] * num_processes))
+
+
+def measure_direct(seconds: float, num_processes: int, form: str) -> float:
+    """Steps a second of the direct Playwright loop: the limit that an environment built on Playwright can come near."""
+    command = [sys.executable, __file__, "--direct", form, "--seconds", str(seconds)]
+    return sum(answer["steps"] / answer["seconds"] for answer in _run_together([command] * num_processes))
+
+
+def _run_together(commands: Sequence[Sequence[Any]]) -> list[dict[str, float]]:
+    environment = os.environ | {"PYTHONPATH": str(HERE.parent)}
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for command in commands]
+    answers = []
+    for process in running:
+        output, _ = process.communicate()
+        if process.returncode:
+            raise SystemExit(f"a benchmark process ended with {process.returncode}")
+        answers.append(json.loads(output.splitlines()[-1]))
+    return answers
+
+
+async def direct_loop(seconds: float, form: str) -> dict[str, float]:
+    """One page, one click and one look a step, reset inside the page; no checks of any kind.
+
+    `axtree` takes the full accessibility tree over a DevTools session that stays open, `html` the document's source.
+    """
+    from webrl.rollouts.browser import Browser, miniwob_root
+
+    async with Browser() as browser:
+        context = await browser.new_context(viewport={"width": 332, "height": 214})
+        page = await context.new_page()
+        session = await context.new_cdp_session(page)
+        await page.goto((miniwob_root() / "miniwob" / "click-button.html").as_uri())
+        rng = random.Random(0)
+        steps = 0
+        start = time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            await page.evaluate(f"Math.seedrandom({rng.randrange(10**6)}); core.startEpisodeReal()")
+            for _ in range(EPISODE_STEPS):
+                await page.mouse.click(rng.randrange(5, 155), rng.randrange(55, 200))
+                if form == "axtree":
+                    await session.send("Accessibility.getFullAXTree")
+                    done = await page.evaluate("WOB_DONE_GLOBAL")
+                else:
+                    seen = await page.evaluate("[document.body.outerHTML, WOB_RAW_REWARD_GLOBAL, WOB_DONE_GLOBAL]")
+                    done = seen[2]
+                steps += 1
+                if done:
+                    break
+        spent = time.perf_counter() - start
+        await context.close()
+        return {"steps": steps, "seconds": spent}
+
+
+def pss_mb(pids: Sequence[int]) -> float:
+    """Proportional set size (resident set size where the system has no other) of process trees, in MB."""
+    total = 0
+    for pid in pids:
+        for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+            try:
+                info = process.memory_full_info()
+                total += getattr(info, "pss", info.rss)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+    return total / 2**20
+
+
+def measure_memory(num_episodes: int) -> tuple[float, list[tuple[int, float]]]:
+    """Memory an environment at eight environments after 100 episodes, and the curve (episodes, MB an environment)."""
+    curve: list[tuple[int, float]] = []
+    every = max(1, min(100, num_episodes // 20))
+
+    def look(episodes: int, pool: EnvPool) -> None:
+        if episodes % every == 0:
+            curve.append((episodes, pss_mb(pool.worker_pids) / NUM_ENVS))
+            print(f"  {episodes:5d} episodes: {curve[-1][1]:6.1f} MB an environment", flush=True)
+
+    config = RolloutConfig(num_workers=2, envs_per_worker=NUM_ENVS // 2)
+    asyncio.run(play_pool(config, lambda episodes: episodes >= num_episodes, look))
+    return next(mb for episodes, mb in curve if episodes >= min(100, num_episodes)), curve
+
+
+def join_in(name: str, seconds: float) -> dict[str, float]:
+    """Figures of a module beside this one, if it is there."""
+    if not (HERE / f"{name}.py").exists():
+        return {}
+    figures: dict[str, float] = importlib.import_module(name).measure(seconds)
+    return figures
+
+
+def main() -> None:
+    """Command line; see the module docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=20, help="length of each measurement")
+    parser.add_argument("--episodes", type=int, default=2000, help="length of the memory curve")
+    parser.add_argument("--only", default="stock,limit,ours,memory,openenv,agent", help="parts to run")
+    parser.add_argument("--direct", choices=["axtree", "html"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.direct:
+        print(json.dumps(asyncio.run(direct_loop(options.seconds, options.direct))))
+        return
+    print(json.dumps(measure(set(options.only.split(",")), options.seconds, options.episodes)))
+
+
+def measure(parts: set[str], seconds: float, num_episodes: int) -> dict[str, Any]:
+    """All figures; prints as it goes."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    keys = "stock_steps_per_s steps_per_s ratio_vs_stock limit_steps_per_s pss_mb_per_env openenv_overhead_ms"
+    figures: dict[str, Any] = dict.fromkeys(f"{keys} agent_steps_per_s".split())
+    figures["cores"] = cores
+    if "stock" in parts:
+        rates = {n: measure_stock(seconds, n) for n in (1, 2, 4, 8)}
+        _table("stock BrowserGym, steps/s by processes", rates)
+        figures["stock_steps_per_s"] = max(rates.values())
+    if "limit" in parts:
+        rates = {form: measure_direct(seconds, cores, form) for form in ("axtree", "html")}
+        _table(f"direct Playwright loop on {cores} cores, steps/s", rates)
+        figures |= {"limit_steps_per_s": rates["axtree"], "limit_html_steps_per_s": rates["html"]}
+    if "ours" in parts:
+        rates = {form: measure_ours(seconds, form, cores, NUM_ENVS // 2) for form in ("axtree", "dom", "html")}
+        _table(f"ours, {cores} workers x {NUM_ENVS // 2} environments, steps/s", rates)
+        figures |= {"steps_per_s": rates["axtree"]} | {f"{form}_steps_per_s": rates[form] for form in ("dom", "html")}
+    if figures["stock_steps_per_s"] and figures["steps_per_s"]:
+        figures["ratio_vs_stock"] = figures["steps_per_s"] / figures["stock_steps_per_s"]
+        print(f"ours / stock: {figures['ratio_vs_stock']:.1f}")
+    if "memory" in parts:
+        print("memory, eight environments:")
+        figures["pss_mb_per_env"], curve = measure_memory(num_episodes)
+        figures["pss_curve"] = curve
+    for part in ("openenv", "agent"):
+        if part in parts:
+            figures |= join_in(f"rollout_{part}", seconds)
+    return {key: round(value, 2) if isinstance(value, float) else value for key, value in figures.items()}
+
+
+def _table(title: str, rates: dict[Any, float]) -> None:
+    print(title + ": " + ", ".join(f"{key}: {rate:.1f}" for key, rate in rates.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -51,7 +51,7 @@ def test_a_critic_learns_outcomes_and_its_values_are_chained(tmp_path: Path) -> 
     losses = train_critic(records, actor, tmp_path / "critic", config, seed=0, metrics_path=tmp_path / "metrics.jsonl")
     assert losses["critic_samples"] == 18
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == list(range(1, 10))  # three epochs of 18 samples in batches of 8, the last one smaller
+    assert [line["step"] for line in lines] == list(range(1, 10))  # 3 epochs of 18 in batches of 8
     assert lines[-1]["critic/loss"] < lines[0]["critic/loss"]
     scored = score_values(records, tmp_path / "critic", config)
     assert scored[0].next_value == scored[1].value

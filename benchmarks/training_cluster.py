@@ -92,6 +92,7 @@ def main(seconds: float, layers: int, size: str) -> None:
         except (RuntimeError, ImportError, ValueError, TypeError, AttributeError, AssertionError, WebRLError) as error:
             say(f"{name} failed on rank {ranks.world()[1]}: {type(error).__name__}: {str(error)[:800]}", always=True)
             break  # ranks that failed apart can no longer meet
+        say(f"{name}: {found}")
         speeds |= {name: found.pop("samples_per_s")} if "samples_per_s" in found else {}
         figures |= found
         free()

@@ -83,6 +83,18 @@ def test_two_fsdp2_processes_train_adapters_like_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs `pip install webrl[deepspeed]`")
+def test_deepspeed_on_one_process_gives_the_same_curve(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    plain = run(tmp_path, "plain", make_settings(), 1)
+    offload = run(tmp_path, "offload", make_settings(engine="zero3_offload"), 1)
+    for a, b in zip(plain, offload, strict=True):
+        for key in ("critic/loss", "actor/loss"):
+            if key in a:
+                assert b[key] == pytest.approx(a[key], rel=2e-3, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs `pip install webrl[deepspeed]`")
 @pytest.mark.parametrize("engine", ["zero1", "zero2", "zero3", "zero3_offload"])
 def test_two_deepspeed_processes_give_the_curve_of_one(tmp_path: Path, engine: str) -> None:
     check_same_curve(tmp_path, make_settings(engine=engine), engine)

@@ -12,7 +12,7 @@ import torch
 from training_builders import make_actor, make_record, make_records
 
 from webrl.config import CriticConfig, OptimConfig, RunConfig
-from webrl.errors import ModelError, UsageError
+from webrl.errors import ModelError, TrainingError, UsageError
 from webrl.training import score_actions, score_values, train_actor, train_critic
 from webrl.training.critic_data import critic_states
 from webrl.training.flops import body_parameters, training_flops
@@ -20,6 +20,7 @@ from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.memory_policy import apply_memory_policy
 from webrl.training.models import actor_inputs, load_actor
 from webrl.training.packing import Item, pack
+from webrl.training.trainer import memory_errors
 
 
 def make_config(**train: object) -> RunConfig:
@@ -180,3 +181,12 @@ def test_float8_without_torchao_says_so(tmp_path: Path) -> None:
     model = load_actor(make_actor(tmp_path / "actor"))
     with pytest.raises(UsageError, match="pip install torchao"):
         apply_memory_policy(model, OptimConfig(float8=True))
+
+
+def test_out_of_memory_names_the_options_to_change() -> None:
+    def fail() -> None:
+        with memory_errors(OptimConfig(max_tokens=4096)):
+            torch.empty(1 << 50)
+
+    with pytest.raises(TrainingError, match=r"max_tokens=4096.*checkpointing=full"):
+        fail()

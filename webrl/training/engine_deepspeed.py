@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ class DeepSpeedEngine(Engine):
         forget_accelerator()
         if device == "cpu":
             os.environ.setdefault("DS_ACCELERATOR", "cpu")  # read by DeepSpeed on its first import
+        _stand_alone()
         plugin = DeepSpeedPlugin(hf_ds_config=deepspeed_config(self.config, self.plan.options, device))
         backend = InitProcessGroupKwargs(backend="gloo" if device == "cpu" else "nccl")
         return Accelerator(
@@ -92,6 +94,17 @@ class DeepSpeedEngine(Engine):
     def load_state(self, folder: Path) -> None:
         """Read a state back; DeepSpeed's shards fit only as many ranks as wrote them (checked by the caller)."""
         self.accelerator.load_state(str(folder))
+
+
+def _stand_alone() -> None:
+    """Give a single process, which no launcher started, the addresses that DeepSpeed asks for."""
+    if "LOCAL_RANK" in os.environ:
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 def deepspeed_config(config: OptimConfig, options: dict[str, Any], device: str) -> dict[str, Any]:

@@ -36,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.update(cpu_environment())
         if topology.is_single_process or {"-h", "--help", "--dry-run"} & set(arguments):
             sys.stdout.flush()
-            os.environ.update({name: "" for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK") if name in os.environ})
+            for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):  # a pod's, where it is the only one
+                os.environ.pop(name, None)
             os.execv(sys.executable, [sys.executable, "-m", WORKER, *arguments])
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // topology.processes_per_node)))
         launch(topology, arguments)

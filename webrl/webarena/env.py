@@ -7,8 +7,8 @@ API:
     trajectory = await finish_episode(env, trajectory)     # env_reward, env_error; gives the sites back
 
 Which tasks need it: `webrl.webarena.tasks.is_webarena(task)`. Not `task.extra`: training tasks and generated ones have
-none, only a site and a start page with a placeholder. Tasks of other worlds are played as by `BrowserEnv`. `finish_episode` must follow every episode, however it ended:
-a writing episode has its sites to itself until then.
+none, only a site and a start page with a placeholder. Tasks of other worlds are played as by `BrowserEnv`.
+`finish_episode` must follow every episode, however it ended: a writing episode has its sites to itself until then.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ def describe_failure(error: Any, topology: Topology) -> str:
 
 
 def log_folder(topology: Topology) -> Path:
-    """Where this node's logs go: `WEBRL_LOG_DIR`, or `logs/` in the current folder."""
-    folder = Path(os.environ.get("WEBRL_LOG_DIR", "logs")) / f"node{topology.node_rank}"
+    """Where this node's logs go: `WEBRL_LOG_DIR`, or `runs/logs/`."""
+    folder = Path(os.environ.get("WEBRL_LOG_DIR", "runs/logs")) / f"node{topology.node_rank}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder.absolute()
 

@@ -10,14 +10,13 @@ API: `channel = await Channel.open(port, target_id)`, `await channel.send(method
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import itertools
-import logging
 from typing import Any, Self
 
 import orjson
 
-logger = logging.getLogger(__name__)
+from webrl.rollouts.wire import DevToolsSocket
 
 
 class ChannelError(Exception):
@@ -31,11 +30,10 @@ class ChannelClosed(Exception):
 class Channel:
     """One page's DevTools session; calls may overlap and are carried out in the order they are made."""
 
-    def __init__(self, socket: Any) -> None:
-        self._socket = socket
+    def __init__(self) -> None:
+        self._socket: DevToolsSocket
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._reader = asyncio.create_task(self._read())
         self._closed = ""
         self._main_frame = ""
         self._arrived = asyncio.Event()
@@ -44,46 +42,45 @@ class Channel:
     @classmethod
     async def open(cls, port: int, target_id: str) -> Self:
         """Connect to a page by its DevTools target id. Raises ChannelClosed."""
-        from websockets.asyncio.client import connect
-        from websockets.exceptions import WebSocketException
-
+        channel = cls()
+        gone = functools.partial(channel._fail, "the page has been closed")
         try:
-            socket = await connect(
-                f"ws://127.0.0.1:{port}/devtools/page/{target_id}",
-                max_size=None,
-                compression=None,
-                ping_interval=None,
-                proxy=None,
-            )
-        except (OSError, TimeoutError, WebSocketException) as error:
+            channel._socket = await DevToolsSocket.open(port, f"/devtools/page/{target_id}", channel._take, gone)
+        except OSError as error:
             raise ChannelClosed(f"no DevTools connection to the page: {error}") from None
-        channel = cls(socket)
-        await channel.send("Inspector.enable")
-        await channel.send("Page.enable")
-        tree = await channel.send("Page.getFrameTree")
+        _, _, tree = await channel.send_all(("Inspector.enable", {}), ("Page.enable", {}), ("Page.getFrameTree", {}))
         channel._main_frame = tree["frameTree"]["frame"]["id"]
         return channel
 
     async def send(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
         """Call a DevTools method. Raises ChannelError (protocol error), ChannelClosed."""
-        from websockets.exceptions import ConnectionClosed
+        return (await self.send_all((method, params or {})))[0]
 
+    async def send_all(self, *calls: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
+        """Call methods one after the other without waiting in between; their results. Errors as in `send`."""
         if self._closed:
             raise ChannelClosed(self._closed)
-        number = next(self._ids)
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = future
+        loop = asyncio.get_running_loop()
+        numbers = [next(self._ids) for _ in calls]
+        futures = [loop.create_future() for _ in calls]
+        self._waiting.update(zip(numbers, futures, strict=True))
         try:
-            await self._socket.send(orjson.dumps({"id": number, "method": method, "params": params or {}}), text=True)
-            answer = await future
-        except ConnectionClosed:
-            raise ChannelClosed("the page has been closed") from None
+            self._socket.send(
+                *(
+                    orjson.dumps({"id": number, "method": method, "params": params})
+                    for number, (method, params) in zip(numbers, calls, strict=True)
+                )
+            )
+            answers = [await future for future in futures]
         finally:
-            self._waiting.pop(number, None)
-        if "error" in answer:
-            raise ChannelError(f"{method}: {answer['error'].get('message', answer['error'])}")
-        result: dict[str, Any] = answer["result"]
-        return result
+            for number, future in zip(numbers, futures, strict=True):
+                del self._waiting[number]
+                if future.done() and not future.cancelled():
+                    future.exception()  # seen, so that asyncio does not report the later ones of a failed group
+        for (method, _), answer in zip(calls, answers, strict=True):
+            if "error" in answer:
+                raise ChannelError(f"{method}: {answer['error'].get('message', answer['error'])}")
+        return [answer["result"] for answer in answers]
 
     async def evaluate(self, expression: str) -> Any:
         """Value of a JavaScript expression in the page, promises awaited. Raises ChannelError, ChannelClosed."""
@@ -97,23 +94,15 @@ class Channel:
     async def close(self) -> None:
         """Hang up; the page lives on."""
         self._fail("the page has been closed")
-        self._reader.cancel()
-        with contextlib.suppress(Exception):
-            await asyncio.wait_for(self._socket.close(), 1)
+        self._socket.close()
 
-    async def _read(self) -> None:
-        from websockets.exceptions import ConnectionClosed
-
-        try:
-            while True:
-                message = orjson.loads(await self._socket.recv(decode=False))
-                future = self._waiting.get(message.get("id", 0))
-                if future is not None and not future.done():
-                    future.set_result(message)
-                elif "method" in message:
-                    self._note(message["method"], message.get("params", {}))
-        except ConnectionClosed:
-            self._fail("the page has been closed")
+    def _take(self, data: bytes) -> None:
+        message = orjson.loads(data)
+        future = self._waiting.get(message.get("id", 0))
+        if future is not None and not future.done():
+            future.set_result(message)
+        elif "method" in message:
+            self._note(message["method"], message.get("params", {}))
 
     def _note(self, method: str, params: dict[str, Any]) -> None:
         """Follow what the page does by itself: crash, and leave for another document."""
@@ -136,14 +125,13 @@ class Channel:
 
     async def arrive(self) -> None:
         """Wait until the next document has its content. Raises ChannelClosed."""
-        arrived = asyncio.ensure_future(self._arrived.wait())
-        await asyncio.wait([arrived, self._reader], return_when=asyncio.FIRST_COMPLETED)
-        arrived.cancel()
+        await self._arrived.wait()
         if self._closed:
             raise ChannelClosed(self._closed)
 
     def _fail(self, reason: str) -> None:
         self._closed = self._closed or reason
+        self._arrived.set()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(ChannelClosed(self._closed))

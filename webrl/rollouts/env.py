@@ -233,7 +233,12 @@ class BrowserEnv:
         page = self._first_page
         if not self._clean or not site.reusable or not self._site.reusable:
             return None
-        if page is None or page is not self.page or page.url.partition("#")[0] != self._loaded_url or len(self.context.pages) > 1:
+        if (
+            page is None
+            or page is not self.page
+            or page.url.partition("#")[0] != self._loaded_url
+            or len(self.context.pages) > 1
+        ):
             return None
         tab = await self._use_tab()
         if tab.pointer:

@@ -25,6 +25,9 @@ JS_FOLDER = Path(__file__).parent / "js"
 # MiniWoB's own display of goal, reward and time: never part of what agent or judge see.
 HIDDEN_IDS = ("query", "reward-display", "click-canvas", "sync-task-cover", "episode-id")
 
+_ENABLE: tuple[str, dict[str, Any]] = ("Accessibility.enable", {})
+_DISABLE: tuple[str, dict[str, Any]] = ("Accessibility.disable", {})
+_UNMARK: tuple[str, dict[str, Any]] = ("Runtime.evaluate", {"expression": "__webrl.unmark()"})
 _BID = re.compile(r"browsergym_id_([a-zA-Z0-9]+)\s?(.*)")
 _SKIPPED_ROLES = frozenset(("LineBreak", "InlineTextBox"))
 # BrowserGym's, and `url`: recent Chromium adds it, it is long, and for file pages it names a folder of this machine.
@@ -72,36 +75,31 @@ async def _unmark_children(page: Page) -> None:
 
 
 async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str]) -> str:
-    """The page as BrowserGym's flattened accessibility tree; its main frame has just been marked (`__webrl.look`)."""
-    try:
-        if num_frames:
-            await mark_child_frames(tab.page)
-            nodes = await _all_frames_axtree(tab)
-        else:
-            nodes = await _fresh_axtree(tab)
-    finally:
-        await tab.evaluate("__webrl.unmark()")
-        if num_frames:
-            await _unmark_children(tab.page)
+    """The page as BrowserGym's flattened accessibility tree; its main frame has just been marked (`__webrl.look`).
+
+    The tree is built anew each time, because one that the browser keeps up to date misses lines where the page has
+    been rebuilt; only an explicit `enable` makes `disable` drop it.
+    """
+    if num_frames:
+        nodes = await _framed_axtree(tab)
+    else:
+        answers = await tab.channel.send_all(_ENABLE, ("Accessibility.getFullAXTree", {}), _DISABLE, _UNMARK)
+        nodes = answers[1]["nodes"]
     return flatten_axtree(nodes, hidden)
 
 
-async def _fresh_axtree(tab: Tab) -> list[dict[str, Any]]:
-    """The main frame's tree, built anew: one that the browser keeps up to date from step to step misses lines.
-
-    Only an explicit `enable` makes `disable` drop the tree. The calls overlap; the page answers them in this order.
-    """
-    send = tab.channel.send
-    answers = await asyncio.gather(
-        send("Accessibility.enable"), send("Accessibility.getFullAXTree"), send("Accessibility.disable")
-    )
-    nodes: list[dict[str, Any]] = answers[1]["nodes"]
-    return nodes
+async def _framed_axtree(tab: Tab) -> list[dict[str, Any]]:
+    await mark_child_frames(tab.page)
+    try:
+        await tab.channel.send_all(_ENABLE)
+        return await _all_frames_axtree(tab)
+    finally:
+        await tab.channel.send_all(_DISABLE, _UNMARK)
+        await _unmark_children(tab.page)
 
 
 async def _all_frames_axtree(tab: Tab) -> list[dict[str, Any]]:
     """All frames' trees; each frame element's node gets its document's root as a child."""
-    await tab.channel.send("Accessibility.enable")
     tree = await tab.channel.send("Page.getFrameTree")
     by_frame: dict[str, list[dict[str, Any]]] = {}
     waiting = [tree["frameTree"]]
@@ -118,7 +116,6 @@ async def _all_frames_axtree(tab: Tab) -> list[dict[str, Any]]:
                 inner = by_frame.get(answer.get("node", {}).get("frameId"))
                 if inner:
                     node["childIds"].append(inner[0]["nodeId"])
-    await tab.channel.send("Accessibility.disable")
     return [node for frame_nodes in by_frame.values() for node in frame_nodes]
 
 

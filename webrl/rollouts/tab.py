@@ -6,7 +6,6 @@ API: `tab = await Tab.open(page, port)`; `await tab.click(x, y)`, `await tab.ins
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
 from webrl.rollouts.channel import Channel
@@ -41,17 +40,17 @@ class Tab:
     async def move(self, x: float, y: float) -> None:
         """Move the mouse."""
         self.pointer = (x, y)
-        await self._mouse("mouseMoved", x, y)
+        await self.channel.send_all(_mouse("mouseMoved", x, y))
 
     async def click(self, x: float, y: float, button: str = "left", count: int = 1) -> None:
         """Move the mouse and click, `count` times in quick succession; the events of Playwright's `mouse.click`."""
         self.pointer = (x, y)
-        calls = [self._mouse("mouseMoved", x, y)]
+        calls = [_mouse("mouseMoved", x, y)]
         for number in range(1, count + 1):
             pressed = {"button": button, "clickCount": number}
-            calls.append(self._mouse("mousePressed", x, y, buttons=_BUTTON_BITS[button], **pressed))
-            calls.append(self._mouse("mouseReleased", x, y, **pressed))
-        await asyncio.gather(*calls)
+            calls.append(_mouse("mousePressed", x, y, buttons=_BUTTON_BITS[button], **pressed))
+            calls.append(_mouse("mouseReleased", x, y, **pressed))
+        await self.channel.send_all(*calls)
 
     async def insert_text(self, text: str) -> None:
         """Put text at the caret of the focused field."""
@@ -71,5 +70,6 @@ class Tab:
         """Hang up; the page lives on."""
         await self.channel.close()
 
-    async def _mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
-        await self.channel.send("Input.dispatchMouseEvent", {"type": kind, "x": x, "y": y, **more})
+
+def _mouse(kind: str, x: float, y: float, **more: Any) -> tuple[str, dict[str, Any]]:
+    return "Input.dispatchMouseEvent", {"type": kind, "x": x, "y": y, **more}

@@ -256,6 +256,28 @@ def test_hosts_outside_the_allow_list_are_blocked_and_counted():
     assert "root:" not in files.observation.text
 
 
+def test_web_sockets_to_other_hosts_do_not_get_through_either():
+    reached = []
+
+    async def knock(path, writer):
+        reached.append(path)
+
+    page = """<title>home</title><script>
+    document.title = 'asking';
+    const socket = new WebSocket('OTHER/socket');
+    socket.onerror = () => { document.title = 'refused'; };</script>"""
+
+    async def play(env):
+        async with serve({"/socket": knock}) as other:
+            home = page.replace("OTHER", other.replace("http", "ws"))
+            async with serve({"/": home}) as url:
+                await env.reset(at(url + "/"))
+                return (await env.step("noop(500)")).observation.text
+
+    assert "RootWebArea 'refused'" in in_browser(play)
+    assert reached == []
+
+
 def test_unknown_pages_are_refused_with_the_nearest_name():
     async def play(env):
         await env.reset(miniwob("click-buton"))

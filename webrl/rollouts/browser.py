@@ -165,6 +165,9 @@ def _free_port() -> int:
 class NavigationGuard:
     """Blocks and counts, at the network layer, requests to hosts outside an allow-list.
 
+    Two layers: requests are refused and counted where the browser asks (`attach`); what does not pass there
+    (WebSockets) is sent to a proxy that does not exist (`options`, for `Browser.new_context`).
+
     Always allowed: `about:`, `data:`, `blob:` and the MiniWoB pages' own files. Hosts are compared exactly;
     `example.org:8080` allows one port only, `example.org` all of them; `*` allows every host.
     """
@@ -173,6 +176,13 @@ class NavigationGuard:
         self.hosts = frozenset(host.lower() for host in hosts)
         self.blocked = 0
         """Requests blocked so far."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of a browser context that reaches the allowed hosts only."""
+        if "*" in self.hosts:
+            return {}
+        return {"proxy": {"server": "http://127.0.0.1:9", "bypass": ",".join(("<-loopback>", *sorted(self.hosts)))}}
 
     async def attach(self, context: BrowserContext) -> None:
         """Watch all requests of a context, from the first page on."""

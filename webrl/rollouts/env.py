@@ -253,9 +253,10 @@ class BrowserEnv:
         if not keep:
             await self.close()
             width, height = site.viewport
-            self.context = await self._browser.new_context(viewport={"width": width, "height": height})
-            self.context.set_default_timeout(_PAGE_TIMEOUT_MS)
             self._guard = NavigationGuard((*site.hosts, *self._config.allowed_hosts))
+            options = {"viewport": {"width": width, "height": height}} | self._guard.options
+            self.context = await self._browser.new_context(**options)
+            self.context.set_default_timeout(_PAGE_TIMEOUT_MS)
             await self._guard.attach(self.context)
             await self.context.add_init_script(self._script)
             await self.context.new_page()

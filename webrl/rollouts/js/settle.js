@@ -122,7 +122,6 @@
     for (const due of timeouts.values()) if (due <= until) return true;
     return animating();
   };
-  api.pending = (horizonMs) => pending(now() + horizonMs);
   // Whether elements may be on their way somewhere else.
   api.moving = () => frames.size > 0 || intervals.size > 0 || animating();
 

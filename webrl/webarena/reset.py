@@ -77,12 +77,10 @@ async def _reset(url: str, config: WebArenaConfig) -> None:
             raise SiteError(f"reset service {url} answers {answer.status_code}: {answer.text[:200]}")
         if answer.status_code == _ALREADY_RUNNING:
             logger.warning("a reset at %s was running already; waiting for it", url)
-        status = ""
-        while status != READY:
+        while (status := await _status(client, url)) != READY:
             if time.monotonic() > deadline:
                 raise SiteError(f"reset at {url} not over after {config.reset_timeout_s:g} s; it says {status[:200]!r}")
             await asyncio.sleep(config.poll_s)
-            status = await _status(client, url)
 
 
 async def _status(client: httpx.AsyncClient, url: str) -> str:

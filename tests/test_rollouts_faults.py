@@ -191,6 +191,24 @@ def test_a_worker_that_does_not_answer_is_killed_and_replaced(monkeypatch):
     assert "button 'submit'" in asyncio.run(play()).text
 
 
+def test_an_environment_given_up_in_mid_step_serves_the_next_episode():
+    async def play():
+        async with EnvPool(RolloutConfig(num_workers=1, envs_per_worker=1)) as pool:
+            async with pool.env() as env:
+                await env.reset(miniwob("click-button"))
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(env.step("noop(9000)"), 0.5)
+            start = time.monotonic()
+            async with pool.env() as env:
+                observation = await env.reset(miniwob("login-user"))
+                result = await env.step(f"fill('{bid_of(observation.text, 'textbox', '')}', 'x')")
+            return result, time.monotonic() - start
+
+    result, _ = asyncio.run(play())
+    assert not result.error
+    assert "value='x'" in result.observation.text
+
+
 def test_workers_are_recycled_after_their_share_of_episodes():
     async def play():
         pids = []

@@ -159,16 +159,18 @@ class BrowserEnv:
         blocked = self._guard.blocked
         action: Action | None = None
         error = ""
+        clean, self._clean = self._clean, False  # a step that is cancelled half-way leaves a page in doubt
         async with self._deadline(f"step {action_text!r:.60}"):
             try:
                 action = parse(action_text, self._config.dialect)
                 for part in (action, *action.rest):
-                    self._clean = self._clean and part.name not in _DIRTY
+                    clean = clean and part.name not in _DIRTY
                     await self._use_tab()
                     await execute(self._resolve(part), self)
             except (ActionError, ActionFailed) as problem:
                 error = str(problem)
             observation, verdict = await self._look(HORIZON_MS if action else 0)
+            self._clean = clean
         says = action is not None and action.name in ("send_msg_to_user", "report_infeasible") and not error
         return StepResult(
             observation=observation,

@@ -43,9 +43,26 @@ class Worker:
         self._browser: Browser | None = None
         self._starting = asyncio.Lock()
         self._envs: dict[int, BrowserEnv] = {}
+        self._busy: dict[int, asyncio.Task[Any]] = {}
 
     async def handle(self, env_id: int, op: str, arg: Any) -> Any:
-        """Carry out one request; gives plain JSON. Raises WebRLError."""
+        """Carry out one request; gives plain JSON. A request that is still under way for the same environment has
+        been given up by the controller (a deadline): it is cancelled. Raises WebRLError.
+        """
+        given_up = self._busy.get(env_id)
+        task = self._busy[env_id] = asyncio.ensure_future(self._handle(env_id, op, arg, given_up))
+        try:
+            return await task
+        finally:
+            if self._busy.get(env_id) is task:
+                del self._busy[env_id]
+
+    async def _handle(self, env_id: int, op: str, arg: Any, given_up: asyncio.Task[Any] | None) -> Any:
+        if given_up is not None:
+            given_up.cancel()
+            await asyncio.gather(given_up, return_exceptions=True)
+            if env_id in self._envs:
+                await self._envs[env_id].close()
         if op == "reset":
             task = Task.from_json(arg)
             env = await self._env(env_id, task)
@@ -149,6 +166,8 @@ async def serve(reader: asyncio.StreamReader, write: Any) -> None:
         reply: dict[str, Any] = {"id": request["id"]}
         try:
             reply["result"] = await worker.handle(request["env"], request["op"], request.get("arg"))
+        except asyncio.CancelledError:
+            return
         except (WebRLError, ValueError) as error:
             reply |= {"error": str(error), "kind": type(error).__name__}
         except Exception as error:  # the boundary of the process: whatever it is, the controller must hear of it

@@ -28,6 +28,10 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
         number, name = line.removeprefix("phase ").split()[:2]
         if stage in (None, name) and phase in (None, int(number.rstrip(":"))):
             print(line)
+    if stage is None and config.tasks.suite != "miniwob":
+        from webrl.webarena.estimate import describe
+
+        print("\n".join(describe(config)))
     return 0
 
 

@@ -115,9 +115,16 @@ def write_summary(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
 
 
 def _is_ready(folder: RunFolder, spec: StageSpec, phase: int) -> bool:
+    if _is_evaluation_alone(spec, phase):
+        return True
     if spec.needs:
         return folder.phase(phase).is_done(spec.needs)
     return phase == 0 or folder.phase(phase - 1).is_done(STAGES[-1].name)
+
+
+def _is_evaluation_alone(spec: StageSpec, phase: int) -> bool:
+    """The start checkpoint can be evaluated before anything else has run: `webrl eval configs/webarena_lite.yaml`."""
+    return spec.name == "eval" and phase == 0
 
 
 def _run_spec(spec: StageSpec, context: Context) -> dict[str, Any]:
@@ -125,7 +132,9 @@ def _run_spec(spec: StageSpec, context: Context) -> dict[str, Any]:
     if folder.is_done(spec.name):
         counts: dict[str, Any] = folder.read_stage(spec.name)["counts"]
         return counts
-    if spec.needs:
+    if _is_evaluation_alone(spec, context.phase):
+        logger.info("phase 0 leaves the actor as it is: evaluating %s", context.actor)
+    elif spec.needs:
         folder.require(spec.needs)
     elif context.phase > 0:
         context.previous.require(STAGES[-1].name)

@@ -171,12 +171,22 @@ def evaluate(context: Context) -> Counts:
     _collect(
         context,
         tasks,
-        str(context.folder.actor),
+        str(context.folder.actor) if context.folder.actor.is_dir() else context.actor,
         context.folder.eval,
         f"e{context.phase:02d}",
         config.evaluate.temperature,
     )
-    return summarize_evaluation(list(read_records(context.folder.eval, Trajectory)), config.evaluate.confidence)
+    trajectories = list(read_records(context.folder.eval, Trajectory))
+    if config.tasks.suite == "miniwob":
+        return summarize_evaluation(trajectories, config.evaluate.confidence)
+    from webrl.webarena.report import is_unjudged, summarize, write_task_files, write_traces
+
+    write_task_files(trajectories, context.folder.path / "eval_tasks")
+    if config.rollout.webarena.vab_traces:
+        write_traces(trajectories, context.folder.path / "vab")
+    judged = [trajectory for trajectory in trajectories if not is_unjudged(trajectory)]
+    counts = summarize_evaluation(judged, config.evaluate.confidence)
+    return counts | {"webarena": summarize(trajectories, config.evaluate.confidence)}
 
 
 def _history(context: Context) -> Iterator[StepRecord]:
@@ -200,11 +210,12 @@ def _collect(
     from webrl.llm import open_model
     from webrl.llm.policy import ModelPolicy
     from webrl.rollouts.collect import collect
+    from webrl.webarena.session import open_sites
 
     config = context.config
 
     async def work() -> None:
-        async with open_model(actor, config.rollout.engine, config.models) as model:
+        async with open_sites(config, tasks), open_model(actor, config.rollout.engine, config.models) as model:
             policy = ModelPolicy(model, config, temperature=temperature, training=temperature is None)
             await collect(tasks, config, policy, out, phase=context.phase, prefix=prefix)
 

@@ -28,6 +28,7 @@ from webrl.rollouts.episode import SaveScreenshot, run_episode
 from webrl.rollouts.pool import EnvPool
 from webrl.rollouts.sites import open_site
 from webrl.types import Status, Task, Trajectory
+from webrl.webarena.tasks import is_webarena
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ async def collect(
         BrowserMissing: no Chromium.
     """
     for task in tasks:
-        if "webarena" not in task.extra:
+        if not is_webarena(task):
             open_site(task)
     summary = CollectSummary()
     done = _read_done(out, summary)
@@ -192,7 +193,7 @@ class _Stage:
                     seed=self._config.seed,
                     save_screenshot=self._screenshots(name),
                 )
-                if "webarena" in task.extra:
+                if is_webarena(task):
                     trajectory = await _score(env, trajectory)
             trajectory = dataclasses.replace(trajectory, attempts=attempt)
             if trajectory.status is not Status.ENV_ERROR:

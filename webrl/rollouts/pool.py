@@ -117,8 +117,10 @@ class WorkerProcess:
             return VALIDATION_TIMEOUT_S
         if op != "reset":
             return 0.0
-        webarena = "webarena" in arg["extra"]
-        return START_TIMEOUT_S + (self._config.webarena.lease_timeout_s + LOGIN_TIMEOUT_S if webarena else 0.0)
+        from webrl.webarena.tasks import is_webarena
+
+        waits = is_webarena(Task.from_json(arg))
+        return START_TIMEOUT_S + (self._config.webarena.lease_timeout_s + LOGIN_TIMEOUT_S if waits else 0.0)
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._process is not None

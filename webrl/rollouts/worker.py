@@ -101,7 +101,9 @@ class Worker:
 
 
 def _env_class(task: Task) -> type[BrowserEnv]:
-    if "webarena" not in task.extra:
+    from webrl.webarena.tasks import is_webarena
+
+    if not is_webarena(task):
         return BrowserEnv
     from webrl.webarena.env import WebArenaEnv
 

@@ -2,8 +2,11 @@
 
 `python benchmarks/rollout.py [--seconds 20] [--episodes 2000] [--only stock,ours,...]`
 
-All parts play the same MiniWoB pages with the same null policy (a scripted action that fits a random element, episodes
-of at most ten steps). The last line of the output is one JSON object; parts left out are null in it. Other parts of
+All parts play the same MiniWoB pages, episodes of at most ten steps, with a null policy: a scripted action that fits a
+random element (the direct loop, which reads nothing, clicks anywhere). Beside steps per second stands the CPU time a
+step takes in all processes together, which says more on a machine that does other things as well.
+
+The last line of the output is one JSON object; parts left out are null in it. Other parts of
 issue "Rollouts at browser speed" join in through modules beside this file: `rollout_openenv.py` and `rollout_agent.py`
 each offer `measure(seconds: float) -> dict[str, float]`, merged into the JSON (`openenv_overhead_ms`,
 `agent_steps_per_s`).
@@ -19,8 +22,10 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,25 +91,83 @@ async def play_pool(
         return totals["steps"], time.perf_counter() - min(begun)
 
 
-def measure_ours(seconds: float, form: str, num_workers: int, envs_per_worker: int) -> float:
-    """Steps a second of our pool."""
+class CpuMeter:
+    """CPU seconds of this process and all below it, those that end meanwhile included (sampled)."""
 
-    async def run() -> tuple[int, float]:
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, float], float] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> CpuMeter:
+        self._sample()
+        self._before = self.seconds
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def begin_again(self) -> None:
+        """Count from now on."""
+        self._sample()
+        self._before = sum(self._seen.values())
+
+    @property
+    def seconds(self) -> float:
+        """So far."""
+        return sum(self._seen.values()) - getattr(self, "_before", 0.0)
+
+    def _run(self) -> None:
+        while not self._over.wait(0.3):
+            self._sample()
+        self._sample()
+
+    def _sample(self) -> None:
+        me = psutil.Process()
+        for process in [me, *me.children(recursive=True)]:
+            try:
+                times = process.cpu_times()
+                self._seen[process.pid, process.create_time()] = times.user + times.system
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How fast something went."""
+
+    steps_per_s: float
+    cpu_ms: float
+    """CPU milliseconds a step, start-up included for processes of their own."""
+
+    def __str__(self) -> str:
+        return f"{self.steps_per_s:.1f} ({self.cpu_ms:.1f} CPU-ms)"
+
+
+def measure_ours(seconds: float, form: str, num_workers: int, envs_per_worker: int) -> Rate:
+    """Our pool."""
+
+    async def run(meter: CpuMeter) -> tuple[int, float]:
         end: list[float] = []
 
         def over(_: int) -> bool:
-            end[:] = end or [time.perf_counter() + seconds]
+            if not end:
+                end.append(time.perf_counter() + seconds)
+                meter.begin_again()
             return time.perf_counter() >= end[0]
 
         config = RolloutConfig(num_workers=num_workers, envs_per_worker=envs_per_worker, observation=form)  # type: ignore[arg-type]
         return await play_pool(config, over)
 
-    steps, spent = asyncio.run(run())
-    return steps / spent
+    with CpuMeter() as meter:
+        steps, spent = asyncio.run(run(meter))
+    return Rate(steps / spent, 1000 * meter.seconds / steps)
 
 
-def measure_stock(seconds: float, num_processes: int) -> float:
-    """Steps a second of stock BrowserGym with one environment a process."""
+def measure_stock(seconds: float, num_processes: int) -> Rate:
+    """Stock BrowserGym with one environment a process."""
     command = [
         sys.executable,
         HERE / "stock_browsergym.py",
@@ -114,16 +177,23 @@ def measure_stock(seconds: float, num_processes: int) -> float:
         "--seconds",
         str(seconds),
     ]
-    return sum(answer["steps"] / answer["seconds"] for answer in _run_together([command] * num_processes))
+    return _run_together([command] * num_processes)
 
 
-def measure_direct(seconds: float, num_processes: int, form: str) -> float:
-    """Steps a second of the direct Playwright loop: the limit that an environment built on Playwright can come near."""
+def measure_direct(seconds: float, num_processes: int, form: str) -> Rate:
+    """The direct Playwright loop: the limit that an environment built on Playwright can come near."""
     command = [sys.executable, __file__, "--direct", form, "--seconds", str(seconds)]
-    return sum(answer["steps"] / answer["seconds"] for answer in _run_together([command] * num_processes))
+    return _run_together([command] * num_processes)
 
 
-def _run_together(commands: Sequence[Sequence[Any]]) -> list[dict[str, float]]:
+def _run_together(commands: Sequence[Sequence[Any]]) -> Rate:
+    with CpuMeter() as meter:
+        answers = _answers(commands)
+    steps = sum(answer["steps"] for answer in answers)
+    return Rate(sum(a["steps"] / a["seconds"] for a in answers), 1000 * meter.seconds / max(1, steps))
+
+
+def _answers(commands: Sequence[Sequence[Any]]) -> list[dict[str, float]]:
     environment = os.environ | {"PYTHONPATH": str(HERE.parent)}
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for command in commands]
     answers = []
@@ -136,7 +206,7 @@ def _run_together(commands: Sequence[Sequence[Any]]) -> list[dict[str, float]]:
 
 
 async def direct_loop(seconds: float, form: str) -> dict[str, float]:
-    """One page, one click and one look a step, reset inside the page; no checks of any kind.
+    """One click and one look a step, reset inside the page, one page after the other; no checks of any kind.
 
     `axtree` takes the full accessibility tree over a DevTools session that stays open, `html` the document's source.
     """
@@ -146,26 +216,31 @@ async def direct_loop(seconds: float, form: str) -> dict[str, float]:
         context = await browser.new_context(viewport={"width": 332, "height": 214})
         page = await context.new_page()
         session = await context.new_cdp_session(page)
-        await page.goto((miniwob_root() / "miniwob" / "click-button.html").as_uri())
         rng = random.Random(0)
         steps = 0
         start = time.perf_counter()
-        while time.perf_counter() - start < seconds:
-            await page.evaluate(f"Math.seedrandom({rng.randrange(10**6)}); core.startEpisodeReal()")
-            for _ in range(EPISODE_STEPS):
-                await page.mouse.click(rng.randrange(5, 155), rng.randrange(55, 200))
-                if form == "axtree":
-                    await session.send("Accessibility.getFullAXTree")
-                    done = await page.evaluate("WOB_DONE_GLOBAL")
-                else:
-                    seen = await page.evaluate("[document.body.outerHTML, WOB_RAW_REWARD_GLOBAL, WOB_DONE_GLOBAL]")
-                    done = seen[2]
-                steps += 1
-                if done:
-                    break
+        for number, name in enumerate(PAGES, 1):
+            await page.goto((miniwob_root() / "miniwob" / f"{name}.html").as_uri())
+            while time.perf_counter() - start < seconds * number / len(PAGES):
+                steps += await _direct_episode(page, session, form, rng)
         spent = time.perf_counter() - start
         await context.close()
         return {"steps": steps, "seconds": spent}
+
+
+async def _direct_episode(page: Any, session: Any, form: str, rng: random.Random) -> int:
+    await page.evaluate(f"Math.seedrandom({rng.randrange(10**6)}); core.startEpisodeReal()")
+    for step in range(1, EPISODE_STEPS + 1):
+        await page.mouse.click(rng.randrange(5, 155), rng.randrange(55, 200))
+        if form == "axtree":
+            await session.send("Accessibility.getFullAXTree")
+            done = await page.evaluate("WOB_DONE_GLOBAL")
+        else:
+            seen = await page.evaluate("[document.body.outerHTML, WOB_RAW_REWARD_GLOBAL, WOB_DONE_GLOBAL]")
+            done = seen[2]
+        if done:
+            return step
+    return EPISODE_STEPS
 
 
 def pss_mb(pids: Sequence[int]) -> float:
@@ -188,7 +263,7 @@ def measure_memory(num_episodes: int) -> tuple[float, list[tuple[int, float]]]:
 
     def look(episodes: int, pool: EnvPool) -> None:
         if episodes % every == 0:
-            curve.append((episodes, pss_mb(pool.worker_pids) / NUM_ENVS))
+            curve.append((episodes, round(pss_mb(pool.worker_pids) / NUM_ENVS, 1)))
             print(f"  {episodes:5d} episodes: {curve[-1][1]:6.1f} MB an environment", flush=True)
 
     config = RolloutConfig(num_workers=2, envs_per_worker=NUM_ENVS // 2)
@@ -227,15 +302,19 @@ def measure(parts: set[str], seconds: float, num_episodes: int) -> dict[str, Any
     if "stock" in parts:
         rates = {n: measure_stock(seconds, n) for n in (1, 2, 4, 8)}
         _table("stock BrowserGym, steps/s by processes", rates)
-        figures["stock_steps_per_s"] = max(rates.values())
+        best = max(rates.values(), key=lambda rate: rate.steps_per_s)
+        figures |= {"stock_steps_per_s": best.steps_per_s, "stock_cpu_ms": best.cpu_ms}
     if "limit" in parts:
         rates = {form: measure_direct(seconds, cores, form) for form in ("axtree", "html")}
         _table(f"direct Playwright loop on {cores} cores, steps/s", rates)
-        figures |= {"limit_steps_per_s": rates["axtree"], "limit_html_steps_per_s": rates["html"]}
+        figures |= {"limit_steps_per_s": rates["axtree"].steps_per_s, "limit_cpu_ms": rates["axtree"].cpu_ms}
+        figures |= {"limit_html_steps_per_s": rates["html"].steps_per_s, "limit_html_cpu_ms": rates["html"].cpu_ms}
     if "ours" in parts:
         rates = {form: measure_ours(seconds, form, cores, NUM_ENVS // 2) for form in ("axtree", "dom", "html")}
         _table(f"ours, {cores} workers x {NUM_ENVS // 2} environments, steps/s", rates)
-        figures |= {"steps_per_s": rates["axtree"]} | {f"{form}_steps_per_s": rates[form] for form in ("dom", "html")}
+        figures |= {"steps_per_s": rates["axtree"].steps_per_s, "cpu_ms": rates["axtree"].cpu_ms}
+        figures |= {f"{form}_steps_per_s": rates[form].steps_per_s for form in ("dom", "html")}
+        figures |= {f"{form}_cpu_ms": rates[form].cpu_ms for form in ("dom", "html")}
     if figures["stock_steps_per_s"] and figures["steps_per_s"]:
         figures["ratio_vs_stock"] = figures["steps_per_s"] / figures["stock_steps_per_s"]
         print(f"ours / stock: {figures['ratio_vs_stock']:.1f}")
@@ -249,8 +328,8 @@ def measure(parts: set[str], seconds: float, num_episodes: int) -> dict[str, Any
     return {key: round(value, 2) if isinstance(value, float) else value for key, value in figures.items()}
 
 
-def _table(title: str, rates: dict[Any, float]) -> None:
-    print(title + ": " + ", ".join(f"{key}: {rate:.1f}" for key, rate in rates.items()), flush=True)
+def _table(title: str, rates: dict[Any, Rate]) -> None:
+    print(title + ": " + ", ".join(f"{key}: {rate}" for key, rate in rates.items()), flush=True)
 
 
 if __name__ == "__main__":

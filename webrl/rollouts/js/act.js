@@ -91,7 +91,6 @@
       if (!select.multiple) break;
     }
     if (missing.length) return false;
-    select.focus();
     select.value = undefined;
     for (const option of chosen) option.selected = true;
     select.dispatchEvent(new Event('input', { bubbles: true, composed: true }));

@@ -12,10 +12,10 @@ help: ## this list
 demo: setup ## the whole loop in a real browser: three phases, held-out success at the end
 	@$(RUN)/webrl run configs/demo.yaml $(ARGS)
 
-test: setup ## the tests, without the slow ones
+test: setup $(VENV)/.webarena-done ## the tests, without the slow ones
 	@$(RUN)/python -m pytest -q -m "not slow" $(ARGS)
 
-test-all: setup ## all tests that this machine can run
+test-all: setup $(VENV)/.webarena-done ## all tests that this machine can run
 	@$(RUN)/python -m pytest -q $(ARGS)
 
 setup: $(VENV)/.python-done $(VENV)/.browser-done ## virtual environment, dependencies, browser
@@ -30,8 +30,8 @@ types: $(VENV)/.python-done ## mypy, strict
 doctor: setup ## what this machine has, and the fix for what it lacks
 	@$(RUN)/webrl doctor
 
-webarena: setup ## BrowserGym's WebArena tasks, in spite of their pins (docs/webarena.md)
-	@CONSTRAINTS=constraints.txt bash scripts/install_webarena.sh $(RUN)/python
+webarena: setup $(VENV)/.webarena-done ## BrowserGym's WebArena tasks, in spite of their pins (docs/webarena.md)
+	@:
 
 clean: ## removes environment and caches; keeps runs/
 	@rm -rf $(VENV) $(VENV).uv build dist .pytest_cache .mypy_cache .ruff_cache
@@ -43,4 +43,8 @@ $(VENV)/.python-done: pyproject.toml constraints.txt scripts/setup.sh
 
 $(VENV)/.browser-done: $(VENV)/.python-done
 	@bash scripts/setup.sh browser
+	@touch $@
+
+$(VENV)/.webarena-done: $(VENV)/.python-done scripts/install_webarena.sh
+	@CONSTRAINTS=constraints.txt bash scripts/install_webarena.sh $(RUN)/python
 	@touch $@

@@ -42,10 +42,10 @@ def found() -> bool:
 target = Path(sys.prefix) / "nltk_data"
 if not found():
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             nltk.download("punkt_tab", download_dir=str(target), quiet=True, raise_on_error=True)
     except Exception as error:
-        print(f"punkt_tab could not be downloaded ({str(error)[:100]}); an untrained sentence model stands in")
+        print(f"punkt_tab could not be downloaded ({str(error)[:60]}); an untrained sentence model stands in")
         folder = target / "tokenizers" / "punkt_tab" / "english"
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("collocations.tab", "sent_starters.txt", "ortho_context.tab"):

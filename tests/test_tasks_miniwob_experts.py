@@ -162,27 +162,14 @@ def test_dates_and_times_are_written_as_the_fields_take_them() -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize(
-    "sites",
-    [
-        [site for site in sorted(EXPERTS) if site != "miniwob.form-sequence-3"],
-        pytest.param(
-            ["miniwob.form-sequence-3"],
-            marks=pytest.mark.xfail(
-                reason="the page's own menu stays open over its buttons after a selection", strict=True
-            ),
-        ),
-    ],
-    ids=["others", "form-sequence-3"],
-)
-def test_experts_reach_the_environments_reward_and_their_own_proposals(sites: list[str]) -> None:
+def test_experts_reach_the_environments_reward_and_their_own_proposals() -> None:
     async def run() -> None:
         from webrl.rollouts.browser import Browser
         from webrl.rollouts.env import BrowserEnv
 
         async with Browser() as browser:
             env = BrowserEnv(browser, RolloutConfig())
-            for site in sites:
+            for site in sorted(EXPERTS):
                 for seed in (11, 12):
                     await check(env, Task(task_id=f"{site}.{seed}", site=site, seed=seed))
             await env.close()

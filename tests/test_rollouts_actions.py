@@ -113,6 +113,10 @@ def test_webrl_actions_become_browsergym_actions(text, names, written):
     assert action.canonical == written
 
 
+def test_a_webrl_scroll_goes_two_thirds_of_the_released_window():
+    assert parse_webrl("do(action='Scroll Up')").arguments == {"delta_x": 0, "delta_y": -720 * 2 / 3}
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

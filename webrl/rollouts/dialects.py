@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from webrl.rollouts.actions import ACTIONS, Action, ActionError, Parameter, bind, parse_action, parse_call
 
-SCROLL_PX = 500
-"""How far `Scroll Up` and `Scroll Down` go."""
+SCROLL_PX = 480
+"""How far `Scroll Up` and `Scroll Down` go: two thirds of WebArena's window of 720, as in VAB-WebArena-Lite."""
 
 _SIGNATURES: dict[str, Sequence[Parameter]] = {
     "do": [Parameter("action", "str"), Parameter("argument", "text", None), Parameter("element", "id", None)],

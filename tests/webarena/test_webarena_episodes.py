@@ -131,6 +131,13 @@ def test_a_validation_that_hangs_is_given_up(world: World):
     assert trajectory.env_error == "validation passed its deadline of 1 s"
 
 
+def test_validations_that_hang_at_the_same_time_are_each_given_up(world: World):
+    world.judge.seconds = 3.0
+    same = dict.fromkeys((1, 2, 3), lite_tasks()[117])
+    found = asyncio.run(play(world, same, SCRIPTS[117], world.config({"validate_timeout_s": 1.0}), num_envs=3))
+    assert {trajectory.env_error for trajectory in found.values()} == {"validation passed its deadline of 1 s"}
+
+
 def test_an_evaluator_that_finds_nothing_to_read_gives_0(world: World):
     """Task 506 looks at the newest order; here the shop has none."""
     world.shopping.orders.clear()

@@ -40,8 +40,6 @@ START_TIMEOUT_S = 60.0
 """The first reset on a worker also starts Chromium."""
 LOGIN_TIMEOUT_S = 120.0
 """A WebArena reset may also log in to several sites."""
-VALIDATION_TIMEOUT_S = 300.0
-"""Scoring an episode may ask a language model."""
 
 
 class WorkerProcess:
@@ -114,7 +112,8 @@ class WorkerProcess:
     def _extra_time(self, op: str, arg: Any) -> float:
         """What a request may take beyond a step's deadline."""
         if op == "finish":
-            return VALIDATION_TIMEOUT_S
+            # A worker scores its episodes one after another.
+            return self._config.webarena.validate_timeout_s * self._config.envs_per_worker
         if op != "reset":
             return 0.0
         from webrl.webarena.tasks import is_webarena

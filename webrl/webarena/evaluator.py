@@ -57,6 +57,7 @@ class Evaluator:
         self._sites = sites
         self.judge = AnswerJudge(config.judge, config.state_dir)
         self._thread: _EvaluatorThread | None = None
+        self._turn = asyncio.Lock()
 
     async def validate(self, task: Task, urls: Mapping[str, str], state: FinalState) -> Verdict:
         """Score a finished episode; never raises for what sites, judge or evaluator do.
@@ -64,18 +65,19 @@ class Evaluator:
         Args:
             urls: base URL by site, as the episode had them.
         """
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = _EvaluatorThread(self.judge)
-            self._thread.start()
-        future = self._thread.submit(task, {**_first_urls(self._sites), **urls}, self._accounts(), state)
-        try:
-            async with asyncio.timeout(self._config.validate_timeout_s):
-                return await asyncio.wrap_future(future)
-        except TimeoutError:
-            # A thread that hangs in somebody's socket cannot be stopped: leave it, the next one gets a new one.
-            self._thread.abandon()
-            self._thread = None
-            return Verdict(None, f"validation passed its deadline of {self._config.validate_timeout_s:g} s")
+        async with self._turn:  # waiting for the thread does not count towards an episode's deadline
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = _EvaluatorThread(self.judge)
+                self._thread.start()
+            future = self._thread.submit(task, {**_first_urls(self._sites), **urls}, self._accounts(), state)
+            try:
+                async with asyncio.timeout(self._config.validate_timeout_s):
+                    return await asyncio.wrap_future(future)
+            except TimeoutError:
+                # A thread that hangs in somebody's socket cannot be stopped: leave it, the next one gets a new one.
+                self._thread.abandon()
+                self._thread = None
+                return Verdict(None, f"validation passed its deadline of {self._config.validate_timeout_s:g} s")
 
     def _accounts(self) -> dict[str, dict[str, str]]:
         return {name: account.model_dump() for name, account in self._sites.accounts.items()}

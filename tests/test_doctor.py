@@ -91,7 +91,9 @@ def test_without_webarena_sites_the_doctor_says_how_to_name_them(monkeypatch, ca
     for name in [n for n in os.environ if n.startswith("WA_")]:
         monkeypatch.delenv(name)
     assert cli.main(["doctor", "--sites"]) == 1
-    assert "no WebArena site is configured" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no WebArena site is configured" in said
+    assert "set rollout.webarena.sites in a config" in said
 
 
 def test_an_unknown_check_names_the_known_ones():

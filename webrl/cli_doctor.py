@@ -30,7 +30,7 @@ def _site_checks(config: str | None) -> list[doctor.Check]:
 
     found = asyncio.run(check_sites(load_config(find_config(config) if config else None).webarena))
     if not found:
-        fix = "set webarena.sites in a config (--config), or WA_SHOPPING, WA_GITLAB, … (docs/webarena.md)"
+        fix = "set rollout.webarena.sites in a config (--config), or WA_SHOPPING, WA_GITLAB, … (docs/webarena.md)"
         return [doctor.Check("sites", doctor.MISSING, "no WebArena site is configured", fix)]
     return [
         doctor.Check(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from webrl.evaluate import success_rate, summarize_evaluation, wilson_interval
 from webrl.folder import newest_run, open_run
 from webrl.phase import STAGES, next_phase, plan, run_stage
 from webrl.store import Appender, atomic_path, read_lines, read_records, write_records
-from webrl.types import Label, Status, Step, StepRecord, Task, Trajectory
+from webrl.types import Label, Record, Status, Step, StepRecord, Task, Trajectory
 
 
 def trajectory(name: str = "t", status: Status = Status.PAGE_ENDED, reward: float | None = 1.0) -> Trajectory:
@@ -41,6 +42,20 @@ def test_an_unknown_field_is_named() -> None:
 def test_a_value_of_the_wrong_type_is_quoted(field: str, value: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Task.from_json({"task_id": "a", "site": "b", field: value})
+
+
+@dataclass(frozen=True)
+class Answer(Record):
+    """A record with a yes or no, for the tests."""
+
+    right: bool
+    sure: bool | None = None
+
+
+def test_yes_and_no_are_bools_and_numbers_are_not() -> None:
+    assert Answer.from_json({"right": True, "sure": False}) == Answer(True, False)
+    with pytest.raises(ValueError, match="'right' must be bool, found 1"):
+        Answer.from_json({"right": 1})
 
 
 def test_a_token_list_with_a_float_is_refused() -> None:

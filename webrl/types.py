@@ -298,7 +298,8 @@ def _parse(hint: Any, value: Any, name: str) -> Any:
             raise ValueError(f"field {name!r} is {value!r}; expected one of {', '.join(hint)}") from None
     if hint is float and type(value) is int:
         return float(value)
-    if hint is Any or (isinstance(value, hint) and type(value) is not bool):
+    # A bool is an int to `isinstance`, but not to us.
+    if hint is Any or (isinstance(value, hint) and (hint is bool or type(value) is not bool)):
         return value
     raise ValueError(f"field {name!r} must be {hint.__name__}, found {value!r:.80}")
 

@@ -13,11 +13,18 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip `gpu` and `vllm` tests where there is none; a missing browser is an error, not a skip."""
-    lacking = {"gpu": not _has_gpu(items), "vllm": importlib.util.find_spec("vllm") is None}
+    lacking = {
+        "gpu": "" if _has_gpu(items) else "no GPU that torch can use",
+        "vllm": "" if _has_vllm() else "no vLLM here; name an environment that has it: WEBRL_VLLM_PYTHON=...",
+    }
     for item in items:
-        for marker, lacks in lacking.items():
-            if lacks and item.get_closest_marker(marker):
-                item.add_marker(pytest.mark.skip(reason=f"no {marker} on this machine"))
+        for marker, reason in lacking.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _has_vllm() -> bool:
+    return bool(os.environ.get("WEBRL_VLLM_PYTHON")) or importlib.util.find_spec("vllm") is not None
 
 
 def _has_gpu(items: list[pytest.Item]) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -43,6 +44,21 @@ def test_a_crashed_page_is_an_error_and_the_next_reset_heals_it():
         with pytest.raises(BrowserError, match="crash"):
             await env.step("noop()")
         await asyncio.gather(crashed, return_exceptions=True)
+        return await env.reset(miniwob("click-button"))
+
+    assert "button 'submit'" in in_browser(play).text
+
+
+def test_a_first_reset_that_fails_says_why_each_time_and_leaves_the_environment_usable():
+    async def play(env):
+        port, env._browser.port = env._browser.port, 1  # nobody answers there
+        for _ in range(2):
+            with pytest.raises(BrowserError, match="no DevTools connection"):
+                await env.reset(miniwob("click-button"))
+        env._browser.port = port
+        for _ in range(2):
+            with pytest.raises(TypeError, match="not all arguments converted"):  # nobody's boundary: passed on as it is
+                await env.reset(dataclasses.replace(miniwob("click-button"), seed="three"))
         return await env.reset(miniwob("click-button"))
 
     assert "button 'submit'" in in_browser(play).text

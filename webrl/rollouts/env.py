@@ -123,7 +123,7 @@ class BrowserEnv:
         self._config = config
         self._script = load_script("settle", "mark", "act", "extract", "miniwob")
         self._task: Task | None = None
-        self._site: Site
+        self._site: Site = None  # type: ignore[assignment]
         self._goal = ""
         self._first_page: Page | None = None
         self._loaded_url = ""
@@ -223,10 +223,10 @@ class BrowserEnv:
         except TimeoutError:
             await self.close()
             raise BrowserError(f"{what} passed its deadline of {self._config.step_timeout_s:g} s") from None
-        except (Error, ChannelError, ChannelClosed) as error:
+        except (Error, ChannelError, ChannelClosed, OSError) as error:
             await self.close()
             raise BrowserError(f"{what}: {first_line(error)}") from None
-        except BrowserError:
+        except Exception:
             await self.close()
             raise
 
@@ -263,6 +263,7 @@ class BrowserEnv:
             await self.context.add_init_script(self._script)
             await self.context.new_page()
             self.context.on("page", self._activate)
+        self._site = site
         self._first_page = self.page = self.context.pages[0]
         await self.page.goto(site.url, timeout=self._config.step_timeout_s * 1000)
         self._loaded_url = self.page.url

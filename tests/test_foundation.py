@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from webrl.errors import DataError, StageError, UsageError
 from webrl.evaluate import success_rate, summarize_evaluation, wilson_interval
 from webrl.folder import newest_run, open_run
 from webrl.phase import STAGES, next_phase, plan, run_stage
-from webrl.store import Appender, atomic_path, read_lines, read_records, write_records
+from webrl.store import Appender, atomic_path, read_lines, read_records, write_records, write_text
 from webrl.types import Label, Record, Status, Step, StepRecord, Task, Trajectory
 
 
@@ -100,6 +102,39 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         raise RuntimeError
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path: Path) -> None:
+    killed = subprocess.Popen(["true"])
+    killed.wait()
+    path = tmp_path / "actor"
+    left = [tmp_path / f".actor.{kind}{killed.pid}" for kind in ("tmp", "old")]
+    others = [tmp_path / f".actor.tmp{os.getppid()}", tmp_path / f".actor2.tmp{killed.pid}", tmp_path / ".actor.tmp"]
+    for folder in (*left, *others):
+        folder.mkdir()
+        (folder / "model.safetensors").touch()
+    with atomic_path(path) as temporary:
+        temporary.mkdir()
+    assert sorted(tmp_path.iterdir()) == sorted([path, *others])
+
+
+def test_a_device_or_pipe_is_written_to_and_a_link_is_followed(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    pipe = tmp_path / "pipe"
+    pipe.symlink_to(f"/dev/fd/{writer}")
+    assert write_records(pipe, [Label("a", 0.5, 1)]) == 1
+    assert json.loads(os.read(reader, 1000))["trajectory_id"] == "a"
+    for end in (reader, writer):
+        os.close(end)
+    with pytest.raises(OSError, match="No space left"):
+        write_text(Path("/dev/full"), "x" * 100_000)
+    assert Path("/dev/full").is_char_device()
+    target, link = tmp_path / "file", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
 
 
 def test_an_unknown_key_suggests_the_nearest() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,10 +25,20 @@ R = TypeVar("R", bound=Record)
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Give a temporary sibling of `path`; rename it (file or folder) onto `path` when the block succeeds."""
+    """Give a temporary sibling of `path`; rename it (file or folder) onto `path` when the block succeeds.
+
+    What killed processes left behind of the same target is removed. A device or pipe (`/dev/stdout`) is given as
+    it is; a link to a file is written through.
+    """
+    if _is_device(path):
+        yield path
+        return
+    if path.is_symlink() and path.is_file():
+        path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp{os.getpid()}")
     _remove(temporary)
+    _remove_stale(path, "tmp")
     try:
         yield temporary
         if path.is_dir():
@@ -37,6 +48,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
             _remove(old)
         else:
             temporary.replace(path)
+        _remove_stale(path, "old")
     finally:
         _remove(temporary)
 
@@ -45,8 +57,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a whole file atomically and durably."""
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+        _sync(file)
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -75,8 +86,7 @@ def write_records(path: Path, records: Iterable[Record]) -> int:
         for record in records:
             file.write(dump_line(record))
             count += 1
-        file.flush()
-        os.fsync(file.fileno())
+        _sync(file)
     return count
 
 
@@ -169,6 +179,40 @@ def _report(message: str, on_error: Callable[[str], None] | None) -> None:
     if on_error is None:
         raise DataError(message)
     on_error(message)
+
+
+def _is_device(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _sync(file: IO[Any]) -> None:
+    """Flush to the disk, if it is one."""
+    file.flush()
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        os.fsync(file.fileno())
+
+
+def _remove_stale(path: Path, kind: str) -> None:
+    """Remove the temporary siblings that processes which are no more left of this target."""
+    prefix = f".{path.name}.{kind}"
+    for sibling in path.parent.iterdir():
+        pid = sibling.name.removeprefix(prefix)
+        if sibling.name.startswith(prefix) and pid.isdecimal() and not _runs(int(pid)):
+            _remove(sibling)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _remove(path: Path) -> None:

@@ -19,13 +19,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from webrl import errors
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.env import Observation, StepResult
+from webrl.rollouts.handle import WorkerHandle, error_of
 from webrl.rollouts.worker import encode, observation_from_json, read_message, result_from_json
 from webrl.types import Task
 
@@ -34,30 +34,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-GRACE_S = 15.0
-"""A worker that has not answered this long after its own deadline is killed."""
-START_TIMEOUT_S = 60.0
-"""The first reset on a worker also starts Chromium."""
-LOGIN_TIMEOUT_S = 120.0
-"""A WebArena reset may also log in to several sites."""
 
-
-class WorkerProcess:
-    """The controller's end of one worker."""
+class WorkerProcess(WorkerHandle):
+    """A worker in a process of this machine."""
 
     def __init__(self, config: RolloutConfig) -> None:
-        self._config = config
+        super().__init__(config)
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._ids = itertools.count()
-        self._active = 0
-        self.idle = asyncio.Event()
-        """Set while no environment is in use."""
-        self.episodes = 0
-        """Episodes started so far."""
-        self.failed = False
-        """True once it must not be used again."""
 
     async def start(self) -> None:
         """Launch the process; Chromium follows at the first reset."""
@@ -74,52 +60,20 @@ class WorkerProcess:
         self._send(self._config.model_dump(mode="json"))
         self._reader = asyncio.create_task(self._read())
 
-    def enter(self) -> None:
-        """An environment is taken into use."""
-        self._active += 1
-        self.idle.clear()
-
-    def leave(self) -> None:
-        """An environment is given back."""
-        self._active -= 1
-        if not self._active:
-            self.idle.set()
-
     @property
-    def pid(self) -> int:
+    def pid(self) -> int | None:
         """Process id."""
-        assert self._process is not None
-        return self._process.pid
+        return self._process.pid if self._process is not None else None
 
-    async def request(self, env_id: int, op: str, arg: Any = None) -> Any:
-        """Ask and wait for the answer. Raises the error the worker reports, BrowserError if it is gone or hangs."""
-        if self.failed:
-            raise BrowserError("the browser worker has ended")
+    async def _ask(self, env_id: int, op: str, arg: Any) -> Any:
         number = next(self._ids)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
-        allowed = self._config.step_timeout_s + GRACE_S + self._extra_time(op, arg)
         try:
             self._send({"id": number, "env": env_id, "op": op, "arg": arg})
-            async with asyncio.timeout(allowed):
-                return await future
-        except TimeoutError:
-            self.kill()
-            raise BrowserError(f"the browser worker did not answer {op!r} in {allowed:g} s; killed") from None
+            return await future
         finally:
             self._waiting.pop(number, None)
-
-    def _extra_time(self, op: str, arg: Any) -> float:
-        """What a request may take beyond a step's deadline."""
-        if op == "finish":
-            # A worker scores its episodes one after another.
-            return self._config.webarena.validate_timeout_s * self._config.envs_per_worker
-        if op != "reset":
-            return 0.0
-        from webrl.webarena.tasks import is_webarena
-
-        waits = is_webarena(Task.from_json(arg))
-        return START_TIMEOUT_S + (self._config.webarena.lease_timeout_s + LOGIN_TIMEOUT_S if waits else 0.0)
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._process is not None
@@ -140,8 +94,7 @@ class WorkerProcess:
                 if future is None or future.done():
                     continue
                 if "error" in reply:
-                    kind = getattr(errors, reply["kind"], BrowserError)
-                    future.set_exception(kind(reply["error"]))
+                    future.set_exception(error_of(reply))
                 else:
                     future.set_result(reply["result"])
         except (asyncio.IncompleteReadError, ConnectionResetError):
@@ -181,14 +134,15 @@ class WorkerProcess:
 class PoolEnv:
     """An environment in a worker; implements `Env`."""
 
-    def __init__(self, worker: WorkerProcess, env_id: int) -> None:
+    def __init__(self, worker: WorkerHandle, env_id: int) -> None:
         self._worker = worker
         self._id = env_id
 
-    async def reset(self, task: Task) -> Observation:
-        """Start an episode in the worker."""
+    async def reset(self, task: Task, settings: dict[str, Any] | None = None) -> Observation:
+        """Start an episode in the worker; `settings` are options of RolloutConfig that differ for this one."""
         self._worker.episodes += 1
-        return observation_from_json(await self._worker.request(self._id, "reset", task.to_json()))
+        arg = {"task": task.to_json(), "settings": settings or {}}
+        return observation_from_json(await self._worker.request(self._id, "reset", arg))
 
     async def step(self, action_text: str) -> StepResult:
         """Act in the worker."""
@@ -207,14 +161,17 @@ class PoolEnv:
 
 
 class EnvPool:
-    """`num_workers` x `envs_per_worker` environments in worker processes; see the module docstring."""
+    """`num_workers` x `envs_per_worker` environments in workers; see the module docstring."""
 
-    def __init__(self, config: RolloutConfig) -> None:
+    def __init__(
+        self, config: RolloutConfig, make_worker: Callable[[RolloutConfig], WorkerHandle] = WorkerProcess
+    ) -> None:
         self._config = config
+        self._make_worker = make_worker
         self._slots: asyncio.Queue[int] = asyncio.Queue()
-        self._workers: dict[int, WorkerProcess] = {}
+        self._workers: dict[int, WorkerHandle] = {}
         self._locks = [asyncio.Lock() for _ in range(config.num_workers)]
-        self._all: set[WorkerProcess] = set()
+        self._all: set[WorkerHandle] = set()
         self._retiring: set[asyncio.Task[None]] = set()
         for env_id in range(config.envs_per_worker):
             for worker_id in range(config.num_workers):
@@ -227,14 +184,14 @@ class EnvPool:
 
     @property
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers that run now."""
-        return [worker.pid for worker in self._all if not worker.failed]
+        """Process ids of the workers that run now on this machine."""
+        return [worker.pid for worker in self._all if worker.pid is not None and not worker.failed]
 
     @contextlib.asynccontextmanager
     async def env(self) -> AsyncIterator[PoolEnv]:
         """Borrow an environment; waits until one is free."""
         slot = await self._slots.get()
-        worker: WorkerProcess | None = None
+        worker: WorkerHandle | None = None
         try:
             env_id, worker_id = divmod(slot, self._config.num_workers)
             worker = await self._worker(worker_id)
@@ -252,7 +209,7 @@ class EnvPool:
                 worker.leave()
             self._slots.put_nowait(slot)
 
-    async def _worker(self, worker_id: int) -> WorkerProcess:
+    async def _worker(self, worker_id: int) -> WorkerHandle:
         """The worker of a slot, replaced if it has failed or served long enough."""
         async with self._locks[worker_id]:
             worker = self._workers.get(worker_id)
@@ -260,13 +217,13 @@ class EnvPool:
                 self._retire(worker)
                 worker = None
             if worker is None:
-                worker = WorkerProcess(self._config)
+                worker = self._make_worker(self._config)
                 self._all.add(worker)
                 self._workers[worker_id] = worker
                 await worker.start()
             return worker
 
-    def _retire(self, worker: WorkerProcess) -> None:
+    def _retire(self, worker: WorkerHandle) -> None:
         """Close a worker as soon as its last episode is over."""
 
         async def finish() -> None:

@@ -43,6 +43,7 @@ class Worker:
         self._browser: Browser | None = None
         self._starting = asyncio.Lock()
         self._envs: dict[int, BrowserEnv] = {}
+        self._settings: dict[int, dict[str, Any]] = {}
         self._busy: dict[int, asyncio.Task[Any]] = {}
 
     async def handle(self, env_id: int, op: str, arg: Any) -> Any:
@@ -57,6 +58,16 @@ class Worker:
             if self._busy.get(env_id) is task:
                 del self._busy[env_id]
 
+    async def answer(self, env_id: int, op: str, arg: Any) -> dict[str, Any]:
+        """As `handle`, with what it raises as `{"error", "kind"}` and what it gives as `{"result"}`."""
+        try:
+            return {"result": await self.handle(env_id, op, arg)}
+        except (WebRLError, ValueError) as error:
+            return {"error": str(error), "kind": type(error).__name__}
+        except Exception as error:  # the boundary of the process: whatever it is, the controller must hear of it
+            logger.exception("request failed")
+            return {"error": f"{type(error).__name__}: {error}", "kind": "BrowserError"}
+
     async def _handle(self, env_id: int, op: str, arg: Any, given_up: asyncio.Task[Any] | None) -> Any:
         if given_up is not None:
             given_up.cancel()
@@ -64,8 +75,8 @@ class Worker:
             if env_id in self._envs:
                 await self._envs[env_id].close()
         if op == "reset":
-            task = Task.from_json(arg)
-            env = await self._env(env_id, task)
+            task = Task.from_json(arg["task"])
+            env = await self._env(env_id, task, arg["settings"])
             return observation_to_json(await env.reset(task))
         if op == "close":
             old = self._envs.pop(env_id, None)
@@ -79,17 +90,19 @@ class Worker:
         result = await self._envs[env_id].step(arg)
         return dataclasses.asdict(result) | {"observation": observation_to_json(result.observation)}
 
-    async def _env(self, env_id: int, task: Task) -> BrowserEnv:
+    async def _env(self, env_id: int, task: Task, settings: dict[str, Any]) -> BrowserEnv:
         async with self._starting:
             if self._browser is None or not self._browser.alive:
                 await self.close()
                 self._browser = await Browser().start()
         kind = _env_class(task)
         env = self._envs.get(env_id)
-        if not isinstance(env, kind):
+        if not isinstance(env, kind) or self._settings[env_id] != settings:
             if env is not None:
                 await env.close()
-            env = self._envs[env_id] = kind(self._browser, self._config)
+            config = RolloutConfig.model_validate(self._config.model_dump() | settings) if settings else self._config
+            env = self._envs[env_id] = kind(self._browser, config)
+            self._settings[env_id] = settings
         return env
 
     async def close(self) -> None:
@@ -133,12 +146,17 @@ def result_from_json(data: dict[str, Any]) -> StepResult:
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """One message with its length before it. Lone surrogates in page text become question marks."""
-    try:
-        body = orjson.dumps(message)
-    except TypeError:
-        body = orjson.dumps(_clean(message))
+    """One message with its length before it."""
+    body = to_bytes(message)
     return len(body).to_bytes(4, "big") + body
+
+
+def to_bytes(message: dict[str, Any]) -> bytes:
+    """JSON; lone surrogates in page text become question marks."""
+    try:
+        return orjson.dumps(message)
+    except TypeError:
+        return orjson.dumps(_clean(message))
 
 
 async def read_message(reader: asyncio.StreamReader) -> dict[str, Any]:
@@ -165,17 +183,9 @@ async def serve(reader: asyncio.StreamReader, write: Any) -> None:
     running: set[asyncio.Task[None]] = set()
 
     async def answer(request: dict[str, Any]) -> None:
-        reply: dict[str, Any] = {"id": request["id"]}
-        try:
-            reply["result"] = await worker.handle(request["env"], request["op"], request.get("arg"))
-        except asyncio.CancelledError:
-            return
-        except (WebRLError, ValueError) as error:
-            reply |= {"error": str(error), "kind": type(error).__name__}
-        except Exception as error:  # the boundary of the process: whatever it is, the controller must hear of it
-            logger.exception("request failed")
-            reply |= {"error": f"{type(error).__name__}: {error}", "kind": "BrowserError"}
-        write(encode(reply))
+        with contextlib.suppress(asyncio.CancelledError):
+            reply = await worker.answer(request["env"], request["op"], request.get("arg"))
+            write(encode({"id": request["id"]} | reply))
 
     try:
         while True:
@@ -188,6 +198,7 @@ async def serve(reader: asyncio.StreamReader, write: Any) -> None:
     finally:
         for task in running:
             task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         await worker.close()
 
 

@@ -1,6 +1,6 @@
 """Shapes, samples and the released update's passes, shared by the GPU parts of `training.py`.
 
-The re-enactment does, for each step sample on its own, what the released trainer does (REFERENCE: released code): the
+The re-enactment does, for each step sample on its own, what the released trainer does (github.com/THUDM/WebRL): the
 critic is trained on s and on s'; values of s and s' are computed for the actor's loss; policy and reference run over
 every sample with a log-softmax over the whole vocabulary at every position; activations are checkpointed. It is given
 our attention kernel, gradients that stay in place, one model at a time and no head in the critic, all in its favour.

@@ -1,4 +1,4 @@
-"""Numbers computed by hand from the equations in REFERENCE, gradient signs, finite differences."""
+"""Numbers computed by hand from the paper's and the released code's equations, gradient signs, finite differences."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The one exception tree: each boundary of the system has its own typed error.
 
-A bad rollout is data, not a crash: `EnvironmentError_` and `PolicyError` are caught by the episode
+A bad rollout is data, not a crash: `BrowserError` and `PolicyError` are caught by the episode
 loop and become a `Status`. Everything else ends the stage with one clear message.
 """
 

@@ -132,7 +132,7 @@ def _trajectory(trajectory_id: str, items: Any) -> tuple[Trajectory, Label]:
 
 
 def page_of_prompt(prompt: str, index: int) -> str:
-    """The page of round `index` in a released policy prompt (REFERENCE: policy prompt).
+    """The page of round `index` in a released policy prompt (`webrl.llm.prompts`).
 
     Raises:
         ValueError: the prompt has no such round.

@@ -1,4 +1,4 @@
-"""Trace folders of VAB-WebArena-Lite, both ways (REFERENCE: trace folder).
+"""Trace folders of VAB-WebArena-Lite, both ways.
 
 `RESULT/traces/<task_id>.jsonl` holds one line per step (`trace_id, index, prompt, html, response, target`),
 `RESULT/actions/<task_id>.json` the outcome (`task_id, actions, score`). One trace is in memory at a time.

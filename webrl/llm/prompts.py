@@ -97,7 +97,7 @@ def policy_messages(
 def released_parts(
     instruction: str, history: Sequence[Step], observation: str, start: int = 0
 ) -> list[tuple[str, bool]]:
-    """(text, is_template) parts of the `webrl` format (REFERENCE: THUDM/WebRL, policy prompt); joined they are it.
+    """(text, is_template) parts of the `webrl` format (THUDM/WebRL's policy prompt); joined they are it.
 
     Args:
         start: oldest round shown; round numbers stay those of the episode.

@@ -31,7 +31,7 @@ def step_encoder(tokenizer: Any, models: ModelsConfig, dialect: Dialect = "brows
 def released_next_prompt(config: RunConfig, tokenizer: Any) -> NextPrompt | None:
     """The prompt of the round after the last one, with the last page again, where the objective asks for it.
 
-    Only `webrl_released` values that state (REFERENCE: formulas, released code); None for the others.
+    Only `webrl_released` values that state (THUDM/WebRL); None for the others.
     """
     if config.actor.objective != "webrl_released":
         return None

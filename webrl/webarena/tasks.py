@@ -123,7 +123,7 @@ def config_of(task: Task) -> dict[str, Any]:
     if given:
         return given
     sites = task.site.split("+")
-    answers = {"exact_match": "N/A"}  # REFERENCE: how task files mark generated instructions
+    answers = {"exact_match": "N/A"}  # how THUDM/WebRL's task files mark generated instructions
     return {
         "sites": sites,
         "task_id": task.task_id,

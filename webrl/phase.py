@@ -47,7 +47,7 @@ STAGES: tuple[StageSpec, ...] = (
     StageSpec("train", stages.train, needs="replay"),
     StageSpec("eval", stages.evaluate, needs="train"),
 )
-"""The seven stages in the paper's order (arXiv 2411.02337 §3): generate, filter, roll out, label, replay, train, evaluate."""
+"""The seven stages in the order of the paper (arXiv 2411.02337 §3)."""
 
 
 def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None = None) -> RunFolder:

@@ -51,6 +51,7 @@ STAGES: dict[str, Command] = {
 
 EXTRA: dict[str, tuple[str, str]] = {
     "train-orm": ("train the outcome reward model on labelled trajectories", "webrl.cli_train_orm"),
+    "serve-env": ("serve the browser environment to other programs, over OpenEnv", "webrl.cli_serve_env"),
     "doctor": ("what this machine has, and the fix for what it lacks", "webrl.cli_doctor"),
 }
 """Subcommands with a module of their own."""

@@ -157,8 +157,9 @@ class RolloutConfig(Section):
     """Episodes in the browser (paper: 30 steps, temperature 1)."""
 
     env: Literal["browser", "openenv"] = Field("browser", description="own browsers, or OpenEnv servers")
-    urls: tuple[str, ...] = Field((), description="OpenEnv server URLs (env: openenv)")
+    urls: tuple[str, ...] = Field((), description="OpenEnv servers that share the sessions (env: openenv)")
     backend: Literal["local", "ray"] = Field("local", description="workers as processes or as Ray actors")
+    ray_cpus: float = Field(1.0, ge=0, description="CPUs of the cluster that a worker claims (backend: ray)")
     num_workers: int = Field(1, ge=1, description="browser worker processes")
     envs_per_worker: int = Field(8, ge=1, description="environments (pages) a worker")
     observation: Literal["axtree", "dom", "html"] = Field("axtree", description="text form of the page")

@@ -85,11 +85,14 @@ async def collect(
 
     Raises:
         DataError: a task that names no known page (before anything starts), or an unreadable `out`.
+        UsageError: tasks or settings that `config.rollout.env` or `.backend` does not serve.
         BrowserMissing: no Chromium.
     """
     for task in tasks:
         if not is_webarena(task):
             open_site(task)
+        elif config.rollout.env == "openenv":
+            raise UsageError(f"task {task.task_id!r}: WebArena tasks need rollout.env=browser")
     summary = CollectSummary()
     done = _read_done(out, summary)
     waiting = [(name, task) for name, task in _name(tasks, prefix) if name not in done]
@@ -119,14 +122,24 @@ def cut_off_tasks(path: Path) -> list[Task]:
 @contextlib.asynccontextmanager
 async def open_pool(config: RolloutConfig, num_episodes: int | None = None) -> AsyncIterator[Pool]:
     """The environments that `config` asks for; no more of them than there are episodes."""
-    if config.env != "browser" or config.backend != "local":
-        raise UsageError(f"rollout.env={config.env!r} with rollout.backend={config.backend!r} is not available here")
     if num_episodes is not None and num_episodes < config.num_workers * config.envs_per_worker:
         workers = min(config.num_workers, num_episodes)
         per_worker = math.ceil(num_episodes / workers)
         config = config.model_copy(update={"num_workers": workers, "envs_per_worker": per_worker})
-    async with EnvPool(config) as pool:
-        yield pool
+    if config.env == "openenv":
+        from webrl.rollouts.remote import RemotePool
+
+        async with RemotePool(config) as remote:
+            yield remote
+    elif config.backend == "ray":
+        from webrl.rollouts.ray_workers import RayWorker, ray_cluster
+
+        with ray_cluster():
+            async with EnvPool(config, RayWorker) as pool:
+                yield pool
+    else:
+        async with EnvPool(config) as pool:
+            yield pool
 
 
 class _Stage:

@@ -1,0 +1,52 @@
+"""What goes over the wire: the fields of OpenEnv's BrowserGym environment, with screenshots as base64 PNG.
+
+Names, types and defaults are those of `envs/browsergym_env/models.py` in OpenEnv's repository, so that its client and
+the examples built on it read our answers. The one difference: `screenshot` is text there where it is nested lists of
+integers (29 MB a step) in theirs, and None unless the client asks for it.
+"""
+
+from __future__ import annotations
+
+from openenv.core.env_server.types import Action, Observation, State
+from pydantic import Field
+
+
+class BrowserGymAction(Action):
+    """One action of the agent."""
+
+    action_str: str = Field(description="the action, such as click('12')")
+
+
+class BrowserGymObservation(Observation):
+    """The page after a reset or an action; `done` and `reward` travel beside it."""
+
+    text: str = Field(default="", description="the page as text")
+    url: str = Field(default="", description="address of the active tab")
+    screenshot: str | None = Field(default=None, description="PNG, base64; only if `screenshots` was set at reset")
+    goal: str = Field(default="", description="the task's instruction")
+    axtree_txt: str = Field(default="", description="accessibility tree as text")
+    pruned_html: str = Field(default="", description="simplified HTML, where the server observes HTML")
+    error: str = Field(default="", description="what went wrong with the last action")
+    last_action_error: bool = Field(default=False, description="whether anything did")
+
+
+class DetailedObservation(BrowserGymObservation):
+    """What our own client asks for with `details` at reset: the page once, and the rest of a StepResult."""
+
+    action: str = Field(default="", description="the action in canonical form; empty if it could not be read")
+    page_done: bool = Field(default=False, description="the page has ended the episode")
+    agent_done: bool = Field(default=False, description="the agent has ended the episode")
+    message: str = Field(default="", description="the agent's final message")
+    blocked: int = Field(default=0, description="requests blocked by the navigation guard during this step")
+
+
+class BrowserGymState(State):
+    """Where an episode stands."""
+
+    benchmark: str = Field(default="", description="suite, such as miniwob")
+    task_name: str = Field(default="", description="task within it, such as click-test")
+    task_id: str | None = Field(default=None, description="number of an evaluation task")
+    goal: str = Field(default="", description="the task's instruction")
+    current_url: str = Field(default="", description="address of the active tab")
+    max_steps: int | None = Field(default=None, description="step limit; None: the client's business")
+    cum_reward: float = Field(default=0.0, description="sum of the episode's rewards")

@@ -1,0 +1,367 @@
+"""Served over OpenEnv: the fields of its BrowserGym environment, sessions, tokens; episodes on such servers."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from rollouts_builders import ClickNamedButton, Scripted, bid_of, in_browser, miniwob
+
+from webrl.config import RolloutConfig, validate_config
+from webrl.errors import BrowserError, UsageError
+from webrl.rollouts import remote
+from webrl.rollouts.collect import collect
+from webrl.rollouts.episode import run_episode
+from webrl.rollouts.remote import RemotePool
+from webrl.store import read_records
+from webrl.types import Status, Trajectory
+
+pytestmark = pytest.mark.browser
+
+SCHEMA = json.loads((Path(__file__).parent / "data" / "openenv_browsergym_schema.json").read_text(encoding="utf-8"))
+TOKEN = "correct horse"
+
+
+@contextlib.contextmanager
+def server(*arguments, num_sessions=2, token=None, port=0):
+    """A server of our own as users start it; gives its URL and process."""
+    command = [sys.executable, "-m", "webrl.cli", "serve-env", "--port", str(port), *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"WEBRL_ENV_TOKEN": token} if token else {})
+    settings = ["rollout.num_workers=1", f"rollout.envs_per_worker={num_sessions}"]
+    process = subprocess.Popen([*command, *settings], stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        line = process.stdout.readline()
+        found = re.fullmatch(rf"serving {num_sessions} sessions on (http://\S+)\n", line)
+        assert found, f"the server said {line!r}"
+        yield found[1], process
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with server("--idle-timeout", "60") as (url, _):
+        yield url
+
+
+def config(*urls, **settings):
+    return RolloutConfig(env="openenv", urls=urls, **({"num_workers": 1, "envs_per_worker": 2} | settings))
+
+
+async def reach(url):
+    """Ask a server as the rollout stage does before it starts."""
+    async with RemotePool(config(url)):
+        pass
+
+
+def generic_client(url):
+    """OpenEnv's own client, on which that of its BrowserGym environment is built."""
+    from openenv.core.generic_client import GenericEnvClient
+
+    return GenericEnvClient(base_url=url).sync()
+
+
+def assert_fits(data, fields):
+    """Exactly the fields of OpenEnv's BrowserGym environment, with its types (a screenshot is not asked for)."""
+    kinds = {"string": str, "boolean": bool, "integer": int, "number": (int, float), "null": type(None), "array": list}
+    assert data.keys() == fields.keys()
+    for name, field in fields.items():
+        allowed = tuple(kinds[kind] for kind in field["type"].split(" or "))
+        assert any(isinstance(data[name], kind) for kind in allowed), f"{name}: {data[name]!r}"
+
+
+def test_openenvs_browsergym_client_finds_the_fields_it_reads(shared):
+    with generic_client(shared) as env:
+        first = env.reset(task_name="click-button", seed=0)
+        assert_fits(first.observation, SCHEMA["observation"])
+        assert first.observation["goal"] == 'Click on the "no" button.'
+        assert first.observation["axtree_txt"] == first.observation["text"]
+        assert (first.reward, first.done) == (0.0, False)
+        # What the upstream client's `_step_payload` sends: the action and its metadata.
+        wrong = env.step({"action_str": "click('no such bid')", "metadata": {}})
+        assert wrong.observation["last_action_error"] is True
+        assert wrong.observation["error"]
+        bid = bid_of(first.observation["text"], "button", "no")
+        last = env.step({"action_str": f"click('{bid}')", "metadata": {}})
+        assert_fits(last.observation, SCHEMA["observation"])
+        assert (last.reward, last.done) == (1.0, True)
+        state = env.state()
+    assert_fits(state, SCHEMA["state"])
+    assert (state["benchmark"], state["task_name"], state["step_count"]) == ("miniwob", "click-button", 2)
+    assert (state["cum_reward"], state["goal"]) == (1.0, 'Click on the "no" button.')
+
+
+def test_the_published_schema_is_openenvs(shared):
+    schema = httpx.get(f"{shared}/schema").json()
+    assert schema["action"]["properties"].keys() == SCHEMA["action"].keys()
+    assert schema["action"]["required"] == ["action_str"]
+    fields = SCHEMA["observation"] | SCHEMA["beside_observation"]
+    assert schema["observation"]["properties"].keys() - {"metadata"} == fields.keys()
+    for name, field in fields.items():
+        assert schema["observation"]["properties"][name].get("default") == field["default"], name
+
+
+def test_task_seed_and_instruction_are_chosen_at_reset_and_screenshots_are_png(shared):
+    with generic_client(shared) as env:
+        same = [env.reset(task_name=name, seed=3).observation for name in ("click-button", "miniwob.click-button")]
+        assert same[0] == same[1]
+        other = env.reset(task_name="browsergym/miniwob.click-button", seed=4).observation
+        assert other["text"] != same[0]["text"]
+        assert env.reset().observation["goal"] == "Click the button."  # the server's own task
+        told = env.reset(task_name="click-button", seed=3, instruction="Press anything", screenshots=True).observation
+        assert told["goal"] == "Press anything"
+        assert base64.b64decode(told["screenshot"]).startswith(b"\x89PNG")
+        assert env.step({"action_str": "noop(1)"}).observation["screenshot"]
+        assert env.reset().observation["screenshot"] is None
+        html = env.reset(task_name="click-button", seed=3, observation="html").observation
+        assert html["pruned_html"] == html["text"] != same[0]["text"]
+        with pytest.raises(RuntimeError, match=r"unknown MiniWoB page 'miniwob.nope'"):
+            env.reset(task_name="nope")
+        with pytest.raises(RuntimeError, match="settle_cap_s = -1"):
+            env.reset(settle_cap_s=-1)
+        with pytest.raises(RuntimeError, match=r"not among the server's rollout.allowed_hosts"):
+            env.reset(task_name="", benchmark="web", start_url="http://169.254.169.254/", instruction="look")
+        with pytest.raises(RuntimeError, match="WebArena tasks are not served"):
+            env.reset(benchmark="webarena", task_name="0")
+        assert env.reset().observation["goal"]  # the session lives on
+
+
+def test_sessions_are_apart_and_a_full_server_says_so(shared):
+    with generic_client(shared) as one, generic_client(shared) as two:
+        page = one.reset(task_name="click-button", seed=0).observation["text"]
+        assert two.reset(task_name="click-test", seed=0).observation["text"] != page
+        one.step({"action_str": f"click('{bid_of(page, 'button', 'no')}')"})
+        assert (one.state()["step_count"], two.state()["step_count"]) == (1, 0)
+        with pytest.raises(UsageError, match="2/2 sessions active"):
+            asyncio.run(reach(shared))
+
+
+def test_a_collected_episode_is_what_it_is_in_process(shared):
+    policy = Scripted("what", "click('no such bid')", "noop(1)", "click('{button:no}')")
+
+    async def there():
+        async with RemotePool(config(shared)) as pool, pool.env() as env:
+            return await run_episode(env, policy, miniwob("click-button"), config(shared), trajectory_id="t")
+
+    async def here(env):
+        return await run_episode(env, policy, miniwob("click-button"), RolloutConfig(), trajectory_id="t")
+
+    def without_times(trajectory):
+        data = trajectory.to_json()
+        for record in (data, *data["steps"]):
+            record["seconds"] = None
+        return data
+
+    remote_one = asyncio.run(there())
+    assert remote_one.status is Status.PAGE_ENDED
+    assert without_times(remote_one) == without_times(in_browser(here))
+
+
+def test_the_agents_last_word_ends_the_episode(shared):
+    async def play():
+        async with RemotePool(config(shared)) as pool, pool.env() as env:
+            policy = Scripted("send_msg_to_user('all done')")
+            return await run_episode(env, policy, miniwob("click-button"), config(shared), trajectory_id="t")
+
+    trajectory = asyncio.run(play())
+    assert (trajectory.status, trajectory.message) == (Status.AGENT_DONE, "all done")
+
+
+def test_servers_without_our_details_are_read_by_openenvs_fields_alone(shared):
+    with generic_client(shared) as env:
+        env.reset(task_name="click-button", seed=0)
+        answers = [
+            (text, env.step({"action_str": text}))
+            for text in ("what", "click( 'no such bid' )", "send_msg_to_user('bye')")
+        ]
+    read = [
+        remote.read_result({"observation": a.observation, "reward": a.reward, "done": a.done}, text, RolloutConfig())
+        for text, a in answers
+    ]
+    assert [r.action for r in read] == ["", "click('no such bid')", "send_msg_to_user('bye')"]
+    assert [bool(r.error) for r in read] == [True, True, False]
+    assert [(r.done, r.agent_done, r.message) for r in read] == [(False, False, "")] * 2 + [(False, True, "bye")]
+
+
+def test_collecting_over_openenv_gives_every_task_its_line(shared, tmp_path):
+    out = tmp_path / "phase_01" / "trajectories.jsonl"
+    tasks = [miniwob("click-button", seed) for seed in range(5)]
+    run = validate_config(
+        {"rollout": {"env": "openenv", "urls": [shared], "num_workers": 1, "envs_per_worker": 2, "screenshots": True}},
+        "test",
+    )
+    summary = asyncio.run(collect(tasks, run, ClickNamedButton(), out, phase=1, prefix="p01"))
+    assert (summary.successes, summary.rewarded) == (5, 5)
+    first = next(iter(read_records(out, Trajectory)))
+    assert (tmp_path / first.steps[0].screenshot).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_cancelled_step_does_not_answer_the_next_request(shared):
+    async def play():
+        async with RemotePool(config(shared, envs_per_worker=1)) as pool:
+            async with pool.env() as env:
+                await env.reset(miniwob("click-test"))
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await env.step("noop(1500)")
+            async with pool.env() as env:
+                return await env.reset(miniwob("click-button"))
+
+    assert asyncio.run(play()).goal == 'Click on the "no" button.'
+
+
+def test_a_token_is_needed_where_one_is_set(monkeypatch):
+    async def try_it(url):
+        async with RemotePool(config(url)) as pool, pool.env() as env:
+            return (await env.reset(miniwob("click-test"))).goal
+
+    with server(token=TOKEN) as (url, _):
+        assert httpx.get(f"{url}/health").status_code == 200
+        assert httpx.get(f"{url}/schema").status_code == 401
+        assert httpx.get(f"{url}/schema", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        assert httpx.get(f"{url}/schema", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+        with pytest.raises(UsageError, match=r"does not let us in \(401\): set WEBRL_ENV_TOKEN"):
+            asyncio.run(try_it(url))
+        monkeypatch.setenv("WEBRL_ENV_TOKEN", TOKEN)
+        assert asyncio.run(try_it(url)) == "Click the button."
+        monkeypatch.delenv("WEBRL_ENV_TOKEN")
+        # Clients that know no headers send the password of a URL.
+        with generic_client(url.replace("//", "//any:correct%20horse@")) as env:
+            assert env.reset().observation["goal"] == "Click the button."
+
+
+def test_web_pages_may_not_connect(shared):
+    from websockets.exceptions import InvalidStatus
+    from websockets.sync.client import connect
+
+    with pytest.raises(InvalidStatus) as refused:
+        connect(shared.replace("http", "ws") + "/ws", origin="http://evil.example")
+    assert refused.value.response.status_code == 403
+
+
+def test_other_machines_are_let_in_with_a_token_only(capsys, monkeypatch):
+    from webrl.cli import main
+
+    monkeypatch.delenv("WEBRL_ENV_TOKEN", raising=False)
+    assert main(["serve-env", "--host", "0.0.0.0"]) == 2
+    assert "set WEBRL_ENV_TOKEN" in capsys.readouterr().err
+    assert main(["serve-env", "--task", "miniwob.click-tset", "--port", "0"]) == 2
+    assert "did you mean 'miniwob.click-test'" in capsys.readouterr().err
+
+
+def test_idle_sessions_are_closed_and_their_place_is_free_again():
+    with server("--idle-timeout", "2", num_sessions=1) as (url, _), generic_client(url) as vanished:
+        vanished.reset()
+        end = time.monotonic() + 60
+        while True:
+            assert time.monotonic() < end, "watchdog: the place never became free"
+            with contextlib.suppress(UsageError):
+                asyncio.run(reach(url))
+                break
+            time.sleep(1)
+        with pytest.raises(RuntimeError, match="idle for too long"):
+            vanished.step({"action_str": "noop(1)"})
+
+
+def test_a_server_that_dies_and_comes_back_costs_attempts_not_episodes(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "RETRY_S", 0.5)
+    out = tmp_path / "trajectories.jsonl"
+    tasks = [miniwob("click-button", seed) for seed in range(6)]
+    with contextlib.ExitStack() as stack:
+        url, process = stack.enter_context(server())
+        run = validate_config(
+            {"rollout": {"env": "openenv", "urls": [url], "num_workers": 1, "envs_per_worker": 2}}, "test"
+        )
+
+        def restart(_):
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                again = stack.enter_context
+                asyncio.get_running_loop().run_in_executor(None, again, server(port=int(url.rpartition(":")[2])))
+
+        summary = asyncio.run(
+            collect(tasks, run, ClickNamedButton(wait_s=0.3), out, phase=1, prefix="p01", on_episode=restart)
+        )
+    assert summary.statuses == {"page_ended": 6}
+    assert max(t.attempts for t in read_records(out, Trajectory)) > 1
+
+
+def test_when_no_server_is_left_every_episode_ends_with_a_status(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "RETRY_S", 0.2)
+    monkeypatch.setattr(remote, "PATIENCE_S", 1.0)
+    out = tmp_path / "trajectories.jsonl"
+    tasks = [miniwob("click-button", seed) for seed in range(4)]
+    with server() as (url, process):
+        urls = [url, "http://127.0.0.1:9"]  # nobody listens on the second
+        run = validate_config(
+            {"rollout": {"env": "openenv", "urls": urls, "num_workers": 2, "envs_per_worker": 2}}, "test"
+        )
+        summary = asyncio.run(
+            collect(
+                tasks,
+                run,
+                ClickNamedButton(wait_s=0.5),
+                out,
+                phase=1,
+                prefix="p01",
+                on_episode=lambda _: process.kill(),
+            )
+        )
+    assert sum(summary.statuses.values()) == 4
+    assert summary.statuses["env_error"] >= 2
+    failed = next(t for t in read_records(out, Trajectory) if t.status is Status.ENV_ERROR)
+    assert failed.attempts == 3
+    assert "OpenEnv server http" in failed.message
+
+
+def test_no_server_at_all_stops_the_stage_before_it_starts():
+    with pytest.raises(UsageError, match=r"no OpenEnv server can be used: .*127.0.0.1:9"):
+        asyncio.run(reach("http://127.0.0.1:9"))
+    with pytest.raises(UsageError, match="is not an http"):
+        asyncio.run(reach("127.0.0.1:9"))
+    with pytest.raises(UsageError, match="needs the servers"):
+        RemotePool(config())
+
+
+def test_a_server_that_answers_nonsense_or_nothing_is_an_error_and_no_hang(monkeypatch):
+    from websockets.asyncio.server import serve
+
+    monkeypatch.setattr(remote, "GRACE_S", 0.2)
+    monkeypatch.setattr(remote, "START_TIMEOUT_S", 0.2)
+    answers = ["{", "[]", '{"type": "observation", "data": {}}', '{"type": "observation", "data": {"observation": {}}}']
+
+    async def handler(socket):
+        async for message in socket:
+            if '"state"' in message:
+                await socket.send('{"type": "state", "data": {}}')
+            elif answers:
+                await socket.send(answers.pop(0))
+
+    async def play():
+        async with serve(handler, "127.0.0.1", 0) as listener:
+            url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+            problems = []
+            async with RemotePool(config(url, envs_per_worker=1, step_timeout_s=0.2)) as pool:
+                for _ in range(5):
+                    async with pool.env() as env:
+                        with pytest.raises(BrowserError) as problem:
+                            await env.reset(miniwob("click-test"))
+                        problems.append(str(problem.value))
+            return problems
+
+    *nonsense, nothing = asyncio.run(play())
+    assert len(nonsense) == 4
+    assert all("malformed" in text for text in nonsense)
+    assert "no answer to 'reset' in 0.6 s" in nothing

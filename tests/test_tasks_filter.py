@@ -172,6 +172,41 @@ def test_held_out_seeds_types_and_instructions_never_pass():
     assert verdicts[0] == ("leakage", "seed 1000001 of miniwob.click-tab is held out")
 
 
+def test_webarena_s_held_out_instructions_are_found_without_start_pages_and_across_sites():
+    """Evaluation tasks have their text in the task file's object; generated ones may have no start page at all."""
+
+    def scored(intent: str, *sites: str) -> Task:
+        evaluation = {"eval_types": ["string_match"], "reference_answers": {"exact_match": "3"}}
+        config = {"sites": list(sites), "intent": intent, "start_url": f"__{sites[0].upper()}__", "eval": evaluation}
+        return build_task(None, "+".join(sites), split="eval", extra={"webarena": config}, task_id=intent)
+
+    heldout = [scored("How many orders are pending?", "shopping_admin"), scored("Find the way to CMU", "map", "gitlab")]
+    tasks = [
+        build_task("Please tell me how many orders are pending", "shopping_admin"),
+        build_task("Find the way to CMU.", "gitlab", start_url="__GITLAB__/x"),
+        build_task("Find the way to CMU", "reddit+map"),
+        build_task("Find the way to CMU", "shopping"),
+        build_task("How many orders are complete?", "shopping_admin"),
+    ]
+    verdicts = leaks(tasks, heldout, CONFIG.duplicate_threshold)
+    assert verdicts == [
+        ("leakage", "held-out instruction: How many orders are pending?"),
+        ("leakage", "held-out instruction: Find the way to CMU"),
+        ("leakage", "held-out instruction: Find the way to CMU"),
+        None,
+        None,
+    ]
+
+
+def test_tasks_whose_initial_page_is_not_known_pass_the_band_and_are_counted():
+    tasks = named("Open the cart", "Sort the mice", "Find a hat")
+    report = run(tasks, values=[None, 0.9, 0.5])
+    assert [task.instruction for task in report.kept] == ["Open the cart", "Find a hat"]
+    assert report.stages[-1].note == "not applied to 1 tasks: initial page unknown"
+    assert report.values == {tasks[1].task_id: 0.9, tasks[2].task_id: 0.5}
+    assert sum(report.histogram()) == 2
+
+
 def test_rules_of_an_own_file_are_added_to_the_shipped_ones(tmp_path):
     path = tmp_path / "rules.yaml"
     path.write_text("shopping:\n  - We sell no shoes.\nall:\n  - Be brief.\n", encoding="utf-8")

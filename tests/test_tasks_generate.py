@@ -13,8 +13,8 @@ from webrl.config import EngineConfig, GenerateConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm import open_model
 from webrl.tasks.answers import RateLimit
-from webrl.tasks.failures import FailureSet
-from webrl.tasks.generate import generate_tasks, plan_requests, split_evenly
+from webrl.tasks.failures import Failure, FailureSet
+from webrl.tasks.generate import generate_tasks, initial_page_texts, plan_requests, split_evenly
 from webrl.tasks.prompts import describe_actions, in_breadth_prompt
 from webrl.types import Step
 
@@ -52,6 +52,21 @@ def test_the_prompt_for_one_page_is_the_format_the_tiny_generator_was_trained_on
         "Site: miniwob.click-button\nFailed:\n- Click on the \"ok\" button.\n- Two lines\nPage:\n[13] button 'ok'\n"
         "New instruction:"
     )
+
+
+def test_a_task_s_initial_page_is_its_request_s_or_what_an_agent_saw_there():
+    """On WebArena tasks share their sites' start pages, and requests are not made for a page."""
+
+    def failed(start: str, page: str) -> Failure:
+        return Failure(build_task(f"Open {start}", "gitlab", start_url=start), page, ("click('1')",), "the end")
+
+    seen = FailureSet((failed("__GITLAB__", "dashboard"), failed("__GITLAB__/a", "project a"), failed("unseen", "")))
+    config = CONFIG.model_copy(update={"num_seeds": 3, "tasks_per_prompt": 2})
+    pages = initial_page_texts(plan_requests(seen, config, random.Random(0), per_page=False))
+    assert pages == {("gitlab", 0, "__GITLAB__"): "dashboard", ("gitlab", 0, "__GITLAB__/a"): "project a"}
+    (request,) = plan(build_failures(1), CONFIG.model_copy(update={"num_tasks": 1}))
+    pages = initial_page_texts([request])
+    assert pages[(request.site, request.target.seed, "")] == request.page
 
 
 def test_actions_are_described_with_the_element_they_were_used_on():

@@ -83,13 +83,11 @@ def generate(context: Context) -> Counts:
 
 def filter_generated(context: Context) -> Counts:
     """Keep instructions that are new, feasible and inside the critic's band; phase 0 takes the seed tasks."""
-    if context.phase == 0:
-        from webrl.tasks.suites import seed_tasks
-
-        return {"num_kept": write_records(context.folder.tasks, seed_tasks(context.config)), "dropped": {}}
     from webrl.tasks import curriculum
 
     folder = context.folder
+    if context.phase == 0:
+        return curriculum.select_seeds(context.config, out=folder.tasks, dropped_out=folder.dropped)
     return curriculum.select(
         context.config,
         proposed=folder.generated,

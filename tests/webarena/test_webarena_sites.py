@@ -9,6 +9,9 @@ import pytest
 
 from webrl.config import RunConfig, WebArenaConfig, validate_config
 from webrl.errors import DataError, UsageError
+from webrl.store import read_records
+from webrl.tasks.curriculum import select_seeds
+from webrl.tasks.filter import Dropped
 from webrl.types import Task
 from webrl.webarena.sites import check_url, find_sites, host_of, placeholders, resolve
 from webrl.webarena.task_files import read_task_file, read_training_file
@@ -189,6 +192,18 @@ def test_phase_0_draws_its_tasks_by_seed_and_drops_repeats(tmp_path):
     drawn = training_tasks(settings)
     assert len({instruction_of(task) for task in drawn}) == 2
     assert drawn == training_tasks(settings)
+
+
+def test_phase_0_does_not_train_on_what_an_evaluation_asks(tmp_path):
+    asked = next(task for task in load_suite("webarena_lite") if task.site == "gitlab")
+    tasks = [{"intent": text, "sites": ["gitlab"]} for text in (instruction_of(asked), "Close my oldest issue")]
+    settings = config(train_files=[str(write(tmp_path, *tasks))])
+    few = settings.model_copy(update={"tasks": settings.tasks.model_copy(update={"num_eval_tasks": 1})})
+    counts = select_seeds(few, out=tmp_path / "tasks.jsonl", dropped_out=tmp_path / "dropped.jsonl")
+    assert counts == {"num_kept": 1, "dropped": {"leakage": 1}}
+    assert [task.instruction for task in read_records(tmp_path / "tasks.jsonl", Task)] == ["Close my oldest issue"]
+    (dropped,) = read_records(tmp_path / "dropped.jsonl", Dropped)
+    assert dropped.detail == f"held-out instruction: {instruction_of(asked)}"
 
 
 def test_phase_0_without_instructions_says_where_to_get_them():

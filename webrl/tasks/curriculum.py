@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,17 +20,27 @@ from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_policy_prompt
 from webrl.rollouts.pages import initial_pages
 from webrl.store import read_records, write_json, write_records
+from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import FailureSet
 from webrl.tasks.feasibility import Feasibility, check_feasibility, load_rules, rules_for
-from webrl.tasks.filter import FilterReport, filter_tasks
-from webrl.tasks.generate import GenerationReport, GenerationRequest, generate_tasks, plan_requests
-from webrl.tasks.suites import eval_tasks, fresh_page, has_page_seeds
+from webrl.tasks.filter import Dropped, FilterReport, filter_tasks
+from webrl.tasks.generate import (
+    GenerationReport,
+    GenerationRequest,
+    generate_tasks,
+    initial_page_texts,
+    plan_requests,
+)
+from webrl.tasks.leakage import leaks
+from webrl.tasks.suites import fresh_page, has_page_seeds, held_out, seed_tasks
 from webrl.types import Record, Task, Trajectory
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Page(Record):
-    """A line of `pages.jsonl`: the initial page of a proposed task.
+    """A line of `pages.jsonl`: the initial page of a proposed task, "" where it is not known.
 
     Example: `Page(task_id="miniwob.click-button.g01-00003", text="RootWebArea 'Click Button Task' …")`
     """
@@ -65,9 +76,8 @@ def propose(
     if per_page:
         requests = asyncio.run(_give_pages(requests, config, known, rng))
     report = asyncio.run(_ask(requests, config, phase, rng, cache))
-    # A task is the first of its request, the second, …: its page is the page it was asked for.
-    pages = {(r.target.site, r.target.seed): r.page for r in requests if r.target}
-    write_records(pages_out, (Page(task.task_id, pages.get((task.site, task.seed), "")) for task in report.tasks))
+    pages = initial_page_texts(requests)
+    write_records(pages_out, (Page(task.task_id, pages.get(state_of(task), "")) for task in report.tasks))
     write_records(out, report.tasks)
     counts = {k: v for k, v in report.to_json().items() if k != "tasks"}
     return {"num_generated": len(report.tasks), "from_seeds": failures.from_seeds, **counts}
@@ -107,6 +117,27 @@ def select(
     return {"num_kept": len(report.kept), "dropped": report.counts, "survivors": _survivors(report)}
 
 
+def select_seeds(config: RunConfig, *, out: Path, dropped_out: Path) -> dict[str, Any]:
+    """The suite's own tasks of phase 0 into `out`, without those that an evaluation asks.
+
+    Returns:
+        Counts: `num_kept`, `dropped` by reason.
+
+    Raises:
+        DataError: nothing is left, or there is nothing to start from.
+    """
+    tasks = seed_tasks(config)
+    verdicts = leaks(tasks, held_out(config), config.filter.duplicate_threshold)
+    dropped = [Dropped(task, *verdict) for task, verdict in zip(tasks, verdicts, strict=True) if verdict]
+    if dropped:
+        write_records(dropped_out, dropped)
+        logger.warning("%d of %d seed tasks are held out for evaluation; see %s", len(dropped), len(tasks), dropped_out)
+    if len(dropped) == len(tasks):
+        raise DataError(f"all {len(tasks)} seed tasks are held out for evaluation; see {dropped_out}")
+    kept = [task for task, verdict in zip(tasks, verdicts, strict=True) if not verdict]
+    return {"num_kept": write_records(out, kept), "dropped": dict(Counter(drop.reason for drop in dropped))}
+
+
 def attempted(trajectories: Sequence[Path]) -> Iterator[Task]:
     """Every task that was rolled out, with the instruction the agent was given."""
     for path in trajectories:
@@ -114,24 +145,30 @@ def attempted(trajectories: Sequence[Path]) -> Iterator[Task]:
             yield replace(trajectory.task, instruction=trajectory.instruction)
 
 
-def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, str], critic: Path) -> list[float]:
-    """V(s_0, I) of each task at its real initial page, with the prompt that the policy will be given."""
+def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, str], critic: Path) -> list[float | None]:
+    """V(s_0, I) of each task at its real initial page, with the prompt that the policy will be given.
+
+    None where that page is not known (an imported failure without one).
+    """
     from webrl.training import prompt_values
 
+    known = [task for task in tasks if texts.get(task.task_id)]
     tokenizer = load_tokenizer(str(critic))
     prompts = [
         build_policy_prompt(
             tokenizer,
             task.instruction or "",
             (),
-            texts.get(task.task_id, ""),
+            texts[task.task_id],
             max_tokens=config.models.max_prompt_tokens,
             prompt_format=config.models.prompt_format,
             dialect=config.rollout.dialect,
         ).ids
-        for task in tasks
+        for task in known
     ]
-    return list(prompt_values(prompts, critic, config))
+    values = prompt_values(prompts, critic, config) if prompts else ()
+    by_task = {task.task_id: value for task, value in zip(known, values, strict=True)}
+    return [by_task.get(task.task_id) for task in tasks]
 
 
 async def _give_pages(
@@ -197,7 +234,7 @@ async def _filter(
     return await filter_tasks(
         tasks,
         known=known,
-        heldout=eval_tasks(config),
+        heldout=held_out(config),
         config=config.filter,
         judge=judge,
         values=(lambda left: initial_values(config, left, texts, critic)) if critic else None,

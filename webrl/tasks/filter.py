@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from webrl.config import FilterConfig
-from webrl.tasks.dedupe import find_duplicates, state_of
+from webrl.tasks.dedupe import find_duplicates
 from webrl.tasks.feasibility import Feasibility
+from webrl.tasks.leakage import Verdict, leaks
 from webrl.tasks.parsing import malformed_reason
 from webrl.types import Record, Task
 
@@ -23,7 +24,7 @@ NUM_EXAMPLES = 5
 """Kept and dropped examples of each filter that go into the report."""
 
 Judge = Callable[[Sequence[Task]], Awaitable[Feasibility]]
-Numbers = Callable[[Sequence[Task]], Sequence[float]]
+Numbers = Callable[[Sequence[Task]], Sequence[float | None]]
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class FilterReport:
     stages: tuple[StageCount, ...]
     """One entry a filter, in order."""
     values: dict[str, float] = field(default_factory=dict)
-    """Critic value by task id, of all tasks that reached the critic."""
+    """Critic value by task id, of all tasks that reached the critic and have one."""
     prompt_tokens: int = 0
     """Spent on feasibility."""
     completion_tokens: int = 0
@@ -87,10 +88,6 @@ class FilterReport:
         return bins
 
 
-Verdict = tuple[str, str] | None
-"""(reason, detail) of a drop, or None for a task that stays."""
-
-
 async def filter_tasks(
     tasks: Sequence[Task],
     *,
@@ -98,8 +95,8 @@ async def filter_tasks(
     heldout: Sequence[Task],
     config: FilterConfig,
     judge: Judge | None = None,
-    values: Sequence[float] | Numbers | None = None,
-    success_rates: Sequence[float] | Numbers | None = None,
+    values: Sequence[float | None] | Numbers | None = None,
+    success_rates: Sequence[float | None] | Numbers | None = None,
 ) -> FilterReport:
     """Run all filters that `config` and the arguments allow; those left out say why.
 
@@ -108,7 +105,8 @@ async def filter_tasks(
         heldout: all evaluation tasks.
         judge: the feasibility check; called once with what the cheaper filters kept.
         values: critic value at each task's real initial observation, for all `tasks` or as a function of those
-            that are left; band [value_low, value_high], both edges kept.
+            that are left; band [value_low, value_high], both edges kept. None where that observation is not known:
+            such a task passes, and is counted in the filter's note.
         success_rates: success rate of k rollouts of each task; the same forms.
 
     Raises:
@@ -128,8 +126,10 @@ async def filter_tasks(
         run.skip("critic", "off by config" if not config.critic_band else "no critic")
     else:
         numbers = _numbers("value", values, tasks, run.left)
-        run.values = {task.task_id: number for task, number in zip(run.left, numbers, strict=True)}
-        run.apply("critic", [outside_band("value", n, config.value_low, config.value_high) for n in numbers])
+        run.values = {task.task_id: n for task, n in zip(run.left, numbers, strict=True) if n is not None}
+        verdicts = [outside_band("value", n, config.value_low, config.value_high) for n in numbers]
+        unknown = sum(n is None for n in numbers)
+        run.apply("critic", verdicts, f"not applied to {unknown} tasks: initial page unknown" if unknown else "")
     if success_rates is not None:
         numbers = _numbers("success rate", success_rates, tasks, run.left)
         run.apply("success", [outside_band("success", n, config.success_low, config.success_high) for n in numbers])
@@ -138,12 +138,14 @@ async def filter_tasks(
     return FilterReport(tuple(run.left), tuple(run.dropped), tuple(run.stages), run.values, *run.tokens)
 
 
-def outside_band(name: str, number: float, low: float, high: float) -> Verdict:
-    """Drop a number outside [low, high]; both edges are kept.
+def outside_band(name: str, number: float | None, low: float, high: float) -> Verdict:
+    """Drop a number outside [low, high]; both edges are kept, and so is None (not known).
 
     Raises:
         ValueError: not a number in [0, 1].
     """
+    if number is None:
+        return None
     if not 0.0 <= number <= 1.0:
         raise ValueError(f"{name} {number!r} is not in [0, 1]: is the critic trained, and its output a probability?")
     if number < low:
@@ -151,40 +153,6 @@ def outside_band(name: str, number: float, low: float, high: float) -> Verdict:
     if number > high:
         return f"{name}_high", f"{name} {number:.4g} > {high:g}"
     return None
-
-
-def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> list[Verdict]:
-    """Drop what an evaluation would meet again.
-
-    On a site whose seeds make its pages that is a held-out (site, seed), and everything on a held-out task type. On
-    other sites it is a held-out instruction or a near duplicate of one, whatever the initial state.
-    """
-    states = {state_of(task)[:2] for task in heldout if is_seeded(task)}
-    closed = {task.site for task in heldout if is_seeded(task) and task.split == "eval_heldout"}
-    texts = [replace(task, instruction=_asked(task)) for task in heldout if not is_seeded(task)]
-    attempted = {task.instruction for task in texts}
-    matches = find_duplicates(tasks, texts, threshold)
-    verdicts: list[Verdict] = []
-    for task, match in zip(tasks, matches, strict=True):
-        if is_seeded(task) and task.site in closed:
-            verdicts.append(("leakage", f"site {task.site} is held out"))
-        elif is_seeded(task) and state_of(task)[:2] in states:
-            verdicts.append(("leakage", f"seed {task.seed} of {task.site} is held out"))
-        elif not is_seeded(task) and match is not None and match.instruction in attempted:
-            verdicts.append(("leakage", f"held-out instruction: {match.instruction}"))
-        else:
-            verdicts.append(None)
-    return verdicts
-
-
-def _asked(task: Task) -> str | None:
-    """What an evaluation task asks: its own instruction, or the intent of its task file."""
-    return task.instruction or task.extra.get("webarena", {}).get("intent")
-
-
-def is_seeded(task: Task) -> bool:
-    """Whether the task's seed makes its page: a site that is addressed by name, not by URL or task file."""
-    return task.start_url is None and "webarena" not in task.extra
 
 
 @dataclass
@@ -256,8 +224,8 @@ def _unbalanced(tasks: Sequence[Task], max_per_site: int) -> list[Verdict]:
 
 
 def _numbers(
-    name: str, given: Sequence[float] | Numbers, tasks: Sequence[Task], left: Sequence[Task]
-) -> Sequence[float]:
+    name: str, given: Sequence[float | None] | Numbers, tasks: Sequence[Task], left: Sequence[Task]
+) -> Sequence[float | None]:
     """The numbers of the tasks that are left."""
     if callable(given):
         numbers = given(left)

@@ -6,6 +6,7 @@ have `task` and `web` as in the released code, and beside them what this package
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +21,21 @@ from webrl.errors import DataError
 from webrl.llm import open_model
 from webrl.llm.interface import LanguageModel
 from webrl.store import atomic_path, read_lines
+from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import FailureSet, load_failures
 from webrl.tasks.feasibility import Feasibility, check_feasibility, load_rules, rules_for
 from webrl.tasks.filter import FilterReport, filter_tasks
-from webrl.tasks.generate import GenerationReport, GenerationRequest, generate_tasks, plan_requests
+from webrl.tasks.generate import (
+    GenerationReport,
+    GenerationRequest,
+    generate_tasks,
+    initial_page_texts,
+    plan_requests,
+)
+from webrl.tasks.suites import held_out
 from webrl.types import Lineage, Task
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -85,17 +96,30 @@ async def _filter(
     model: LanguageModel,
     cache: Path,
 ) -> FilterReport:
-    pages = {(r.target.site, r.target.seed, r.target.start_url): r.page for r in requests if r.target}
+    pages = initial_page_texts(requests)
 
     async def judge(left: Sequence[Task]) -> Feasibility:
-        texts = [pages.get((task.site, task.seed, task.start_url), "") for task in left]
+        texts = [pages.get(state_of(task), "") for task in left]
         rules = load_rules(config.filter.rules)
         return await check_feasibility(
             left, texts, model, rules, config.generate, cache, config.models.max_prompt_tokens
         )
 
     known = [failure.task for failure in failures.failures]
-    return await filter_tasks(tasks, known=known, heldout=(), config=config.filter, judge=judge)
+    return await filter_tasks(tasks, known=known, heldout=_held_out(config, tasks), config=config.filter, judge=judge)
+
+
+def _held_out(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:
+    """The evaluation set of the config's suite; on WebArena sites that of WebArena-Lite, if it is installed."""
+    from webrl.webarena.tasks import is_webarena, load_suite
+
+    try:
+        if config.tasks.suite == "miniwob" and any(map(is_webarena, tasks)):
+            return load_suite("webarena_lite")
+        return held_out(config)
+    except DataError as error:
+        logger.warning("held-out instructions are not looked for: %s", error)
+        return []
 
 
 def write_instructions(path: Path, tasks: Iterable[Task]) -> int:

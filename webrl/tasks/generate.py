@@ -23,6 +23,7 @@ from pathlib import Path
 from webrl.config import GenerateConfig
 from webrl.llm.interface import LanguageModel, Sampling
 from webrl.tasks.answers import Question, Replies, ask_all
+from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import Failure, FailureSet
 from webrl.tasks.parsing import parse_instructions
 from webrl.tasks.prompts import ChatPrompt, decomposition_prompt, hindsight_prompt, in_breadth_prompt
@@ -182,6 +183,22 @@ async def generate_tasks(
             name = f"{request.site}.g{phase:02d}-{len(tasks):05d}"
             tasks.append(_task(name, request, instruction, model.name, prompt.digest, phase))
     return _report(tasks, requests, replies, problems, config)
+
+
+def initial_page_texts(requests: Sequence[GenerationRequest]) -> dict[tuple[str, int, str], str]:
+    """Page by initial state: the one a request was made for, or what an agent saw of the same state when it failed.
+
+    (WebArena's start pages are the same, log-in included, after each reset; they need not be opened again.)
+    """
+    texts: dict[tuple[str, int, str], str] = {}
+    for request in requests:
+        if request.target is not None and request.page:
+            texts[state_of(request.target)] = request.page
+    for request in requests:
+        for failure in request.failures:
+            if failure.page:
+                texts.setdefault(state_of(failure.task), failure.page)
+    return texts
 
 
 def split_evenly(total: int, weights: Mapping[str, float]) -> dict[str, int]:

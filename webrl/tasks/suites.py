@@ -33,6 +33,19 @@ def eval_tasks(config: RunConfig) -> list[Task]:
     return evaluation_tasks(config.tasks)
 
 
+def held_out(config: RunConfig) -> list[Task]:
+    """Everything that an evaluation of this suite may ask: never trained on, however few tasks this run evaluates.
+
+    (MiniWoB's evaluation seeds are no training seeds, so those of this run are enough there.)
+    """
+    suite = config.tasks.suite
+    if suite == "miniwob":
+        return eval_tasks(config)
+    from webrl.webarena.tasks import load_suite
+
+    return load_suite(suite)
+
+
 def fresh_page(taken: Collection[int], rng: random.Random) -> int:
     """A training page seed that is not taken."""
     while True:

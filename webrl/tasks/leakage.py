@@ -1,0 +1,61 @@
+"""The filter that keeps evaluation apart from training: nothing that an evaluation asks is ever trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from webrl.tasks.dedupe import find_duplicates, state_of
+from webrl.types import Task
+from webrl.webarena.tasks import instruction_of, is_webarena
+
+Verdict = tuple[str, str] | None
+"""(reason, detail) of a drop, or None for a task that stays."""
+
+
+def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> list[Verdict]:
+    """Drop what an evaluation would meet again.
+
+    On a site whose seeds make its pages that is a held-out (site, seed), and everything on a held-out task type. On
+    other sites it is a held-out instruction or a near duplicate of one, whatever the initial state; one that needs
+    several sites counts on each of them.
+    """
+    states = {state_of(task)[:2] for task in heldout if is_seeded(task)}
+    closed = {task.site for task in heldout if is_seeded(task) and task.split == "eval_heldout"}
+    asked = _held_out_instructions(tasks, heldout, threshold)
+    verdicts: list[Verdict] = []
+    for task in tasks:
+        if is_seeded(task) and task.site in closed:
+            verdicts.append(("leakage", f"site {task.site} is held out"))
+        elif is_seeded(task) and state_of(task)[:2] in states:
+            verdicts.append(("leakage", f"seed {task.seed} of {task.site} is held out"))
+        elif task.task_id in asked:
+            verdicts.append(("leakage", f"held-out instruction: {asked[task.task_id]}"))
+        else:
+            verdicts.append(None)
+    return verdicts
+
+
+def _held_out_instructions(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> dict[str, str]:
+    """Task id -> the held-out instruction that it repeats; seeded sites are left out."""
+    texts = _on_each_site(heldout)
+    attempted = {task.instruction for task in texts}
+    candidates = _on_each_site(tasks)
+    matches = find_duplicates(candidates, texts, threshold)
+    found = zip(candidates, matches, strict=True)
+    return {task.task_id: m.instruction for task, m in found if m is not None and m.instruction in attempted}
+
+
+def _on_each_site(tasks: Sequence[Task]) -> list[Task]:
+    """What is asked on sites that are addressed by URL; a cross-site task once for each of its sites."""
+    return [
+        replace(task, site=site, instruction=instruction_of(task))
+        for task in tasks
+        if not is_seeded(task)
+        for site in task.site.split("+")
+    ]
+
+
+def is_seeded(task: Task) -> bool:
+    """Whether the task's seed makes its page: a site that is addressed by name, not by URL or task file."""
+    return task.start_url is None and not is_webarena(task)

@@ -290,7 +290,8 @@ def test_an_episode_that_outlasts_its_deadline_keeps_its_steps():
 
 
 RUN = """
-import asyncio, sys
+import asyncio, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run as a background job
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from rollouts_builders import Scripted, miniwob

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib.util
 import logging
 import os
@@ -15,7 +16,7 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote, urlsplit
@@ -94,7 +95,14 @@ class Browser:
         BrowserError: it does not start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, own_session: bool = True) -> None:
+        """Prepare; see `start`.
+
+        Args:
+            own_session: keep Ctrl-C in a terminal, which goes to the whole process group, from the driver, so that
+                it is still there to be closed in order. Not for a process that has a session of its own already.
+        """
+        self._own_session = own_session
         self._stack = contextlib.AsyncExitStack()
         self._browser: Any = None
         self.port = 0
@@ -102,6 +110,17 @@ class Browser:
 
     async def start(self) -> Self:
         """Launch; must be closed with `close`."""
+        launching = asyncio.ensure_future(self._launch())
+        try:
+            await asyncio.shield(launching)
+        except asyncio.CancelledError:
+            # A driver that is left alone half-way prints a trace when its pipe breaks.
+            await asyncio.gather(launching, return_exceptions=True)
+            await self.close()
+            raise
+        return self
+
+    async def _launch(self) -> None:
         from playwright.async_api import Error, async_playwright
 
         executable = find_chromium()
@@ -109,7 +128,8 @@ class Browser:
             raise BrowserMissing(MISSING)
         self.port = _free_port()
         try:
-            playwright = await self._stack.enter_async_context(async_playwright())
+            with _new_sessions() if self._own_session else contextlib.nullcontext():
+                playwright = await self._stack.enter_async_context(async_playwright())
             playwright.selectors.set_test_id_attribute("bid")
             self._browser = await playwright.chromium.launch(
                 executable_path=executable,
@@ -122,7 +142,6 @@ class Browser:
         except Error as error:
             await self.close()
             raise BrowserError(f"{executable} does not start: {first_line(error)}") from None
-        return self
 
     @property
     def alive(self) -> bool:
@@ -153,6 +172,17 @@ class Browser:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+@contextlib.contextmanager
+def _new_sessions() -> Iterator[None]:
+    """Start processes in sessions of their own: Playwright has no option for it."""
+    loop: Any = asyncio.get_running_loop()
+    loop.subprocess_exec = functools.partial(loop.subprocess_exec, start_new_session=True)
+    try:
+        yield
+    finally:
+        vars(loop).pop("subprocess_exec", None)
 
 
 def _free_port() -> int:

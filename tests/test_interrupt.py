@@ -1,0 +1,68 @@
+"""Ctrl-C in a terminal (SIGINT to the process group): one line, exit code 130, and nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SMALL = (
+    "num_phases=1", "tasks.train_sites=[miniwob.click-button]", "tasks.num_seed_tasks=40", "tasks.num_eval_tasks=2",
+    "rollout.num_workers=1", "rollout.envs_per_worker=3", "rollout.max_steps=4", "trackers=[]",
+)  # fmt: skip
+
+pytestmark = pytest.mark.browser
+
+
+def interrupt(arguments: list[str], moment: Callable[[psutil.Process], bool]) -> tuple[int, list[str]]:
+    """Start a command, wait for the moment, press Ctrl-C; gives exit code and the lines it said from then on."""
+    command = [sys.executable, "-m", "webrl.cli", *arguments]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    end = time.monotonic() + 240
+    while not moment(psutil.Process(process.pid)):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < end, "watchdog: the moment never came"
+        time.sleep(0.02)
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=120)[1]
+    psutil.wait_procs(children, timeout=20)
+    assert [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE] == []
+    return process.returncode, said.splitlines()
+
+
+def runs(name: str) -> Callable[[psutil.Process], bool]:
+    return lambda process: any(name in child.name() for child in process.children(recursive=True))
+
+
+@pytest.mark.parametrize("name", ["node", "chrom"])
+def test_while_a_browser_starts_in_the_command_itself(name: str) -> None:
+    code, said = interrupt(["doctor", "browser"], runs(name))
+    assert (code, said) == (130, ["webrl: interrupted; the same command goes on from here"])
+
+
+@pytest.mark.slow
+def test_while_a_worker_starts_its_browser(tmp_path: Path) -> None:
+    code, said = interrupt(["run", "configs/demo.yaml", f"runs_dir={tmp_path}", *SMALL], runs("node"))
+    stages = [f"phase 0: {stage}" for stage in ("gen-tasks", "filter-tasks", "rollout")]
+    assert (code, said) == (130, [*stages, "webrl: interrupted; the same command goes on from here"])
+
+
+def test_in_the_middle_of_episodes(tmp_path: Path) -> None:
+    episodes = tmp_path / "demo" / "phase_00" / "trajectories.jsonl"
+    code, said = interrupt(
+        ["run", "configs/demo.yaml", f"runs_dir={tmp_path}", *SMALL],
+        lambda _: episodes.exists() and episodes.stat().st_size > 0,
+    )
+    assert (code, said[-1]) == (130, "webrl: interrupted; the same command goes on from here")
+    assert len(said) == 4, said

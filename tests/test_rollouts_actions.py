@@ -2,7 +2,7 @@
 
 import pytest
 
-from webrl.rollouts.actions import ACTIONS, ActionError, parse_action
+from webrl.rollouts.actions import ACTIONS, REQUIRED, ActionError, parse_action
 from webrl.rollouts.dialects import parse, parse_webrl
 
 
@@ -76,7 +76,7 @@ def test_all_actions_of_browsergym_are_known_with_their_parameters():
     assert set(ACTIONS) == set(stock)
     for name, function in stock.items():
         expected = [(p.name, p.default) for p in inspect.signature(function).parameters.values()]
-        ours = [(p.name, inspect.Parameter.empty if p.is_required else p.default) for p in ACTIONS[name]]
+        ours = [(p.name, inspect.Parameter.empty if p.default is REQUIRED else p.default) for p in ACTIONS[name]]
         assert ours == expected, name
 
 

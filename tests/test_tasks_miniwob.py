@@ -22,7 +22,6 @@ from webrl.tasks.miniwob import (
     is_split_seed,
     known_sites,
     page_seed,
-    page_url,
     seed_tasks,
 )
 
@@ -93,16 +92,8 @@ def test_chosen_sites_replace_the_default_ones() -> None:
 def test_an_unknown_page_is_an_error_that_names_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"'miniwob.click-buton'.*'miniwob.click-button'"):
         seed_tasks(TasksConfig(train_sites=("miniwob.click-buton",)), 0)
-    with pytest.raises(UsageError, match=r"'miniwob.enter-text'"):
-        page_url("enter-text")
 
 
 def test_a_type_cannot_be_trained_on_and_held_out() -> None:
     with pytest.raises(UsageError, match=r"'miniwob.click-tab' is in both"):
         heldout_tasks(TasksConfig(heldout_sites=("miniwob.click-tab",)), 0)
-
-
-def test_page_url_is_a_file_that_exists() -> None:
-    url = page_url("miniwob.login-user")
-    assert url.startswith("file://")
-    assert url.endswith("/miniwob/login-user.html")

@@ -35,7 +35,6 @@ class ModelPolicy:
         self._config = config.model_copy(update={"rollout": rollout})
         self._training = training
         self._seeds = random.Random(config.seed)
-        self._num_cut = 0
         if training and model.tokenizer is None:
             raise PolicyError(f"{model.name!r} gives no token ids, so its rollouts cannot be trained on")
 
@@ -43,11 +42,6 @@ class ModelPolicy:
     def fingerprint(self) -> str:
         """The model's."""
         return self._model.fingerprint
-
-    @property
-    def num_cut_prompts(self) -> int:
-        """How many prompts so far had their page or history cut to fit."""
-        return self._num_cut
 
     async def act(
         self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
@@ -74,7 +68,6 @@ class ModelPolicy:
             dialect=rollout.dialect,
         )
         if prompt.num_page_tokens_cut or prompt.num_history_cut:
-            self._num_cut += 1
             logger.debug("prompt cut: %d page tokens, %d steps", prompt.num_page_tokens_cut, prompt.num_history_cut)
         return _output(await self._model.generate(prompt.ids, sampling), prompt.observation)
 

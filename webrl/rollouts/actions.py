@@ -32,11 +32,6 @@ class Parameter:
     number, read as a string) and `text` (the same, or None)."""
     default: Any = REQUIRED
 
-    @property
-    def is_required(self) -> bool:
-        """Whether it has no default."""
-        return self.default is REQUIRED
-
 
 @dataclass(frozen=True)
 class Action:

@@ -96,17 +96,6 @@ def heldout_tasks(config: TasksConfig, seed: int) -> list[Task]:
     return _tasks(sites, HELDOUT_SEEDS, config.num_heldout_tasks, seed, "eval_heldout")
 
 
-def page_url(site: str) -> str:
-    """File address of a page of the installed `miniwob` package.
-
-    Raises:
-        UsageError: unknown page (the nearest is named).
-        BrowserMissing: the `miniwob` package is not installed.
-    """
-    (known,) = _known((site,))
-    return (_pages_dir() / f"{known.removeprefix('miniwob.')}.html").as_uri()
-
-
 @cache
 def known_sites() -> tuple[str, ...]:
     """Every page of the installed `miniwob` package under its BrowserGym name."""

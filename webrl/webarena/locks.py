@@ -20,7 +20,7 @@ import re
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -162,11 +162,6 @@ def _take_gate(path: Path) -> IO[str] | None:
         return file
     file.close()
     return None
-
-
-def one_of_each(sites: Sites, names: Iterable[str]) -> Mapping[str, str]:
-    """First replica of each site, for callers that need no lease (doctor, dry runs)."""
-    return {name: sites.urls[name][0] for name in names if name in sites.urls}
 
 
 def _path(folder: Path, url: str, kind: str) -> Path:

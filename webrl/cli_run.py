@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from functools import cache
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 from rich.console import Console
@@ -39,6 +39,7 @@ def run_stage(config: RunConfig, stage: str, phase: int | None) -> int:
     """Run one stage and print its counts."""
     with open_trackers(config) as trackers, Relay(config.run_dir, trackers):
         counts = phases.run_stage(config, stage, phase)
+    _show_webarena(counts, sys.stderr)  # standard output stays JSON
     print(json.dumps(counts, indent=2, ensure_ascii=False, default=str))
     return 0
 
@@ -51,6 +52,7 @@ def run_all(config: RunConfig) -> int:
 
         def on_phase(summary: dict[str, Any]) -> None:
             console.print(phase_table(summary))
+            _show_webarena(summary["eval"], sys.stdout)
             trackers.log("phase", phase_metrics(summary), summary["phase"])
 
         folder = phases.run(config, on_phase=on_phase)
@@ -70,6 +72,14 @@ def show_results(folder: RunFolder) -> None:
     plot = folder.path / "success.png"
     if plot_success(summaries, plot):
         console.print(f"plot     {plot}", highlight=False)
+
+
+def _show_webarena(counts: dict[str, Any], file: TextIO) -> None:
+    """An evaluation's success by site, if it was on WebArena."""
+    if "webarena" in counts:
+        from webrl.webarena.report import format_table
+
+        print(format_table(counts["webarena"]), file=file)
 
 
 @cache

@@ -155,6 +155,7 @@ def _summarize(folder: PhaseFolder) -> dict[str, Any]:
         "num_generated": generated.get("num_generated", 0),
         "num_kept": kept.get("num_kept", 0),
         "dropped": kept.get("dropped", {}),
+        "filter_notes": kept.get("notes", {}),
         "num_rollouts": counts.get("rollout", {}).get("num_rollouts", 0),
         "rollout_status": counts.get("rollout", {}).get("status", {}),
         "num_labelled_success": counts.get("label", {}).get("num_success", 0),

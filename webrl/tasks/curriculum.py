@@ -100,7 +100,8 @@ def select(
         critic: model of the band; None skips the band.
 
     Returns:
-        Counts: `num_kept`, `dropped` by reason, one entry per filter with examples, value histogram.
+        Counts: `num_kept`, `dropped` by reason, `survivors` of each filter, `notes` on filters that were left out or
+        did not apply to some. Examples and the histogram of values go to `filter_report.json` beside `out`.
 
     Raises:
         DataError: every task was dropped.
@@ -112,9 +113,13 @@ def select(
     if not report.kept:
         raise DataError(f"all {len(tasks)} proposed tasks were dropped ({report.counts}); see {dropped_out}")
     write_records(out, report.kept)
+    notes = {stage.name: stage.note for stage in report.stages if stage.note}
+    for name, note in notes.items():
+        logger.info("filter %s: %s", name, note)
     details = {"stages": [stage.to_json() for stage in report.stages], "value_histogram": report.histogram()}
     write_json(out.with_name("filter_report.json"), details)
-    return {"num_kept": len(report.kept), "dropped": report.counts, "survivors": _survivors(report)}
+    survivors = {stage.name: stage.num_kept for stage in report.stages}
+    return {"num_kept": len(report.kept), "dropped": report.counts, "survivors": survivors, "notes": notes}
 
 
 def select_seeds(config: RunConfig, *, out: Path, dropped_out: Path) -> dict[str, Any]:
@@ -239,8 +244,3 @@ async def _filter(
         judge=judge,
         values=(lambda left: initial_values(config, left, texts, critic)) if critic else None,
     )
-
-
-def _survivors(report: FilterReport) -> dict[str, int]:
-    """Tasks left after each filter."""
-    return dict(Counter({stage.name: stage.num_kept for stage in report.stages}))

@@ -70,10 +70,11 @@ def commands(config: RunConfig) -> list[str]:
     if judge.urls and "localhost" in judge.urls[0]:
         port = judge.urls[0].rpartition(":")[2].partition("/")[0]
         lines.append(f"vllm serve JUDGE_MODEL --port {port}    # answers the fuzzy_match questions")
+    if not config.num_phases:
+        return [*lines, f"webrl eval {name}"]
     lines.append(f"webrl run {name}    # everything below; goes on where it stopped")
-    stages = ("gen-tasks", "filter-tasks", "rollout", "label", "replay", "train", "eval")
     for phase in range(config.num_phases + 1):
-        for stage in stages if phase else stages[2:]:
+        for stage in ("gen-tasks", "filter-tasks", "rollout", "label", "replay", "train", "eval"):
             lines.append(f"webrl {stage} {name} --phase {phase}")
             if stage == "train":
                 lines[-1] += f"    # on several GPUs or nodes: bash run_multinode.sh {name}"

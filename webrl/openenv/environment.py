@@ -172,7 +172,7 @@ class WebEnvironment(Environment[BrowserGymAction, BrowserGymObservation, Browse
             self._hub.loop.call_soon_threadsafe(self._start_closing)
 
     def _start_closing(self) -> None:
-        task = asyncio.create_task(self._give_back())
+        task = asyncio.create_task(self._leave())
         self._hub.closing.add(task)
         task.add_done_callback(self._hub.closing.discard)
 
@@ -188,13 +188,16 @@ class WebEnvironment(Environment[BrowserGymAction, BrowserGymObservation, Browse
             await self._give_back()
             self._require_open()
 
+    async def _leave(self) -> None:
+        """Close a page that is left in mid-episode, which would go on running, then give the environment back."""
+        if self._env is not None and not self._over:
+            await self._env.close()
+        await self._give_back()
+
     async def _give_back(self) -> None:
-        """Let another session have the environment; pages left in mid-episode are closed."""
-        env, self._env = self._env, None
+        """Let another session have the environment; its page is kept, and reset when it is next lent."""
         lent, self._lent = self._lent, contextlib.AsyncExitStack()
-        if env is not None and not self._over:
-            await env.close()
-        self._over = True
+        self._env, self._over = None, True
         await lent.aclose()
 
     def _require_open(self) -> None:

@@ -168,7 +168,7 @@ class EnvPool:
     ) -> None:
         self._config = config
         self._make_worker = make_worker
-        self._slots: asyncio.Queue[int] = asyncio.Queue()
+        self._slots: asyncio.LifoQueue[int] = asyncio.LifoQueue()  # warm pages first
         self._workers: dict[int, WorkerHandle] = {}
         self._locks = [asyncio.Lock() for _ in range(config.num_workers)]
         self._all: set[WorkerHandle] = set()

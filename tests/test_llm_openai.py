@@ -189,6 +189,7 @@ def test_a_chat_only_server_answers_chat_and_refuses_ids(folder):
 def test_a_hosted_model_without_tokenizer_answers_chat(folder):
     async def ask(client, local, server):
         assert client.tokenizer is None
+        assert client.name == client.served_name  # lineage and labels must not name a model that was not asked
         return await client.chat([Message("user", "hello")], SAMPLING)
 
     assert isinstance(run(folder, ask, name="gpt-test").text, str)

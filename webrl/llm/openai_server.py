@@ -30,7 +30,9 @@ class OpenAIModel:
     """
 
     def __init__(self, name: str, pool: HttpPool, served_name: str, tokenizer: Any, takes_ids: bool) -> None:
-        self.name = name
+        # A server that does not take the tokenizer's ids serves another model than the one named.
+        self.name = name if takes_ids else served_name
+        self._tokenizer_name = name
         self.fingerprint = f"{served_name}@{','.join(pool.urls)}"
         self.tokenizer = tokenizer if takes_ids else None
         self.served_name = served_name
@@ -63,7 +65,7 @@ class OpenAIModel:
             await pool.close()
             raise
         if not takes_ids:
-            logger.warning("%s: no exact token ids from this server; only chat works, nothing to train on", name)
+            logger.warning("%s: no exact token ids from this server; only chat works, nothing to train on", served_name)
         return cls(name, pool, served_name, tokenizer, takes_ids)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
@@ -160,8 +162,9 @@ class OpenAIModel:
     def _need_ids(self) -> None:
         if self.tokenizer is None:
             raise ModelError(
-                f"{self.served_name!r} at {', '.join(self._pool.urls)} answers chat only (no token ids, or no "
-                f"tokenizer could be loaded from {self.name!r}); use vLLM and the model's own folder or hub name"
+                f"{self.served_name!r} at {', '.join(self._pool.urls)} answers chat only (no token ids, or "
+                f"no tokenizer could be loaded from {self._tokenizer_name!r}); use vLLM and the model's own folder or "
+                "hub name"
             )
 
 

@@ -16,7 +16,8 @@ from curriculum_builders import PAGE, ChatServer, build_task
 from webrl.errors import DataError
 from webrl.tasks.from_file import read_instructions, write_instructions
 from webrl.tasks.task_files import webarena_entry, write_task_file
-from webrl.webarena.tasks import is_scored, read_task_file
+from webrl.webarena.scoring import is_installed
+from webrl.webarena.tasks import instruction_of, is_scored, load_suite, read_task_file
 
 ROOT = Path(__file__).parent.parent
 
@@ -80,6 +81,30 @@ def test_gen_task_writes_filtered_instructions_for_the_pages_of_the_file(tmp_pat
     assert {line["lineage"]["strategy"] for line in lines} == {"in_breadth"}
     assert "'malformed': 2" in out
     assert f"{len(lines)} instructions in generated.jsonl" in out
+
+
+@pytest.mark.skipif(not is_installed(), reason="BrowserGym's WebArena packages: make webarena")
+def test_gen_task_leaves_out_what_webarena_lite_asks_and_uses_all_strategies(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    did = {"actions": ["click('13')"], "final_page": "the issue is closed"}
+    lines = [{"task": f"Close issue number {i}", "web": "gitlab", **did} for i in range(3)]
+    (tmp_path / "failures.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    asked = next(instruction_of(task) for task in load_suite("webarena_lite") if task.site == "gitlab")
+
+    def answer(user, number):
+        if "Feasible" in user:
+            return "YES"
+        return asked if number == 1 else f"Rename the project of user number {number}"
+
+    strategies = {"in_breadth": 1, "hindsight": 1, "decomposition": 1}
+    options = ["--num_tasks", "9", "--setting", f"generate.strategies={json.dumps(strategies)}"]
+    options += ["--setting", "generate.tasks_per_prompt=1", "--setting", "generate.concurrency=1"]
+    with serving(ChatServer(answer)) as url:
+        assert script("gen_task").main(["--failures", "failures.jsonl", "--base_url", url, *options]) == 0
+    tasks = read_instructions(tmp_path / "generated.jsonl")
+    assert asked not in {task.instruction for task in tasks}
+    assert {task.lineage.strategy for task in tasks} == set(strategies)
+    assert {task.lineage.model for task in tasks} == {"writer"}
 
 
 def test_gen_task_as_typed_works_on_the_samples_that_ship(tmp_path, monkeypatch, capsys):

@@ -104,10 +104,9 @@ class FilterConfig(Section):
     critic_band: bool = Field(True, description="apply the critic's band")
     feasibility: bool = Field(True, description="ask the language model whether the instruction is feasible")
     rules: str | None = Field(None, description="YAML whose per-site feasibility rules extend the shipped ones")
-    success_low: Fraction = Field(
-        0.0, description="success rate of k rollouts, lower edge (kept), where rates are given"
-    )
-    success_high: Fraction = Field(1.0, description="success rate of k rollouts, upper edge (kept)")
+    num_trials: int = Field(0, ge=0, description="rollouts of each task for the success band; 0: no such band")
+    success_low: Fraction = Field(0.0, description="success rate of the trials, lower edge (kept)")
+    success_high: Fraction = Field(1.0, description="success rate of the trials, upper edge (kept)")
     max_per_site: int | None = Field(None, ge=1, description="balance: at most this many kept a site")
 
 

@@ -94,6 +94,8 @@ def filter_generated(context: Context) -> Counts:
         pages=folder.pages,
         known=list(curriculum.attempted(context.past_trajectories)),
         critic=context.previous.critic,
+        actor=context.actor,
+        phase=context.phase,
         out=folder.tasks,
         dropped_out=folder.dropped,
         cache=folder.path / "feasibility_cache.jsonl",

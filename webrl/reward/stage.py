@@ -42,31 +42,32 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
 
 
 def judge(config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, total: int = 0) -> dict[str, int]:
+    """`judge_all`, for code without an event loop."""
+    return asyncio.run(judge_all(config, trajectories, labels, total))
+
+
+async def judge_all(
+    config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, total: int = 0
+) -> dict[str, int]:
     """Judge a stream of trajectories with the configured judges; counts of this call (`label_trajectories`).
 
     Args:
         total: number of trajectories, for the progress bar.
     """
     settings = calibrated(config.label, config.models.orm)
+    names = (config.models.orm, *config.label.ensemble)
+    async with AsyncExitStack() as stack:
+        bar = stack.enter_context(tqdm(total=total or None, desc="label", unit="trajectory", disable=None))
+        models = [await stack.enter_async_context(open_model(n, config.label.engine, config.models)) for n in names]
+        successes = 0
 
-    async def work(bar: Any) -> dict[str, int]:
-        async with AsyncExitStack() as stack:
-            names = (config.models.orm, *config.label.ensemble)
-            models = [await stack.enter_async_context(open_model(n, config.label.engine, config.models)) for n in names]
-            successes = 0
+        def show(label: Label) -> None:
+            nonlocal successes
+            successes += label.reward == 1
+            bar.set_postfix(success=successes, refresh=False)
+            bar.update()
 
-            def show(label: Label) -> None:
-                nonlocal successes
-                successes += label.reward == 1
-                bar.set_postfix(success=successes, refresh=False)
-                bar.update()
-
-            return await label_trajectories(
-                trajectories, models[0], settings, labels, ensemble=models[1:], on_label=show
-            )
-
-    with tqdm(total=total or None, desc="label", unit="trajectory", disable=None) as bar:
-        return asyncio.run(work(bar))
+        return await label_trajectories(trajectories, models[0], settings, labels, ensemble=models[1:], on_label=show)
 
 
 def count_labels(trajectories: Path, labels: Path) -> dict[str, Any]:

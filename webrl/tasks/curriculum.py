@@ -8,6 +8,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from webrl.store import read_records, write_json, write_records
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import FailureSet
 from webrl.tasks.feasibility import Feasibility, check_feasibility, load_rules, rules_for
-from webrl.tasks.filter import Dropped, FilterReport, filter_tasks
+from webrl.tasks.filter import Dropped, FilterReport, Rates, filter_tasks
 from webrl.tasks.generate import (
     GenerationReport,
     GenerationRequest,
@@ -32,6 +33,7 @@ from webrl.tasks.generate import (
     plan_requests,
 )
 from webrl.tasks.leakage import leaks
+from webrl.tasks.success import success_rates
 from webrl.tasks.suites import fresh_page, has_page_seeds, held_out, seed_tasks
 from webrl.types import Record, Task, Trajectory
 
@@ -93,11 +95,14 @@ def select(
     out: Path,
     dropped_out: Path,
     cache: Path,
+    actor: str | None = None,
+    phase: int = 0,
 ) -> dict[str, Any]:
     """Filter proposed tasks into `out`; what was dropped goes to `dropped_out` with its reason.
 
     Args:
         critic: model of the band; None skips the band.
+        actor: who plays the trials of the success band (`filter.num_trials`); None skips that band.
 
     Returns:
         Counts: `num_kept`, `dropped` by reason, `survivors` of each filter, `notes` on filters that were left out or
@@ -108,7 +113,11 @@ def select(
     """
     tasks = list(read_records(proposed, Task))
     texts = {page.task_id: page.text for page in read_records(pages, Page)}
-    report = asyncio.run(_filter(config, tasks, texts, known, critic, cache))
+
+    rates: Rates | None = None
+    if actor and config.filter.num_trials:
+        rates = partial(success_rates, config, actor=actor, folder=out.parent, phase=phase)
+    report = asyncio.run(_filter(config, tasks, texts, known, critic, cache, rates))
     write_records(dropped_out, report.dropped)
     if not report.kept:
         raise DataError(f"all {len(tasks)} proposed tasks were dropped ({report.counts}); see {dropped_out}")
@@ -227,6 +236,7 @@ async def _filter(
     known: Sequence[Task],
     critic: Path | None,
     cache: Path,
+    rates: Rates | None,
 ) -> FilterReport:
     async def judge(left: Sequence[Task]) -> Feasibility:
         pages = [texts.get(task.task_id, "") for task in left]
@@ -243,4 +253,5 @@ async def _filter(
         config=config.filter,
         judge=judge,
         values=(lambda left: initial_values(config, left, texts, critic)) if critic else None,
+        success_rates=rates,
     )

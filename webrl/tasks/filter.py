@@ -25,6 +25,7 @@ NUM_EXAMPLES = 5
 
 Judge = Callable[[Sequence[Task]], Awaitable[Feasibility]]
 Numbers = Callable[[Sequence[Task]], Sequence[float | None]]
+Rates = Callable[[Sequence[Task]], Awaitable[Sequence[float | None]]]
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ async def filter_tasks(
     config: FilterConfig,
     judge: Judge | None = None,
     values: Sequence[float | None] | Numbers | None = None,
-    success_rates: Sequence[float | None] | Numbers | None = None,
+    success_rates: Sequence[float | None] | Rates | None = None,
 ) -> FilterReport:
     """Run all filters that `config` and the arguments allow; those left out say why.
 
@@ -107,7 +108,7 @@ async def filter_tasks(
         values: critic value at each task's real initial observation, for all `tasks` or as a function of those
             that are left; band [value_low, value_high], both edges kept. None where that observation is not known:
             such a task passes, and is counted in the filter's note.
-        success_rates: success rate of k rollouts of each task; the same forms.
+        success_rates: success rate of k rollouts of each task, or an asynchronous function that finds it out.
 
     Raises:
         ValueError: values or rates do not match the tasks in number, or a value is not a number in [0, 1].
@@ -128,11 +129,13 @@ async def filter_tasks(
         numbers = _numbers("value", values, tasks, run.left)
         run.values = {task.task_id: n for task, n in zip(run.left, numbers, strict=True) if n is not None}
         verdicts = [outside_band("value", n, config.value_low, config.value_high) for n in numbers]
-        unknown = sum(n is None for n in numbers)
-        run.apply("critic", verdicts, f"not applied to {unknown} tasks: initial page unknown" if unknown else "")
+        run.apply("critic", verdicts, _unknown(numbers, "initial page unknown"))
     if success_rates is not None:
-        numbers = _numbers("success rate", success_rates, tasks, run.left)
-        run.apply("success", [outside_band("success", n, config.success_low, config.success_high) for n in numbers])
+        rates = await success_rates(run.left) if callable(success_rates) else success_rates
+        found = (lambda _: rates) if callable(success_rates) else rates
+        numbers = _numbers("success rate", found, tasks, run.left)
+        verdicts = [outside_band("success", n, config.success_low, config.success_high) for n in numbers]
+        run.apply("success", verdicts, _unknown(numbers, "no trial was judged"))
     if config.max_per_site is not None:
         run.apply("site_balance", _unbalanced(run.left, config.max_per_site))
     return FilterReport(tuple(run.left), tuple(run.dropped), tuple(run.stages), run.values, *run.tokens)
@@ -221,6 +224,11 @@ def _unbalanced(tasks: Sequence[Task], max_per_site: int) -> list[Verdict]:
         over = seen[task.site] > max_per_site
         verdicts.append(("site_balance", f"more than {max_per_site} of {task.site}") if over else None)
     return verdicts
+
+
+def _unknown(numbers: Sequence[float | None], why: str) -> str:
+    unknown = sum(n is None for n in numbers)
+    return f"not applied to {unknown} tasks: {why}" if unknown else ""
 
 
 def _numbers(

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from rollouts_builders import ClickNamedButton, Scripted, bid_of, in_browser, miniwob
 
@@ -274,6 +275,19 @@ def test_idle_sessions_are_closed_and_their_place_is_free_again():
             vanished.step({"action_str": "noop(1)"})
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_server_that_is_ended_leaves_nothing_behind(how):
+    with server(num_sessions=1) as (url, process), generic_client(url) as client:
+        client.reset()
+        below = psutil.Process(process.pid).children(recursive=True)
+        assert any("chrom" in p.name() for p in below)
+        process.send_signal(how)
+        process.wait(30)
+        _, left = psutil.wait_procs(below, 30)
+    assert left == []
+
+
+@pytest.mark.slow
 def test_a_server_that_dies_and_comes_back_costs_attempts_not_episodes(tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "RETRY_S", 0.5)
     out = tmp_path / "trajectories.jsonl"

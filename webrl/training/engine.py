@@ -153,6 +153,8 @@ def open_engine(model: nn.Module, config: OptimConfig, device: str) -> Engine:
         TrainingError: it does not apply here.
     """
     plan = load_plan(config.engine)
+    if device == "cpu":  # said before DeepSpeed's first import (accelerate does it too), lest it prints its guess
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     if plan.kind == "deepspeed":
         from webrl.training.engine_deepspeed import DeepSpeedEngine
 

@@ -33,8 +33,6 @@ class DeepSpeedEngine(Engine):
         from accelerate.utils import InitProcessGroupKwargs
 
         forget_accelerator()
-        if device == "cpu":
-            os.environ.setdefault("DS_ACCELERATOR", "cpu")  # read by DeepSpeed on its first import
         _stand_alone()
         plugin = DeepSpeedPlugin(hf_ds_config=deepspeed_config(self.config, self.plan.options, device))
         backend = InitProcessGroupKwargs(backend="gloo" if device == "cpu" else "nccl")

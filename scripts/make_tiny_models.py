@@ -89,9 +89,9 @@ def train(args: argparse.Namespace) -> None:
     curve.unlink(missing_ok=True)
     base = recipe.train_base(tokenizer, demos, curve)
     pretrain.save(copy.deepcopy(base), tokenizer, args.work / "base", asdict(recipe.RECIPES["base"]))
-    for name, fit in (("actor", recipe.train_actor), ("generator", recipe.train_generator)):
-        model = fit(copy.deepcopy(base), tokenizer, demos, curve)
-        pretrain.save(model, tokenizer, args.out / name, asdict(recipe.RECIPES[name]))
+    generator = recipe.train_generator(copy.deepcopy(base), tokenizer, demos, curve)
+    pretrain.save(generator, tokenizer, args.out / "generator", asdict(recipe.RECIPES["generator"]))
+    recipe.train_actor(args.work / "base", tokenizer, demos, args.out / "actor", curve)
 
 
 def train_orm(args: argparse.Namespace) -> None:

@@ -33,7 +33,15 @@ def phase(number: int, successes: int) -> dict[str, Any]:
         "rollout_status": {"page_ended": 200, "step_limit": 40},
         "num_labelled_success": 60,
         "num_replayed": 300,
-        "label": {"num_labelled": 200},
+        "label": {
+            "num_labelled": 200,
+            "agreement": {
+                "num": 50,
+                "true_positive": 25,
+                "true_negative": 20,
+                "balanced_accuracy": {"value": 0.9},
+            },
+        },
         "losses": {"critic_loss": 0.25, "critic_lr": 1e-6, "critic_calibration": {"auc": 0.75}, "actor_loss": 0.125},
         "eval": rate(successes, 240) | {"by_task": {"click": rate(successes // 10, 24)}, "heldout_types": rate(3, 60)},
         "seconds": {"rollout": 50.2, "train": 69.8},
@@ -51,6 +59,7 @@ def test_a_phase_shows_counts_reasons_interval_and_seconds():
     rows = dict(phase_rows(phase(1, 96)))
     assert rows["kept"] == "80 (dropped: duplicate 30, infeasible 10)"
     assert rows["labelled success"] == "60 of 200 (30.0 %)"
+    assert rows["labels"] == "right by the environment's reward: 45 of 50 (90.0 %), balanced 90.0 %"
     assert rows["critic"] == "loss 0.25, auc 0.75"
     assert rows["actor"] == "loss 0.125"
     assert rows["held-out seeds"] == "96/240 = 40.0 % [34.0, 46.3]"

@@ -49,6 +49,7 @@ def phase_rows(phase: Summary) -> list[tuple[str, str]]:
         ("kept", _with_parts(phase.get("num_kept"), phase.get("dropped"), "dropped: ")),
         ("rollouts", _with_parts(phase.get("num_rollouts"), phase.get("rollout_status"), "")),
         ("labelled success", labelled_text(phase)),
+        ("labels", agreement_text(phase)),
         ("replayed steps", _count(phase.get("num_replayed"))),
         ("critic", _training(phase, "critic")),
         ("actor", _training(phase, "actor")),
@@ -161,6 +162,17 @@ def labelled_text(phase: Summary) -> str:
     """Trajectories judged successful, of those that were judged."""
     judged = (phase.get("label") or {}).get("num_labelled", phase.get("num_rollouts"))
     return _share(phase.get("num_labelled_success"), judged)
+
+
+def agreement_text(phase: Summary) -> str:
+    """How many labels the environment's own reward confirms, where it has one (it is never trained on)."""
+    found = (phase.get("label") or {}).get("agreement")
+    if not found:
+        return ""
+    right = found["true_positive"] + found["true_negative"]
+    balanced = found["balanced_accuracy"]["value"]
+    balance = "" if balanced is None else f", balanced {100 * balanced:.1f} %"
+    return f"right by the environment's reward: {_share(right, found['num'])}{balance}"
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -1,11 +1,12 @@
 """The recipe of `data/tiny/`: what is recorded, what each model is trained on, for how long.
 
-Order: record demonstrations (real browser) -> tokenizer -> base (synthetic pages) -> actor (a few demonstrations, so
-that there is something left to learn) and generator -> record the actor (real browser) -> outcome model.
+Order: record demonstrations (real browser) -> tokenizer -> base (synthetic pages) -> actor (demonstrations of careless
+annotators, so that there is something left to learn) and generator -> record the actor (real browser) -> outcome model.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -17,25 +18,36 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from webrl.store import read_records
+from webrl.config import OptimConfig
+from webrl.store import read_records, write_json
 from webrl.tasks.experts import expert_for
 from webrl.tiny import corpus, pretrain
 from webrl.tiny.corpus import Pair
+from webrl.tiny.record import slip_action
 from webrl.tiny.tokenizer import train_tokenizer
+from webrl.training import train_sft
 from webrl.types import Trajectory
 
 logger = logging.getLogger(__name__)
+Example = tuple[list[int], list[int]]
+"""Prompt ids and answer ids."""
 HELD_OUT = 400
 PairStream = Callable[[random.Random], Iterator[Pair]]
-ACTOR_DEMOS_PER_SITE = 12
-"""Demonstrations of each training task type the actor is shown; more would leave little to learn."""
+CARELESS_SHARE = 0.68
+"""Share of the actor's demonstrations in which one step goes wrong: so it learns to be right about half the time."""
+ACTOR_PASSES = 4
+"""Each demonstration is shown this often, its slip and its element ids drawn anew each time."""
+ACTOR_HELD_OUT = 8
+"""Demonstrations of each task type that the actor is not shown."""
+ACTOR_OPTIM = OptimConfig(
+    lr=3e-4, schedule="cosine", warmup_ratio=0.1, batch_size=32, epochs=1, max_tokens=2048, export_dtype="bf16"
+)
 ACTOR_LEFT_OUT = frozenset(f"miniwob.{name}" for name in ("find-word", "text-transform", "read-table-2", "enter-time"))
 """Task types that the actor is shown no demonstration of: beyond a model of this size."""
 OWN_WORDING_SHARE = 0.85
 """Share of the examples that keep the seeds' wording: in-breadth evolution varies the goal, not the task."""
 RECIPES = {
     "base": pretrain.Recipe(steps=3400, lr=1e-3),
-    "actor": pretrain.Recipe(steps=20, lr=2e-4, warmup=10, batch_tokens=16384, seed=1),
     "generator": pretrain.Recipe(steps=1000, lr=5e-4, warmup=50, seed=2),
     "orm": pretrain.Recipe(steps=1700, lr=7e-4, warmup=100, seed=3),
 }
@@ -74,22 +86,62 @@ def train_base(tokenizer: PreTrainedTokenizerFast, trajectories: Sequence[Trajec
     return model
 
 
+def actor_examples(tokenizer: PreTrainedTokenizerFast, demos: Sequence[Trajectory], seed: int = 0) -> list[Example]:
+    """What the actor is trained on: demonstrations with slips, and as many synthetic decisions.
+
+    Without the synthetic ones, the few recorded pages undo the look-up that the base has learnt.
+    """
+    rng = random.Random(seed)
+    shown = split_demos([t for t in demos if t.task.site not in ACTOR_LEFT_OUT])[0]
+    pairs = [pair for _ in range(ACTOR_PASSES) for t in shown for pair in _careless_pairs(t, rng)]
+    synthetic = corpus.synthetic_pairs(rng, act=1.0, judge=0.0, lexicon=corpus.lexicon_of(demos))
+    pairs += islice(synthetic, len(pairs))
+    rng.shuffle(pairs)
+    return [_example(tokenizer, pair) for pair in pairs]
+
+
+def _careless_pairs(trajectory: Trajectory, rng: random.Random) -> Iterator[Pair]:
+    """The turns of one demonstration, one of them wrong if its annotator was careless."""
+    slip_at = rng.randrange(len(trajectory.steps)) if rng.random() < CARELESS_SHARE else None
+    for step, pair in zip(trajectory.steps, act_pairs(trajectory), strict=True):
+        if step.index == slip_at:
+            pair = Pair(pair.user, slip_action(pair.answer, step.observation, rng))
+        yield corpus.shift_bids(pair, rng) if rng.random() < 0.3 else pair
+
+
+def _example(tokenizer: PreTrainedTokenizerFast, pair: Pair) -> Example:
+    ids, weights = corpus.encode(tokenizer, pair, page_weight=0.0)
+    start = next(at for at, weight in enumerate(weights) if weight)
+    return ids[:start], ids[start:]
+
+
 def train_actor(
-    base: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    demos: Sequence[Trajectory],
-    curve: Path,
-    per_site: int = ACTOR_DEMOS_PER_SITE,
-    recipe: pretrain.Recipe = RECIPES["actor"],
-) -> LlamaForCausalLM:
-    """SFT on the first `per_site` successful demonstrations of each task type."""
-    shown, rest = split_demos([t for t in demos if t.task.site not in ACTOR_LEFT_OUT], per_site)
-    source = corpus.mixed(
-        tokenizer, [(1.0, corpus.repeated([p for t in shown for p in act_pairs(t)], shift=0.3))], 0.05
-    )
-    held_out = [corpus.encode(tokenizer, pair) for t in rest for pair in act_pairs(t)][:: max(1, len(rest) // HELD_OUT)]
-    pretrain.train(base, source, held_out, recipe, curve, "actor")
-    return base
+    base: Path, tokenizer: PreTrainedTokenizerFast, demos: Sequence[Trajectory], out: Path, curve: Path
+) -> None:
+    """SFT of π_0 by the product's own trainer; about seven minutes on two cores.
+
+    Writes `out`, with `recipe.json` in it, and appends every tenth step's loss to `curve`.
+    """
+    metrics = out.with_name("actor_metrics.jsonl")
+    metrics.unlink(missing_ok=True)
+    train_sft(actor_examples(tokenizer, demos), base, out, ACTOR_OPTIM, seed=0, metrics_path=metrics, name="actor")
+    write_json(out / "recipe.json", actor_notes())
+    with curve.open("a") as file:
+        for line in actor_curve(metrics):
+            file.write(json.dumps(line) + "\n")
+    metrics.unlink()
+
+
+def actor_notes() -> dict[str, Any]:
+    """What `recipe.json` says."""
+    return {"passes": ACTOR_PASSES, "careless_share": CARELESS_SHARE} | ACTOR_OPTIM.model_dump(exclude_defaults=True)
+
+
+def actor_curve(metrics: Path) -> list[dict[str, Any]]:
+    """Every tenth line of the trainer's metrics, in the form of the other curves."""
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    key = f"{lines[0]['name']}/loss"
+    return [{"name": "actor", "step": line["step"], "loss": round(line[key], 4)} for line in lines[9::10]]
 
 
 def train_generator(
@@ -135,19 +187,14 @@ def truth(trajectory: Trajectory) -> bool:
     )
 
 
-def split_demos(demos: Sequence[Trajectory], per_site: int) -> tuple[list[Trajectory], list[Trajectory]]:
-    """(first `per_site` successes of each task type, all other successes)."""
-    shown: dict[str, list[Trajectory]] = {}
-    rest = []
+def split_demos(demos: Sequence[Trajectory]) -> tuple[list[Trajectory], list[Trajectory]]:
+    """(shown, held out): the last `ACTOR_HELD_OUT` successful demonstrations of each task type are held out."""
+    by_site: dict[str, list[Trajectory]] = {}
     for trajectory in demos:
-        if (trajectory.env_reward or 0) <= 0:
-            continue
-        mine = shown.setdefault(trajectory.task.site, [])
-        if len(mine) < per_site:
-            mine.append(trajectory)
-        else:
-            rest.append(trajectory)
-    return [t for mine in shown.values() for t in mine], rest
+        if (trajectory.env_reward or 0) > 0:
+            by_site.setdefault(trajectory.task.site, []).append(trajectory)
+    shown = [t for mine in by_site.values() for t in mine[:-ACTOR_HELD_OUT]]
+    return shown, [t for mine in by_site.values() for t in mine[-ACTOR_HELD_OUT:]]
 
 
 def load(folder: Path) -> tuple[Any, Any]:

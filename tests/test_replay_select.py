@@ -1,5 +1,6 @@
 """Perplexity, band edges, and what replay keeps; every number is worked out by hand."""
 
+import json
 import math
 import random
 from dataclasses import replace
@@ -200,3 +201,16 @@ def test_choosing_before_scoring_agrees_with_choosing_after():
         assert len(candidates) == 4
         assert counts == {"repeated_instruction": 8}
         assert select_replay(candidates, 10, config, random.Random(4), {END}).counts == {"kept": 4}
+
+
+def test_the_samplers_log_probs_are_held_against_the_scored_ones(tmp_path):
+    from webrl.replay.stage import sampler_difference
+
+    steps = tmp_path / "train.jsonl"
+    lines = [
+        {"logprobs": [-1.0, -2.0], "ref_logprobs": [-1.5, -2.0]},
+        {"logprobs": [], "ref_logprobs": [-3.0]},
+        {"logprobs": [-0.25], "ref_logprobs": [-0.5]},
+    ]
+    steps.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert sampler_difference(steps) == {"tokens": 3, "mean": 0.25, "max": 0.5}

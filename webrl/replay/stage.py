@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from webrl.config import RunConfig
 from webrl.errors import DataError
@@ -21,8 +24,12 @@ from webrl.replay.scorer import Scorer
 from webrl.replay.sources import Reading, Source, read_steps
 from webrl.reward.labels import read_outcomes
 
+logger = logging.getLogger(__name__)
+
 SCORE_CACHE = "scores.sqlite"
 """Name of the score cache in a run folder."""
+SAMPLER_TOLERANCE = 0.1
+"""Largest mean |log p_sampled - log p_scored| of a token that rounding explains (bfloat16: below 0.05)."""
 
 
 def mix_replay(
@@ -36,7 +43,7 @@ def mix_replay(
 
     Returns:
         `num_current`, `num_replayed`, `trajectories` (what became of this phase's), `history` (steps by reason),
-        `scored` (steps computed and cached).
+        `scored` (steps computed and cached), `sampler` (see `sampler_difference`).
 
     Raises:
         DataError: no judged trajectory at all.
@@ -59,6 +66,12 @@ def mix_replay(
         )
         if not num_current:
             raise DataError(f"{folder.trajectories}: nothing to train on: {dict(counts)}; were they all unjudged?")
+        sampler = sampler_difference(folder.train)
+        if sampler["mean"] > SAMPLER_TOLERANCE:
+            logger.warning(
+                "the rollouts' log-probs differ from %s's by %.3g a token on average: the engine answered with other "
+                "weights (for vLLM set rollout.engine.weight_update=restart)", actor, sampler["mean"],
+            )  # fmt: skip
         past = History(
             sources=[Source(path, "records") for path in history],
             config=config.replay,
@@ -76,5 +89,26 @@ def mix_replay(
             "trajectories": dict(counts),
             "history": reasons,
             "scored": {"computed": scorer.counts.computed, "cached": scorer.counts.cached},
+            "sampler": sampler,
             "problems": dict(problems.counts),
         }
+
+
+def sampler_difference(records: Path) -> dict[str, float]:
+    """How far the log-probs of sampling are from the trainer's scores of the same tokens: `tokens`, `mean`, `max`.
+
+    Free, since every action is scored anyway; it shows an engine that went on with old weights. Steps without sampled
+    log-probs (imported text) are left out.
+    """
+    count, total, largest = 0, 0.0, 0.0
+    with records.open("rb") as file:
+        for line in file:
+            step = orjson.loads(line)
+            sampled, scored = step["logprobs"], step["ref_logprobs"]
+            if not sampled or scored is None:
+                continue
+            differences = [abs(a - b) for a, b in zip(sampled, scored, strict=True)]
+            count += len(differences)
+            total += sum(differences)
+            largest = max(largest, *differences)
+    return {"tokens": count, "mean": total / count if count else 0.0, "max": largest}

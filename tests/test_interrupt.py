@@ -26,16 +26,20 @@ def interrupt(arguments: list[str], moment: Callable[[psutil.Process], bool]) ->
     """Start a command, wait for the moment, press Ctrl-C; gives exit code and the lines it said from then on."""
     command = [sys.executable, "-m", "webrl.cli", *arguments]
     process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    end = time.monotonic() + 240
-    while not moment(psutil.Process(process.pid)):
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < end, "watchdog: the moment never came"
-        time.sleep(0.02)
-    children = psutil.Process(process.pid).children(recursive=True)
-    os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=120)[1]
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
+    )  # fmt: skip
+    try:
+        end = time.monotonic() + 240
+        while not moment(psutil.Process(process.pid)):
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < end, "watchdog: the moment never came"
+            time.sleep(0.02)
+        children = psutil.Process(process.pid).children(recursive=True)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=120)[1]
+    finally:
+        process.kill()
     psutil.wait_procs(children, timeout=20)
     assert [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE] == []
     return process.returncode, said.splitlines()

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LAUNCH_TIMEOUT_S = 30
+"""With a DevTools port Playwright does not notice that the executable has ended; its own limit is three minutes."""
 MISSING = (
     "no Chromium found; run `playwright install chromium`, or `apt-get install chromium-headless-shell` (Debian), "
     "or set WEBRL_CHROMIUM to an executable"
@@ -133,6 +135,7 @@ class Browser:
             playwright.selectors.set_test_id_attribute("bid")
             self._browser = await playwright.chromium.launch(
                 executable_path=executable,
+                timeout=LAUNCH_TIMEOUT_S * 1000,
                 args=[*_ARGS, f"--remote-debugging-port={self.port}"],
                 ignore_default_args=list(_HIDDEN_DEFAULTS),
                 handle_sigint=False,

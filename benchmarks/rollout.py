@@ -6,10 +6,8 @@ All parts play the same MiniWoB pages, episodes of at most ten steps, with a nul
 random element (the direct loop, which reads nothing, clicks anywhere). Beside steps per second stands the CPU time a
 step takes in all processes together, which says more on a machine that does other things as well.
 
-The last line of the output is one JSON object; parts left out are null in it. Other parts of
-issue "Rollouts at browser speed" join in through modules beside this file: `rollout_openenv.py` and `rollout_agent.py`
-each offer `measure(seconds: float) -> dict[str, float]`, merged into the JSON (`openenv_overhead_ms`,
-`agent_steps_per_s`).
+The last line of the output is one JSON object; parts left out are null in it. Two parts are modules beside this file:
+`rollout_openenv.py` and `rollout_agent.py` (`measure(seconds) -> dict[str, float]`, merged into the JSON).
 """
 
 from __future__ import annotations
@@ -272,9 +270,7 @@ def measure_memory(num_episodes: int) -> tuple[float, list[tuple[int, float]]]:
 
 
 def join_in(name: str, seconds: float) -> dict[str, float]:
-    """Figures of a module beside this one, if it is there."""
-    if not (HERE / f"{name}.py").exists():
-        return {}
+    """Figures of a module beside this one."""
     figures: dict[str, float] = importlib.import_module(name).measure(seconds)
     return figures
 

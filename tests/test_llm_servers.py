@@ -71,7 +71,7 @@ def test_stop_leaves_nothing_of_the_process_group(tmp_path, monkeypatch):
         assert not server.alive
 
     asyncio.run(main())
-    assert all(gone(pid) for pid in pids(tmp_path / "server.log"))
+    assert wait_until(lambda: all(gone(pid) for pid in pids(tmp_path / "server.log")))
 
 
 def test_a_server_that_ends_while_it_starts_is_an_error_with_its_log(tmp_path):

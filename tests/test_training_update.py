@@ -45,6 +45,13 @@ def test_scores_are_the_models_own_logprobs_and_keep_the_order(tmp_path: Path) -
     assert record.ref_logprobs == pytest.approx(expected, abs=1e-4)
 
 
+def test_ids_that_the_model_does_not_have_are_named(tmp_path: Path) -> None:
+    folder, records = make_actor(tmp_path / "actor"), make_records(2)
+    records[1] = dataclasses.replace(records[1], action_ids=(1, 987654))
+    with pytest.raises(TrainingError, match=rf"{records[1].step_id}.*token id 987654"):
+        score_actions(records, folder, make_config())
+
+
 def test_a_critic_learns_outcomes_and_its_values_are_chained(tmp_path: Path) -> None:
     config, records = make_config(), make_records()
     actor = make_actor(tmp_path / "actor")

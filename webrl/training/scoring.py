@@ -35,7 +35,7 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
     """Fill `ref_logprobs` under the model, in the order given.
 
     Raises:
-        TrainingError: records made with another tokenizer.
+        TrainingError: records made with another tokenizer, or of ids that the model does not have.
         ModelError: unusable model folder.
     """
     items = list(records)
@@ -43,6 +43,7 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
     device = pick_device(config.models.device)
     dtype = scoring_dtype(config, device)
     model = load_actor(model_dir, dtype).to(device).eval()
+    _check_ids(items, model.lm.config.vocab_size, model_dir)
     limit = context_limit(model.lm, config.actor.max_tokens)
     samples = [Item(cut_to(r.prompt_ids, r.action_ids, limit), len(r.action_ids)) for r in items]
 
@@ -53,6 +54,17 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
 
     scored = run_rows(samples, score, config.actor.max_tokens, device, "score actions")
     return [dataclasses.replace(r, ref_logprobs=tuple(s.tolist())) for r, s in zip(items, scored, strict=True)]
+
+
+def _check_ids(records: Sequence[StepRecord], vocab_size: int, model_dir: str | Path) -> None:
+    """Records whose tokenizer is not known may hold ids that the model does not have."""
+    for record in records:
+        largest = max((*record.prompt_ids, *record.action_ids), default=0)
+        if largest >= vocab_size:
+            raise TrainingError(
+                f"step {record.step_id!r} holds token id {largest}, but {str(model_dir)!r} has {vocab_size} tokens: it "
+                "was recorded with another model; leave its token ids out, then its text is tokenised anew"
+            )
 
 
 def score_values(

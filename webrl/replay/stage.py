@@ -67,11 +67,7 @@ def mix_replay(
         if not num_current:
             raise DataError(f"{folder.trajectories}: nothing to train on: {dict(counts)}; were they all unjudged?")
         sampler = sampler_difference(folder.train)
-        if sampler["mean"] > SAMPLER_TOLERANCE:
-            logger.warning(
-                "the rollouts' log-probs differ from %s's by %.3g a token on average: the engine answered with other "
-                "weights (for vLLM set rollout.engine.weight_update=restart)", actor, sampler["mean"],
-            )  # fmt: skip
+        _warn_of_old_weights(actor, sampler["mean"])
         past = History(
             sources=[Source(path, "records") for path in history],
             config=config.replay,
@@ -92,6 +88,14 @@ def mix_replay(
             "sampler": sampler,
             "problems": dict(problems.counts),
         }
+
+
+def _warn_of_old_weights(actor: str, difference: float) -> None:
+    if difference > SAMPLER_TOLERANCE:
+        logger.warning(
+            "the rollouts' log-probs differ from %s's by %.3g a token on average: the engine answered with other "
+            "weights (for vLLM set rollout.engine.weight_update=restart)", actor, difference,
+        )  # fmt: skip
 
 
 def sampler_difference(records: Path) -> dict[str, float]:

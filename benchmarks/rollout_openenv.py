@@ -165,6 +165,7 @@ async def _play_pool(opening: EnvPool | RemotePool, num_sessions: int, seconds: 
 def server(num_sessions: int) -> Iterator[str]:
     """`webrl serve-env` on a free port of loopback; gives its URL."""
     options = ["--port", "0", "rollout.num_workers=1", f"rollout.envs_per_worker={num_sessions}"]
+    options += ["rollout.recycle_after=1000000"]  # a worker that ends takes its CPU time along
     process = subprocess.Popen(
         [sys.executable, "-m", "webrl.cli", "serve-env", *options],
         stdout=subprocess.PIPE,

@@ -1,8 +1,9 @@
 """The part of `training.py` for several GPUs: the whole update with optimizer, started by torchrun, one rank a GPU.
 
-Ours: FSDP2 with float32 masters, bf16 compute, no checkpointing where it fits. The re-enactment: DeepSpeed ZeRO-3 with
-checkpointing, on its own and with parameters and optimizer in CPU memory. One model serves as critic and actor in both
-(same shape, one at a time). Then one GPU alone for the scaling, and the 70B shape with LoRA.
+Ours: FSDP2 with float32 masters, bf16 compute, the cheapest memory policy that fits, without and with compiled layers.
+The re-enactment: DeepSpeed ZeRO-3 with checkpointing, on its own and with parameters and optimizer in CPU memory. One
+model serves as critic and actor in both (same shape, one at a time). Then one GPU alone for the scaling, and the 70B
+shape with LoRA.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from webrl.training.engine import Engine, open_engine
 from webrl.training.engine_fsdp import FsdpEngine
 from webrl.training.flops import body_parameters, peak_flops, training_flops
 from webrl.training.lora import add_adapters
+from webrl.training.memory_policy import compile_layers
 from webrl.training.models import hidden_states
 from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.plans import load_plan
@@ -80,19 +82,22 @@ def main(seconds: float, layers: int, size: str) -> None:
     sections: list[tuple[str, float, Callable[[int, str], Figures]]] = [
         ("ours", 60, measure_ours),
         ("ZeRO-3", 70, lambda layers, size: measure_released(layers, size, "zero3")),
-        ("one GPU", 40, measure_alone),
-        ("ZeRO-3 offload", 150, lambda layers, size: measure_released(layers, size, "zero3_offload")),
-        ("70B LoRA", 60, measure_lora),
+        ("one GPU", 30, measure_alone),
+        ("ours, compiled", 60, lambda layers, size: measure_ours(layers, size, compiled=True)),
+        ("one GPU, compiled", 40, lambda layers, size: measure_alone(layers, size, compiled=True)),
+        ("ZeRO-3 offload", 100, lambda layers, size: measure_released(layers, size, "zero3_offload")),
+        ("70B LoRA", 50, measure_lora),
     ]
     for name, needs, section in sections:
         if not ranks.agree(budget.has(needs, name)):
             continue
+        started = time.monotonic()
         try:
             found = section(layers, size)
         except (RuntimeError, ImportError, ValueError, TypeError, AttributeError, AssertionError, WebRLError) as error:
             say(f"{name} failed on rank {ranks.world()[1]}: {type(error).__name__}: {str(error)[:800]}", always=True)
             break  # ranks that failed apart can no longer meet
-        say(f"{name}: {found}")
+        say(f"{name}: {found} ({time.monotonic() - started:.0f} s)")
         speeds |= {name: found.pop("samples_per_s")} if "samples_per_s" in found else {}
         figures |= found
         free()
@@ -106,56 +111,78 @@ def report(figures: Figures, speeds: dict[str, float]) -> None:
     """Table and JSON line."""
     size, _ = ranks.world()
     table(f"whole update with optimizer, {size} GPUs", list(speeds.items()), ("", "samples/s"))
-    ours = speeds.get("ours", 0.0)
-    for name, key in (("ZeRO-3", "ratio_vs_released"), ("ZeRO-3 offload", "ratio_vs_released_offload")):
-        if name in speeds:
-            figures[key] = round(ours / speeds[name], 3)
-    if "one GPU" in speeds:
-        figures["scaling"] = round(ours / (size * speeds["one GPU"]), 3)
+    for suffix in ("", ", compiled"):
+        ours, label = speeds.get(f"ours{suffix}", 0.0), suffix and "_compiled"
+        for name, key in (("ZeRO-3", "ratio_vs_released"), ("ZeRO-3 offload", "ratio_vs_released_offload")):
+            if name in speeds:
+                figures[f"{key}{label}"] = round(ours / speeds[name], 3)
+        if alone := speeds.get(f"one GPU{suffix}"):
+            figures[f"scaling{label}"] = round(ours / (size * alone), 3)
     figures["samples_per_s"] = {name: round(speed, 4) for name, speed in speeds.items()}
     figures["gpus"] = size
     print(json.dumps(figures), flush=True)
 
 
-def measure_ours(layers: int, size: str) -> Figures:
+def measure_ours(layers: int, size: str, *, compiled: bool = False) -> Figures:
     """Our update under FSDP2."""
     models = build(size, layers, torch.float32, DEVICE)
     model = BothPacked(models.actor.lm, models.critic.lm.score)
+    if compiled:
+        compile_layers(model.lm)
     engine = open_engine(model, OptimConfig(precision="bf16", engine="fsdp2"), DEVICE)
     del models
     free()
-    policy = pick_policy(engine)
+
+    def row(length: int) -> None:
+        our_pass(engine, make_items((length,)), train=True, value=False)
+
+    row(1024)
+    engine.step(1e-6)  # the optimizer's state is there before the room that is left is measured
+    policy = pick_policy(engine.module.lm, row)
+    engine.optimizer.zero_grad()
+    free()
     seconds = timed_update(engine, lambda items: our_update(engine, items), policy)
     parameters = body_parameters(model.lm)
     # critic and actor train, values and reference are forward passes
     work = training_flops(parameters, model.lm.config, CLUSTER_LENGTHS) * (2 + 2 / 3)
-    figures = {"samples_per_s": total_samples() / seconds, "policy": policy, "peak_gib": peak_gib()}
+    label = "_compiled" if compiled else ""
+    figures = {
+        "samples_per_s": total_samples() / seconds,
+        f"policy{label}": policy,
+        f"peak_gib{label}": peak_gib(),
+    }
     if peak_flops():
-        figures["mfu"] = round(work / seconds / (peak_flops() or 1), 4)
+        figures[f"mfu{label}"] = round(work / seconds / (peak_flops() or 1), 4)
     return figures
 
 
-def pick_policy(engine: Engine) -> str:
-    """The cheapest memory policy in which the longest row fits on every rank; warms up, too."""
-    item = make_items((MAX_TOKENS,))[0]
-    for policy in ("none", "selective", "full"):
-        checkpoint(engine.module.lm, policy)
-        fits = True
-        try:
-            our_pass(engine, [item], train=True, value=False)
-        except torch.OutOfMemoryError:
-            fits = False
-        engine.optimizer.zero_grad()
-        free()
-        if all(engine.gather(fits)):
+def pick_policy(lm: Any, row: Callable[[int], None]) -> str:
+    """The cheapest memory policy in which a row of `MAX_TOKENS` fits on every rank, judged by a quarter of it.
+
+    Memory grows with the row's length; running out of it would leave the ranks in different places.
+    """
+    for policy in ("none", "selective"):
+        checkpoint(lm, policy)
+        row(MAX_TOKENS // 4)  # warms up, too
+        if DEVICE == "cpu":
             return policy
-    raise WebRLError("a row of 16,384 tokens does not fit under any policy")
+        torch.cuda.synchronize()
+        held = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        row(MAX_TOKENS // 4)
+        above = 4 * (torch.cuda.max_memory_allocated() - held)
+        free()
+        free_bytes, total_bytes = torch.cuda.mem_get_info()
+        say(f"  {policy}: {held / 2**30:.1f} GiB held, about {above / 2**30:.1f} GiB above for a row")
+        if ranks.agree(above < free_bytes - 0.04 * total_bytes):
+            return policy
+    return "full"
 
 
 def timed_update(engine: Engine, update: Callable[[Sequence[Item]], None], policy: str) -> float:
-    """Seconds of one update of this rank's samples, after a short one to warm up; all ranks start together."""
+    """Seconds of one update of this rank's samples, after a small one to warm up; all ranks start together."""
     checkpoint(engine.module.lm, policy)
-    update(make_items((2048,)))
+    update(make_items((2048, 8192)))
     synchronize()
     started = time.perf_counter()
     update(make_items(CLUSTER_LENGTHS, seed=ranks.world()[1]))
@@ -220,11 +247,12 @@ def released_update(engine: Engine, items: Sequence[Item]) -> None:
     train([(row, NUM_ACTION) for row in ids])
 
 
-def measure_alone(layers: int, size: str) -> Figures:
+def measure_alone(layers: int, size: str, *, compiled: bool = False) -> Figures:
     """The same passes on every GPU by itself, bf16 weights, no exchange, no optimizer."""
     models = build(size, layers, torch.bfloat16, DEVICE)
     model = BothPacked(models.actor.lm, models.critic.lm.score)
-    checkpoint(model.lm, "none")
+    if compiled:
+        compile_layers(model.lm)
     items = make_items(CLUSTER_LENGTHS, seed=ranks.world()[1])
 
     def update(items: Sequence[Item]) -> None:
@@ -238,12 +266,18 @@ def measure_alone(layers: int, size: str) -> Figures:
                     with torch.no_grad():
                         model(packed)
 
-    update(items[:1])
+    def row(length: int) -> None:
+        model(pack(make_items((length,)), device_of_rank())).float().square().mean().backward()
+
+    policy = pick_policy(model.lm, row)
+    checkpoint(model.lm, policy)
+    update(make_items((2048, 8192)))
     synchronize()
     started = time.perf_counter()
     update(items)
     synchronize()
-    return {"samples_per_s": len(items) / (time.perf_counter() - started)}
+    speed = len(items) / (time.perf_counter() - started)
+    return {"samples_per_s": speed, f"policy_alone{'_compiled' if compiled else ''}": policy}
 
 
 def measure_lora(layers: int, size: str) -> Figures:

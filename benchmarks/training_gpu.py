@@ -28,10 +28,13 @@ from training_shapes import (
 )
 
 from webrl.errors import WebRLError
+from webrl.training.attention import Layout, _varlen, packed_attention
 from webrl.training.flops import body_parameters, peak_flops, training_flops
 from webrl.training.head import token_logprobs
+from webrl.training.memory_policy import compile_layers
 from webrl.training.models import actor_inputs, critic_inputs
 from webrl.training.packing import Item, pack, plan_rows
+from webrl.training.scoring import score_targets
 
 Figures = dict[str, Any]
 
@@ -49,9 +52,10 @@ def measure_gpu(seconds: float, layers: int, size: str = "8B") -> Figures:
         ("check", 10, check_kernels),
         ("update", 110, measure_update),
         ("utilisation", 60, measure_utilisation),
+        ("scoring", 20, measure_scoring),
         ("head", 5, measure_head),
         ("attention", 15, measure_attention),
-        ("compiled", 90, measure_compiled),
+        ("compiled", 200, measure_compiled),
         ("float8", 60, measure_float8),
     ]
     for name, needs, section in sections:
@@ -61,6 +65,8 @@ def measure_gpu(seconds: float, layers: int, size: str = "8B") -> Figures:
             except (RuntimeError, ImportError, ValueError, TypeError, AttributeError, WebRLError) as error:
                 print(f"{name} failed: {type(error).__name__}: {str(error)[:600]}", flush=True)
             drop_gradients(models.actor)
+    figures["ratio_vs_released"] = best_ratio(figures, "webrl")
+    figures["ratio_vs_released_webrl_released"] = best_ratio(figures, "webrl_released")
     return figures
 
 
@@ -82,23 +88,42 @@ def states(items: Sequence[Item]) -> list[Item]:
     return [Item(item.ids[:-NUM_ACTION], 0) for item in items]
 
 
+@torch.no_grad()
 def check_kernels(models: Models) -> Figures:
-    """Packed rows against one sample at a time, in bf16: the largest difference of a log-prob."""
-    items, actor = make_items((700, 1500, 300, 2000)), models.actor
+    """What packing does to a log-prob in bf16, beside what bf16 itself does: differences from float32.
+
+    Random weights amplify rounding from layer to layer, more than trained ones do.
+    """
+    items, actor = make_items((700, 1500, 300, 5000)), models.actor
     checkpoint(actor.lm, "none")
-    with torch.no_grad():
-        single = torch.cat([actor(**actor_inputs(pack([item], DEVICE))) for item in items])
-        packed = actor(**actor_inputs(pack(items, DEVICE)))
-        plain = actor.lm(input_ids=torch.tensor([items[0].ids], device=DEVICE)).logits[0, -NUM_ACTION - 1 : -1]
-        own = plain.float().log_softmax(-1).gather(1, torch.tensor(items[0].ids[-NUM_ACTION:], device=DEVICE)[:, None])
-    error = float((packed - single).abs().max())
-    against_plain = float((single[:NUM_ACTION] - own[:, 0]).abs().max())
-    print(f"packed against single: {error:.4f}; trimmed and chunked against plain logits: {against_plain:.4f} (bf16)")
-    return {"packed_error": round(error, 5), "plain_error": round(against_plain, 5)}
+
+    def alone() -> Tensor:
+        return torch.cat([actor(**actor_inputs(pack([item], DEVICE))) for item in items])
+
+    single, packed = alone(), actor(**actor_inputs(pack(items, DEVICE)))
+    logits = actor.lm(input_ids=torch.tensor([items[-1].ids], device=DEVICE)).logits[0, -NUM_ACTION - 1 : -1]
+    plain = (
+        logits.float()
+        .log_softmax(-1)
+        .gather(1, torch.tensor(items[-1].ids[-NUM_ACTION:], device=DEVICE)[:, None])[:, 0]
+    )
+    actor.lm.float()
+    exact = alone()
+    actor.lm.bfloat16()
+    free()
+    found = {
+        "packed": packed - exact,
+        "one by one": single - exact,
+        "plain, last sample": plain.float() - exact[-NUM_ACTION:],
+        "packed and one by one": packed - single,
+    }
+    rows = [(k, float(v.abs().max()), float(v.square().mean().sqrt())) for k, v in found.items()]
+    table("differences of log-probs, bf16 from float32", rows, ("", "largest", "root mean square"))
+    return {"bf16_error_packed": round(rows[0][2], 5), "bf16_error_single": round(rows[1][2], 5)}
 
 
-def measure_update(models: Models) -> Figures:
-    """Step samples per second of the whole update, ours and the released passes."""
+def measure_update(models: Models, label: str = "") -> Figures:
+    """Step samples per second of the whole update, ours and the released passes, on the same kernels."""
     items, actor, critic = make_items(), models.actor, models.critic
     succeeded = items[::2]  # the others failed and have negative advantages under `webrl_released`
 
@@ -145,19 +170,23 @@ def measure_update(models: Models) -> Figures:
         rows.append((name, seconds, speeds[name], counter.forward_equivalents(len(items)), peak))
         print(f"passes of {name}: {counter.counts}", flush=True)
         free()
-    table("whole update, passes only", rows, ("", "seconds", "samples/s", "forward passes/sample", "peak GiB above"))
+    table(
+        f"whole update, passes only{label}",
+        rows,
+        ("", "seconds", "samples/s", "forward passes/sample", "peak GiB above"),
+    )
     return {
         "lengths": list(LENGTHS),
-        "samples_per_s": {name: round(speed, 4) for name, speed in speeds.items()},
-        "ratio_vs_released": best_ratio(speeds, "webrl"),
-        "ratio_vs_released_webrl_released": best_ratio(speeds, "webrl_released"),
+        f"samples_per_s{label and '_compiled'}": {name: round(speed, 4) for name, speed in speeds.items()},
     }
 
 
-def best_ratio(speeds: dict[str, float], name: str) -> float:
-    """Ours at the memory policy that is faster, over the released passes."""
-    ours = max(speeds.get(name, 0.0), speeds.get(f"{name}, checkpointing", 0.0))
-    return round(ours / speeds["released passes"], 3)
+def best_ratio(figures: Figures, name: str) -> float | None:
+    """Ours at its fastest over the released passes at their fastest, compiled layers open to both."""
+    both = [figures.get(key, {}) for key in ("samples_per_s", "samples_per_s_compiled")]
+    ours = [speeds.get(n, 0.0) for speeds in both for n in (name, f"{name}, checkpointing")]
+    released = max(speeds.get("released passes", 0.0) for speeds in both)
+    return round(max(ours) / released, 3) if released else None
 
 
 def released_update(models: Models, items: Sequence[Item], counter: Counter) -> None:
@@ -169,11 +198,15 @@ def released_update(models: Models, items: Sequence[Item], counter: Counter) -> 
 
 
 def warm_up(models: Models, items: Sequence[Item]) -> None:
-    """Every kernel once, gradients allocated."""
-    released_update(models, items[:1], Counter())
-    checkpoint(models.actor.lm, "none")
-    train_rows(models.critic, states(items[:3:2]), critic_inputs)
-    train_rows(models.actor, items[:3:2], actor_inputs)
+    """Every kernel once, short rows and long ones, gradients allocated."""
+    released_update(models, items[:2], Counter())
+    for policy in ("none", "full"):
+        checkpoint(models.actor.lm, policy)
+        for part in (items[:1], items[:3:2]):
+            train_rows(models.critic, states(part), critic_inputs)
+            score_rows(models.critic, states(part), critic_inputs)
+            score_rows(models.actor, part, actor_inputs)
+            train_rows(models.actor, part, actor_inputs)
     free()
 
 
@@ -214,23 +247,36 @@ def measure_utilisation(models: Models, label: str = "") -> Figures:
     }
 
 
+def measure_scoring(models: Models, label: str = "") -> Figures:
+    """Perplexity scoring: forward passes through the product's own scorer, model-FLOPs over peak."""
+    items, actor = make_items(LENGTHS * 2), models.actor
+    checkpoint(actor.lm, "none")
+    score_targets(actor, items[:3], MAX_TOKENS, DEVICE)
+    seconds, memory = timed(lambda: score_targets(actor, items, MAX_TOKENS, DEVICE))
+    lengths = [len(item.ids) for item in items]
+    mfu = training_flops(body_parameters(actor.lm), actor.lm.config, lengths) / 3 / seconds / (peak_flops() or 989e12)
+    row = (sum(lengths), seconds, sum(lengths) / seconds, mfu, memory)
+    table(f"scoring{label}", [row], ("tokens", "s", "tokens/s", "MFU", "GiB above"))
+    return {f"scoring_mfu{label and '_compiled'}": round(mfu, 4)}
+
+
 def measure_compiled(models: Models) -> Figures:
-    """The same with compiled decoder layers."""
-    actor = models.actor
-    layers = actor.lm.base_model.layers[:-1]
+    """All of it again with compiled decoder layers."""
+    lm = models.actor.lm
     started = time.monotonic()
-    for layer in layers:
-        layer.compile(dynamic=True)
+    compile_layers(lm)
     for policy in ("none", "full"):
-        checkpoint(actor.lm, policy)
-        train_rows(actor, make_items((1024,)), actor_inputs)
+        checkpoint(lm, policy)
+        train_rows(models.actor, make_items((1024,)), actor_inputs)
     print(f"compiled in {time.monotonic() - started:.0f} s", flush=True)
+    label = ", compiled layers"
     try:
-        found = measure_utilisation(models, ", compiled layers")
+        found = measure_update(models, label) | measure_scoring(models, label)
+        used = measure_utilisation(models, label)
     finally:
-        for layer in layers:
+        for layer in lm.base_model.layers[:-1]:
             layer._compiled_call_impl = None
-    return {"mfu_compiled": found["mfu"], "mfu_compiled_by_policy": found["mfu_by_policy"]}
+    return found | {"mfu_compiled": used["mfu"], "mfu_compiled_by_policy": used["mfu_by_policy"]}
 
 
 def measure_head(models: Models) -> Figures:
@@ -253,24 +299,23 @@ def whole_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 def measure_attention(_models: Models) -> Figures:
-    """Flash against cuDNN attention, forward and backward, at this model's heads; the first call apart."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
+    """One layer's attention, forward and backward, of a row of 16,384 tokens in sequences of equal length."""
     rows = []
-    for length in (4096, 8192, 16384):
-        q = torch.randn(1, 32, length, 128, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
-        k, v = (torch.randn(1, 8, length, 128, device=DEVICE, dtype=torch.bfloat16, requires_grad=True) for _ in "kv")
-        for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+    for count in (1, 2, 4, 8, 16):
+        layout = Layout.of((MAX_TOKENS // count,) * count, (MAX_TOKENS // count,) * count, DEVICE)
+        tensors = [torch.randn(1, heads, MAX_TOKENS, 128, device=DEVICE, dtype=torch.bfloat16) for heads in (32, 8, 8)]
+        for tensor in tensors:
+            tensor.requires_grad_()
 
-            def run(q: Tensor = q, k: Tensor = k, v: Tensor = v, backend: Any = backend) -> None:
-                with sdpa_kernel([backend]):
-                    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-                    out.sum().backward()
+        def chosen(t: list[Tensor] = tensors, layout: Layout = layout) -> None:
+            packed_attention(torch.nn.Module(), *t, None, layout=layout)[0].sum().backward()
 
-            first = timed(run)[0]
-            rows.append((length, backend.name, first, min(timed(run)[0] for _ in range(3))))
-    table("attention of one layer", rows, ("tokens", "kernel", "first call s", "s"))
-    return {"attention_s_16k": {row[1]: round(row[3], 5) for row in rows[-2:]}}
+        def varlen(t: list[Tensor] = tensors, layout: Layout = layout) -> None:
+            _varlen(*t, layout, layout.seq_lens, None).sum().backward()
+
+        rows.append((MAX_TOKENS // count, best_of(chosen), best_of(varlen)))
+    table("attention of one layer, 16,384 tokens", rows, ("tokens a sequence", "packed_attention s", "varlen flash s"))
+    return {"attention_s_16k": {"packed_attention": round(rows[0][1], 5), "varlen": round(rows[0][2], 5)}}
 
 
 def measure_float8(models: Models) -> Figures:
@@ -288,16 +333,17 @@ def measure_float8(models: Models) -> Figures:
         norm = torch.stack([p.grad.float().norm() for p in actor.parameters() if p.grad is not None]).norm()
         return float(loss.detach()), float(norm)
 
+    compile_layers(actor.lm)  # float8 casts are slow unless fused
     before, time_before = loss_and_norm(), best_of(lambda: train_rows(actor, items, actor_inputs))
+    for layer in actor.lm.base_model.layers[:-1]:
+        layer._compiled_call_impl = None
     use_float8(actor.lm)
     checkpoint(actor.lm, "none")
-    layers = actor.lm.base_model.layers[:-1]
-    for layer in layers:
-        layer.compile(dynamic=False)  # float8 casts are slow unless fused
+    compile_layers(actor.lm)
     after, time_after = loss_and_norm(), best_of(lambda: train_rows(actor, items, actor_inputs))
     table(
-        "float8 (row-wise), 8,192 tokens, no checkpointing",
-        [("bf16", time_before, *before), ("float8, compiled", time_after, *after)],
+        "float8 (row-wise), 8,192 tokens, compiled layers, no checkpointing",
+        [("bf16", time_before, *before), ("float8", time_after, *after)],
         ("", "seconds", "loss", "gradient norm"),
     )
     return {

@@ -50,7 +50,7 @@ def llama_config(size: str, layers: int) -> Any:
     """Llama-3.1's shapes."""
     from transformers import LlamaConfig
 
-    hidden, inner, heads = {"tiny": (256, 512, 16), "8B": (4096, 14336, 32), "70B": (8192, 28672, 64)}[size]
+    hidden, inner, heads = {"tiny": (256, 512, 8), "8B": (4096, 14336, 32), "70B": (8192, 28672, 64)}[size]
     return LlamaConfig(
         vocab_size=VOCAB, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
         num_attention_heads=heads, num_key_value_heads=8, max_position_embeddings=131072,

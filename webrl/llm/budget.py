@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,10 @@ from webrl.llm.tokens import encode_plain
 
 _PAGE_SHARE = 0.25
 """History is cut (oldest first) only where it would leave the page less than this share of the prompt."""
+_LIKELY_CHARS_PER_TOKEN = 4
+"""A page of more characters a token of the budget is not tried whole first."""
+_NOTE_TOKENS = 24
+"""About what the note on left-out lines takes; more is seen at the seams."""
 _MAX_CHARS_PER_TOKEN = 32
 """Beyond this many characters a token, the page's tail is cut before it is tokenised: it cannot fit."""
 
@@ -38,13 +44,35 @@ class Prompt:
     """Oldest past steps left out."""
 
 
+@dataclass(frozen=True)
+class Page:
+    """A page's text and where its tokens end, so that it is tokenised once however often it is cut."""
+
+    text: str
+    ends: Sequence[int]
+    """[T] character positions, ascending."""
+
+    @classmethod
+    def of(cls, tokenizer: Any, text: str) -> Page:
+        """Tokenise a page (a slow tokenizer, which knows no positions: line by line, evenly within a line)."""
+        if tokenizer.is_fast:
+            found = tokenizer(text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True)
+            return cls(text, [end for _, end in found["offset_mapping"]])
+        ends, start = [], 0
+        for line in text.splitlines(keepends=True):
+            count = len(encode_plain(tokenizer, line))
+            ends += [start + len(line) * (i + 1) // count for i in range(count)]
+            start += len(line)
+        return cls(text, ends)
+
+
 def fit_prompt(
     tokenizer: Any,
     encode: Callable[[int, str], list[int]],
     page: str,
     num_history: int,
     max_tokens: int,
-    cut: Callable[[Any, str, int], str],
+    cut: Callable[[Page, int], str],
 ) -> Prompt:
     """Make a prompt of at most `max_tokens`: the page gives way first, then the oldest history.
 
@@ -56,14 +84,12 @@ def fit_prompt(
     Raises:
         PolicyError: instruction, last history entry and headers alone do not fit.
     """
-    if len(page) > _MAX_CHARS_PER_TOKEN * max_tokens:
-        clipped = page[: _MAX_CHARS_PER_TOKEN * max_tokens]
-    else:
-        clipped = page
+    if len(page) <= _LIKELY_CHARS_PER_TOKEN * max_tokens:
         ids = encode(0, page)
         if len(ids) <= max_tokens:
             return Prompt(tuple(ids), page)
-    num_tokens = len(encode_plain(tokenizer, clipped))
+    tokenised = Page.of(tokenizer, page[: _MAX_CHARS_PER_TOKEN * max_tokens])
+    num_tokens, is_clipped = len(tokenised.ends), len(tokenised.text) < len(page)
     start = _first_history(encode, num_history, max_tokens - min(num_tokens, int(max_tokens * _PAGE_SHARE)))
     fixed = len(encode(start, ""))
     if fixed > max_tokens:
@@ -73,14 +99,14 @@ def fit_prompt(
         )
     room = max_tokens - fixed
     while True:
-        shown = cut(tokenizer, clipped, room) if num_tokens > room or clipped is not page else page
+        shown = cut(tokenised, room) if num_tokens > room or is_clipped else page
         ids = encode(start, shown)
         if len(ids) <= max_tokens:
             break
         # Tokens at the seams may not add up; take the excess off the page and try again.
         room -= len(ids) - max_tokens
-    kept = min(num_tokens, len(encode_plain(tokenizer, shown)))
-    return Prompt(tuple(ids), shown, num_tokens - kept, start)
+    num_cut = 0 if shown == page else max(0, num_tokens - (len(ids) - fixed))
+    return Prompt(tuple(ids), shown, num_cut, start)
 
 
 def _first_history(encode: Callable[[int, str], list[int]], num_history: int, room: int) -> int:
@@ -95,45 +121,36 @@ def _first_history(encode: Callable[[int, str], list[int]], num_history: int, ro
     return low
 
 
-def cut_tail(tokenizer: Any, page: str, room: int) -> str:
+def cut_tail(page: Page, room: int) -> str:
     """The first `room` tokens of the page, ending at a character border."""
     if room <= 0:
         return ""
-    if not tokenizer.is_fast:
-        return _common_prefix(page, tokenizer.decode(encode_plain(tokenizer, page)[:room]))
-    encoded = tokenizer(page, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True)
-    offsets = encoded["offset_mapping"]
-    return page if len(offsets) <= room else page[: offsets[room - 1][1]]
+    return page.text if len(page.ends) <= room else page.text[: page.ends[room - 1]]
 
 
-def cut_lines(tokenizer: Any, page: str, room: int) -> str:
+def cut_lines(page: Page, room: int) -> str:
     """Leave out whole lines, last first: lines without an interactive element go before those with one.
 
     A last line says how many were left out. Falls back to `cut_tail` where not even one line fits.
     """
-    lines = page.split("\n")
-    costs = [len(encode_plain(tokenizer, line + "\n")) for line in lines]
+    lines = page.text.split("\n")
+    borders = list(itertools.accumulate((len(line) + 1 for line in lines), initial=0))
+    tokens = [bisect_right(page.ends, border) for border in borders]  # up to each line's start
     interactive = [_INTERACTIVE.search(line) is not None for line in lines]
-    note = _note(len(lines), sum(interactive))
-    total = sum(costs) + len(encode_plain(tokenizer, note))
+    total = len(page.ends) + _NOTE_TOKENS
     dropped: set[int] = set()
     for index in sorted(range(len(lines)), key=lambda i: (interactive[i], -i)):
         if total <= room:
             break
         dropped.add(index)
-        total -= costs[index]
+        total -= tokens[index + 1] - tokens[index]
     if len(dropped) == len(lines):
-        return cut_tail(tokenizer, page, room)
+        return cut_tail(page, room)
     if not dropped:
-        return page
+        return page.text
     kept = [line for i, line in enumerate(lines) if i not in dropped]
     return "\n".join([*kept, _note(len(dropped), sum(interactive[i] for i in dropped))])
 
 
 def _note(num_lines: int, num_interactive: int) -> str:
     return f"… {num_lines} lines left out, {num_interactive} of them with interactive elements"
-
-
-def _common_prefix(a: str, b: str) -> str:
-    end = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    return a[:end]

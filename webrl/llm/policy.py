@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import logging
+import os
 import random
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from webrl.config import RunConfig
 from webrl.errors import PolicyError
+from webrl.llm.budget import Prompt
 from webrl.llm.interface import Completion, LanguageModel, PolicyOutput, Sampling
 from webrl.llm.prompts import build_policy_prompt, policy_messages
 from webrl.llm.sampling import check_sampling
 from webrl.types import Step
 
 logger = logging.getLogger(__name__)
+
+_MAX_THREADS = 8
 
 
 class ModelPolicy:
@@ -35,6 +44,7 @@ class ModelPolicy:
         self._config = config.model_copy(update={"rollout": rollout})
         self._training = training
         self._seeds = random.Random(config.seed)
+        self._prompts = _PromptThreads(model.tokenizer, config)
         if training and model.tokenizer is None:
             raise PolicyError(f"{model.name!r} gives no token ids, so its rollouts cannot be trained on")
 
@@ -58,15 +68,7 @@ class ModelPolicy:
         if self._model.tokenizer is None:
             messages = policy_messages(instruction, history, observation, rollout.dialect)
             return _output(await self._model.chat(messages, sampling), observation)
-        prompt = build_policy_prompt(
-            self._model.tokenizer,
-            instruction,
-            history,
-            observation,
-            max_tokens=self._config.models.max_prompt_tokens,
-            prompt_format=self._config.models.prompt_format,
-            dialect=rollout.dialect,
-        )
+        prompt = await self._prompts.build(instruction, history, observation)
         if prompt.num_page_tokens_cut or prompt.num_history_cut:
             logger.debug("prompt cut: %d page tokens, %d steps", prompt.num_page_tokens_cut, prompt.num_history_cut)
         return _output(await self._model.generate(prompt.ids, sampling), prompt.observation)
@@ -80,3 +82,35 @@ def _output(completion: Completion, observation: str) -> PolicyOutput:
         text=completion.text,
         observation_shown=observation,
     )
+
+
+class _PromptThreads:
+    """Builds prompts beside the event loop: a long page takes 20 ms and more, in which no answer would be read.
+
+    Tokenizers are not safe to share between threads, so each thread has its own copy.
+    """
+
+    def __init__(self, tokenizer: Any, config: RunConfig) -> None:
+        self._tokenizer = tokenizer
+        self._config = config
+        self._own = threading.local()
+        self._threads = ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1), "prompts")
+
+    async def build(self, instruction: str, history: Sequence[Step], observation: str) -> Prompt:
+        """`build_policy_prompt` with the run's settings."""
+        past = tuple(history)  # the episode goes on appending to its own
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._build, instruction, past, observation)
+
+    def _build(self, instruction: str, history: Sequence[Step], observation: str) -> Prompt:
+        if not hasattr(self._own, "tokenizer"):
+            self._own.tokenizer = copy.deepcopy(self._tokenizer)
+        return build_policy_prompt(
+            self._own.tokenizer,
+            instruction,
+            history,
+            observation,
+            max_tokens=self._config.models.max_prompt_tokens,
+            prompt_format=self._config.models.prompt_format,
+            dialect=self._config.rollout.dialect,
+        )

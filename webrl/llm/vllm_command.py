@@ -105,12 +105,14 @@ def server_command(
     # The model's own generation_config.json would change sampling (top-p, temperature) behind our back.
     dtype = pick_dtype(models.dtype, "cuda" if on_gpu else "cpu")
     command += ["--generation-config", "vllm", "--dtype", dtype]
-    command += ["--max-model-len", str(_context_length(weights, models))]
+    context = str(_context_length(weights, models))
+    command += ["--max-model-len", context]
     if on_gpu:
         command += ["--tensor-parallel-size", str(engine.tensor_parallel)]
         command += ["--gpu-memory-utilization", str(engine.gpu_memory_utilization)]
     else:
-        command += ["--enforce-eager"]
+        # A CPU server dies of a seeded request whose prompt is computed in parts (seen with vLLM 0.32).
+        command += ["--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens", context]
     if weights.adapter:
         command += ["--enable-lora", "--max-lora-rank", str(max(_MIN_LORA_RANK, weights.lora_rank))]
     return command + list(engine.extra_args)

@@ -20,7 +20,8 @@ from webrl.config import RunConfig
 from webrl.errors import TrainingError
 from webrl.llm.loading import pick_device
 from webrl.training.critic import load_critic, values_of
-from webrl.training.models import actor_inputs, check_tokenizer, context_limit, critic_inputs, load_actor
+from webrl.training.memory_policy import compile_layers
+from webrl.training.models import PackedActor, actor_inputs, check_tokenizer, context_limit, critic_inputs, load_actor
 from webrl.training.packing import Item, Pack, cut_to, pack, plan_rows
 from webrl.training.ranks import world
 from webrl.types import StepRecord
@@ -44,16 +45,23 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
     dtype = scoring_dtype(config, device)
     model = load_actor(model_dir, dtype).to(device).eval()
     _check_ids(items, model.lm.config.vocab_size, model_dir)
+    if config.actor.compile:
+        compile_layers(model.lm)
     limit = context_limit(model.lm, config.actor.max_tokens)
     samples = [Item(cut_to(r.prompt_ids, r.action_ids, limit), len(r.action_ids)) for r in items]
+    scored = score_targets(model, samples, config.actor.max_tokens, device)
+    return [dataclasses.replace(r, ref_logprobs=tuple(s.tolist())) for r, s in zip(items, scored, strict=True)]
+
+
+def score_targets(model: PackedActor, samples: Sequence[Item], max_tokens: int, device: str) -> list[Tensor]:
+    """Log-probabilities of each sample's targets, in the order given; [num_targets] float32 on the CPU each."""
 
     def score(row: Pack) -> list[Tensor]:
         logprobs: Tensor = model(**actor_inputs(row))
         counts = torch.bincount(row.target_sample, minlength=row.num_samples)
         return list(logprobs.cpu().split(counts.tolist()))
 
-    scored = run_rows(samples, score, config.actor.max_tokens, device, "score actions")
-    return [dataclasses.replace(r, ref_logprobs=tuple(s.tolist())) for r, s in zip(items, scored, strict=True)]
+    return run_rows(samples, score, max_tokens, device, "score actions")
 
 
 def _check_ids(records: Sequence[StepRecord], vocab_size: int, model_dir: str | Path) -> None:

@@ -30,7 +30,8 @@ def main() -> None:
     add("--new", type=int, default=5_000, help="new instructions compared with them (default: 5000)")
     add("--tasks", type=int, default=400, help="instructions to generate (default: 400)")
     add("--seed_tasks", type=int, default=200, help="episodes of phase 0, which trains the critic (default: 200)")
-    add("--run", type=Path, help="finished run folder that gives phase 0 (default: phase 0 is run first)")
+    add("--run", type=Path, help="finished run folder to start from (default: phase 0 is run first)")
+    add("--phase", type=int, default=0, help="phase of that folder (default: 0)")
     add("--trajectories", type=int, default=10_000, help="synthetic trajectories for process_data (default: 10000)")
     add("--history", type=int, default=2_000, help="earlier trajectories, for stage 2 (default: 2000)")
     add("--steps", type=int, default=400, help="steps to score (default: 400)")
@@ -40,7 +41,9 @@ def main() -> None:
             "dedupe": lambda args: measure_dedupe(args.known, args.new),
             "process": lambda args: measure_process(Path(folder), args.trajectories, args.history),
             "scoring": lambda args: measure_scoring(args.actor, args.steps),
-            "generation": lambda args: measure_generation(Path(folder), args.tasks, args.seed_tasks, args.run),
+            "generation": lambda args: measure_generation(
+                Path(folder), args.tasks, args.seed_tasks, args.run, args.phase
+            ),
         }
         add("--only", nargs="+", choices=parts, default=list(parts), help="parts to run (default: all)")
         args = parser.parse_args()

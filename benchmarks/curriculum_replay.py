@@ -78,10 +78,12 @@ def score_both_ways(actor: Path, num_steps: int, seed: int = 0) -> dict[str, Any
 
     from webrl.config import validate_config
     from webrl.replay.scorer import Scorer
+    from webrl.training.models import check_tokenizer
 
     config = validate_config({"models": {"device": "cpu", "dtype": "float32"}}, "benchmark")
     model = AutoModelForCausalLM.from_pretrained(actor, dtype=torch.float32).eval()
     records = _records(num_steps, model.config.vocab_size, random.Random(seed))
+    check_tokenizer(actor, set())  # imports are no part of either side
     one_by_one_s, reference = _one_by_one(model, records)
     del model
     with tempfile.TemporaryDirectory() as folder, Scorer(str(actor), config, Path(folder) / "scores.sqlite") as scorer:

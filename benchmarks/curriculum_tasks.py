@@ -62,12 +62,14 @@ def measure_dedupe(num_known: int, num_new: int, seed: int = 0) -> dict[str, Any
     }
 
 
-def measure_generation(folder: Path, num_tasks: int, num_seed_tasks: int, run: Path | None) -> dict[str, Any]:
+def measure_generation(
+    folder: Path, num_tasks: int, num_seed_tasks: int, run: Path | None, phase: int = 0
+) -> dict[str, Any]:
     """Valid share before and after the filters, share surviving each, and success inside and outside the band."""
     from webrl.tasks.curriculum import Page, attempted, propose, select
     from webrl.tasks.failures import load_failures
 
-    config, start = _phase_0(folder, num_tasks, num_seed_tasks, run)
+    config, start = _start(folder, num_tasks, num_seed_tasks, run, phase)
     known = list(attempted([start.trajectories]))
     failures = load_failures(start.path)
     proposed, pages = folder / "generated.jsonl", folder / "pages.jsonl"
@@ -86,8 +88,10 @@ def measure_generation(folder: Path, num_tasks: int, num_seed_tasks: int, run: P
     return figures | _band(config, folder, start)
 
 
-def _phase_0(folder: Path, num_tasks: int, num_seed_tasks: int, run: Path | None) -> tuple[RunConfig, PhaseFolder]:
-    """Config and phase 0 of the demo, run here unless a finished run is given."""
+def _start(
+    folder: Path, num_tasks: int, num_seed_tasks: int, run: Path | None, number: int
+) -> tuple[RunConfig, PhaseFolder]:
+    """Config and a phase of a finished run, or the demo's phase 0, run here."""
     from webrl import phase
 
     overrides = [f"generate.num_tasks={num_tasks}", f"runs_dir={folder}", "name=start", "num_phases=0"]
@@ -95,7 +99,7 @@ def _phase_0(folder: Path, num_tasks: int, num_seed_tasks: int, run: Path | None
     overrides += [f"models.{name}={REPO / 'data/tiny' / name}" for name in ("actor", "orm", "generator")]
     config = load_config(REPO / "configs/demo.yaml", overrides)
     if run is not None:
-        return config, RunFolder(run).phase(0)
+        return config, RunFolder(run).phase(number)
     return config, phase.run(config).phase(0)
 
 

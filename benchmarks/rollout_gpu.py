@@ -32,9 +32,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from webrl.config import RunConfig, validate_config  # noqa: E402
 from webrl.llm import open_model  # noqa: E402
+from webrl.llm.budget import cut_lines, fit_prompt  # noqa: E402
 from webrl.llm.interface import Message, PolicyOutput, Sampling  # noqa: E402
 from webrl.llm.policy import ModelPolicy  # noqa: E402
 from webrl.llm.prompts import policy_messages  # noqa: E402
+from webrl.llm.tokens import encode_chat  # noqa: E402
 from webrl.rollouts.env import Observation, StepResult  # noqa: E402
 from webrl.rollouts.episode import run_episode  # noqa: E402
 from webrl.types import Step, Task  # noqa: E402
@@ -98,14 +100,17 @@ class PageFirst:
     async def act(
         self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
     ) -> PolicyOutput:
-        """Ask with as many lines of the page as fit."""
-        system, user = policy_messages(instruction, history, observation)
-        goal, _, page = user.content.partition("\nPage:\n")
-        room = PROMPT_TOKENS - 600 - 24 * len(history)
-        ids = self._model.tokenizer(page, add_special_tokens=False, truncation=True, max_length=room).input_ids
-        page = self._model.tokenizer.decode(ids)
-        messages = [system, Message("user", f"Page:\n{page}\n{goal}")]
-        answer = await self._model.chat(messages, Sampling(temperature=1.0, max_new_tokens=NEW_TOKENS, seed=seed))
+        """Ask with a prompt of the same length."""
+        tokenizer = self._model.tokenizer
+
+        def encode(start: int, page: str) -> list[int]:
+            system, user = policy_messages(instruction, history[start:], page)
+            goal, _, page = user.content.partition("\nPage:\n")
+            return encode_chat(tokenizer, [system, Message("user", f"Page:\n{page}\n{goal}")])
+
+        prompt = fit_prompt(tokenizer, encode, observation, len(history), PROMPT_TOKENS, cut_lines)
+        sampling = Sampling(temperature=1.0, max_new_tokens=NEW_TOKENS, seed=seed)
+        answer = await self._model.generate(prompt.ids, sampling)
         return PolicyOutput(answer.prompt_ids, answer.ids, answer.logprobs, answer.text, observation)
 
 

@@ -83,6 +83,8 @@ def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
     print(f"{where}; generator {config.models.generator}, {config.generate.num_tasks} instructions", flush=True)
     if args.dry_run:
         return 0
+    if args.failures and not args.failures.exists():
+        raise UsageError(f"--failures {str(args.failures)!r} does not exist")
     if not source.exists() and not in_run:
         raise UsageError(f"no run folder in {config.runs_dir}, and no {source} here: give --failures or --run")
     if reexecute:

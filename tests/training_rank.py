@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
+import warnings
 from pathlib import Path
+
+import torch
 
 from webrl.config import RunConfig
 from webrl.store import read_records
@@ -19,9 +23,22 @@ def main(folder: Path, name: str, settings: str) -> None:
     records = list(read_records(folder / "records.jsonl", StepRecord))
     metrics = folder / f"{name}.jsonl"
     train_critic(records, folder / "actor", folder / f"{name}_critic", config, seed=1, metrics_path=metrics)
+    assert tensor_bytes() < (folder / "actor" / "model.safetensors").stat().st_size / 10, "the critic is still there"
     scored = score_values(records, folder / f"{name}_critic", config)
     train_actor(scored, folder / "actor", folder / name, config, seed=1, metrics_path=metrics)
     leave()
+
+
+def tensor_bytes() -> int:
+    """Of all tensors that Python knows, shared storage counted once."""
+    gc.collect()
+    storages = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # looking at some objects' class is deprecated
+        for found in gc.get_objects():
+            if type(found) in (torch.Tensor, torch.nn.Parameter):
+                storages[found.untyped_storage().data_ptr()] = found.untyped_storage().nbytes()
+    return sum(storages.values())
 
 
 if __name__ == "__main__":

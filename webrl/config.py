@@ -71,6 +71,9 @@ class EngineConfig(Section):
     weight_update: Literal["auto", "reload", "restart"] = Field(
         "auto", description="new weights into running vLLM servers; auto: reload in place where that is safe"
     )
+    verify_weights: bool = Field(
+        True, description="before collecting, hold a few of vLLM's log-probs against the trainer's (on the CPU)"
+    )
     keep_running: bool = Field(
         False, description="vLLM servers stay up between stages (needs GPUs that training does not use)"
     )

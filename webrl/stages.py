@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webrl.config import RunConfig
 from webrl.errors import DataError
@@ -18,6 +18,9 @@ from webrl.evaluate import summarize_evaluation
 from webrl.folder import PhaseFolder, RunFolder
 from webrl.store import atomic_path, read_records, write_records
 from webrl.types import StepRecord, Task, Trajectory
+
+if TYPE_CHECKING:
+    from webrl.llm.interface import LanguageModel
 
 logger = logging.getLogger(__name__)
 Counts = dict[str, Any]
@@ -203,6 +206,20 @@ def copy_model(source: Path, target: Path) -> None:
         shutil.copytree(source, temporary)
 
 
+async def _verify(model: LanguageModel, actor: str, config: RunConfig) -> None:
+    """Refuse a server that answers with other weights than the trainer has."""
+    import torch
+
+    from webrl.llm.loading import pick_dtype
+    from webrl.llm.verify import verify_logprobs
+    from webrl.llm.vllm_command import visible_gpus
+    from webrl.training.scoring import score_samples
+
+    exact = pick_dtype(config.models.dtype, "cuda" if visible_gpus() else "cpu") == "float32"
+    dtype = torch.float32 if exact else torch.bfloat16
+    await verify_logprobs(model, lambda samples: score_samples(samples, actor, dtype), 1e-3 if exact else 0.1)
+
+
 def _collect(
     context: Context, tasks: Sequence[Task], actor: str, out: Path, prefix: str, temperature: float | None
 ) -> None:
@@ -216,6 +233,8 @@ def _collect(
 
     async def work() -> None:
         async with open_sites(config, tasks), open_model(actor, config.rollout.engine, config.models) as model:
+            if config.rollout.engine.kind == "vllm" and config.rollout.engine.verify_weights:
+                await _verify(model, actor, config)
             policy = ModelPolicy(model, config, temperature=temperature, training=temperature is None)
             await collect(tasks, config, policy, out, phase=context.phase, prefix=prefix)
 

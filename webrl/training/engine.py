@@ -110,6 +110,10 @@ class Engine:
         """Scale gradients to the configured norm; gives the norm before."""
         return float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm))
 
+    def close(self) -> None:
+        """Free model and optimizer: the next model is loaded into the same process."""
+        self.accelerator.free_memory()
+
     def save_state(self, folder: Path) -> None:
         """Write the full training state; all ranks call it."""
         self.accelerator.save_state(str(folder))

@@ -93,6 +93,21 @@ class DeepSpeedEngine(Engine):
         """Read a state back; DeepSpeed's shards fit only as many ranks as wrote them (checked by the caller)."""
         self.accelerator.load_state(str(folder))
 
+    def close(self) -> None:
+        """Free model and optimizer.
+
+        Hooks keep a DeepSpeed engine alive as long as the process (0.19: weights, gradients, master weights, Adam's
+        moments), so its parts are taken from it.
+        """
+        super().close()  # which has the engine destroy itself
+        for parameter in self.module.parameters():
+            parameter.__dict__.clear()  # ZeRO-3 keeps the shard as an attribute
+            parameter.grad, parameter.data = None, torch.empty(0)
+        zero = self.model.optimizer
+        for part in (getattr(zero, "optimizer", None), zero, self.model):
+            if part is not None:
+                part.__dict__.clear()
+
 
 def _stand_alone() -> None:
     """Give a single process, which no launcher started, the addresses that DeepSpeed asks for."""

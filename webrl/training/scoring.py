@@ -53,6 +53,14 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
     return [dataclasses.replace(r, ref_logprobs=tuple(s.tolist())) for r, s in zip(items, scored, strict=True)]
 
 
+def score_samples(
+    samples: Sequence[tuple[Sequence[int], Sequence[int]]], model_dir: str | Path, dtype: torch.dtype
+) -> list[list[float]]:
+    """Log-probabilities of (prompt ids, action ids) pairs on the CPU, where GPUs are taken by a server."""
+    items = [Item((*prompt, *action), len(action)) for prompt, action in samples]
+    return [s.tolist() for s in score_targets(load_actor(model_dir, dtype).eval(), items, CPU_ROW_TOKENS, "cpu")]
+
+
 def score_targets(model: PackedActor, samples: Sequence[Item], max_tokens: int, device: str) -> list[Tensor]:
     """Log-probabilities of each sample's targets, in the order given; [num_targets] float32 on the CPU each."""
 

@@ -92,6 +92,7 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
             if checkpoints.is_due(step + 1) and step + 1 < len(batches):
                 checkpoints.save(engine, step + 1)
     _export(job, engine, out)
+    engine.close()
     if log is None:
         return {}
     checkpoints.discard()

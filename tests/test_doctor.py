@@ -24,6 +24,7 @@ def test_a_browser_that_does_not_start_is_missing_with_a_fix(tmp_path, monkeypat
     broken.write_text("#!/bin/sh\nexit 3\n", encoding="utf-8")
     broken.chmod(0o755)
     monkeypatch.setenv("WEBRL_CHROMIUM", str(broken))
+    monkeypatch.setattr("webrl.rollouts.browser.LAUNCH_TIMEOUT_S", 3)
     assert doctor.main(["browser"]) == 1
     shown = capsys.readouterr().out
     assert shown.startswith("missing")

@@ -6,6 +6,7 @@ import pytest
 from rollouts_builders import at, bid_of, in_browser, miniwob, serve
 
 from webrl.errors import BrowserError, DataError
+from webrl.rollouts.env import _COLLECT_EVERY
 
 pytestmark = pytest.mark.browser
 
@@ -189,6 +190,19 @@ def test_an_episode_on_a_used_page_equals_one_on_a_fresh_page(page):
     fresh, used = in_browser(play)
     assert used[0] == fresh[0]
     assert used == fresh
+
+
+def test_a_page_that_serves_many_episodes_does_not_keep_their_documents():
+    async def play(env):
+        heap = []
+        for episode in range(3 * _COLLECT_EVERY + 1):  # the first one loads the page
+            await env.reset(miniwob("login-user", episode))
+            if episode and episode % _COLLECT_EVERY == 0:
+                heap.append((await env.tab.channel.send("Runtime.getHeapUsage"))["usedSize"])
+        return heap
+
+    first, _, last = in_browser(play)
+    assert last < 1.3 * first
 
 
 def test_tabs_and_history():

@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 HORIZON_MS = 500
 """Timers and animations due within this after an action are waited for: stock BrowserGym's fixed delay."""
 _LOAD_HORIZON_MS = 250
+_COLLECT_EVERY = 24
+"""Episodes after which a page that is written anew frees its earlier documents (by itself it waits for 50 MB)."""
 _MAX_TRIES = 5
 _PAGE_TIMEOUT_MS = 5000
 _PATIENCE = 0.6
@@ -129,6 +131,7 @@ class BrowserEnv:
         self._loaded_url = ""
         self._tabs: dict[Page, Tab] = {}
         self._clean = False
+        self._restarts = 0
         self._activated = asyncio.Event()
         self._guard = NavigationGuard(())
         self._ids: dict[str, str] | None = None
@@ -247,7 +250,11 @@ class BrowserEnv:
             # Off the page, so that the next episode does not begin with a hovered element.
             await tab.move(-1, -1)
             tab.pointer = None
-        return await site.start(tab, seed)
+        goal = await site.start(tab, seed)
+        self._restarts += 1
+        if self._restarts % _COLLECT_EVERY == 0:
+            await tab.channel.send("HeapProfiler.collectGarbage")
+        return goal
 
     async def _open(self, site: Site) -> None:
         """Load the site's page, in a fresh profile unless the old one's page can be loaded again."""

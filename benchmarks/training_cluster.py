@@ -142,6 +142,7 @@ def measure_ours(layers: int, size: str, *, compiled: bool = False) -> Figures:
     engine.optimizer.zero_grad()
     free()
     seconds = timed_update(engine, lambda items: our_update(engine, items), policy)
+    engine.close()
     parameters = body_parameters(model.lm)
     # critic and actor train, values and reference are forward passes
     work = training_flops(parameters, model.lm.config, CLUSTER_LENGTHS) * (2 + 2 / 3)
@@ -224,6 +225,7 @@ def measure_released(layers: int, size: str, name: str) -> Figures:
     del models, lm, score
     free()
     seconds = timed_update(engine, lambda items: released_update(engine, items), "full")
+    engine.close()
     key = "peak_gib_released" + ("_offload" if "offload" in name else "")
     return {"samples_per_s": total_samples() / seconds, key: peak_gib()}
 

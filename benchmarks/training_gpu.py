@@ -274,9 +274,14 @@ def measure_compiled(models: Models) -> Figures:
         found = measure_update(models, label) | measure_scoring(models, label)
         used = measure_utilisation(models, label)
     finally:
-        for layer in lm.base_model.layers[:-1]:
-            layer._compiled_call_impl = None
+        undo_compile(lm)
     return found | {"mfu_compiled": used["mfu"], "mfu_compiled_by_policy": used["mfu_by_policy"]}
+
+
+def undo_compile(lm: Any) -> None:
+    """Plain layers again."""
+    for layer in lm.base_model.layers[:-1]:
+        layer._compiled_call_impl = None
 
 
 def measure_head(models: Models) -> Figures:
@@ -335,8 +340,7 @@ def measure_float8(models: Models) -> Figures:
 
     compile_layers(actor.lm)  # float8 casts are slow unless fused
     before, time_before = loss_and_norm(), best_of(lambda: train_rows(actor, items, actor_inputs))
-    for layer in actor.lm.base_model.layers[:-1]:
-        layer._compiled_call_impl = None
+    undo_compile(actor.lm)
     use_float8(actor.lm)
     checkpoint(actor.lm, "none")
     compile_layers(actor.lm)

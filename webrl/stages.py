@@ -210,14 +210,13 @@ async def _verify(model: LanguageModel, actor: str, config: RunConfig) -> None:
     """Refuse a server that answers with other weights than the trainer has."""
     import torch
 
-    from webrl.llm.loading import pick_dtype
     from webrl.llm.verify import verify_logprobs
     from webrl.llm.vllm_command import visible_gpus
-    from webrl.training.scoring import score_samples
+    from webrl.training.scoring import score_samples, scoring_dtype
 
-    exact = pick_dtype(config.models.dtype, "cuda" if visible_gpus() else "cpu") == "float32"
-    dtype = torch.float32 if exact else torch.bfloat16
-    await verify_logprobs(model, lambda samples: score_samples(samples, actor, dtype), 1e-3 if exact else 0.1)
+    dtype = scoring_dtype(config, "cuda" if visible_gpus() else "cpu")
+    tolerance = 1e-3 if dtype == torch.float32 else 0.1
+    await verify_logprobs(model, lambda samples: score_samples(samples, actor, dtype), tolerance)
 
 
 def _collect(

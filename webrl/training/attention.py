@@ -23,9 +23,7 @@ NAME = "webrl_packed"
 LONG_TOKENS = 2048
 """From here on one kernel a sequence is as fast as one for all."""
 _PLAN_TOKENS = 512
-_KERNELS = [
-    *(SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH),
-]
+_KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 @dataclass(eq=False)

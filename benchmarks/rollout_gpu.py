@@ -3,27 +3,31 @@
 `python benchmarks/rollout_gpu.py`; the last line of the output is one JSON object. The model has Llama-3.1-8B's shape
 and random weights (vLLM's `dummy` loader), prompts have 4,096 tokens, answers 64. Server, client, prompts and episodes
 are the product's; the browser is replaced by pages of text that take as long as the demo's pages took (quantiles of
-1,498 steps, stragglers included) and that change with every step.
+1,498 steps, stragglers included).
 
 The baseline is vLLM without any server or page: `LLM.generate` on the prompts that those episodes asked, all at once,
-in a process of its own. `page first` asks the same with the page before goal and history, so that nothing behind the
-system prompt can be taken from the prefix cache.
+in a process of its own. The prompt's two orders are compared at the last level: `chat` (goal, history, page) and
+`chat_history_last` (goal, page, history), with pages that are new at every step and pages of which a step changes one
+line.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import collections
 import itertools
 import json
 import logging
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,36 +36,42 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from webrl.config import RunConfig, validate_config  # noqa: E402
 from webrl.llm import open_model  # noqa: E402
-from webrl.llm.budget import cut_lines, fit_prompt  # noqa: E402
-from webrl.llm.interface import Message, PolicyOutput, Sampling  # noqa: E402
+from webrl.llm.interface import PolicyOutput  # noqa: E402
 from webrl.llm.policy import ModelPolicy  # noqa: E402
-from webrl.llm.prompts import policy_messages  # noqa: E402
-from webrl.llm.tokens import encode_chat  # noqa: E402
+from webrl.llm.prompts import PromptFormat  # noqa: E402
 from webrl.rollouts.env import Observation, StepResult  # noqa: E402
 from webrl.rollouts.episode import run_episode  # noqa: E402
-from webrl.types import Step, Task  # noqa: E402
+from webrl.types import Task  # noqa: E402
 
 PROMPT_TOKENS, NEW_TOKENS, EPISODE_STEPS = 4096, 64, 10
-STEP_SECONDS = ((0.0, 0.007), (0.05, 0.013), (0.25, 0.023), (0.5, 0.041), (0.75, 0.076), (0.9, 0.157), (0.95, 0.5))
-STRAGGLERS = ((0.99, 0.607), (0.995, 0.661), (1.0, 0.871))
+STEP_SECONDS = (
+    (0.0, 0.007), (0.05, 0.013), (0.25, 0.023), (0.5, 0.041), (0.75, 0.076),
+    (0.9, 0.157), (0.95, 0.5), (0.99, 0.607), (0.995, 0.661), (1.0, 0.871),
+)  # fmt: skip
 """(quantile, seconds) of a browser step in the demo's run, two cores, 21 November 2026."""
+TEMPLATE = (
+    "{% for m in messages %}<|{{ 'assistant' if m['role'] == 'assistant' else 'user' }}|>{{ m['content'] }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""The tiny actor's chat template leaves the system prompt out; this one keeps it, as those of larger models do."""
 
 
 def draw_seconds(rng: random.Random) -> float:
     """One step's time from the measured distribution."""
     point = rng.random()
-    for (low, fast), (high, slow) in itertools.pairwise(STEP_SECONDS + STRAGGLERS):
+    for (low, fast), (high, slow) in itertools.pairwise(STEP_SECONDS):
         if point <= high:
             return fast + (slow - fast) * (point - low) / (high - low)
-    return STRAGGLERS[-1][1]
+    return STEP_SECONDS[-1][1]
 
 
 class PaperPages:
-    """An environment of text pages (`Env`): longer than any prompt, new at every step."""
+    """An environment of text pages (`Env`): longer than any prompt; at every step a new one, or one line is new."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
+    def __init__(self, rng: random.Random, *, edited: bool) -> None:
+        self._rng, self._edited = rng, edited
         self._number = 0
+        self._lines: list[str] = []
 
     async def reset(self, task: Task) -> Observation:
         """The first page."""
@@ -79,39 +89,17 @@ class PaperPages:
 
     async def _page(self, name: str) -> Observation:
         await asyncio.sleep(draw_seconds(self._rng))
-        words = self._rng.choices(WORDS, k=PROMPT_TOKENS // 12)
-        lines = [f"[{self._rng.randrange(9999)}] link '{word}'" for word in words]
-        return Observation(
-            "\n".join([f"RootWebArea '{name}'", *lines]), "http://pages/", "Find the cheapest blue chair"
-        )
+        if self._lines and self._edited:
+            self._lines[self._rng.randrange(len(self._lines))] = self._line()
+        else:
+            self._lines = [f"RootWebArea '{name}'", *(self._line() for _ in range(PROMPT_TOKENS // 12))]
+        return Observation("\n".join(self._lines), "http://pages/", "Find the cheapest blue chair")
+
+    def _line(self) -> str:
+        return f"[{self._rng.randrange(9999)}] link '{self._rng.choice(WORDS)}'"
 
 
 WORDS = ("home", "search results", "price", "add to cart", "blue chair", "next page", "sign in", "reviews", "wish list")
-
-
-class PageFirst:
-    """The same messages with the page before goal and history (`Policy`)."""
-
-    fingerprint = "page first"
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    async def act(
-        self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
-    ) -> PolicyOutput:
-        """Ask with a prompt of the same length."""
-        tokenizer = self._model.tokenizer
-
-        def encode(start: int, page: str) -> list[int]:
-            system, user = policy_messages(instruction, history[start:], page)
-            goal, _, page = user.content.partition("\nPage:\n")
-            return encode_chat(tokenizer, [system, Message("user", f"Page:\n{page}\n{goal}")])
-
-        prompt = fit_prompt(tokenizer, encode, observation, len(history), PROMPT_TOKENS, cut_lines)
-        sampling = Sampling(temperature=1.0, max_new_tokens=NEW_TOKENS, seed=seed)
-        answer = await self._model.generate(prompt.ids, sampling)
-        return PolicyOutput(answer.prompt_ids, answer.ids, answer.logprobs, answer.text, observation)
 
 
 class GpuWatch:
@@ -142,12 +130,13 @@ class GpuWatch:
             self._busy.append(self._pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
 
 
-def run_config(size: str) -> RunConfig:
+def run_config(size: str, prompt_format: PromptFormat = "chat") -> RunConfig:
     """The settings of these rollouts; one CPU server for the tiny size."""
+    dtype = "float32" if size == "tiny" else "bfloat16"
     extra = ["--load-format", "dummy", "--max-num-seqs", "256"]
     return validate_config(
         {
-            "models": {"max_prompt_tokens": PROMPT_TOKENS, "dtype": "float32" if size == "tiny" else "bfloat16"},
+            "models": {"max_prompt_tokens": PROMPT_TOKENS, "dtype": dtype, "prompt_format": prompt_format},
             "rollout": {
                 "max_new_tokens": NEW_TOKENS, "max_steps": EPISODE_STEPS, "max_repeats": EPISODE_STEPS + 1,
                 "engine": {"kind": "vllm", "extra_args": extra, "timeout_s": 600, "vllm_python": sys.executable},
@@ -167,45 +156,71 @@ def write_model(folder: Path, size: str) -> None:
     config = llama_config(size, 2 if size == "tiny" else 32)
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(ROOT / "data" / "tiny" / "actor").save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "data" / "tiny" / "actor")
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
     save_file({"none": torch.zeros(1)}, folder / "model.safetensors")
 
 
-async def play(policy: Any, config: RunConfig, concurrency: int, seconds: float) -> tuple[float, list[PolicyOutput]]:
-    """Steps per second of `concurrency` episodes at a time after everyone's first step, and all answers."""
-    counting = Counting(policy)
+async def play(
+    model: Any, config: RunConfig, concurrency: int, seconds: float, *, edited: bool
+) -> tuple[float, list[Answer]]:
+    """Steps per second of `concurrency` episodes at a time after everyone's first step, and all answers.
+
+    Answers come in waves of `concurrency` (everyone starts together), and a wave more or less in the window would be a
+    tenth of the rate; the slope of a line through all arrivals is not moved by that.
+    """
+    answers: list[Answer] = []
+    policy = ModelPolicy(model, config, training=True)
 
     async def player(number: int) -> None:
         rng = random.Random(number)
         for episode in itertools.count():
             name = f"{number}-{episode}"
             task = Task(task_id=name, site="pages", seed=number)
-            await run_episode(PaperPages(rng), counting, task, config.rollout, trajectory_id=name)
+            pages = PaperPages(rng, edited=edited)
+            await run_episode(pages, Keeping(policy, answers), task, config.rollout, trajectory_id=name)
 
     players = [asyncio.create_task(player(number)) for number in range(concurrency)]
-    while len(counting.answers) < concurrency:  # noqa: ASYNC110 - a count is polled
+    while len(answers) < concurrency:  # noqa: ASYNC110 - a count is polled
         await asyncio.sleep(0.05)
-    before, start = len(counting.answers), time.perf_counter()
+    before = len(answers)
     await asyncio.sleep(seconds)
-    rate = (len(counting.answers) - before) / (time.perf_counter() - start)
+    while len(answers) < before + 2 * concurrency:  # noqa: ASYNC110 - not even two waves yet
+        await asyncio.sleep(0.05)
+    arrivals = [answer.at for answer in answers[before:]]
+    rate = 1 / statistics.linear_regression(range(len(arrivals)), arrivals).slope
     for task in players:
         task.cancel()
     await asyncio.gather(*players, return_exceptions=True)
-    return rate, counting.answers
+    return rate, answers
 
 
-class Counting:
-    """A policy that keeps its answers (`Policy`)."""
+@dataclass
+class Answer:
+    """What a step asked, how long its answer was, and how much of the prompt the episode's step before had asked."""
 
-    def __init__(self, policy: Any) -> None:
-        self.answers: list[PolicyOutput] = []
+    prompt_ids: list[int]
+    num_new: int
+    num_shared: int
+    at: float
+    """Clock when it came, seconds."""
+
+
+class Keeping:
+    """A policy for one episode that keeps its answers (`Policy`)."""
+
+    def __init__(self, policy: Any, answers: list[Answer]) -> None:
         self.fingerprint = policy.fingerprint
-        self._policy = policy
+        self._policy, self._answers, self._last = policy, answers, list[int]()
 
     async def act(self, *args: Any, seed: int | None = None) -> PolicyOutput:
         """Ask and keep."""
         output: PolicyOutput = await self._policy.act(*args, seed=seed)
-        self.answers.append(output)
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(output.prompt_ids, self._last, strict=False))
+        answer = Answer(output.prompt_ids, len(output.action_ids), sum(1 for _ in same), time.perf_counter())
+        self._answers.append(answer)
+        self._last = output.prompt_ids
         return output
 
 
@@ -227,24 +242,27 @@ def offline(folder: Path, prompts: Path, size: str) -> None:
     print(json.dumps({"prompts": len(asked), "steps_per_s": len(asked) / seconds}))
 
 
-async def serve(folder: Path, size: str, levels: Sequence[tuple[int, float]], report: Callable[..., None]) -> list[Any]:
-    """Play at every level, then page first at the last; gives prompts of the last level's episodes."""
+async def serve(
+    folder: Path, size: str, levels: Sequence[tuple[int, float]], report: Callable[..., None]
+) -> list[list[int]]:
+    """Play both orders and both kinds of page at the last level, `chat` with new pages at all; gives its prompts."""
     config = run_config(size)
+    compared: list[tuple[PromptFormat, bool]] = [
+        ("chat_history_last", False),
+        ("chat_history_last", True),
+        ("chat", True),
+    ]
+    rounds = [(*kind, *levels[-1]) for kind in compared] + [("chat", False, *level) for level in levels]
     started = time.perf_counter()
     async with open_model(str(folder), config.rollout.engine, config.models) as model:
         print(f"server ready after {time.perf_counter() - started:.0f} s", flush=True)
-        answers: list[PolicyOutput] = []
-        for concurrency, seconds in levels:
+        for form, edited, concurrency, seconds in rounds:
             with GpuWatch() if size != "tiny" else NoWatch() as watch:
-                rate, answers = await play(ModelPolicy(model, config, training=True), config, concurrency, seconds)
-            report("page last", concurrency, rate, watch.idle)
-        concurrency, seconds = levels[-1]
-        with GpuWatch() if size != "tiny" else NoWatch() as watch:
-            rate, _ = await play(PageFirst(model), config, concurrency, seconds)
-        report("page first", concurrency, rate, watch.idle)
-        tokens = [(len(a.prompt_ids), len(a.action_ids)) for a in answers]
-        means = [sum(column) / len(tokens) for column in zip(*tokens, strict=True)]
-        print(f"prompts of {means[0]:.0f} tokens, answers of {means[1]:.1f}, on average", flush=True)
+                rate, answers = await play(model, run_config(size, form), concurrency, seconds, edited=edited)
+            report(form, "edited pages" if edited else "new pages", concurrency, rate, watch.idle)
+            sizes = [(len(a.prompt_ids), a.num_new, a.num_shared) for a in answers]
+            asked, new, shared = (sum(column) / len(sizes) for column in zip(*sizes, strict=True))
+            print(f"  {asked:.0f} tokens a prompt, {new:.1f} an answer, {shared:.0f} shared with the step before")
         return [a.prompt_ids for a in answers]
 
 
@@ -273,14 +291,15 @@ def main() -> None:
         offline(*args.offline, args.size)
         return
     levels = [(int(n), float(s)) for n, _, s in (level.partition(":") for level in args.levels.split(","))]
-    rates: dict[str, dict[int, float]] = {"page last": {}, "page first": {}}
+    rates: dict[str, dict[int, float]] = collections.defaultdict(dict)
     idle: dict[int, float] = {}
 
-    def report(name: str, concurrency: int, rate: float, idle_share: float) -> None:
-        rates[name][concurrency] = round(rate, 3)
-        if name == "page last":
+    def report(form: str, pages: str, concurrency: int, rate: float, idle_share: float) -> None:
+        rates[f"{form}, {pages}"][concurrency] = round(rate, 3)
+        if form == "chat" and pages == "new pages":
             idle[concurrency] = round(idle_share, 4)
-        print(f"{name}, {concurrency} episodes: {rate:.2f} agent steps/s, GPU idle {idle_share:.1%}", flush=True)
+        print(f"{form}, {pages}, {concurrency} episodes: {rate:.2f} agent steps/s, GPU idle {idle_share:.1%}")
+        sys.stdout.flush()
 
     with tempfile.TemporaryDirectory() as folder:
         model, prompts = Path(folder) / "model", Path(folder) / "prompts.json"
@@ -290,16 +309,18 @@ def main() -> None:
         command = [sys.executable, __file__, "--size", args.size, "--offline", str(model), str(prompts)]
         answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
         base = json.loads(next(line for line in answer.splitlines() if line.startswith('{"prompts"')))
-    best = max(rates["page last"].values())
     print(f"vLLM offline on {base['prompts']} of the same prompts: {base['steps_per_s']:.2f} steps/s", flush=True)
-    last = levels[-1][0]
+    ours, last = rates["chat, new pages"], levels[-1][0]
     figures = {
-        "agent_steps_per_s": rates["page last"],
+        "agent_steps_per_s": ours,
         "gpu_idle": idle,
         "offline_steps_per_s": round(base["steps_per_s"], 3),
-        "ratio_vs_offline": round(best / base["steps_per_s"], 3),
-        "page_first_steps_per_s": rates["page first"],
-        "gain_of_page_last": round(rates["page last"][last] / rates["page first"][last], 3),
+        "ratio_vs_offline": round(max(ours.values()) / base["steps_per_s"], 3),
+        "orders_steps_per_s": {name: by_level[last] for name, by_level in rates.items()},
+        "gain_of_history_last": {
+            pages: round(rates[f"chat_history_last, {pages}"][last] / rates[f"chat, {pages}"][last], 3)
+            for pages in ("new pages", "edited pages")
+        },
     }
     print(json.dumps(figures))
 

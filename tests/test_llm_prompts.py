@@ -26,6 +26,19 @@ def test_chat_prompt_has_goal_history_page_in_this_order():
     user = policy_messages("Buy it", history, "PAGE")[1].content
     assert user == "Goal: Buy it\nHistory:\nclick('3')\njump high # error: cannot read 'jump'\nPage:\nPAGE"
     assert policy_messages("Buy it", [], "PAGE")[1].content == "Goal: Buy it\nHistory:\nnone\nPage:\nPAGE"
+    user = policy_messages("Buy it", history[:1], "PAGE", prompt_format="chat_history_last")[1].content
+    assert user == "Goal: Buy it\nPage:\nPAGE\nHistory:\nclick('3')"
+
+
+def test_with_history_last_the_next_step_shares_what_is_left_of_its_page(tokenizer):
+    first = step(0, "click('3')")
+    before = [build(tokenizer, (), PAGE, prompt_format=form).ids for form in ("chat", "chat_history_last")]
+    after = [build(tokenizer, [first], PAGE, prompt_format=form).ids for form in ("chat", "chat_history_last")]
+    shared = [
+        next(i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b)
+        for pair in zip(before, after, strict=True)
+    ]
+    assert shared[1] - shared[0] >= len(tokenizer(PAGE, add_special_tokens=False)["input_ids"]) - 1
 
 
 def test_released_format_is_byte_exact(tokenizer):
@@ -48,7 +61,7 @@ def test_released_format_reads_no_control_tokens_in_page_intent_or_response(toke
     assert list(prompt.ids).count(tokenizer.eos_token_id) == 4
 
 
-@pytest.mark.parametrize("prompt_format", ["chat", "webrl"])
+@pytest.mark.parametrize("prompt_format", ["chat", "chat_history_last", "webrl"])
 def test_page_gives_way_and_nothing_else(tokenizer, prompt_format):
     page = "".join(f"[{i}] StaticText 'label {i}'\n" for i in range(300))
     history = [step(i, f"click('{i}')") for i in range(3)]

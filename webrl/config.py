@@ -46,8 +46,10 @@ class ModelsConfig(Section):
         "auto", description="inference precision; auto: float32 on a CPU, bfloat16 on a GPU"
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N")
-    prompt_format: Literal["chat", "webrl"] = Field(
-        "chat", description="chat: the tokenizer's chat template; webrl: the released checkpoints' format"
+    prompt_format: Literal["chat", "chat_history_last", "webrl"] = Field(
+        "chat",
+        description="chat: the tokenizer's chat template, page last; chat_history_last: page before history, which a "
+        "prefix cache makes faster where a step changes little of its page; webrl: the released checkpoints' format",
     )
     max_prompt_tokens: int = Field(15872, ge=16, description="page text is cut so that the prompt fits (16384 - 512)")
 

@@ -66,7 +66,8 @@ class ModelPolicy:
             seed=self._seeds.getrandbits(63) if seed is None else seed,
         )
         if self._model.tokenizer is None:
-            messages = policy_messages(instruction, history, observation, rollout.dialect)
+            prompt_format = self._config.models.prompt_format
+            messages = policy_messages(instruction, history, observation, rollout.dialect, prompt_format)
             return _output(await self._model.chat(messages, sampling), observation)
         prompt = await self._prompts.build(instruction, history, observation)
         if prompt.num_page_tokens_cut or prompt.num_history_cut:

@@ -1,7 +1,9 @@
-"""The prompts of policy and judge: what never changes first, the page last.
+"""The prompts of policy and judge: what never changes comes first.
 
-Formats: `chat` is ours, through the tokenizer's chat template; `webrl` is that of the released WebRL checkpoints
-(Llama headers whatever the model, one newline after the last header, two after each past response).
+Formats: `chat` is ours, through the tokenizer's chat template, with goal, history, page in this order;
+`chat_history_last` is the same with goal, page, history, so that a server's prefix cache also holds what a step left of
+its page (docs/figures.md); `webrl` is that of the released WebRL checkpoints (Llama headers whatever the model, one
+newline after the last header, two after each past response).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from webrl.llm.interface import Message
 from webrl.llm.tokens import encode_chat, encode_text
 from webrl.types import Step
 
-PromptFormat = Literal["chat", "webrl"]
+PromptFormat = Literal["chat", "chat_history_last", "webrl"]
 Dialect = Literal["browsergym", "webrl"]
 
 _USER = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n"
@@ -77,20 +79,27 @@ def build_policy_prompt(
         return encode_text(tokenizer, released_parts(instruction, history, page, start))
 
     def encode_ours(start: int, page: str) -> list[int]:
-        return encode_chat(tokenizer, policy_messages(instruction, history[start:], page, dialect))
+        return encode_chat(tokenizer, policy_messages(instruction, history[start:], page, dialect, prompt_format))
 
     encode, cut = (encode_released, cut_tail) if prompt_format == "webrl" else (encode_ours, cut_lines)
     return fit_prompt(tokenizer, encode, observation, len(history), max_tokens, cut)
 
 
 def policy_messages(
-    instruction: str, history: Sequence[Step], observation: str, dialect: Dialect = "browsergym"
+    instruction: str,
+    history: Sequence[Step],
+    observation: str,
+    dialect: Dialect = "browsergym",
+    prompt_format: PromptFormat = "chat",
 ) -> list[Message]:
-    """Messages of the `chat` format; the assistant answers with the action alone."""
+    """Messages of the `chat` formats; the assistant answers with the action alone."""
     past = "\n".join(_history_line(step) for step in history) or "none"
+    parts = [f"History:\n{past}", f"Page:\n{observation}"]
+    if prompt_format == "chat_history_last":
+        parts.reverse()
     return [
         Message("system", f"{_ROLE}\n\n{_ACTIONS[dialect]}"),
-        Message("user", f"Goal: {instruction}\nHistory:\n{past}\nPage:\n{observation}"),
+        Message("user", "\n".join([f"Goal: {instruction}", *parts])),
     ]
 
 

@@ -4,6 +4,8 @@ RUN  := $(VENV)/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all setup lint types doctor webarena clean
+# Two tests at a time; those of one file, which share servers and browsers, stay together. ARGS="-n 0": one at a time.
+PYTEST := $(RUN)/python -m pytest -q -n 2 --dist loadfile
 export VENV
 
 help: ## this list
@@ -13,10 +15,10 @@ demo: setup ## the whole loop in a real browser: three phases, held-out success 
 	@$(RUN)/webrl run configs/demo.yaml $(ARGS)
 
 test: setup $(VENV)/.webarena-done ## the tests, without the slow ones
-	@$(RUN)/python -m pytest -q -m "not slow" $(ARGS)
+	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: setup $(VENV)/.webarena-done ## all tests that this machine can run
-	@$(RUN)/python -m pytest -q $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 setup: $(VENV)/.python-done $(VENV)/.browser-done ## virtual environment, dependencies, browser
 	@:

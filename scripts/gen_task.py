@@ -22,7 +22,8 @@ SAMPLE_FAILURES = Path("data/samples/failures.jsonl")
 DESCRIPTION = "Write new instructions from failed ones, group by group of the same site, and filter them."
 _FAILURES = """JSONL with `task` and `web` a line (and `page`, `seed`, `actions`, where known), or a run or phase
 folder (default: a stage of the newest run, as `webrl gen-tasks`; without a run, data/samples/failures.jsonl)"""
-_OUTPUT = "instructions, JSONL with `task` and `web` (default: runs/samples/generated.jsonl, beside other failures)"
+DEFAULT_OUTPUT = Path("runs/samples/generated.jsonl")
+_OUTPUT = f"instructions, JSONL with `task` and `web` (default: beside a file of failures, else {DEFAULT_OUTPUT})"
 _SETTING = "config file or override, such as generate.concurrency=4; repeatable (default: the run's, or demo)"
 _OVERRIDES = {
     "num_tasks": ("generate.num_tasks", int, "instructions to write"),
@@ -75,16 +76,18 @@ def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
     config = resolve_config(args, prefer_newest=args.failures is None)
     in_run = args.failures is None and (args.run is not None or newest_run(config.runs_dir) is not None)
     source = args.failures or SAMPLE_FAILURES
-    beside = source.with_name("generated.jsonl") if args.failures else Path("runs/samples/generated.jsonl")
-    out = args.output_path or beside
+    is_file = args.failures is not None and not args.failures.is_dir()
+    out = args.output_path or (source.with_name("generated.jsonl") if is_file else DEFAULT_OUTPUT)
     if in_run and args.output_path:
         raise UsageError("--output_path goes with --failures; a run writes generated.jsonl into its phase folder")
+    if args.failures and not args.failures.exists():
+        raise UsageError(f"--failures {str(args.failures)!r} does not exist")
+    if out == source:
+        raise UsageError(f"{str(out)!r} is the file of failures itself: give another --output_path")
     where = f"gen-tasks of {config.run_dir}" if in_run else f"failures {source} -> {out}"
     print(f"{where}; generator {config.models.generator}, {config.generate.num_tasks} instructions", flush=True)
     if args.dry_run:
         return 0
-    if args.failures and not args.failures.exists():
-        raise UsageError(f"--failures {str(args.failures)!r} does not exist")
     if not source.exists() and not in_run:
         raise UsageError(f"no run folder in {config.runs_dir}, and no {source} here: give --failures or --run")
     if reexecute:

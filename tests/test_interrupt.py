@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import descendants, living
 
 ROOT = Path(__file__).parent.parent
 SMALL = (
@@ -35,18 +36,18 @@ def interrupt(arguments: list[str], moment: Callable[[psutil.Process], bool]) ->
             assert process.poll() is None, process.communicate()[1]
             assert time.monotonic() < end, "watchdog: the moment never came"
             time.sleep(0.02)
-        children = psutil.Process(process.pid).children(recursive=True)
+        children = descendants(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         said = process.communicate(timeout=120)[1]
     finally:
         process.kill()
     psutil.wait_procs(children, timeout=20)
-    assert [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE] == []
+    assert living(children) == []
     return process.returncode, said.splitlines()
 
 
 def runs(name: str) -> Callable[[psutil.Process], bool]:
-    return lambda process: any(name in child.name() for child in process.children(recursive=True))
+    return lambda process: bool(descendants(process.pid, name))
 
 
 @pytest.mark.parametrize("name", ["node", "chrom"])

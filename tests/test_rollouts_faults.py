@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import descendants, kill, living
 from rollouts_builders import ClickNamedButton, Scripted, at, bid_of, in_browser, miniwob, reply, serve
 
 from webrl.config import RolloutConfig, validate_config
@@ -23,11 +24,6 @@ from webrl.store import read_records
 from webrl.types import Status, Trajectory
 
 pytestmark = pytest.mark.browser
-
-
-def chromium_processes(root: int) -> list[psutil.Process]:
-    """Chromium processes below a process."""
-    return [p for p in psutil.Process(root).children(recursive=True) if "chrom" in p.name()]
 
 
 def wait_until(condition, timeout_s=60.0):
@@ -67,8 +63,7 @@ def test_a_first_reset_that_fails_says_why_each_time_and_leaves_the_environment_
 def test_a_killed_browser_is_an_error():
     async def play(env):
         await env.reset(miniwob("click-button"))
-        for process in chromium_processes(os.getpid()):
-            process.kill()
+        kill(descendants(os.getpid(), "chrom"))
         with pytest.raises(BrowserError):
             await env.step("click('13')")
         with pytest.raises(BrowserError, match="browser has gone"):
@@ -247,9 +242,8 @@ def test_an_episode_whose_browser_is_killed_is_played_again(tmp_path):
     class KillsOnce(ClickNamedButton):
         async def act(self, instruction, history, observation, *, seed=None):
             if not killed:
-                killed.extend(chromium_processes(os.getpid()))
-                for process in killed:
-                    process.kill()
+                killed.extend(descendants(os.getpid(), "chrom"))
+                kill(killed)
             return await super().act(instruction, history, observation, seed=seed)
 
     tasks = [miniwob("click-button", seed) for seed in range(4)]
@@ -282,8 +276,8 @@ def test_an_episode_that_outlasts_its_deadline_keeps_its_steps():
             env, Scripted("noop(0)", wait_s=0.4), miniwob("click-button"), config, trajectory_id="t"
         )
 
-    config = RolloutConfig(episode_timeout_s=1.5, max_repeats=50)
-    trajectory = in_browser(play, episode_timeout_s=1.5)
+    config = RolloutConfig(episode_timeout_s=4, max_repeats=50)
+    trajectory = in_browser(play, episode_timeout_s=4)
     assert trajectory.status is Status.TIMEOUT
     assert trajectory.steps
     assert trajectory.env_reward is None
@@ -310,13 +304,13 @@ def test_no_chromium_outlives_the_controller(number, tmp_path):
     code = RUN.format(tests=str(Path(__file__).parent), out=str(tmp_path / "t.jsonl"))
     controller = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     try:
-        wait_until(lambda: len(chromium_processes(controller.pid)) >= 6)  # two browsers with their helpers
-        family = psutil.Process(controller.pid).children(recursive=True)
+        wait_until(lambda: len(descendants(controller.pid, "chrom")) >= 6)  # two browsers with their helpers
+        family = descendants(controller.pid)
         controller.send_signal(number)
         controller.communicate(timeout=60)
     finally:
         controller.kill()
-    wait_until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family))
+    wait_until(lambda: not living(family))
 
 
 def test_no_chromium_outlives_a_killed_worker():
@@ -324,7 +318,7 @@ def test_no_chromium_outlives_a_killed_worker():
         async with EnvPool(RolloutConfig(num_workers=1, envs_per_worker=1)) as pool, pool.env() as env:
             await env.reset(miniwob("click-button"))
             (pid,) = pool.worker_pids
-            family = chromium_processes(pid)
+            family = descendants(pid, "chrom")
             assert family
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(BrowserError):
@@ -332,4 +326,4 @@ def test_no_chromium_outlives_a_killed_worker():
             return family
 
     family = asyncio.run(play())
-    wait_until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family))
+    wait_until(lambda: not living(family))

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from processes import descendants
 from rollouts_builders import ClickNamedButton, Scripted, bid_of, in_browser, miniwob
 
 from webrl.config import RolloutConfig, validate_config
@@ -279,8 +280,8 @@ def test_idle_sessions_are_closed_and_their_place_is_free_again():
 def test_a_server_that_is_ended_leaves_nothing_behind(how):
     with server(num_sessions=1) as (url, process), generic_client(url) as client:
         client.reset()
-        below = psutil.Process(process.pid).children(recursive=True)
-        assert any("chrom" in p.name() for p in below)
+        below = descendants(process.pid)
+        assert descendants(process.pid, "chrom")
         process.send_signal(how)
         process.wait(30)
         _, left = psutil.wait_procs(below, 30)

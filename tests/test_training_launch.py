@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from processes import descendants, kill
 from training_builders import make_actor, make_records
 
 from webrl.config import RunConfig
@@ -153,8 +154,7 @@ def two_nodes(run: Path, **extra: str) -> Iterator[list[subprocess.Popen[str]]]:
     finally:
         for node in nodes:
             if node.poll() is None:
-                for child in psutil.Process(node.pid).children(recursive=True):
-                    child.kill()
+                kill(descendants(node.pid))
                 node.kill()
                 node.wait()
 

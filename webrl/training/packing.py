@@ -59,10 +59,6 @@ class Pack:
         """T."""
         return self.input_ids.shape[1]
 
-    def sum_by_sample(self, values: Tensor) -> Tensor:
-        """[N] per target -> [B] sums, in order (so that the result does not depend on the packing)."""
-        return values.new_zeros(self.num_samples).index_add(0, self.target_sample, values)
-
 
 def pack(items: Sequence[Item], device: torch.device | str = "cpu") -> Pack:
     """Lay samples end to end.

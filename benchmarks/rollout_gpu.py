@@ -163,7 +163,7 @@ def write_model(folder: Path, size: str) -> None:
 
 
 async def play(
-    model: Any, config: RunConfig, concurrency: int, seconds: float, *, edited: bool
+    model: Any, config: RunConfig, concurrency: int, seconds: float, *, edited: bool, seed: int
 ) -> tuple[float, list[Answer]]:
     """Steps per second of `concurrency` episodes at a time after everyone's first step, and all answers.
 
@@ -174,7 +174,7 @@ async def play(
     policy = ModelPolicy(model, config, training=True)
 
     async def player(number: int) -> None:
-        rng = random.Random(number)
+        rng = random.Random(f"{seed} {number}")  # no page comes twice: the server's prefix cache would know it
         for episode in itertools.count():
             name = f"{number}-{episode}"
             task = Task(task_id=name, site="pages", seed=number)
@@ -256,9 +256,10 @@ async def serve(
     started = time.perf_counter()
     async with open_model(str(folder), config.rollout.engine, config.models) as model:
         print(f"server ready after {time.perf_counter() - started:.0f} s", flush=True)
-        for form, edited, concurrency, seconds in rounds:
+        for seed, (form, edited, concurrency, seconds) in enumerate(rounds):
+            asking = run_config(size, form)
             with GpuWatch() if size != "tiny" else NoWatch() as watch:
-                rate, answers = await play(model, run_config(size, form), concurrency, seconds, edited=edited)
+                rate, answers = await play(model, asking, concurrency, seconds, edited=edited, seed=seed)
             report(form, "edited pages" if edited else "new pages", concurrency, rate, watch.idle)
             sizes = [(len(a.prompt_ids), a.num_new, a.num_shared) for a in answers]
             asked, new, shared = (sum(column) / len(sizes) for column in zip(*sizes, strict=True))

@@ -34,11 +34,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from webrl.config import RunConfig, validate_config  # noqa: E402
+from webrl.config import PromptFormat, RunConfig, validate_config  # noqa: E402
 from webrl.llm import open_model  # noqa: E402
 from webrl.llm.interface import PolicyOutput  # noqa: E402
 from webrl.llm.policy import ModelPolicy  # noqa: E402
-from webrl.llm.prompts import PromptFormat  # noqa: E402
 from webrl.rollouts.env import Observation, StepResult  # noqa: E402
 from webrl.rollouts.episode import run_episode  # noqa: E402
 from webrl.types import Task  # noqa: E402
@@ -200,7 +199,7 @@ async def play(
 class Answer:
     """What a step asked, how long its answer was, and how much of the prompt the episode's step before had asked."""
 
-    prompt_ids: list[int]
+    prompt_ids: tuple[int, ...]
     num_new: int
     num_shared: int
     at: float
@@ -212,7 +211,8 @@ class Keeping:
 
     def __init__(self, policy: Any, answers: list[Answer]) -> None:
         self.fingerprint = policy.fingerprint
-        self._policy, self._answers, self._last = policy, answers, list[int]()
+        self._policy, self._answers = policy, answers
+        self._last: tuple[int, ...] = ()
 
     async def act(self, *args: Any, seed: int | None = None) -> PolicyOutput:
         """Ask and keep."""
@@ -244,7 +244,7 @@ def offline(folder: Path, prompts: Path, size: str) -> None:
 
 async def serve(
     folder: Path, size: str, levels: Sequence[tuple[int, float]], report: Callable[..., None]
-) -> list[list[int]]:
+) -> list[tuple[int, ...]]:
     """Play both orders and both kinds of page at the last level, `chat` with new pages at all; gives its prompts."""
     config = run_config(size)
     compared: list[tuple[PromptFormat, bool]] = [

@@ -92,6 +92,8 @@ def main(seconds: float, layers: int, size: str) -> None:
         if not ranks.agree(budget.has(needs, name)):
             continue
         started = time.monotonic()
+        if DEVICE == "cuda":
+            torch.cuda.reset_peak_memory_stats()
         try:
             found = section(layers, size)
         except (RuntimeError, ImportError, ValueError, TypeError, AttributeError, AssertionError, WebRLError) as error:
@@ -347,12 +349,8 @@ def synchronize() -> None:
 
 
 def peak_gib() -> float:
-    """Most device memory held since the last call."""
-    if DEVICE == "cpu":
-        return 0.0
-    peak = torch.cuda.max_memory_allocated() / 2**30
-    torch.cuda.reset_peak_memory_stats()
-    return round(peak, 1)
+    """Most device memory held since the section began, or since `pick_policy` last looked."""
+    return round(torch.cuda.max_memory_allocated() / 2**30, 1) if DEVICE == "cuda" else 0.0
 
 
 def say(text: str, *, always: bool = False) -> None:

@@ -82,7 +82,7 @@ def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
         raise UsageError("--output_path goes with --failures; a run writes generated.jsonl into its phase folder")
     if args.failures and not args.failures.exists():
         raise UsageError(f"--failures {str(args.failures)!r} does not exist")
-    if out == source:
+    if out.resolve() == source.resolve():
         raise UsageError(f"{str(out)!r} is the file of failures itself: give another --output_path")
     where = f"gen-tasks of {config.run_dir}" if in_run else f"failures {source} -> {out}"
     print(f"{where}; generator {config.models.generator}, {config.generate.num_tasks} instructions", flush=True)

@@ -23,7 +23,7 @@ SMALL = (
 pytestmark = pytest.mark.browser
 
 
-def interrupt(arguments: list[str], moment: Callable[[psutil.Process], bool]) -> tuple[int, list[str]]:
+def interrupt(arguments: list[str], moment: Callable[[int], bool]) -> tuple[int, list[str]]:
     """Start a command, wait for the moment, press Ctrl-C; gives exit code and the lines it said from then on."""
     command = [sys.executable, "-m", "webrl.cli", *arguments]
     process = subprocess.Popen(
@@ -32,7 +32,7 @@ def interrupt(arguments: list[str], moment: Callable[[psutil.Process], bool]) ->
     )  # fmt: skip
     try:
         end = time.monotonic() + 240
-        while not moment(psutil.Process(process.pid)):
+        while not moment(process.pid):
             assert process.poll() is None, process.communicate()[1]
             assert time.monotonic() < end, "watchdog: the moment never came"
             time.sleep(0.02)
@@ -46,8 +46,8 @@ def interrupt(arguments: list[str], moment: Callable[[psutil.Process], bool]) ->
     return process.returncode, said.splitlines()
 
 
-def runs(name: str) -> Callable[[psutil.Process], bool]:
-    return lambda process: bool(descendants(process.pid, name))
+def runs(name: str) -> Callable[[int], bool]:
+    return lambda pid: bool(descendants(pid, name))
 
 
 @pytest.mark.parametrize("name", ["node", "chrom"])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import descendants
 
 from webrl.phase import STAGES
 from webrl.store import read_records
@@ -93,7 +94,7 @@ def test_a_run_that_is_killed_in_every_stage_ends_as_if_it_had_not_been(tmp_path
         time.sleep(0.7)
         before = lines_of(run)
         assert process.poll() is None, f"ended before it could be killed in {target}"
-        tree = list(psutil.Process(process.pid).children(recursive=True))
+        tree = descendants(process.pid)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         process.stderr.close()

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 import yaml
-from processes import descendants, kill
+from processes import descendants, kill, living
 from training_builders import make_actor, make_records
 
 from webrl.config import RunConfig
@@ -177,7 +176,7 @@ def kill_a_worker(node: subprocess.Popen[str], run: Path, after_step: int) -> in
         assert node.poll() is None, node.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    workers = [p for p in psutil.Process(node.pid).children(recursive=True) if "webrl.training.worker" in p.cmdline()]
+    workers = [p for p in living(descendants(node.pid)) if "webrl.training.worker" in p.cmdline()]
     assert len(workers) == 1
     workers[0].send_signal(signal.SIGKILL)
     return workers[0].pid

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from webrl.errors import UsageError
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+PromptFormat = Literal["chat", "chat_history_last", "webrl"]
 
 
 class Section(BaseModel):
@@ -46,7 +47,7 @@ class ModelsConfig(Section):
         "auto", description="inference precision; auto: float32 on a CPU, bfloat16 on a GPU"
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N")
-    prompt_format: Literal["chat", "chat_history_last", "webrl"] = Field(
+    prompt_format: PromptFormat = Field(
         "chat",
         description="chat: the tokenizer's chat template, page last; chat_history_last: page before history, which a "
         "prefix cache makes faster where a step changes little of its page; webrl: the released checkpoints' format",

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from webrl.config import PromptFormat
 from webrl.llm.budget import Prompt, cut_lines, cut_tail, fit_prompt
 from webrl.llm.interface import Message
 from webrl.llm.tokens import encode_chat, encode_text
 from webrl.types import Step
 
-PromptFormat = Literal["chat", "chat_history_last", "webrl"]
 Dialect = Literal["browsergym", "webrl"]
 
 _USER = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n"

@@ -85,7 +85,9 @@ def pack(items: Sequence[Item], device: torch.device | str = "cpu") -> Pack:
 def cut_to(prompt_ids: Sequence[int], action_ids: Sequence[int], limit: int) -> tuple[int, ...]:
     """Prompt and action within `limit` tokens: what is too long is cut from the end of the page.
 
-    The page is the last thing in a prompt; only the template's header (`HEADER_TOKENS`) follows it and stays.
+    The page is the last thing in a prompt; only the template's header (`HEADER_TOKENS`) follows it and stays. (With
+    `models.prompt_format=chat_history_last` the newest history would go before it: keep `models.max_prompt_tokens` +
+    `rollout.max_new_tokens` within the limit, as the defaults do.)
 
     Raises:
         ValueError: the action and the header alone exceed the limit.

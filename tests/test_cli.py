@@ -12,6 +12,7 @@ import yaml
 from webrl import cli
 from webrl.cli_config import describe_sections
 from webrl.config import RunConfig, describe_options
+from webrl.store import write_text
 
 SUBCOMMANDS = [*cli.STAGES, *cli.EXTRA]
 
@@ -98,6 +99,13 @@ def test_usage_errors_are_one_message_and_exit_code_2(arguments, said, tmp_path,
     shown = capsys.readouterr().err
     assert said in shown
     assert "Traceback" not in shown
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_full_disk_is_one_line_that_names_the_file(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_run_stages", lambda _: write_text(Path("/dev/full"), "text"))
+    assert cli.main(["run", "configs/demo.yaml"]) == 1
+    assert capsys.readouterr().err.startswith("webrl: /dev/full: No space left on device; free some space")
 
 
 def test_an_unknown_option_is_refused(capsys):

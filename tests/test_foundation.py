@@ -126,7 +126,7 @@ def test_a_device_or_pipe_is_written_to_and_a_link_is_followed(tmp_path: Path) -
     assert json.loads(os.read(reader, 1000))["trajectory_id"] == "a"
     for end in (reader, writer):
         os.close(end)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         write_text(Path("/dev/full"), "x" * 100_000)
     assert Path("/dev/full").is_char_device()
     target, link = tmp_path / "file", tmp_path / "link"

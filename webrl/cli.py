@@ -18,6 +18,7 @@ from typing import Any
 import webrl
 from webrl.cli_config import add_config_arguments, describe_sections, resolve_config
 from webrl.errors import WebRLError
+from webrl.store import DISK_FULL
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has gone (`webrl … | head`); keep Python from complaining again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        where = error.filename or "a file"
+        print(f"webrl: {where}: {error.strerror}; free some space, the same command then goes on", file=sys.stderr)
+        return 1
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

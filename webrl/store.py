@@ -7,6 +7,7 @@ when the file is opened again.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -21,6 +22,8 @@ from webrl.errors import DataError
 from webrl.types import Record
 
 R = TypeVar("R", bound=Record)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a write that found no room."""
 
 
 @contextmanager
@@ -30,6 +33,23 @@ def atomic_path(path: Path) -> Iterator[Path]:
     What killed processes left behind of the same target is removed. A device or pipe (`/dev/stdout`) is given as
     it is; a link to a file is written through.
     """
+    with _full_disk_named(path), _replacing(path) as temporary:
+        yield temporary
+
+
+@contextmanager
+def _full_disk_named(path: Path) -> Iterator[None]:
+    """Say which file a full disk has hit: the system's error for a write does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_FULL and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
     if _is_device(path):
         yield path
         return
@@ -135,18 +155,21 @@ class Appender:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         cut_torn_line(path)
+        self._path = path
         self._file: IO[bytes] = path.open("ab")
 
     def append(self, record: Record) -> None:
         """Add one line."""
-        self._file.write(dump_line(record))
-        self._file.flush()
+        with _full_disk_named(self._path):
+            self._file.write(dump_line(record))
+            self._file.flush()
 
     def close(self) -> None:
         """Flush to disk and close."""
         if not self._file.closed:
-            os.fsync(self._file.fileno())
-            self._file.close()
+            with _full_disk_named(self._path):
+                os.fsync(self._file.fileno())
+                self._file.close()
 
     def __enter__(self) -> Appender:
         return self

@@ -198,6 +198,15 @@ def test_webarena_s_held_out_instructions_are_found_without_start_pages_and_acro
     ]
 
 
+def test_a_copy_of_a_held_out_instruction_is_found_beside_a_task_that_is_nearer_to_it():
+    heldout = [build_task("Show the newest review of the red kettle", "shopping", start_url="__SHOPPING__")]
+    copy = "Show the newest review of the red kettle in a list for me and then tell me"
+    longer = "Show the newest review of the red kettle in a list for me and then tell me now please"
+    tasks = [build_task(text, "shopping", start_url="__SHOPPING__") for text in (longer, copy)]
+    assert [v is None for v in leaks(tasks, heldout, CONFIG.duplicate_threshold)] == [True, False]
+    assert [v is None for v in leaks(tasks[::-1], heldout, CONFIG.duplicate_threshold)] == [False, True]
+
+
 def test_tasks_whose_initial_page_is_not_known_pass_the_band_and_are_counted():
     tasks = named("Open the cart", "Sort the mice", "Find a hat")
     report = run(tasks, values=[None, 0.9, 0.5])

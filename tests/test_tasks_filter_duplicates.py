@@ -82,5 +82,17 @@ def test_one_instruction_may_be_attempted_at_so_many_pages_and_never_twice_at_on
     assert kept == [False, True, False, False]
 
 
+def test_an_attempted_page_stays_closed_although_a_nearer_instruction_was_attempted_elsewhere():
+    base = "Show the newest review of the red kettle"
+    longer = f"{base} in a list for me and then tell me now please"
+    known = [build_task(base, seed=1), build_task(longer, seed=2)]
+    task = build_task(f"{base} in a list for me and then tell me", seed=1)
+    (match,) = find_duplicates([task], known, 0.6, max_states=3)
+    assert match is not None
+    assert match.instruction == base
+    (match,) = find_duplicates([build_task(task.instruction, seed=3)], known, 0.6, max_states=3)
+    assert match is None
+
+
 def test_a_site_s_own_instruction_is_no_duplicate():
     assert find_duplicates([build_task(None)], [build_task(None)]) == [None]

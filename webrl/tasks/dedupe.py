@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from webrl.tasks.neighbours import neighbours
@@ -109,6 +109,22 @@ def find_duplicates(
         threshold: cosine from which an instruction with the same values is a near duplicate.
         max_states: initial states at which one instruction may be attempted (see the module's text).
     """
+    return _by_site(tasks, known, lambda new, old: _find_on_site(new, old, threshold, max_states))
+
+
+def find_copies(tasks: Sequence[Task], originals: Sequence[Task], threshold: float) -> list[Match | None]:
+    """For each task the most similar of `originals` that it repeats, or None, whatever the other tasks are.
+
+    Unlike `find_duplicates` a task is held against the originals only: one that is nearer to another task than to
+    the original that it repeats is found as well.
+    """
+    return _by_site(tasks, originals, lambda new, old: _copies_on_site(new, old, threshold))
+
+
+def _by_site(
+    tasks: Sequence[Task], known: Sequence[Task], find: Callable[[list[Task], list[Task]], list[Match | None]]
+) -> list[Match | None]:
+    """`find` on each site's tasks with an instruction, in the order of `tasks`."""
     by_site: dict[str, list[int]] = {}
     for position, task in enumerate(tasks):
         if task.instruction is not None:
@@ -119,7 +135,7 @@ def find_duplicates(
             known_by_site.setdefault(task.site, []).append(task)
     matches: list[Match | None] = [None] * len(tasks)
     for site, positions in by_site.items():
-        found = _find_on_site([tasks[i] for i in positions], known_by_site.get(site, []), threshold, max_states)
+        found = find([tasks[i] for i in positions], known_by_site.get(site, []))
         for position, match in zip(positions, found, strict=True):
             matches[position] = match
     return matches
@@ -133,37 +149,56 @@ class _Group:
     states: set[tuple[str, int, str]]
 
 
+def _copies_on_site(tasks: list[Task], originals: list[Task], threshold: float) -> list[Match | None]:
+    groups = _groups(originals)
+    near = _near(tasks, groups, threshold)
+    return [next((match for _, match in _matches(task, groups, near)), None) for task in tasks]
+
+
 def _find_on_site(tasks: list[Task], known: list[Task], threshold: float, max_states: int) -> list[Match | None]:
+    groups = _groups(known)
+    near = _near(tasks, groups, threshold)
+    found: list[Match | None] = []
+    for task in tasks:
+        state = state_of(task)
+        matches = _matches(task, groups, near)
+        # The nearest instruction may have room for another state where one that is less near has none.
+        closed = (match for group, match in matches if state in group.states or len(group.states) >= max_states)
+        found.append(next(closed, None))
+        if found[-1] is None:
+            group = matches[0][0] if matches else _Group(task.instruction or "", set())
+            groups.setdefault(normalise(task.instruction or ""), group)
+            group.states.add(state)
+    return found
+
+
+def _groups(tasks: Iterable[Task]) -> dict[str, _Group]:
+    """By normalised instruction."""
     groups: dict[str, _Group] = {}
-    for task in known:
+    for task in tasks:
         group = groups.setdefault(normalise(task.instruction or ""), _Group(task.instruction or "", set()))
         group.states.add(state_of(task))
-    texts = list(dict.fromkeys([*groups, *(normalise(task.instruction or "") for task in tasks)]))
-    rows = {text: row for row, text in enumerate(texts)}
-    near = neighbours(texts, range(len(groups), len(texts)), threshold)
-    matches: list[Match | None] = []
-    for task in tasks:
-        instruction, state = task.instruction or "", state_of(task)
-        text = normalise(instruction)
-        similar = [(texts[row], score) for row, score in near.get(rows[text], ())]
-        group, match = _match(instruction, groups, similar)
-        if match is not None and state not in group.states and len(group.states) < max_states:
-            match = None
-        if match is None:
-            groups.setdefault(text, group)
-            group.states.add(state)
-        matches.append(match)
-    return matches
+    return groups
 
 
-def _match(
-    instruction: str, groups: dict[str, _Group], similar: list[tuple[str, float]]
-) -> tuple[_Group, Match | None]:
-    """The group that an instruction belongs to (a new one without a match)."""
+def _near(tasks: Iterable[Task], groups: Iterable[str], threshold: float) -> dict[str, list[tuple[str, float]]]:
+    """Similar instructions of each task's, most similar first, all normalised."""
+    known = list(groups)
+    texts = list(dict.fromkeys([*known, *(normalise(task.instruction or "") for task in tasks)]))
+    found = neighbours(texts, range(len(known), len(texts)), threshold)
+    return {texts[row]: [(texts[other], score) for other, score in similar] for row, similar in found.items()}
+
+
+def _matches(
+    task: Task, groups: dict[str, _Group], near: dict[str, list[tuple[str, float]]]
+) -> list[tuple[_Group, Match]]:
+    """The groups that an instruction belongs to, the same instruction's first, then the most similar."""
+    instruction = task.instruction or ""
     text = normalise(instruction)
+    matches = []
     if text in groups:
-        return groups[text], Match(groups[text].instruction, 1.0, exact=True)
-    for other, score in similar:
+        matches.append((groups[text], Match(groups[text].instruction, 1.0, exact=True)))
+    for other, score in near.get(text, ()):
         if other in groups and same_goal(instruction, groups[other].instruction):
-            return groups[other], Match(groups[other].instruction, score, exact=False)
-    return _Group(instruction, set()), None
+            matches.append((groups[other], Match(groups[other].instruction, score, exact=False)))
+    return matches

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from webrl.tasks.dedupe import find_duplicates, state_of
+from webrl.tasks.dedupe import find_copies, state_of
 from webrl.types import Task
 from webrl.webarena.tasks import instruction_of, is_webarena
 
@@ -38,12 +38,9 @@ def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> l
 
 def _held_out_instructions(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> dict[str, str]:
     """Task id -> the held-out instruction that it repeats; seeded sites are left out."""
-    texts = _on_each_site(heldout)
-    attempted = {task.instruction for task in texts}
     candidates = _on_each_site(tasks)
-    matches = find_duplicates(candidates, texts, threshold)
-    found = zip(candidates, matches, strict=True)
-    return {task.task_id: m.instruction for task, m in found if m is not None and m.instruction in attempted}
+    found = zip(candidates, find_copies(candidates, _on_each_site(heldout), threshold), strict=True)
+    return {task.task_id: match.instruction for task, match in found if match is not None}
 
 
 def _on_each_site(tasks: Sequence[Task]) -> list[Task]:

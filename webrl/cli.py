@@ -17,8 +17,8 @@ from typing import Any
 
 import webrl
 from webrl.cli_config import add_config_arguments, describe_sections, resolve_config
+from webrl.disk import DISK_FULL
 from webrl.errors import WebRLError
-from webrl.store import DISK_FULL
 
 logger = logging.getLogger(__name__)
 

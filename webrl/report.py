@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from webrl.store import atomic_path
+from webrl.disk import atomic_path
 
 if TYPE_CHECKING:
     from rich.table import Table

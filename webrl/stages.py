@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webrl.config import RunConfig
+from webrl.disk import atomic_path
 from webrl.errors import DataError
 from webrl.evaluate import summarize_evaluation
 from webrl.folder import PhaseFolder, RunFolder
-from webrl.store import atomic_path, read_records, write_records
+from webrl.store import read_records, write_records
 from webrl.types import StepRecord, Task, Trajectory
 
 if TYPE_CHECKING:

@@ -1,83 +1,31 @@
-"""The run folder: atomic writes, JSONL in and out, and what makes a finished stage recognisable.
+"""JSON and JSONL in and out: whole files atomically, files that grow episode by episode line by line.
 
-Files are written to a temporary name and renamed, so that a reader sees a whole file or none. Files
-that grow episode by episode are appended line by line; a torn last line (a kill in mid-write) is cut off
-when the file is opened again.
+A torn last line (a kill in mid-write) is cut off when a growing file is opened again. All that was appended is on the
+disk when the file is closed, and whole files when they are renamed; a stage's marker is written after both.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import stat
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import orjson
 
+from webrl.disk import atomic_path, full_disk_named, make_folder, sync_folder
 from webrl.errors import DataError
 from webrl.types import Record
 
 R = TypeVar("R", bound=Record)
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers of a write that found no room."""
-
-
-@contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """Give a temporary sibling of `path`; rename it (file or folder) onto `path` when the block succeeds.
-
-    What killed processes left behind of the same target is removed. A device or pipe (`/dev/stdout`) is given as
-    it is; a link to a file is written through.
-    """
-    with _full_disk_named(path), _replacing(path) as temporary:
-        yield temporary
-
-
-@contextmanager
-def _full_disk_named(path: Path) -> Iterator[None]:
-    """Say which file a full disk has hit: the system's error for a write does not."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in DISK_FULL and error.filename is None:
-            error.filename = str(path)
-        raise
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    if _is_device(path):
-        yield path
-        return
-    if path.is_symlink() and path.is_file():
-        path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp{os.getpid()}")
-    _remove(temporary)
-    _remove_stale(path, "tmp")
-    try:
-        yield temporary
-        if path.is_dir():
-            old = path.with_name(f".{path.name}.old{os.getpid()}")
-            path.rename(old)
-            temporary.rename(path)
-            _remove(old)
-        else:
-            temporary.replace(path)
-        _remove_stale(path, "old")
-    finally:
-        _remove(temporary)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a whole file atomically and durably."""
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(text)
-        _sync(file)
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -106,7 +54,6 @@ def write_records(path: Path, records: Iterable[Record]) -> int:
         for record in records:
             file.write(dump_line(record))
             count += 1
-        _sync(file)
     return count
 
 
@@ -150,26 +97,63 @@ def dump_line(record: Record) -> bytes:
 
 
 class Appender:
-    """A JSONL file that grows one record at a time; each line reaches the disk before `append` returns."""
+    """A JSONL file that grows one record at a time.
+
+    A line outlives this process once `append` has returned, and a power failure once it is synced: a thread does that
+    as lines come, one sync for all that came during the sync before, so that rollouts do not wait for the disk.
+    """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         cut_torn_line(path)
+        is_new = not path.exists()
         self._path = path
         self._file: IO[bytes] = path.open("ab")
+        if is_new:
+            sync_folder(path.parent)
+        self._due = threading.Event()
+        self._closing = False
+        self._error: OSError | None = None
+        self._thread = threading.Thread(target=self._sync_lines, name=f"sync {path.name}", daemon=True)
+        self._thread.start()
 
     def append(self, record: Record) -> None:
-        """Add one line."""
-        with _full_disk_named(self._path):
+        """Add one line.
+
+        Raises:
+            OSError: this line, or an earlier one, could not be written.
+        """
+        with full_disk_named(self._path):
+            if self._error:
+                raise self._error
             self._file.write(dump_line(record))
             self._file.flush()
+        self._due.set()
 
     def close(self) -> None:
-        """Flush to disk and close."""
-        if not self._file.closed:
-            with _full_disk_named(self._path):
+        """Wait until all lines are on the disk, and close.
+
+        Raises:
+            OSError: one could not be written.
+        """
+        if self._file.closed:
+            return
+        self._closing = True
+        self._due.set()
+        self._thread.join()
+        with full_disk_named(self._path), self._file:
+            if self._error:
+                raise self._error
+            os.fsync(self._file.fileno())
+
+    def _sync_lines(self) -> None:
+        while self._due.wait() and not self._closing:
+            self._due.clear()
+            try:
                 os.fsync(self._file.fileno())
-                self._file.close()
+            except OSError as error:
+                self._error = error  # the kernel reports a lost write once: a later sync would succeed
+                return
 
     def __enter__(self) -> Appender:
         return self
@@ -202,46 +186,3 @@ def _report(message: str, on_error: Callable[[str], None] | None) -> None:
     if on_error is None:
         raise DataError(message)
     on_error(message)
-
-
-def _is_device(path: Path) -> bool:
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-def _sync(file: IO[Any]) -> None:
-    """Flush to the disk, if it is one."""
-    file.flush()
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        os.fsync(file.fileno())
-
-
-def _remove_stale(path: Path, kind: str) -> None:
-    """Remove the temporary siblings that processes which are no more left of this target."""
-    prefix = f".{path.name}.{kind}"
-    for sibling in path.parent.iterdir():
-        pid = sibling.name.removeprefix(prefix)
-        if sibling.name.startswith(prefix) and pid.isdecimal() and not _runs(int(pid)):
-            _remove(sibling)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        for child in path.iterdir():
-            _remove(child)
-        path.rmdir()
-    else:
-        path.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from webrl import store
 from webrl.config import RolloutConfig, RunConfig
+from webrl.disk import sync_tree
 from webrl.errors import UsageError
 from webrl.llm.interface import Policy
 from webrl.rollouts.env import Env
@@ -172,6 +173,8 @@ class _Stage:
         async def player() -> None:
             for name, task in queue:
                 trajectory = await self._attempts(name, task)
+                if any(step.screenshot for step in trajectory.steps):  # on the disk before the line that names them
+                    await asyncio.to_thread(sync_tree, self._screenshot_folder(name))
                 del left[name]
                 self._record(trajectory)
                 if len(waiting) - len(left) >= target:
@@ -230,7 +233,7 @@ class _Stage:
     def _screenshots(self, name: str) -> SaveScreenshot | None:
         if not self._config.rollout.screenshots:
             return None
-        folder = self._out.parent / "screenshots" / name
+        folder = self._screenshot_folder(name)
 
         def save(png: bytes, index: int) -> str:
             folder.mkdir(parents=True, exist_ok=True)
@@ -239,6 +242,9 @@ class _Stage:
             return str(path.relative_to(self._out.parent.parent))
 
         return save
+
+    def _screenshot_folder(self, name: str) -> Path:
+        return self._out.parent / "screenshots" / name
 
 
 async def _score(env: Any, trajectory: Trajectory) -> Trajectory:

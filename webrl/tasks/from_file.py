@@ -17,10 +17,11 @@ import orjson
 from tqdm import tqdm
 
 from webrl.config import RunConfig
+from webrl.disk import atomic_path
 from webrl.errors import DataError
 from webrl.llm import open_model
 from webrl.llm.interface import LanguageModel
-from webrl.store import atomic_path, read_lines
+from webrl.store import read_lines
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import FailureSet, load_failures
 from webrl.tasks.feasibility import Feasibility, check_feasibility, load_rules, rules_for

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from webrl.config import OptimConfig
+from webrl.disk import make_folder, replace, sync_tree
 from webrl.errors import TrainingError
 from webrl.store import read_json, write_json
 from webrl.training.engine import Engine
@@ -69,20 +70,21 @@ class Checkpoints:
         return self._config.save_every > 0 and step % self._config.save_every == 0
 
     def save(self, engine: Engine, step: int) -> None:
-        """Write a state under a temporary name, rename it, remove the oldest; all ranks call it."""
+        """Write a state under a temporary name, sync it, rename it, remove the oldest; all ranks call it."""
         target = self._root / f"step_{step:08d}"
         temporary = self._root / f".step_{step:08d}.tmp"
         if engine.is_main:
             shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
+            make_folder(temporary)
         engine.barrier()
         engine.save_state(temporary)
+        engine.barrier()
+        sync_tree(temporary)  # on every rank: a machine syncs only what it wrote itself
         engine.barrier()
         if engine.is_main:
             position = Position(step, self._digest, engine.num_ranks, engine.plan.name)
             write_json(temporary / "position.json", asdict(position))
-            shutil.rmtree(target, ignore_errors=True)
-            temporary.rename(target)
+            replace(temporary, target)
             for old in self._finished()[: -self._config.keep_checkpoints]:
                 shutil.rmtree(old)
         engine.barrier()

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from webrl.disk import make_folder, sync_folder
 from webrl.store import cut_torn_line, write_text
 
 
@@ -19,16 +20,19 @@ class MetricLog:
     def __init__(self, path: Path, name: str, resumed_step: int = 0) -> None:
         """Lines of this job after `resumed_step` (written before an interruption) are taken out first."""
         self._path, self._name = path, name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         cut_torn_line(path)
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines()
             kept = [line for line in lines if not self._is_stale(line, resumed_step)]
             if len(kept) != len(lines):
                 write_text(path, "".join(line + "\n" for line in kept))
+        else:
+            path.touch()
+            sync_folder(path.parent)
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """One line; keys get the job's name in front."""
+        """One line, on the disk when this returns; keys get the job's name in front."""
         line = {"name": self._name, "step": step} | {f"{self._name}/{key}": value for key, value in values.items()}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

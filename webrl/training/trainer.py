@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from webrl.config import OptimConfig
+from webrl.disk import atomic_path
 from webrl.errors import DataError, TrainingError
-from webrl.store import atomic_path, write_json
+from webrl.store import write_json
 from webrl.training.checkpoint import Checkpoints, run_digest
 from webrl.training.engine import Engine, open_engine
 from webrl.training.flops import body_parameters, peak_flops, peak_memory_gib, training_flops

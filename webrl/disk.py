@@ -1,0 +1,170 @@
+"""Files that are whole or absent, after a kill and after a power failure: write, sync, rename, sync the folder.
+
+A rename can reach the disk before the content of what it names, and a new file's content before the file's name;
+so each is synced in turn (`fsync`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a write that found no room."""
+_UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP)
+"""Error numbers of file systems that cannot sync a folder."""
+_ABANDONED_S = 86400.0
+"""Age at which what a process of another machine left behind is removed: whether that process lives cannot be seen."""
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Give a temporary sibling of `path`; rename it (file or folder) onto `path` when the block succeeds.
+
+    Afterwards the content is on the disk under that name. What killed processes left behind of the same target is
+    removed. A device or pipe (`/dev/stdout`) is given as it is; a link to a file is written through.
+    """
+    with full_disk_named(path), _replacing(path) as temporary:
+        yield temporary
+
+
+@contextmanager
+def full_disk_named(path: Path) -> Iterator[None]:
+    """Say which file a full disk has hit: the system's error for a write does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_FULL and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents, so that the new names are on the disk too."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Bring the names in a folder to the disk: new files, renames, removals."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _UNSYNCABLE:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(path: Path) -> None:
+    """Bring a file, or everything in a folder, to the disk."""
+    if not path.is_dir():
+        _sync_file(path)
+        return
+    for folder, _, names in os.walk(path):
+        for name in names:
+            _sync_file(Path(folder, name))
+        sync_folder(Path(folder))
+
+
+def replace(temporary: Path, path: Path) -> None:
+    """Rename a synced file or folder onto `path`, which may exist."""
+    if path.is_dir():
+        old = path.with_name(_name(path, "old"))
+        path.rename(old)
+        temporary.rename(path)
+        sync_folder(path.parent)
+        _remove(old)
+    else:
+        temporary.replace(path)
+        sync_folder(path.parent)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    if _is_device(path):
+        yield path
+        return
+    if path.is_symlink() and path.is_file():
+        path = path.resolve()
+    make_folder(path.parent)
+    temporary = path.with_name(_name(path, "tmp"))
+    _remove(temporary)
+    _remove_stale(path, "tmp")
+    try:
+        yield temporary
+        sync_tree(temporary)
+        replace(temporary, path)
+        _remove_stale(path, "old")
+    finally:
+        _remove(temporary)
+
+
+def _name(path: Path, kind: str) -> str:
+    return f".{path.name}.{kind}{os.getpid()}@{socket.gethostname()}"
+
+
+def _is_device(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _sync_file(path: Path) -> None:
+    if path.is_symlink():
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_stale(path: Path, kind: str) -> None:
+    """Remove the temporary siblings that processes which are no more left of this target."""
+    pattern = re.compile(rf"{re.escape(f'.{path.name}.{kind}')}(\d+)(?:@(.+))?")
+    for sibling in path.parent.iterdir():
+        match = pattern.fullmatch(sibling.name)
+        if match and _is_abandoned(sibling, int(match[1]), match[2] or socket.gethostname()):
+            _remove(sibling)
+
+
+def _is_abandoned(path: Path, pid: int, host: str) -> bool:
+    if host == socket.gethostname():
+        return not _runs(pid)
+    try:
+        return time.time() - path.stat().st_mtime > _ABANDONED_S
+    except FileNotFoundError:
+        return False
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        for child in path.iterdir():
+            _remove(child)
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)

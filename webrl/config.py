@@ -52,6 +52,9 @@ class ModelsConfig(Section):
         description="chat: the tokenizer's chat template, page last; chat_history_last: page before history, which a "
         "prefix cache makes faster where a step changes little of its page; webrl: the released checkpoints' format",
     )
+    enable_thinking: bool = Field(
+        False, description="policy may reason in <think>…</think> before its action, if its chat template knows how"
+    )
     max_prompt_tokens: int = Field(15872, ge=16, description="page text is cut so that the prompt fits (16384 - 512)")
 
 
@@ -194,6 +197,9 @@ class LabelConfig(Section):
 
     threshold: Fraction = Field(0.5, description="reward 1 if P(YES) exceeds this")
     temperature: float = Field(1.0, gt=0, description="calibration temperature of the judge's logits")
+    enable_thinking: bool = Field(
+        False, description="policy may reason in <think>…</think> before its action, if its chat template knows how"
+    )
     max_prompt_tokens: int = Field(15872, ge=16, description="the final page is cut so that the prompt fits")
     batch_size: int = Field(8, ge=1, description="trajectories judged at once")
     judge: Literal["orm", "llm"] = Field("orm", description="orm: first-token P(YES); llm: an API judge's answer")

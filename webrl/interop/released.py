@@ -20,6 +20,7 @@ from webrl.disk import atomic_path
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import SITE
+from webrl.llm.turns import without_end
 from webrl.store import dump_line
 from webrl.types import Label, Status, Step, Task, Trajectory
 
@@ -117,7 +118,7 @@ def _trajectory(trajectory_id: str, items: Any) -> tuple[Trajectory, Label]:
     task = _text(items[0], "task")
     steps = []
     for index, item in enumerate(items):
-        response = _text(item, "action")
+        response = without_end(_text(item, "action"))
         steps.append(Step(index, page_of_prompt(_text(item, "observation"), index), response, response.strip()))
     score = float(items[0].get("trajectory_reward", items[-1]["reward"]))
     trajectory = Trajectory(

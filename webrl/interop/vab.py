@@ -18,6 +18,7 @@ import orjson
 
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
+from webrl.llm.turns import without_end
 from webrl.store import write_json
 from webrl.types import Label, Status, Step, Task, Trajectory
 
@@ -69,9 +70,10 @@ def read_trace(path: Path, problems: ProblemLog) -> Trajectory | None:
     score, problem = _read_score(path)
     if problem:
         problems.add(*problem)
+    responses = [without_end(row["response"]) for row in rows]
     steps = tuple(
-        Step(index=i, observation=row["html"], response=row["response"], action=_action(row["response"]))
-        for i, row in enumerate(rows)
+        Step(index=i, observation=row["html"], response=response, action=_action(response))
+        for i, (row, response) in enumerate(zip(rows, responses, strict=True))
     )
     ended = "exit(" in steps[-1].action
     finished = Status.AGENT_DONE if ended else Status.STEP_LIMIT

@@ -34,7 +34,7 @@ async def _start(name: str, engine: EngineConfig, models: ModelsConfig) -> Langu
     if engine.kind == "openai":
         from webrl.llm.openai_server import OpenAIModel
 
-        return await OpenAIModel.connect(name, engine)
+        return await OpenAIModel.connect(name, engine, thinking=models.enable_thinking)
     from webrl.llm.vllm_server import VllmModel
 
     return await VllmModel.start(name, engine, models)

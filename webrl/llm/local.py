@@ -21,7 +21,8 @@ from webrl.llm.llama_cpu import LlamaCpuRunner
 from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device, pick_dtype
 from webrl.llm.runner import GenericRunner, Runner
 from webrl.llm.slots import SlotCache
-from webrl.llm.tokens import decode_action, encode_chat, end_token_ids
+from webrl.llm.tokens import decode_action, encode_chat
+from webrl.llm.turns import end_token_ids
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +47,13 @@ class LocalModel:
         """
         self.name = name
         device = pick_device(models.device)
+        self._thinking = models.enable_thinking
         self._dtype = pick_dtype(models.dtype, device)
         self.tokenizer: Any = load_tokenizer(name)
         self._model = load_causal_lm(name, dtype=self._dtype, device=device)
         _check_architecture(name, self._model)
         self.fingerprint = model_fingerprint(name, self._model)
-        self.end_ids = end_token_ids(self.tokenizer, self._model.generation_config)
+        self.end_ids = end_token_ids(name, self.tokenizer)
         if not self.end_ids:
             raise ModelError(f"model {name!r} names no end token (eos_token_id): answers would never stop")
         self._on_cpu = self._model.device.type == "cpu"
@@ -79,7 +81,7 @@ class LocalModel:
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer chat messages (`LanguageModel.chat`)."""
-        return await self.generate(encode_chat(self.tokenizer, messages), sampling)
+        return await self.generate(encode_chat(self.tokenizer, messages, thinking=self._thinking), sampling)
 
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities of some tokens at the first answer position (`LanguageModel.choice_logprobs`)."""

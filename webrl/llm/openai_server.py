@@ -15,7 +15,8 @@ from webrl.llm.http_pool import HttpPool, MalformedAnswer, Refused
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.openai_answers import parse_chat, parse_completion, parse_first_position, parse_prompt_logprobs
-from webrl.llm.tokens import decode_action, encode_chat, end_token_ids
+from webrl.llm.tokens import decode_action, encode_chat
+from webrl.llm.turns import end_token_ids
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,9 @@ class OpenAIModel:
     token ids (vLLM, SGLang), prompts and answers are exact token ids. Otherwise only `chat` works.
     """
 
-    def __init__(self, name: str, pool: HttpPool, served_name: str, tokenizer: Any, takes_ids: bool) -> None:
+    def __init__(
+        self, name: str, pool: HttpPool, served_name: str, tokenizer: Any, takes_ids: bool, thinking: bool = False
+    ) -> None:
         # A server that does not take the tokenizer's ids serves another model than the one named.
         self.name = name if takes_ids else served_name
         self._tokenizer_name = name
@@ -37,12 +40,19 @@ class OpenAIModel:
         self.tokenizer = tokenizer if takes_ids else None
         self.served_name = served_name
         self._pool = pool
-        self._end_ids = end_token_ids(tokenizer) if self.tokenizer is not None else ()
+        self._end_ids = end_token_ids(name, tokenizer) if self.tokenizer is not None else ()
+        self._thinking = thinking
         self._limit_key = "max_tokens"
 
     @classmethod
     async def connect(
-        cls, name: str, engine: EngineConfig, *, urls: Sequence[str] = (), api_key: str | None = None
+        cls,
+        name: str,
+        engine: EngineConfig,
+        *,
+        urls: Sequence[str] = (),
+        api_key: str | None = None,
+        thinking: bool = False,
     ) -> OpenAIModel:
         """Find out what the servers serve and whether they take token ids.
 
@@ -51,6 +61,7 @@ class OpenAIModel:
             engine: deadlines, retries, model name, servers.
             urls: used instead of `engine.urls`.
             api_key: used instead of the environment variable `engine.api_key_env`.
+            thinking: whether chats are rendered with `enable_thinking`, where we render them.
 
         Raises:
             ModelError: no URL, no server answers, or none serves `engine.model_name`.
@@ -66,7 +77,7 @@ class OpenAIModel:
             raise
         if not takes_ids:
             logger.warning("%s: no exact token ids from this server; only chat works, nothing to train on", served_name)
-        return cls(name, pool, served_name, tokenizer, takes_ids)
+        return cls(name, pool, served_name, tokenizer, takes_ids, thinking)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Continue token ids (`LanguageModel.generate`)."""
@@ -85,7 +96,7 @@ class OpenAIModel:
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer chat messages (`LanguageModel.chat`); by token ids where the server takes them."""
         if self.tokenizer is not None:
-            return await self.generate(encode_chat(self.tokenizer, messages), sampling)
+            return await self.generate(encode_chat(self.tokenizer, messages, thinking=self._thinking), sampling)
         body: dict[str, Any] = {
             "model": self.served_name,
             "messages": [{"role": m.role, "content": m.content} for m in messages],

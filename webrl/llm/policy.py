@@ -114,4 +114,5 @@ class _PromptThreads:
             max_tokens=self._config.models.max_prompt_tokens,
             prompt_format=self._config.models.prompt_format,
             dialect=self._config.rollout.dialect,
+            thinking=self._config.models.enable_thinking,
         )

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from webrl.config import PromptFormat
 from webrl.llm.budget import Prompt, cut_lines, cut_tail, fit_prompt
 from webrl.llm.interface import Message
+from webrl.llm.thinking import without_thinking
 from webrl.llm.tokens import encode_chat, encode_text
 from webrl.types import Step
 
@@ -67,8 +68,12 @@ def build_policy_prompt(
     max_tokens: int,
     prompt_format: PromptFormat = "chat",
     dialect: Dialect = "browsergym",
+    thinking: bool = False,
 ) -> Prompt:
     """The policy's prompt, at most `max_tokens` long.
+
+    Args:
+        thinking: the answer may begin with its reasoning, where the chat template knows how.
 
     Raises:
         PolicyError: the instruction alone does not fit.
@@ -79,7 +84,8 @@ def build_policy_prompt(
         return encode_text(tokenizer, released_parts(instruction, history, page, start))
 
     def encode_ours(start: int, page: str) -> list[int]:
-        return encode_chat(tokenizer, policy_messages(instruction, history[start:], page, dialect, prompt_format))
+        messages = policy_messages(instruction, history[start:], page, dialect, prompt_format)
+        return encode_chat(tokenizer, messages, thinking=thinking)
 
     encode, cut = (encode_released, cut_tail) if prompt_format == "webrl" else (encode_ours, cut_lines)
     return fit_prompt(tokenizer, encode, observation, len(history), max_tokens, cut)
@@ -170,7 +176,7 @@ def _released_judge_parts(text: str) -> list[tuple[str, bool]]:
 
 
 def _history_line(step: Step) -> str:
-    shown = step.action or _one_line(step.response)
+    shown = step.action or _one_line(without_thinking(step.response))
     return f"{shown} # error: {_one_line(step.error)}" if step.error else shown
 
 

@@ -5,56 +5,120 @@ instruction or a past answer holding that string would end the turn. Here a guar
 such string in content before the template is rendered; the text between the remaining (real) control tokens is then
 tokenised as plain text, without the guard. Content that holds no control string is tokenised by the tokenizer's
 ordinary path, so the ids are those the model was trained on.
+
+Control tokens are the tokenizer's special tokens and those of its other added tokens that structure a conversation
+(`</think>`, `<tool_call>`, `<|fim_prefix|>`): not added tokens that are text, such as Gemma's runs of spaces.
 """
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Message
 
 _GUARDS = tuple(chr(code) for code in range(0xE000, 0xE020))
 """Private-use characters, none of which a template can produce or treat as white space."""
+_TEMPLATE_DATE = datetime.date(2024, 7, 26)
+"""What templates that write today's date are told (Llama 3.1's own default): prompts do not change overnight."""
+_STRUCTURAL = re.compile(r"<\|.*\|>|<｜.*｜>|</?(think|thinking|tool_\w+)>|\[/?[A-Z_]+\]")
+"""Added tokens of this form are control tokens, even where neither tokenizer nor template says so."""
 
 
-def encode_chat(tokenizer: Any, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
+@dataclass(frozen=True)
+class _Controls:
+    """A tokenizer's control strings."""
+
+    template: str | None
+    """The chat template that they were read from."""
+    any: re.Pattern[str] | None
+    """Every control string; None if there is none. The whole match is one group, for `split`."""
+    unflagged: re.Pattern[str] | None
+    """Those that are not special tokens, which the tokenizer parses even where it is asked not to."""
+
+
+_CACHE: WeakKeyDictionary[Any, _Controls] = WeakKeyDictionary()
+
+
+def encode_chat(
+    tokenizer: Any, messages: Sequence[Message], *, add_generation_prompt: bool = True, thinking: bool = False
+) -> list[int]:
     """Token ids of a chat, rendered by the tokenizer's own template.
+
+    Where the template has no system role, the system message stands before the first user message.
+
+    Args:
+        thinking: for templates that know `enable_thinking`: whether the answer may begin with its reasoning.
 
     Raises:
         ModelError: the tokenizer has no chat template, or the template refuses the messages.
     """
     guard, contents = protect(tokenizer, [m.content for m in messages])
     chat = [{"role": m.role, "content": c} for m, c in zip(messages, contents, strict=True)]
+    return encode_guarded(tokenizer, render_chat(tokenizer, chat, add_generation_prompt, thinking), guard)
+
+
+def render_chat(
+    tokenizer: Any, chat: Sequence[dict[str, str]], add_generation_prompt: bool = True, thinking: bool = False
+) -> str:
+    """The chat as the template writes it; errors as in `encode_chat`."""
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             f"tokenizer {tokenizer.name_or_path!r} has no chat template; use models.prompt_format=webrl, "
             "or add chat_template.jinja to the model folder"
         )
-    try:
-        text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=add_generation_prompt)
-    except Exception as error:  # jinja errors share no base class that transformers exports
-        raise ModelError(f"chat template of {tokenizer.name_or_path!r} failed: {error}") from error
-    return encode_guarded(tokenizer, text, guard)
+    problem: Exception | None = None
+    for attempt in (list(chat), _without_system(chat)):
+        try:
+            text = str(
+                tokenizer.apply_chat_template(
+                    attempt,
+                    tokenize=False,
+                    add_generation_prompt=add_generation_prompt,
+                    enable_thinking=thinking,
+                    date_string=_TEMPLATE_DATE.strftime("%d %b %Y"),
+                    strftime_now=_TEMPLATE_DATE.strftime,
+                )
+            )
+        except Exception as error:  # jinja errors share no base class that transformers exports
+            problem = problem or error
+        else:
+            if attempt[0]["role"] != "system" or attempt[0]["content"].strip() in text:
+                return text
+    raise ModelError(f"chat template of {tokenizer.name_or_path!r} failed: {problem}") from problem
 
 
-def encode_text(tokenizer: Any, parts: Sequence[tuple[str, bool]]) -> list[int]:
+def _without_system(chat: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    if len(chat) < 2 or chat[0]["role"] != "system":
+        return list(chat)
+    joined = f"{chat[0]['content']}\n\n{chat[1]['content']}"
+    return [{"role": chat[1]["role"], "content": joined}, *chat[2:]]
+
+
+def encode_text(tokenizer: Any, parts: Sequence[tuple[str, bool]], *, add_prefix: bool = True) -> list[int]:
     """Token ids of (text, is_template) parts joined: control strings count only in template parts.
 
-    Tokens that the tokenizer itself puts before every text (BOS) are added.
+    Args:
+        add_prefix: begin with the tokens that the tokenizer itself puts before every text (BOS).
     """
     guard, contents = protect(tokenizer, [text for text, is_template in parts if not is_template])
     queue = iter(contents)
     text = "".join(text if is_template else next(queue) for text, is_template in parts)
-    return list(_prefix_ids(tokenizer)) + encode_guarded(tokenizer, text, guard)
+    prefix = _prefix_ids(tokenizer) if add_prefix else ()
+    return [*prefix, *encode_guarded(tokenizer, text, guard)]
 
 
 def encode_plain(tokenizer: Any, text: str) -> list[int]:
     """Token ids of content alone: no added tokens, control strings as plain text."""
-    return list(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+    ids: list[int] = []
+    for piece in _cut_unflagged(controls(tokenizer).unflagged, text):
+        ids += tokenizer(piece, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return ids
 
 
 def decode_action(tokenizer: Any, ids: Sequence[int], end_ids: Iterable[int]) -> str:
@@ -65,7 +129,7 @@ def decode_action(tokenizer: Any, ids: Sequence[int], end_ids: Iterable[int]) ->
 
 def protect(tokenizer: Any, contents: Sequence[str]) -> tuple[str, list[str]]:
     """Put a guard character inside every control string of `contents`; gives ("", contents) if there is none."""
-    pattern = _control_pattern(tokenizer)
+    pattern = controls(tokenizer).any
     if pattern is None or not any(pattern.search(text) for text in contents):
         return "", list(contents)
     guard = next((g for g in _GUARDS if not any(g in text for text in contents)), None)
@@ -76,7 +140,7 @@ def protect(tokenizer: Any, contents: Sequence[str]) -> tuple[str, list[str]]:
 
 def encode_guarded(tokenizer: Any, text: str, guard: str) -> list[int]:
     """Tokenise rendered text: controls are read where the guard is absent, then the guard is taken out."""
-    pattern = _control_pattern(tokenizer)
+    pattern = controls(tokenizer).any
     if not guard or pattern is None:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
     ids: list[int] = []
@@ -88,19 +152,6 @@ def encode_guarded(tokenizer: Any, text: str, guard: str) -> list[int]:
     return ids
 
 
-def end_token_ids(tokenizer: Any, generation_config: Any = None) -> tuple[int, ...]:
-    """Every id that ends an answer: generation config's and tokenizer's eos, and the usual end-of-turn tokens."""
-    found: list[int] = []
-    eos = getattr(generation_config, "eos_token_id", None)
-    found += [eos] if isinstance(eos, int) else list(eos or [])
-    if tokenizer is not None:
-        found += [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
-        added = {token.content: index for index, token in tokenizer.added_tokens_decoder.items()}
-        turn_ends = ("<|eot_id|>", "<|im_end|>", "<|end_of_turn|>", "<end_of_turn>", "<|user|>", "<|observation|>")
-        found += [added[name] for name in turn_ends if name in added]
-    return tuple(dict.fromkeys(found))
-
-
 def _break_controls(pattern: re.Pattern[str], text: str, guard: str) -> str:
     # Removing a guard must never reveal a control string, so matching restarts inside the broken one.
     while match := pattern.search(text):
@@ -109,15 +160,34 @@ def _break_controls(pattern: re.Pattern[str], text: str, guard: str) -> str:
     return text
 
 
-def _control_pattern(tokenizer: Any) -> re.Pattern[str] | None:
-    names = frozenset(t.content for t in tokenizer.added_tokens_decoder.values() if t.special)
-    return _compile_controls(names)
+def _cut_unflagged(pattern: re.Pattern[str] | None, text: str) -> Iterable[str]:
+    # Tokenised apart, the two parts of a control string cannot become its token.
+    while pattern and (match := pattern.search(text)):
+        cut = match.start() + 1
+        yield text[:cut]
+        text = text[cut:]
+    yield text
 
 
-@lru_cache(maxsize=16)
-def _compile_controls(names: frozenset[str]) -> re.Pattern[str] | None:
+def controls(tokenizer: Any) -> _Controls:
+    """The tokenizer's control strings, read once."""
+    template = tokenizer.chat_template
+    known = _CACHE.get(tokenizer)
+    if known is None or known.template != template:
+        added = list(tokenizer.added_tokens_decoder.values())
+        flagged = {token.content for token in added if token.special}
+        unflagged = {
+            token.content
+            for token in added
+            if token.content.strip() and (_STRUCTURAL.fullmatch(token.content) or token.content in (template or ""))
+        } - flagged
+        known = _CACHE[tokenizer] = _Controls(template, _compile(flagged | unflagged), _compile(unflagged))
+    return known
+
+
+def _compile(names: Iterable[str]) -> re.Pattern[str] | None:
     # One-character control strings cannot be broken by a guard inside; the longest name wins at each place.
-    ordered = sorted((name for name in names if len(name) > 1), key=len, reverse=True)
+    ordered = sorted((name for name in names if len(name) > 1), key=lambda name: (-len(name), name))
     return re.compile("(" + "|".join(map(re.escape, ordered)) + ")") if ordered else None
 
 

@@ -97,7 +97,13 @@ class VllmModel:
         """Connect to the servers and watch them."""
         engine = self._engine.model_copy(update={"model_name": self.fleet.served_name})
         try:
-            client = await OpenAIModel.connect(self.name, engine, urls=self.fleet.urls, api_key=self.fleet.api_key)
+            client = await OpenAIModel.connect(
+                self.name,
+                engine,
+                urls=self.fleet.urls,
+                api_key=self.fleet.api_key,
+                thinking=self._models.enable_thinking,
+            )
         except ModelError as error:
             raise ModelError(f"{error}\n{self.fleet.describe_dead()}".rstrip()) from error
         if client.tokenizer is None:

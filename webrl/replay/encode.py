@@ -7,7 +7,9 @@ from typing import Any
 
 from webrl.config import ModelsConfig, RunConfig
 from webrl.llm.prompts import Dialect, build_policy_prompt
-from webrl.llm.tokens import encode_plain
+from webrl.llm.thinking import CLOSE, OPEN, split_thinking
+from webrl.llm.tokens import encode_plain, encode_text
+from webrl.llm.turns import closing_ids
 from webrl.replay.records import EncodedStep, NextPrompt, StepEncoder
 from webrl.types import Trajectory
 
@@ -16,14 +18,14 @@ def step_encoder(tokenizer: Any, models: ModelsConfig, dialect: Dialect = "brows
     """Tokenise a step as it would be if the policy had produced its response: prompt, response, end token.
 
     Prompt and response are tokenised apart, as they are when the policy acts. The end token is that of the
-    prompt format: `<|eot_id|>` for `webrl`, the tokenizer's own for `chat`.
+    prompt format (`closing_ids`).
     """
-    end = action_end_id(tokenizer, models)
+    end = closing_ids(tokenizer, models.prompt_format)
 
     def encode(trajectory: Trajectory, index: int) -> EncodedStep:
         step = trajectory.steps[index]
         prompt = _prompt(tokenizer, models, dialect, trajectory, index, step.observation)
-        return EncodedStep(prompt, (*encode_plain(tokenizer, step.response), *end))
+        return EncodedStep(prompt, (*encode_response(tokenizer, step.response), *end))
 
     return encode
 
@@ -54,13 +56,15 @@ def _prompt(
         max_tokens=models.max_prompt_tokens,
         prompt_format=models.prompt_format,
         dialect=dialect,
+        thinking=models.enable_thinking,
     ).ids
 
 
-def action_end_id(tokenizer: Any, models: ModelsConfig) -> tuple[int, ...]:
-    """The token that ends an action, as a tuple; empty for a tokenizer without one."""
-    if models.prompt_format == "webrl":
-        added = {token.content: index for index, token in tokenizer.added_tokens_decoder.items()}
-        if "<|eot_id|>" in added:
-            return (added["<|eot_id|>"],)
-    return () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+def encode_response(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of an answer: the tags of its reasoning as the model writes them, everything else as plain text."""
+    thinking, rest = split_thinking(text)
+    if not thinking:
+        return encode_plain(tokenizer, text)
+    inner, close, gap = thinking.removeprefix(OPEN).partition(CLOSE)
+    parts = [(OPEN if thinking.startswith(OPEN) else "", True), (inner, False), (close, True), (gap + rest, False)]
+    return encode_text(tokenizer, parts, add_prefix=False)

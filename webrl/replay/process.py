@@ -179,7 +179,7 @@ def _open_tools(plan: ProcessPlan, config: RunConfig, stack: ExitStack) -> _Tool
         return _Tools()
     from webrl.llm.fingerprint import tokenizer_fingerprint
     from webrl.llm.loading import load_tokenizer
-    from webrl.llm.tokens import end_token_ids
+    from webrl.llm.turns import end_token_ids
     from webrl.replay.encode import released_next_prompt, step_encoder
 
     tokenizer = load_tokenizer(plan.actor)
@@ -189,7 +189,7 @@ def _open_tools(plan: ProcessPlan, config: RunConfig, stack: ExitStack) -> _Tool
         encode,
         released_next_prompt(config, tokenizer),
         tokenizer_fingerprint(tokenizer),
-        end_token_ids(tokenizer),
+        end_token_ids(plan.actor, tokenizer),
         scorer,
     )
 

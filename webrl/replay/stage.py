@@ -17,7 +17,7 @@ from webrl.folder import PhaseFolder
 from webrl.interop.problems import ProblemLog
 from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import load_tokenizer
-from webrl.llm.tokens import end_token_ids
+from webrl.llm.turns import end_token_ids
 from webrl.replay.encode import released_next_prompt, step_encoder
 from webrl.replay.mix import History, add_history, write_steps
 from webrl.replay.scorer import Scorer
@@ -72,7 +72,7 @@ def mix_replay(
             sources=[Source(path, "records") for path in history],
             config=config.replay,
             rng=rng,
-            end_token_ids=end_token_ids(tokenizer),
+            end_token_ids=end_token_ids(actor, tokenizer),
             tokenizer=fingerprint,
             encode=encode,
             next_prompt=next_prompt,

@@ -17,6 +17,7 @@ from webrl.interop.problems import ProblemLog
 from webrl.llm import LanguageModel, open_model
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_judge_prompt
+from webrl.llm.turns import closing_ids
 from webrl.reward.calibration import fit_calibration
 from webrl.reward.data import JudgedExample, JudgedTrajectory, read_judged, split_by_instruction, training_examples
 from webrl.reward.orm import answer_tokens, yes_probability
@@ -84,7 +85,7 @@ def encode_example(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(judge prompt, answer and end token), the page cut by tokens as when judging."""
     tokens = answer_tokens(tokenizer)
-    end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    end = closing_ids(tokenizer, config.prompt_format)
     return prompt_ids(example, tokenizer, config), (tokens.yes if example.success else tokens.no, *end)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError, PolicyError
 from webrl.llm.interface import Policy, PolicyOutput
+from webrl.llm.thinking import without_thinking
 from webrl.rollouts.env import Env, Observation, StepResult
 from webrl.types import Status, Step, Task, Trajectory
 
@@ -105,7 +106,7 @@ async def _play(
         asked = time.perf_counter()
         output = await policy.act(before.goal, episode.steps, before.text, seed=step_seed(*seed, index))
         answered = time.perf_counter()
-        result = await env.step(output.text)
+        result = await env.step(without_thinking(output.text))
         seconds = {"policy": answered - asked, "browser": time.perf_counter() - answered}
         episode.steps.append(_record(index, before, output, result, screenshot, seconds))
         episode.observation, episode.reward = result.observation, result.reward

@@ -17,6 +17,7 @@ from pathlib import Path
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.budget import cut_lines, fit_prompt
 from webrl.llm.interface import LanguageModel, Sampling
+from webrl.llm.thinking import without_thinking
 from webrl.llm.tokens import encode_chat
 from webrl.store import Appender, read_records
 from webrl.tasks.prompts import ChatPrompt
@@ -147,7 +148,7 @@ async def _ask(model: LanguageModel, key: str, question: Question) -> Answer:
         room = _CHARS_PER_TOKEN * question.max_prompt_tokens - len(prompt.system) - len(prompt.head) - len(prompt.tail)
         shown = prompt.with_page(prompt.page[: max(0, room)])
         completion = await model.chat(shown.messages, question.sampling)
-        text, size = completion.text, len(shown.system) + len(shown.user)
+        text, size = without_thinking(completion.text), len(shown.system) + len(shown.user)
         counts = (-(-size // _CHARS_PER_TOKEN), -(-len(text) // _CHARS_PER_TOKEN))
         return Answer(key, text, completion.finish_reason, *counts, token_counts="estimated")
 
@@ -156,7 +157,9 @@ async def _ask(model: LanguageModel, key: str, question: Question) -> Answer:
 
     fitted = fit_prompt(model.tokenizer, encode, prompt.page, 0, question.max_prompt_tokens, cut_lines)
     completion = await model.generate(fitted.ids, question.sampling)
-    return Answer(key, completion.text, completion.finish_reason, len(fitted.ids), len(completion.ids))
+    return Answer(
+        key, without_thinking(completion.text), completion.finish_reason, len(fitted.ids), len(completion.ids)
+    )
 
 
 class RateLimit:

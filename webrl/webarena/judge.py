@@ -19,6 +19,7 @@ from typing import Any
 
 from webrl.config import EngineConfig
 from webrl.errors import JudgeError
+from webrl.llm.thinking import without_thinking
 from webrl.store import cut_torn_line, read_lines
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class AnswerJudge:
             raise JudgeError(f"judge at {self.url} answered without a message: {str(data)[:_SHORT]}") from None
         if not isinstance(content, str):
             raise JudgeError(f"judge at {self.url} answered {content!r}")
-        return content
+        return without_thinking(content)
 
     def _first_model(self) -> str:
         data = self._request("GET", "/models", None)

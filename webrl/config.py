@@ -197,9 +197,6 @@ class LabelConfig(Section):
 
     threshold: Fraction = Field(0.5, description="reward 1 if P(YES) exceeds this")
     temperature: float = Field(1.0, gt=0, description="calibration temperature of the judge's logits")
-    enable_thinking: bool = Field(
-        False, description="policy may reason in <think>…</think> before its action, if its chat template knows how"
-    )
     max_prompt_tokens: int = Field(15872, ge=16, description="the final page is cut so that the prompt fits")
     batch_size: int = Field(8, ge=1, description="trajectories judged at once")
     judge: Literal["orm", "llm"] = Field("orm", description="orm: first-token P(YES); llm: an API judge's answer")

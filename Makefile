@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN  := $(VENV)/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all setup lint types doctor webarena clean
+.PHONY: help demo test test-all setup engines lint types doctor webarena clean
 # Two tests at a time; those of one file, which share servers and browsers, stay together. ARGS="-n 0": one at a time.
 PYTEST := $(RUN)/python -m pytest -q -n 2 --dist loadfile
 export VENV
@@ -17,10 +17,13 @@ demo: setup ## the whole loop in a real browser: three phases, held-out success 
 test: setup $(VENV)/.webarena-done ## the tests, without the slow ones
 	@$(PYTEST) -m "not slow" $(ARGS)
 
-test-all: setup $(VENV)/.webarena-done ## all tests that this machine can run
+test-all: setup engines $(VENV)/.webarena-done ## all tests, with DeepSpeed, Ray and vLLM; a missing GPU is skipped
 	@$(PYTEST) $(ARGS)
 
 setup: $(VENV)/.python-done $(VENV)/.browser-done ## virtual environment, dependencies, browser
+	@:
+
+engines: $(VENV)/.engines-done ## DeepSpeed and Ray; vLLM in an environment of its own, .venv-vllm
 	@:
 
 lint: $(VENV)/.python-done ## ruff: style and format
@@ -36,7 +39,7 @@ webarena: setup $(VENV)/.webarena-done ## BrowserGym's WebArena tasks, in spite 
 	@:
 
 clean: ## removes environment and caches; keeps runs/
-	@rm -rf $(VENV) $(VENV).uv build dist .pytest_cache .mypy_cache .ruff_cache
+	@rm -rf $(VENV) $(VENV).uv $(VENV)-vllm build dist .pytest_cache .mypy_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.python-done: pyproject.toml constraints.txt scripts/setup.sh
@@ -45,6 +48,10 @@ $(VENV)/.python-done: pyproject.toml constraints.txt scripts/setup.sh
 
 $(VENV)/.browser-done: $(VENV)/.python-done
 	@bash scripts/setup.sh browser
+	@touch $@
+
+$(VENV)/.engines-done: $(VENV)/.python-done scripts/requirements-vllm.txt
+	@bash scripts/setup.sh engines
 	@touch $@
 
 $(VENV)/.webarena-done: $(VENV)/.python-done scripts/install_webarena.sh

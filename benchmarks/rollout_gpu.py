@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from webrl.config import PromptFormat, RunConfig, validate_config  # noqa: E402
+from webrl.extras import exit_code, require  # noqa: E402
 from webrl.llm import open_model  # noqa: E402
 from webrl.llm.interface import PolicyOutput  # noqa: E402
 from webrl.llm.policy import ModelPolicy  # noqa: E402
@@ -288,6 +289,7 @@ def main() -> None:
     parser.add_argument("--offline", nargs=2, type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    require("vllm", "benchmarks/rollout_gpu.py")
     if args.offline:
         offline(*args.offline, args.size)
         return
@@ -327,4 +329,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -19,17 +19,14 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+from webrl.extras import exit_code, require  # noqa: E402
+from webrl.training.environment import cpu_environment  # noqa: E402
+from webrl.training.launch import count_gpus  # noqa: E402
+
 
 def main() -> None:
     """Run the parts that this machine can run."""
-    from webrl.training.environment import cpu_environment
-
-    missing = cpu_environment()
-    if missing:  # they act only if set before Python starts
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **missing})
-    import torch
-
-    gpus = torch.cuda.device_count()
+    gpus = count_gpus()
     part = "cluster" if gpus > 1 else "gpu" if gpus == 1 else "cpu"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
@@ -40,6 +37,11 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=32, help="decoder layers, to try the GPU parts out (default: 32)")
     parser.add_argument("--size", choices=("tiny", "8B"), default="8B", help="shape of the GPU parts (default: 8B)")
     args = parser.parse_args()
+    if args.part == "cluster":
+        require("deepspeed", "benchmarks/training.py --part cluster")
+    missing = cpu_environment()
+    if missing:  # they act only if set before Python starts
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **missing})
     if args.part == "cpu":
         from training_cpu import measure
 
@@ -72,4 +74,4 @@ def run_cluster(gpus: int, args: argparse.Namespace) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -30,6 +30,8 @@ from standins.experts import DO_NOTHING, SCRIPTS, find  # noqa: E402
 from standins.play import failures, lite_tasks, play  # noqa: E402
 from standins.world import World  # noqa: E402
 
+from webrl.extras import exit_code, require  # noqa: E402
+
 TIMED_TASKS = {44: "url_match: the cheapest validation there is", 419: "program_html: the evaluator opens a page"}
 LINKS = ("Issues", "Projects")
 
@@ -41,6 +43,7 @@ def main() -> None:
     parser.add_argument("--envs", type=int, default=4, help="environments that play side by side")
     parser.add_argument("--stock", type=int, metavar="TASK", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    require("webarena", "benchmarks/webarena.py")
     if args.stock is not None:
         print(json.dumps(stock_steps(args.stock, args.steps)))
         return
@@ -223,4 +226,4 @@ def golden() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

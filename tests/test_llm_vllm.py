@@ -1,6 +1,7 @@
 """Real vLLM servers of a tiny model: exact ids and log-probs, weight changes, death and revival.
 
-vLLM pins its own torch, so it may live in another environment: `WEBRL_VLLM_PYTHON=/path/to/python pytest -m vllm`.
+vLLM pins its own torch, so it may live in another environment: `make engines` makes one that conftest.py finds;
+`WEBRL_VLLM_PYTHON=/path/to/python pytest -m vllm` names another.
 """
 
 import asyncio

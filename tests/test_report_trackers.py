@@ -69,7 +69,7 @@ def test_a_failing_log_call_warns_once_and_the_others_go_on(caplog):
 
 def test_a_tracker_that_is_not_installed_stops_with_the_fix(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
-    with pytest.raises(UsageError, match=r"tracker 'wandb'.*pip install 'webrl\[trackers\]'"):
+    with pytest.raises(UsageError, match=r"trackers=\[wandb\].*pip install 'webrl\[trackers\]'"):
         open_trackers(RunConfig(name="r", runs_dir=tmp_path, trackers=("tensorboard", "wandb")))
 
 

@@ -10,14 +10,14 @@ from webrl.rollouts.collect import collect
 from webrl.store import read_records
 from webrl.types import Status, Trajectory
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'webrl[ray]'")
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.ray]
 
 NODE = {"num_cpus": 2, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 
 
 @pytest.fixture
 def cluster(monkeypatch):
+    import ray
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -30,6 +30,8 @@ def cluster(monkeypatch):
 
 
 def test_a_node_that_dies_costs_attempts_and_every_episode_ends_with_a_status(cluster, tmp_path):
+    import ray
+
     both, second = cluster
     out = tmp_path / "trajectories.jsonl"
     tasks = [miniwob("click-button", seed) for seed in range(16)]

@@ -16,7 +16,6 @@ from curriculum_builders import PAGE, ChatServer, build_task
 from webrl.errors import DataError
 from webrl.tasks.from_file import read_instructions, write_instructions
 from webrl.tasks.task_files import webarena_entry, write_task_file
-from webrl.webarena.scoring import is_installed
 from webrl.webarena.tasks import instruction_of, is_scored, load_suite, read_task_file
 
 ROOT = Path(__file__).parent.parent
@@ -83,7 +82,7 @@ def test_gen_task_writes_filtered_instructions_for_the_pages_of_the_file(tmp_pat
     assert f"{len(lines)} instructions in generated.jsonl" in out
 
 
-@pytest.mark.skipif(not is_installed(), reason="BrowserGym's WebArena packages: make webarena")
+@pytest.mark.webarena
 def test_gen_task_leaves_out_what_webarena_lite_asks_and_uses_all_strategies(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     did = {"actions": ["click('13')"], "final_page": "the issue is closed"}

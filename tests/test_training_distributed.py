@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -82,7 +81,7 @@ def test_two_fsdp2_processes_train_adapters_like_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs `pip install webrl[deepspeed]`")
+@pytest.mark.deepspeed
 def test_deepspeed_on_one_process_gives_the_same_curve(tmp_path: Path) -> None:
     prepare(tmp_path)
     plain = run(tmp_path, "plain", make_settings(), 1)
@@ -94,7 +93,7 @@ def test_deepspeed_on_one_process_gives_the_same_curve(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs `pip install webrl[deepspeed]`")
+@pytest.mark.deepspeed
 @pytest.mark.parametrize("engine", ["zero1", "zero2", "zero3", "zero3_offload"])
 def test_two_deepspeed_processes_give_the_curve_of_one(tmp_path: Path, engine: str) -> None:
     check_same_curve(tmp_path, make_settings(engine=engine), engine)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch
 from training_builders import make_actor, make_record, make_records
 
 from webrl.config import CriticConfig, OptimConfig, RunConfig
-from webrl.errors import ModelError, TrainingError, UsageError
+from webrl.errors import ModelError, TrainingError
 from webrl.training import score_actions, score_values, train_actor, train_critic
 from webrl.training.critic_data import critic_states
 from webrl.training.flops import body_parameters, training_flops
@@ -174,13 +173,6 @@ def test_flops_by_hand(tmp_path: Path) -> None:
     assert body_parameters(model.lm) == expected
     # attention: 2 layers x 4 heads x 4 dims x (9 + 25)
     assert training_flops(expected, model.lm.config, [3, 5]) == 6 * (expected * 8 + 32 * 34)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("torchao") is not None, reason="torchao is installed")
-def test_float8_without_torchao_says_so(tmp_path: Path) -> None:
-    model = load_actor(make_actor(tmp_path / "actor"))
-    with pytest.raises(UsageError, match="pip install torchao"):
-        apply_memory_policy(model, OptimConfig(float8=True))
 
 
 def test_out_of_memory_names_the_options_to_change() -> None:

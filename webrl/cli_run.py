@@ -12,6 +12,7 @@ from rich.console import Console
 
 from webrl import phase as phases
 from webrl.config import RunConfig
+from webrl.extras import check_extras
 from webrl.folder import RunFolder
 from webrl.relay import Relay
 from webrl.report import overview_table, phase_metrics, phase_table, plot_success, site_table
@@ -37,6 +38,7 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
 
 def run_stage(config: RunConfig, stage: str, phase: int | None) -> int:
     """Run one stage and print its counts."""
+    check_extras(config, (stage,))
     with open_trackers(config) as trackers, Relay(config.run_dir, trackers):
         counts = phases.run_stage(config, stage, phase)
     _show_webarena(counts, sys.stderr)  # standard output stays JSON
@@ -46,6 +48,7 @@ def run_stage(config: RunConfig, stage: str, phase: int | None) -> int:
 
 def run_all(config: RunConfig) -> int:
     """Run everything; a table after each phase, an overview and a plot at the end."""
+    check_extras(config, [stage.name for stage in phases.STAGES])
     console = output()
     console.print(f"run folder {config.run_dir}, {config.num_phases} phases, seed {config.seed}", highlight=False)
     with open_trackers(config) as trackers, Relay(config.run_dir, trackers):

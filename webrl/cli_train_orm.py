@@ -9,6 +9,7 @@ from typing import Any
 from webrl.cli_config import add_config_arguments, describe_sections, resolve_config
 from webrl.config import RunConfig
 from webrl.errors import UsageError
+from webrl.extras import check_extras
 from webrl.folder import RunFolder
 
 
@@ -31,9 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Train, print the report; gives the exit code."""
+    config = resolve_config(args, prefer_newest=True)
+    if not args.dry_run:
+        check_extras(config, ("label",))
     from webrl.reward.train import OrmPaths, train_orm
 
-    config = resolve_config(args, prefer_newest=True)
     data = tuple(args.data or _run_data(config))
     paths = OrmPaths(data, args.init or config.models.orm, args.out or config.run_dir / "orm")
     print(f"data   {', '.join(map(str, data))}\nstart  {paths.init}\nmodel  {paths.out}", flush=True)

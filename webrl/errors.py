@@ -17,6 +17,10 @@ class UsageError(WebRLError):
     exit_code = 2
 
 
+class ExtraMissing(UsageError):
+    """An option needs a package that is not installed; the text names the command that installs it."""
+
+
 class DataError(WebRLError):
     """A file that cannot be used: missing, malformed (path and line are quoted), empty, or of the wrong kind."""
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from webrl.config import RunConfig
-from webrl.errors import UsageError
+from webrl.errors import ExtraMissing, UsageError
+from webrl.extras import EXTRAS, require
 
 logger = logging.getLogger(__name__)
 Metric = float | Sequence[float]
@@ -70,12 +71,12 @@ def open_trackers(config: RunConfig) -> Trackers:
     opened: dict[str, Tracker] = {}
     for name in config.trackers:
         try:
+            if name in EXTRAS:
+                require(name, f"trackers=[{name}]")
             opened[name] = _KINDS[name](config)
-        except ImportError as error:
+        except ExtraMissing:
             Trackers(opened).close()
-            raise UsageError(
-                f"tracker {name!r}: {error}; `pip install 'webrl[trackers]'`, or `trackers=[tensorboard]`"
-            ) from None
+            raise
         except Exception as error:
             Trackers(opened).close()
             raise UsageError(f"tracker {name!r} cannot be set up: {error}; or leave it out of `trackers`") from error

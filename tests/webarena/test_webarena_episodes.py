@@ -17,13 +17,12 @@ from webrl.types import Status, Task, Trajectory
 from webrl.webarena.env import SiteAccess, WebArenaEnv, finish_episode
 from webrl.webarena.locks import lease_sites
 from webrl.webarena.report import summarize
-from webrl.webarena.scoring import is_installed
 from webrl.webarena.sites import find_sites
 from webrl.webarena.tasks import training_task
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(not is_installed(), reason="BrowserGym's WebArena packages: make webarena"),
+    pytest.mark.webarena,
 ]
 # A few that are cheap to play; the slow test plays all of them.
 SAMPLE = (173, 419, 762)

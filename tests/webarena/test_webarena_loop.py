@@ -16,14 +16,13 @@ from standins.world import World
 
 from webrl.store import read_json, read_records
 from webrl.types import Task, Trajectory
-from webrl.webarena.scoring import is_installed
 from webrl.webarena.tasks import instruction_of, load_suite
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
-    pytest.mark.skipif(not is_installed(), reason="BrowserGym's WebArena packages: make webarena"),
+    pytest.mark.webarena,
 ]
 SEEDS = {
     "gitlab": "Close my oldest issue in the first project",

@@ -15,14 +15,13 @@ from webrl.config import validate_config
 from webrl.rollouts.collect import collect
 from webrl.store import read_records
 from webrl.types import Status, Step, Task, Trajectory
-from webrl.webarena.scoring import is_installed
 from webrl.webarena.session import open_sites
 from webrl.webarena.tasks import instruction_of, training_task
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
-    pytest.mark.skipif(not is_installed(), reason="BrowserGym's WebArena packages: make webarena"),
+    pytest.mark.webarena,
 ]
 
 

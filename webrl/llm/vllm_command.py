@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ from typing import Any
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
+from webrl.extras import require
 from webrl.llm.loading import adapter_base, model_folder, pick_dtype
 
 SERVED_NAME = "policy"
@@ -56,14 +56,11 @@ def find_python(engine: EngineConfig) -> str:
     """The interpreter that has vLLM.
 
     Raises:
-        ModelError: it has none.
+        ExtraMissing: this one has none.
+        ModelError: `engine.vllm_python` cannot be run.
     """
     if engine.vllm_python is None:
-        if importlib.util.find_spec("vllm") is None:
-            raise ModelError(
-                "engine.kind=vllm, but vLLM is not installed: pip install 'webrl[vllm]', or set engine.vllm_python to "
-                "the Python of an environment that has it"
-            )
+        require("vllm", "engine.kind=vllm")
         return sys.executable
     if shutil.which(engine.vllm_python) is None:
         raise ModelError(f"engine.vllm_python={engine.vllm_python!r} is no executable")

@@ -18,6 +18,7 @@ import orjson
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, UsageError
+from webrl.extras import require
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.handle import WorkerHandle, error_of
 from webrl.rollouts.worker import Worker, to_bytes
@@ -82,10 +83,9 @@ def ray_cluster() -> Iterator[None]:
     Raises:
         UsageError: Ray is not installed, or the cluster cannot be reached.
     """
-    try:
-        import ray
-    except ImportError:
-        raise UsageError("rollout.backend=ray needs Ray: pip install 'webrl[ray]'") from None
+    require("ray", "rollout.backend=ray")
+    import ray
+
     if ray.is_initialized():
         yield
         return

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from webrl.config import RunConfig
 from webrl.disk import atomic_path
-from webrl.errors import DataError
+from webrl.errors import DataError, ExtraMissing
 from webrl.llm import open_model
 from webrl.llm.interface import LanguageModel
 from webrl.store import read_lines
@@ -118,7 +118,7 @@ def _held_out(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:
         if config.tasks.suite == "miniwob" and any(map(is_webarena, tasks)):
             return load_suite("webarena_lite")
         return held_out(config)
-    except DataError as error:
+    except (DataError, ExtraMissing) as error:
         logger.warning("held-out instructions are not looked for: %s", error)
         return []
 

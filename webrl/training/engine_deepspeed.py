@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from webrl.config import OptimConfig
 from webrl.errors import TrainingError
+from webrl.extras import require
 from webrl.training.engine import Engine, forget_accelerator, make_optimizer
 
 
@@ -29,6 +30,7 @@ class DeepSpeedEngine(Engine):
 
     def make_accelerator(self, device: str) -> Any:
         """An accelerator with the DeepSpeed plugin; `cpu=True` would silently replace the engine by DDP."""
+        require("deepspeed", f"engine={self.plan.name}")
         from accelerate import Accelerator, DeepSpeedPlugin
         from accelerate.utils import InitProcessGroupKwargs
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from webrl.config import OptimConfig
-from webrl.errors import UsageError
+from webrl.extras import require
 
 _ATTENTION = (
     "_scaled_dot_product_flash_attention",
@@ -54,10 +54,8 @@ def compile_layers(lm: Any) -> None:
 
 def use_float8(lm: Any) -> None:
     """Replace the decoder's linear layers by torchao's float8 training layers (row-wise scales)."""
-    try:
-        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-    except ImportError:
-        raise UsageError("float8=true needs torchao: `pip install torchao`, or set float8=false") from None
+    require("torchao", "float8=true")
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
     def fits(module: nn.Module, _name: str) -> bool:
         return isinstance(module, nn.Linear) and module.in_features % 16 == 0 and module.out_features % 16 == 0

@@ -17,6 +17,7 @@ from typing import Any
 from webrl.cli_config import add_config_arguments, resolve_config
 from webrl.config import RunConfig
 from webrl.errors import WebRLError
+from webrl.extras import check_extras
 from webrl.folder import newest_run
 
 logger = logging.getLogger(__name__)
@@ -103,6 +104,7 @@ def _run(args: argparse.Namespace) -> None:
 
         show_plan(config, "train", args.phase)
         return
+    check_extras(config, ("train",))
     from webrl.llm.loading import pick_device
     from webrl.training.ranks import is_main, join, leave
 

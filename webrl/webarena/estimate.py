@@ -9,7 +9,6 @@ here is marked so: steps an episode, tokens a prompt, seconds a page of the real
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from pathlib import Path
 
 from webrl.config import EngineConfig, RunConfig
 from webrl.errors import WebRLError
+from webrl.extras import EXTRAS, is_installed, wanted_extras
+from webrl.phase import STAGES
 from webrl.webarena.sites import SITES, find_sites
 from webrl.webarena.tasks import load_suite, training_tasks, writes
 
@@ -156,20 +157,15 @@ def _min_gpus(assumed: Assumptions) -> int:
 def find_missing(config: RunConfig, assumed: Assumptions) -> list[str]:
     """What this machine lacks for the run, each with the fix."""
     from webrl.training.launch import count_gpus
-    from webrl.webarena.scoring import is_installed
 
     settings = config.rollout.webarena
     missing = []
     gpus, needed = count_gpus(), _min_gpus(assumed)
     if gpus < needed:
         missing.append(f"GPUs: {gpus} here, {needed} of {assumed.gpu_gib:g} GiB needed")
-    engines = (config.rollout.engine, config.label.engine)
-    if any(engine.kind == "vllm" for engine in engines) and importlib.util.find_spec("vllm") is None:
-        missing.append("vllm: pip install 'webrl[vllm]'")
-    if config.actor.engine.startswith("zero") and importlib.util.find_spec("deepspeed") is None:
-        missing.append("deepspeed: pip install 'webrl[deepspeed]'")
-    if not is_installed():
-        missing.append("BrowserGym's WebArena packages: make webarena")
+    for name, wanted_by in wanted_extras(config, [stage.name for stage in STAGES]):
+        if not is_installed(name):
+            missing.append(f"{name} ({wanted_by}): {EXTRAS[name][0]}")
     try:
         sites = find_sites(settings)
         absent = [name for name in SITES if name not in sites.urls]

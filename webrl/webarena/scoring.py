@@ -178,11 +178,3 @@ class _Clock:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
-
-
-def is_installed() -> bool:
-    """Whether BrowserGym's WebArena packages are there (`make webarena`)."""
-    try:
-        return all(importlib.util.find_spec(name) for name in ("webarena.browser_env", "browsergym.webarenalite"))
-    except ImportError:
-        return False

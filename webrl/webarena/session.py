@@ -11,13 +11,12 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 
 from webrl.config import RunConfig
-from webrl.errors import DataError
+from webrl.extras import require
 from webrl.types import Task
 from webrl.webarena.locks import hold_sites
 from webrl.webarena.reset import reset_sites
-from webrl.webarena.scoring import is_installed
 from webrl.webarena.sites import find_sites
-from webrl.webarena.tasks import NOT_INSTALLED, is_scored, is_webarena, sites_of
+from webrl.webarena.tasks import is_scored, is_webarena, sites_of
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +26,7 @@ async def open_sites(config: RunConfig, tasks: Sequence[Task], owner: str = "") 
     """Hold all sites of the tasks for this run, reset and verify them first (`rollout.webarena.reset`).
 
     Raises:
-        DataError: scored tasks without BrowserGym's packages.
+        ExtraMissing: scored tasks without BrowserGym's packages.
         UsageError: a site without address.
         SiteBusy: another run has one of the sites (it is named).
         SiteError: the reset fails or never ends, or a site is not healthy afterwards.
@@ -36,8 +35,8 @@ async def open_sites(config: RunConfig, tasks: Sequence[Task], owner: str = "") 
     if not ours:
         yield
         return
-    if any(map(is_scored, ours)) and not is_installed():
-        raise DataError(NOT_INSTALLED)
+    if any(map(is_scored, ours)):
+        require("webarena", "the score of a WebArena task")
     settings = config.rollout.webarena
     sites = find_sites(settings)
     names = sorted({name for task in ours for name in sites_of(task)})

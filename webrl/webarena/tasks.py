@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from webrl.config import RunConfig, TasksConfig
 from webrl.errors import DataError, UsageError
+from webrl.extras import require
 from webrl.types import Lineage, Task
 from webrl.webarena.sites import SITES, placeholders
 from webrl.webarena.task_files import check_sites, read_task_file, read_training_file
@@ -30,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 Suite = Literal["webarena", "webarena_lite"]
 
-NOT_INSTALLED = "BrowserGym's WebArena packages are not installed; run `make webarena`"
 _FILES: dict[Suite, tuple[str, str, str]] = {
     "webarena": ("webarena", "test.raw.json", "webarena"),
     "webarena_lite": ("browsergym.webarenalite", "test_webarena_lite.raw.json", "webarenalite"),
@@ -49,15 +49,17 @@ def load_suite(suite: Suite) -> list[Task]:
     """All tasks of a suite, interleaved by site so that a run does not queue at one of them.
 
     Raises:
-        DataError: the packages are not installed, or their file is damaged.
+        ExtraMissing: the packages are not installed.
+        DataError: their file is absent or damaged.
     """
+    require("webarena", f"tasks.suite={suite}")
     package, name, prefix = _FILES[suite]
-    spec = importlib.util.find_spec(package.partition(".")[0]) and importlib.util.find_spec(package)
+    spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder) / name
         if path.is_file():
             return interleave(read_task_file(path, prefix=prefix))
-    raise DataError(NOT_INSTALLED)
+    raise DataError(f"{package} holds no {name}: `make clean webarena` installs it anew")
 
 
 def evaluation_tasks(config: TasksConfig) -> list[Task]:

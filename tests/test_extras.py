@@ -1,0 +1,103 @@
+"""What needs an optional package says so in one line before it does anything, with the command that installs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from webrl import cli
+from webrl.config import load_config
+from webrl.errors import ExtraMissing
+from webrl.extras import EXTRAS, check_extras
+
+ROOT = Path(__file__).parent.parent
+DEEPSPEED, RAY, VLLM = (f"pip install 'webrl[{name}]'" for name in ("deepspeed", "ray", "vllm"))
+TRACKERS = "pip install 'webrl[trackers]'"
+
+
+def hide(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the extra were not installed."""
+    for module in EXTRAS[name][1]:
+        monkeypatch.setitem(sys.modules, module.partition(".")[0], None)
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+@pytest.mark.parametrize(
+    ("command", "extra", "option", "fix"),
+    [
+        ("run", "ray", "rollout.backend=ray", RAY),
+        ("rollout", "ray", "rollout.backend=ray", RAY),
+        ("eval", "ray", "rollout.backend=ray", RAY),
+        ("run", "vllm", "rollout.engine.kind=vllm", VLLM),
+        ("eval", "vllm", "rollout.engine.kind=vllm", VLLM),
+        ("gen-tasks", "vllm", "generate.engine.kind=vllm", VLLM),
+        ("filter-tasks", "vllm", "generate.engine.kind=vllm", VLLM),
+        ("label", "vllm", "label.engine.kind=vllm", VLLM),
+        ("train-orm", "vllm", "label.engine.kind=vllm", VLLM),
+        ("run", "deepspeed", "actor.engine=zero3", DEEPSPEED),
+        ("train", "deepspeed", "critic.engine=zero2", DEEPSPEED),
+        ("train", "torchao", "actor.float8=true", "pip install torchao"),
+        ("run", "webarena", "tasks.suite=webarena_lite", "make webarena"),
+        ("eval", "webarena", "tasks.suite=webarena", "make webarena"),
+        ("run", "wandb", "trackers=[wandb]", TRACKERS),
+        ("label", "trackio", "trackers=[trackio]", TRACKERS),
+    ],
+)
+def test_an_option_whose_extra_is_missing(
+    command: str, extra: str, option: str, fix: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    hide(extra, monkeypatch)
+    assert cli.main([command, "demo", f"runs_dir={tmp_path}", option]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith(f"webrl: {option} needs {extra}, which is not installed: {fix}")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "extra", "fix"),
+    [
+        ("webarena.py", "webarena", "make webarena"),
+        ("rollout_gpu.py --size tiny", "vllm", VLLM),
+        ("training.py --part cluster --size tiny", "deepspeed", DEEPSPEED),
+    ],
+)
+def test_a_benchmark_whose_extra_is_missing(benchmark: str, extra: str, fix: str) -> None:
+    name, *options = benchmark.split()
+    hidden = {module.partition(".")[0] for module in EXTRAS[extra][1]}
+    code = f"import runpy, sys; sys.modules.update(dict.fromkeys({hidden})); "
+    code += f"sys.argv = {[f'benchmarks/{name}', *options]}; sys.path.insert(0, 'benchmarks'); "
+    code += f"runpy.run_path('benchmarks/{name}', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"benchmarks/{name}: benchmarks/{name}"), done.stderr
+    assert f"needs {extra}, which is not installed: {fix}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_stage_asks_for_what_it_uses_only(monkeypatch) -> None:
+    for name in EXTRAS:
+        hide(name, monkeypatch)
+    config = load_config(None, ["rollout.backend=ray", "actor.engine=zero3", "label.engine.kind=vllm"])
+    check_extras(config, ("replay",))
+    with pytest.raises(ExtraMissing, match=r"label\.engine\.kind=vllm"):
+        check_extras(config, ("label",))
+
+
+def test_an_extra_of_another_environment_is_not_asked_for_here(monkeypatch) -> None:
+    hide("vllm", monkeypatch)
+    config = load_config(None, ["rollout.engine.kind=vllm", "rollout.engine.vllm_python=/elsewhere/bin/python"])
+    check_extras(config, ("rollout",))
+
+
+def test_code_below_the_command_line_says_it_too(monkeypatch) -> None:
+    hide("torchao", monkeypatch)
+    from webrl.training.memory_policy import use_float8
+
+    with pytest.raises(ExtraMissing, match="float8=true needs torchao"):
+        use_float8(None)

@@ -98,9 +98,11 @@ def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
         from webrl.cli_run import run_stage
 
         return run_stage(config, "gen-tasks", args.phase)
+    from webrl.run_lock import hold_output
     from webrl.tasks.from_file import generate_from_file
 
-    result = asyncio.run(generate_from_file(config, source, out))
+    with hold_output(out):
+        result = asyncio.run(generate_from_file(config, source, out))
     counts = {key: value for key, value in result.generated.to_json().items() if key != "tasks"}
     print(json.dumps({"generated": len(result.generated.tasks), **counts}, indent=2, ensure_ascii=False))
     for stage in result.filtered.stages:

@@ -16,6 +16,7 @@ from webrl.extras import check_extras
 from webrl.folder import RunFolder
 from webrl.relay import Relay
 from webrl.report import overview_table, phase_metrics, phase_table, plot_success, site_table
+from webrl.run_lock import hold_run
 from webrl.store import read_json
 from webrl.trackers import open_trackers
 
@@ -39,7 +40,7 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
 def run_stage(config: RunConfig, stage: str, phase: int | None) -> int:
     """Run one stage and print its counts."""
     check_extras(config, (stage,))
-    with open_trackers(config) as trackers, Relay(config.run_dir, trackers):
+    with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
         counts = phases.run_stage(config, stage, phase)
     _show_webarena(counts, sys.stderr)  # standard output stays JSON
     print(json.dumps(counts, indent=2, ensure_ascii=False, default=str))
@@ -51,7 +52,7 @@ def run_all(config: RunConfig) -> int:
     check_extras(config, [stage.name for stage in phases.STAGES])
     console = output()
     console.print(f"run folder {config.run_dir}, {config.num_phases} phases, seed {config.seed}", highlight=False)
-    with open_trackers(config) as trackers, Relay(config.run_dir, trackers):
+    with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
 
         def on_phase(summary: dict[str, Any]) -> None:
             console.print(phase_table(summary))

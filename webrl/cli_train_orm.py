@@ -36,13 +36,15 @@ def main(args: argparse.Namespace) -> int:
     if not args.dry_run:
         check_extras(config, ("label",))
     from webrl.reward.train import OrmPaths, train_orm
+    from webrl.run_lock import hold_output
 
     data = tuple(args.data or _run_data(config))
     paths = OrmPaths(data, args.init or config.models.orm, args.out or config.run_dir / "orm")
     print(f"data   {', '.join(map(str, data))}\nstart  {paths.init}\nmodel  {paths.out}", flush=True)
     if args.dry_run:
         return 0
-    report = train_orm(config, paths)
+    with hold_output(paths.out):
+        report = train_orm(config, paths)
     print("\n".join(describe_report(report)))
     print(f"report {paths.report / 'report.json'}")
     return 0

@@ -50,4 +50,6 @@ class TrainingError(WebRLError):
 
 
 class StageError(WebRLError):
-    """A stage cannot start: its input stage has not finished, or the run folder belongs to another config."""
+    """A stage cannot start: its input stage has not finished, or the run folder belongs to another config,
+    or another process works in it.
+    """

@@ -21,6 +21,7 @@ from webrl.config import RunConfig
 from webrl.errors import UsageError
 from webrl.folder import PhaseFolder, RunFolder, open_run
 from webrl.memory import PeakMemory
+from webrl.run_lock import hold_run
 from webrl.stages import Context
 from webrl.store import write_json
 
@@ -59,13 +60,14 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
     Raises:
         WebRLError: one clear message; everything that finished is kept, the same call goes on from there.
     """
-    folder = open_run(config)
-    for phase in range(config.num_phases + 1):
-        for spec in STAGES:
-            _run_spec(spec, Context(config, folder, phase))
-        summary = write_summary(config, folder)
-        if on_phase:
-            on_phase(summary["phases"][phase])
+    with hold_run(config.run_dir):
+        folder = open_run(config)
+        for phase in range(config.num_phases + 1):
+            for spec in STAGES:
+                _run_spec(spec, Context(config, folder, phase))
+            summary = write_summary(config, folder)
+            if on_phase:
+                on_phase(summary["phases"][phase])
     return folder
 
 
@@ -74,15 +76,16 @@ def run_stage(config: RunConfig, name: str, phase: int | None = None) -> dict[st
 
     Raises:
         UsageError: unknown stage or phase.
-        StageError: the stage before it has not finished.
+        StageError: the stage before it has not finished, or another process works in the run folder.
     """
     spec = next((s for s in STAGES if s.name == name), None)
     if spec is None:
         raise UsageError(f"unknown stage {name!r}; stages: {', '.join(s.name for s in STAGES)}")
-    folder = open_run(config)
-    context = Context(config, folder, next_phase(folder, spec) if phase is None else phase)
-    counts = _run_spec(spec, context)
-    write_summary(config, folder)
+    with hold_run(config.run_dir):
+        folder = open_run(config)
+        context = Context(config, folder, next_phase(folder, spec) if phase is None else phase)
+        counts = _run_spec(spec, context)
+        write_summary(config, folder)
     return counts
 
 

@@ -28,6 +28,7 @@ from webrl.replay.scorer import Scorer
 from webrl.replay.sources import Reading, Source, count_lines, find_source, labelled_outcomes, read_steps
 from webrl.replay.stage import SCORE_CACHE
 from webrl.reward.labels import read_outcomes
+from webrl.run_lock import hold_output
 from webrl.store import read_records
 from webrl.types import Trajectory
 
@@ -147,9 +148,11 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
     Raises:
         DataError: an input that is not there, or nothing usable in it.
         ModelError: an unusable model folder.
+        StageError: another process writes this output, or works in its run folder.
     """
     summary = ProcessSummary()
     with ExitStack() as stack:
+        stack.enter_context(hold_output(plan.output))
         problems = stack.enter_context(ProblemLog(plan.problem_list))
         tools = _open_tools(plan, config, stack)
         if 1 in plan.stages:

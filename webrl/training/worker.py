@@ -6,17 +6,19 @@ All processes go through the same calls; only the main one writes files and mark
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from webrl.cli_config import add_config_arguments, resolve_config
 from webrl.config import RunConfig
-from webrl.errors import WebRLError
+from webrl.errors import StageError, WebRLError
 from webrl.extras import check_extras
 from webrl.folder import newest_run
 
@@ -106,12 +108,14 @@ def _run(args: argparse.Namespace) -> None:
         return
     check_extras(config, ("train",))
     from webrl.llm.loading import pick_device
+    from webrl.run_lock import hold_output, hold_run
     from webrl.training.ranks import is_main, join, leave
 
     join(pick_device(config.models.device))
     try:
         out = config.runs_dir / "samples"
-        counts = train_samples(config, out) if samples else train_phase(config, args.phase)
+        with _main_holds(hold_output(out) if samples else hold_run(config.run_dir)):
+            counts = train_samples(config, out) if samples else train_phase(config, args.phase)
         if is_main():
             where = f"sample records of the clone, written to {out}" if samples else f"run folder {config.run_dir}"
             logger.info("trained: %s", where)
@@ -119,6 +123,24 @@ def _run(args: argparse.Namespace) -> None:
                 logger.info("  %s: %s", name, value if isinstance(value, int | str) else _short(value))
     finally:
         leave()
+
+
+@contextlib.contextmanager
+def _main_holds(lock: AbstractContextManager[None]) -> Iterator[None]:
+    """The main process, which writes, takes the lock; if it cannot, every process of the job ends with the reason."""
+    from webrl.training.ranks import agree, is_main
+
+    with contextlib.ExitStack() as stack:
+        reason = None
+        if is_main():
+            try:
+                stack.enter_context(lock)
+            except StageError as error:
+                reason = str(error)
+        reason = agree(reason)
+        if reason:
+            raise StageError(reason)
+        yield
 
 
 def _short(value: Any) -> str:

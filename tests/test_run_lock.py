@@ -1,0 +1,157 @@
+"""Two real processes and one run folder: the second is refused by name, and no death leaves the folder locked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from webrl.errors import StageError
+from webrl.run_lock import _hold, hold_output, hold_run
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from webrl.run_lock import hold_run
+with hold_run(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+# A disk on which other machines do not see the flock: the other machine's process has the lease only.
+HOLD_ELSEWHERE = """
+import json, os, socket, sys, time
+socket.gethostname = lambda: "elsewhere"
+from pathlib import Path
+from filelock import SoftFileLease
+folder = Path(sys.argv[1]) / ".lock"
+folder.mkdir(parents=True)
+with SoftFileLease(folder / "lease", lease_duration=2.0):
+    record = {"host": "elsewhere", "pid": os.getpid(), "started": 1.0, "since": 1.0, "command": "webrl run"}
+    (folder / "holder.json").write_text(json.dumps(record))
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def holder(code: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", code, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def gen_tasks(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The first stage of the demo, which asks no model in phase 0."""
+    command = [sys.executable, "-m", "webrl.cli", "gen-tasks", "demo", "--run", str(folder), "trackers=[]"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_a_second_process_is_refused_and_told_who_has_the_run_folder(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with holder(HOLD, run) as first:
+        second = gen_tasks(run)
+        assert second.returncode == 1
+        assert len(second.stderr.splitlines()) == 1, second.stderr
+        assert re.search(
+            rf"webrl: run folder '{run}' is in use by `-c {run}` \(process {first.pid} on \S+, since 20\d\d-",
+            second.stderr,
+        )
+        assert not (run / "config.yaml").exists()
+        plan = [sys.executable, "-m", "webrl.cli", "run", "demo", "--run", str(run), "--dry-run"]
+        assert subprocess.run(plan, capture_output=True, timeout=300, check=False).returncode == 0
+        first.kill()
+        first.wait()
+        third = gen_tasks(run)
+    assert third.returncode == 0, third.stderr
+    assert not (run / ".lock" / "holder.json").exists()
+    assert not (run / ".lock" / "lease").exists()
+
+
+def test_a_holder_that_is_stopped_still_has_its_run_folder(tmp_path: Path) -> None:
+    with holder(HOLD, tmp_path) as first:
+        os.kill(first.pid, signal.SIGSTOP)
+        with pytest.raises(StageError, match=f"process {first.pid} on "), hold_run(tmp_path):
+            pass
+
+
+def test_a_record_of_a_dead_process_alone_locks_nothing(tmp_path: Path) -> None:
+    with holder(HOLD, tmp_path) as first:
+        pass
+    assert json.loads((tmp_path / ".lock" / "holder.json").read_text())["pid"] == first.pid
+    with hold_run(tmp_path):
+        assert json.loads((tmp_path / ".lock" / "holder.json").read_text())["pid"] == os.getpid()
+
+
+def test_a_living_process_of_another_machine_is_seen_where_flock_is_not_shared(tmp_path: Path) -> None:
+    with (
+        holder(HOLD_ELSEWHERE, tmp_path),
+        pytest.raises(StageError, match=r"`webrl run` \(process \d+ on elsewhere"),
+        _hold(tmp_path / ".lock", "run folder", lease_s=2.0),
+    ):
+        pass
+
+
+def test_a_dead_process_of_another_machine_is_waited_for_and_then_forgotten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with holder(HOLD_ELSEWHERE, tmp_path) as first:
+        first.kill()
+        first.wait()
+    with _hold(tmp_path / ".lock", "run folder", lease_s=2.0):
+        assert (tmp_path / ".lock" / "lease").exists()
+    assert not (tmp_path / ".lock" / "lease").exists()
+
+
+def test_the_lock_nests_and_covers_outputs_inside_the_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
+    with hold_run(tmp_path), hold_run(tmp_path), hold_output(tmp_path / "phase_00" / "train.jsonl"):
+        pass
+    assert [p.name for p in tmp_path.iterdir() if p.is_dir()] == [".lock"]
+    with holder(HOLD, tmp_path), pytest.raises(StageError, match="in use"), hold_output(tmp_path / "orm"):
+        pass
+
+
+def test_an_output_outside_any_run_has_a_lock_of_its_own(tmp_path: Path) -> None:
+    with hold_output(tmp_path / "a.jsonl"), hold_output(tmp_path / "b.jsonl"):
+        assert (tmp_path / ".a.jsonl.lock").is_dir()
+
+
+def test_a_run_that_lost_its_folder_to_another_machine_ends(tmp_path: Path) -> None:
+    code = """
+import sys, time
+from pathlib import Path
+from webrl.run_lock import _hold
+with _hold(Path(sys.argv[1]) / ".lock", "run folder", lease_s=1.0):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+    with holder(code, tmp_path) as first:
+        (tmp_path / ".lock" / "lease").unlink()
+        assert first.wait(timeout=60) == -signal.SIGINT
+
+
+def test_training_and_process_data_take_the_lock_too(tmp_path: Path) -> None:
+    with holder(HOLD, tmp_path / "run"):
+        (tmp_path / "run" / "config.yaml").write_text("name: run\n")
+        output = tmp_path / "run" / "phase_00" / "train.jsonl"
+        data = ["scripts/process_data.py", "--output_path", str(output), "--actor_path", "none", "--stage", "1"]
+        for command in (["-m", "webrl.training.worker", "demo", "--run", str(tmp_path / "run")], data):
+            refused = subprocess.run(
+                [sys.executable, *command], capture_output=True, text=True, timeout=300, check=False
+            )
+            assert refused.returncode == 1
+            assert "is in use by `-c" in refused.stderr
+        assert not output.parent.exists()

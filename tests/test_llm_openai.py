@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from aiohttp import web
 from llm_builders import save_tiny_model, score
 from llm_loopback import LoopbackServer
 
@@ -223,3 +224,47 @@ def test_servers_of_others_take_no_weights(folder):
             await client.load_weights(folder)
 
     run(folder, ask)
+
+
+@pytest.mark.parametrize("in_flight", [1, 8])
+def test_requests_in_flight_when_a_server_asks_for_max_completion_tokens_are_asked_again(in_flight):
+    arrived = 0
+    all_in = asyncio.Event()
+
+    async def models(request):
+        return web.json_response({"data": [{"id": "gpt-test"}]})
+
+    async def chat(request):
+        nonlocal arrived
+        body = await request.json()
+        if "max_tokens" in body:
+            arrived += 1
+            if arrived == in_flight:
+                all_in.set()
+            await all_in.wait()  # the first refusal comes when all have been sent
+            message = "'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+            return web.json_response({"error": {"message": message}}, status=400)
+        content = str(body["max_completion_tokens"])
+        return web.json_response({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]})
+
+    async def main():
+        app = web.Application()
+        app.add_routes([web.get("/v1/models", models), web.post("/v1/chat/completions", chat)])
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"
+        client = await OpenAIModel.connect("gpt-test", EngineConfig(kind="openai", urls=(url,)))
+        try:
+            asked = [client.chat([Message("user", str(i))], SAMPLING) for i in range(in_flight)]
+            answers = await asyncio.gather(*asked)
+            return answers, (await client.chat([Message("user", "later")], SAMPLING)).text, arrived
+        finally:
+            await client.close()
+            await runner.cleanup()
+
+    answers, later, refused = asyncio.run(main())
+    assert [answer.text for answer in answers] == ["10"] * in_flight
+    assert later == "10"
+    assert refused == in_flight  # what comes later asks rightly at once

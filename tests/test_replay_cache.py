@@ -1,6 +1,7 @@
 """The score cache: what was scored once is never computed again, and never mistaken for something else."""
 
 import dataclasses
+import sqlite3
 
 import pytest
 from test_replay_select import make_step
@@ -72,3 +73,27 @@ def test_a_file_that_is_no_cache_is_one_clear_error(tmp_path):
 def test_scoring_that_loses_records_is_refused(tmp_path):
     with pytest.raises(ValueError, match="scoring gave 0 records for 1"):
         run(tmp_path / "scores.db", [make_step(ref_logprobs=None)], lambda records: [])
+
+
+def test_the_cache_needs_no_memory_shared_between_machines(tmp_path):
+    """A write-ahead log keeps its index in shared memory, which a network disk does not have."""
+    with ScoreCache(tmp_path / "scores.sqlite") as cache:
+        cache.put("a", [make_step("s1", ref_logprobs=(-0.5,))])
+        assert [p.name for p in tmp_path.iterdir()] == ["scores.sqlite"]
+        copy = tmp_path / "copy.sqlite"
+        copy.write_bytes((tmp_path / "scores.sqlite").read_bytes())  # all that was stored is in the one file
+        with ScoreCache(copy) as copied:
+            assert copied.get("a", make_step("s1")) == (-0.5,)
+
+
+def test_a_cache_with_a_write_ahead_log_goes_on_without_it(tmp_path):
+    path = tmp_path / "scores.sqlite"
+    with ScoreCache(path) as cache:
+        cache.put("a", [make_step("s1", ref_logprobs=(-0.5,))])
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA journal_mode = WAL")
+    database.close()
+    with ScoreCache(path) as cache:
+        assert cache.get("a", make_step("s1")) == (-0.5,)
+        cache.put("a", [make_step("s2", ref_logprobs=(-1.0,))])
+        assert [p.name for p in tmp_path.iterdir()] == ["scores.sqlite"]

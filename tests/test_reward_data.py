@@ -245,14 +245,14 @@ def test_too_few_for_a_calibration_is_said():
 
 def test_a_calibrated_judge_brings_its_own_temperature_and_threshold(tmp_path):
     Calibration(2.0, 0.3, 40).save(tmp_path)
-    config = calibrated(LabelConfig(calibrated=True), str(tmp_path))
-    assert (config.temperature, config.threshold) == (2.0, 0.3)
-    assert calibrated(LabelConfig(), "nowhere") == LabelConfig()
+    config, temperatures = calibrated(LabelConfig(calibrated=True), [str(tmp_path)])
+    assert (temperatures, config.threshold) == ([2.0], 0.3)
+    assert calibrated(LabelConfig(), ["nowhere"]) == (LabelConfig(), [1.0])
     with pytest.raises(DataError, match=r"orm\.calibrate=true"):
-        calibrated(LabelConfig(calibrated=True), str(tmp_path / "none"))
+        calibrated(LabelConfig(calibrated=True), [str(tmp_path / "none")])
     write_json(tmp_path / "calibration.json", {"temperature": "hot"})
     with pytest.raises(DataError, match="temperature"):
-        calibrated(LabelConfig(calibrated=True), str(tmp_path))
+        calibrated(LabelConfig(calibrated=True), [str(tmp_path)])
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from webrl.config import LabelConfig
-from webrl.errors import JudgeError, ModelError, PolicyError
+from webrl.errors import DataError, JudgeError, ModelError, PolicyError
 from webrl.llm import Completion
+from webrl.reward.calibration import Calibration, calibrated
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import answer_tokens, judge_prompt, label_trajectories, yes_probability
 from webrl.types import Status, Step, Task, Trajectory
@@ -207,3 +208,25 @@ def test_an_api_judge_answers_in_words_and_anything_else_is_no_judgement(tmp_pat
     labels = read_labels(out)
     assert [labels[f"t{i}"].reward for i in range(4)] == [0, 1, None, None]
     assert "'I cannot say'; expected YES or NO" in labels["t3"].error
+
+
+def test_each_judge_of_an_ensemble_is_read_at_its_own_temperature(tmp_path):
+    out = tmp_path / "labels.jsonl"
+    judges, page = [RuleJudge("a"), RuleJudge("b")], [make_trajectory(0, "p=0.8")]
+    asyncio.run(label_trajectories(page, judges[0], LabelConfig(), out, ensemble=judges[1:], temperatures=[1.0, 2.0]))
+    # Odds 4 and, at temperature 2, sqrt(4): P(YES) 4/5 and 2/3.
+    assert read_labels(out)["t0"].p_yes == pytest.approx((4 / 5 + 2 / 3) / 2)
+
+
+def test_a_calibrated_ensemble_takes_each_judges_calibration_and_the_mean_of_the_thresholds(tmp_path):
+    for name, fitted in (("a", Calibration(1.0, 0.4, 30)), ("b", Calibration(2.0, 0.7, 30))):
+        (tmp_path / name).mkdir()
+        fitted.save(tmp_path / name)
+    names = [str(tmp_path / name) for name in ("a", "b")]
+    settings, temperatures = calibrated(LabelConfig(calibrated=True), names)
+    assert temperatures == [1.0, 2.0]
+    assert settings.threshold == pytest.approx(0.55)
+    (tmp_path / "b" / "calibration.json").unlink()
+    with pytest.raises(DataError, match=r"b/calibration\.json: no such file"):
+        calibrated(LabelConfig(calibrated=True), names)
+    assert calibrated(LabelConfig(temperature=3.0), names) == (LabelConfig(temperature=3.0), [3.0, 3.0])

@@ -204,7 +204,7 @@ class LabelConfig(Section):
         "chat", description="chat: the tokenizer's chat template; webrl: the released ORM's headers"
     )
     ensemble: tuple[str, ...] = Field((), description="further ORMs whose P(YES) are averaged in")
-    calibrated: bool = Field(False, description="temperature and threshold from the ORM's calibration.json")
+    calibrated: bool = Field(False, description="temperature and threshold from each ORM's calibration.json")
     engine: EngineConfig = EngineConfig()
 
 

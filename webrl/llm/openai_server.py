@@ -165,9 +165,11 @@ class OpenAIModel:
         try:
             return await self._pool.post(path, body, parse)
         except Refused as error:
-            if error.status == 400 and "max_completion_tokens" in error.text and self._limit_key in body:
+            # By the request's own key: another request may have learned the new one while this was on its way.
+            if error.status == 400 and "max_completion_tokens" in error.text and "max_tokens" in body:
                 self._limit_key = "max_completion_tokens"
-                return await self._ask(path, body | {self._limit_key: body.pop("max_tokens")}, parse)
+                rest = {key: value for key, value in body.items() if key != "max_tokens"}
+                return await self._ask(path, rest | {self._limit_key: body["max_tokens"]}, parse)
             raise _as_error(error) from error
 
     def _need_ids(self) -> None:

@@ -1,6 +1,6 @@
 """Score once: log-probabilities of history steps on disk, keyed by (actor fingerprint, step id).
 
-A second run over the same steps computes nothing. SQLite keeps memory constant and survives a kill.
+A second run over the same steps computes nothing. SQLite keeps memory constant and survives a kill or power failure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class ScoreCache:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(path)
-            self._database.execute("PRAGMA journal_mode = WAL")
+            # A write-ahead log would need memory that all machines of a shared disk see.
+            self._database.execute("PRAGMA journal_mode = DELETE")
             self._database.execute(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise DataError(f"{path}: cannot be used as score cache ({error}); delete it or name another") from None

@@ -83,16 +83,20 @@ def fit_calibration(truth: Sequence[int], p_yes: Sequence[float]) -> Calibration
     return Calibration(round(temperature, 4), _best_threshold(y, calibrated), len(y))
 
 
-def calibrated(config: LabelConfig, judge: str) -> LabelConfig:
-    """The label config with the judge's own temperature and threshold, if `calibrated` asks for them.
+def calibrated(config: LabelConfig, judges: Sequence[str]) -> tuple[LabelConfig, list[float]]:
+    """The label config with the judges' own threshold, and each judge's temperature, if `calibrated` asks for them.
+
+    Several judges are each read at their own temperature; their mean P(YES) is held against their mean threshold, so
+    that the reward is 1 if they exceed their own thresholds on average.
 
     Raises:
-        DataError: the judge's folder has no calibration.
+        DataError: a judge's folder has no calibration.
     """
     if not config.calibrated:
-        return config
-    fitted = Calibration.load(Path(judge))
-    return config.model_copy(update={"temperature": fitted.temperature, "threshold": fitted.threshold})
+        return config, [config.temperature] * len(judges)
+    fitted = [Calibration.load(Path(judge)) for judge in judges]
+    threshold = sum(f.threshold for f in fitted) / len(fitted)
+    return config.model_copy(update={"threshold": threshold}), [f.temperature for f in fitted]
 
 
 def log_odds(p: float) -> float:

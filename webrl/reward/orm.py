@@ -126,6 +126,7 @@ async def label_trajectories(
     out: Path,
     *,
     ensemble: Sequence[LanguageModel] = (),
+    temperatures: Sequence[float] = (),
     on_label: Callable[[Label], None] | None = None,
 ) -> Counter[str]:
     """Judge finished trajectories into `out` (JSONL of Label), in order, `config.batch_size` at once.
@@ -135,11 +136,14 @@ async def label_trajectories(
 
     Args:
         ensemble: further judges whose P(YES) are averaged in; if one of them fails, the trajectory stays unjudged.
+        temperatures: of `model` and of each of the ensemble; by default `config.temperature` for all.
         on_label: called with each new label (progress).
 
     Returns:
         Counts: `judged`, `success`, `unjudged`, `unfinished` (not asked about), `skipped` (judged before).
     """
+    judges = (model, *ensemble)
+    settings = [config.model_copy(update={"temperature": t}) for t in temperatures] or [config] * len(judges)
     judged = set()
     if out.exists():
         judged = {i for i, label in read_labels(out, on_error=logger.warning).items() if label.reward is not None}
@@ -163,7 +167,7 @@ async def label_trajectories(
                 elif trajectory.trajectory_id in judged:
                     counts["skipped"] += 1
                 else:
-                    pending.append(asyncio.create_task(_label(trajectory, (model, *ensemble), config)))
+                    pending.append(asyncio.create_task(_label(trajectory, judges, settings)))
                 if len(pending) >= config.batch_size:
                     await collect()
             while pending:
@@ -175,9 +179,10 @@ async def label_trajectories(
     return counts
 
 
-async def _label(trajectory: Trajectory, judges: Sequence[LanguageModel], config: LabelConfig) -> Label:
+async def _label(trajectory: Trajectory, judges: Sequence[LanguageModel], settings: Sequence[LabelConfig]) -> Label:
     name = "+".join(j.name for j in judges)
-    answers = await asyncio.gather(*(judge(trajectory, j, config) for j in judges), return_exceptions=True)
+    questions = [judge(trajectory, j, config) for j, config in zip(judges, settings, strict=True)]
+    answers = await asyncio.gather(*questions, return_exceptions=True)
     scores: list[float] = []
     for answer in answers:
         if isinstance(answer, JudgeError):
@@ -186,7 +191,7 @@ async def _label(trajectory: Trajectory, judges: Sequence[LanguageModel], config
             raise answer
         scores.append(answer)
     p_yes = math.fsum(scores) / len(scores)
-    return Label(trajectory.trajectory_id, p_yes, int(p_yes > config.threshold), name)
+    return Label(trajectory.trajectory_id, p_yes, int(p_yes > settings[0].threshold), name)
 
 
 async def _ask(trajectory: Trajectory, model: LanguageModel, config: LabelConfig) -> float:

@@ -54,8 +54,8 @@ async def judge_all(
     Args:
         total: number of trajectories, for the progress bar.
     """
-    settings = calibrated(config.label, config.models.orm)
     names = (config.models.orm, *config.label.ensemble)
+    settings, temperatures = calibrated(config.label, names)
     async with AsyncExitStack() as stack:
         bar = stack.enter_context(tqdm(total=total or None, desc="label", unit="trajectory", disable=None))
         models = [await stack.enter_async_context(open_model(n, config.label.engine, config.models)) for n in names]
@@ -67,7 +67,15 @@ async def judge_all(
             bar.set_postfix(success=successes, refresh=False)
             bar.update()
 
-        return await label_trajectories(trajectories, models[0], settings, labels, ensemble=models[1:], on_label=show)
+        return await label_trajectories(
+            trajectories,
+            models[0],
+            settings,
+            labels,
+            ensemble=models[1:],
+            temperatures=temperatures,
+            on_label=show,
+        )
 
 
 def count_labels(trajectories: Path, labels: Path) -> dict[str, Any]:

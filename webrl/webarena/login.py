@@ -9,9 +9,7 @@ the same cookie (two PHP shops on two ports) overwrite each other's session, in 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -24,6 +22,7 @@ from urllib.parse import urlsplit
 
 from webrl.config import Account, WebArenaConfig
 from webrl.store import write_json
+from webrl.webarena.locks import exclusive
 from webrl.webarena.sites import SiteError, Sites
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class LoginStore:
         path = self._config.state_dir / "logins" / f"{name}-{key}.json"
         if time.monotonic() - self._checked.get(path, -1e9) < self._config.login_check_s:
             return _read(path) or {}
-        async with _exclusive(path.with_suffix(".lock")):  # one worker mints, the others find its state
+        async with exclusive(path.with_suffix(".lock")):  # one worker mints, the others find its state
             state = _read(path)
             if state is None or not await probe_login(name, url, state, account):
                 logger.info("logging in to %s at %s", name, url)
@@ -202,14 +201,6 @@ def _read(path: Path) -> State | None:
     except (OSError, ValueError):
         return None
     return state if isinstance(state, dict) else None
-
-
-@contextlib.asynccontextmanager
-async def _exclusive(path: Path) -> Any:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        await asyncio.to_thread(fcntl.flock, file, fcntl.LOCK_EX)
-        yield
 
 
 def purge_logins(config: WebArenaConfig) -> int:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from webrl.errors import WebRLError
+from webrl.cli_end import end_clearly
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,14 +21,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("source", type=Path, metavar="FILE.pt", help="experience file of the released code")
     parser.add_argument("out", type=Path, metavar="OUT_DIR", help="folder for trajectories.jsonl and labels.jsonl")
     args = parser.parse_args(argv)
+    return end_clearly("convert_experience", lambda: _convert(args.source, args.out))
+
+
+def _convert(source: Path, out: Path) -> int:
     from webrl.interop.released import convert_released
 
-    try:
-        counts = convert_released(args.source, args.out)
-    except WebRLError as error:
-        print(f"convert_experience: {error}", file=sys.stderr)
-        return error.exit_code
-    print(f"{args.out}: " + ", ".join(f"{n} {name}" for name, n in counts.items()))
+    counts = convert_released(source, out)
+    print(f"{out}: " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     return 0
 
 

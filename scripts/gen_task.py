@@ -15,8 +15,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from webrl.cli_config import resolve_config
-from webrl.errors import UsageError, WebRLError
+from webrl.cli_config import count, resolve_config
+from webrl.cli_end import end_clearly
+from webrl.errors import UsageError
 
 SAMPLE_FAILURES = Path("data/samples/failures.jsonl")
 DESCRIPTION = "Write new instructions from failed ones, group by group of the same site, and filter them."
@@ -48,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--model", metavar="NAME", help="model name at that endpoint (default: what it serves)")
     add("--setting", action="append", default=[], dest="settings", metavar="CONFIG|key=value", help=_SETTING)
     add("--run", type=Path, metavar="DIR", help="run folder to work on (default: the newest)")
-    add("--phase", type=int, metavar="N", help="phase of the run (default: the first in which it is due)")
+    add("--phase", type=count, metavar="N", help="phase of the run (default: the first in which it is due)")
     add("--seed", type=int, metavar="N", help="seed of the draw (default: the config's, 0)")
     add("--dry-run", action="store_true", help="say what would be done, do nothing (default: off)")
     add("-v", "--verbose", action="store_true", help="log every detail (default: off)")
@@ -58,14 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, generate, say where the output went; gives the exit code (2: usage, 1: anything else)."""
     args = build_parser().parse_args(argv)
-    try:
-        return _run(args, reexecute=argv is None)
-    except WebRLError as error:
-        print(f"gen_task: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("gen_task: interrupted; the same command goes on from here", file=sys.stderr)
-        return 130
+    return end_clearly("gen_task", lambda: _run(args, reexecute=argv is None))
 
 
 def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
@@ -82,6 +76,8 @@ def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
         raise UsageError("--output_path goes with --failures; a run writes generated.jsonl into its phase folder")
     if args.failures and not args.failures.exists():
         raise UsageError(f"--failures {str(args.failures)!r} does not exist")
+    if out.is_dir():
+        raise UsageError(f"--output_path {str(out)!r} is a folder; name a file in it")
     if out.resolve() == source.resolve():
         raise UsageError(f"{str(out)!r} is the file of failures itself: give another --output_path")
     where = f"gen-tasks of {config.run_dir}" if in_run else f"failures {source} -> {out}"

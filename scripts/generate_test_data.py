@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from webrl.errors import WebRLError
+from webrl.cli_config import count
+from webrl.cli_end import end_clearly
 
 SAMPLE = Path("data/samples/instructions.jsonl")
 
@@ -29,7 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
         "or data/samples/instructions.jsonl)")  # fmt: skip
     add("--output_path", type=Path, metavar="PATH", help="JSON file (default: webarena_tasks.json beside the input,\n"
         "or in runs/samples for the samples); a folder with --split")  # fmt: skip
-    add("--first_id", type=int, default=0, metavar="N", help="task_id of the first task (default: 0)")
+    add("--first_id", type=count, default=0, metavar="N", help="task_id of the first task (default: 0)")
     add("--split", action="store_true", help="one <task_id>.json a task, as VAB's runner reads them (default: off)")
     add("--runs_dir", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept (default: runs)")
     add("--dry-run", action="store_true", help="say what would be done, do nothing (default: off)")
@@ -39,22 +40,22 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, convert, say where the output went; gives the exit code (2: usage, 1: anything else)."""
     args = build_parser().parse_args(argv)
-    try:
-        from webrl.tasks.from_file import read_instructions
-        from webrl.tasks.task_files import is_exportable, write_task_file
+    return end_clearly("generate_test_data", lambda: _write(args))
 
-        source = args.input or _newest_tasks(args.runs_dir) or SAMPLE
-        folder = Path("runs/samples") if source == SAMPLE else source.parent
-        out = args.output_path or folder / ("webarena_tasks" if args.split else "webarena_tasks.json")
-        tasks = read_instructions(source)
-        skipped = sum(not is_exportable(task) for task in tasks)
-        print(f"{source}: {len(tasks)} tasks, {skipped} of them not on WebArena's sites (left out)")
-        if not args.dry_run:
-            count = write_task_file(out, tasks, first_id=args.first_id, split=args.split)
-            print(f"{count} tasks in {out}")
-    except WebRLError as error:
-        print(f"generate_test_data: {error}", file=sys.stderr)
-        return error.exit_code
+
+def _write(args: argparse.Namespace) -> int:
+    from webrl.tasks.from_file import read_instructions
+    from webrl.tasks.task_files import is_exportable, write_task_file
+
+    source = args.input or _newest_tasks(args.runs_dir) or SAMPLE
+    folder = Path("runs/samples") if source == SAMPLE else source.parent
+    out = args.output_path or folder / ("webarena_tasks" if args.split else "webarena_tasks.json")
+    tasks = read_instructions(source)
+    skipped = sum(not is_exportable(task) for task in tasks)
+    print(f"{source}: {len(tasks)} tasks, {skipped} of them not on WebArena's sites (left out)")
+    if not args.dry_run:
+        number = write_task_file(out, tasks, first_id=args.first_id, split=args.split)
+        print(f"{number} tasks in {out}")
     return 0
 
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from webrl.cli_config import resolve_config
-from webrl.errors import UsageError, WebRLError
+from webrl.cli_end import end_clearly
+from webrl.errors import UsageError
 
 DESCRIPTION = """Turn rollouts into training records.
   stage 1: a trace folder (VAB-WebArena-Lite's RESULT folder, its traces folder, one of our phase folders,
@@ -73,17 +74,7 @@ def parse_stages(values: Sequence[str]) -> tuple[int, ...]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, process, say where the output went; gives the exit code (2: usage, 1: anything else)."""
     args = build_parser().parse_args(argv)
-    try:
-        return _run(args, reexecute=argv is None)
-    except WebRLError as error:
-        print(f"process_data: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:  # disk full, read-only folder
-        print(f"process_data: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("process_data: interrupted; the same command goes on from here", file=sys.stderr)
-        return 130
+    return end_clearly("process_data", lambda: _run(args, reexecute=argv is None))
 
 
 def _run(args: argparse.Namespace, *, reexecute: bool) -> int:

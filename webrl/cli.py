@@ -17,8 +17,7 @@ from typing import Any
 
 import webrl
 from webrl.cli_config import add_config_arguments, describe_sections, resolve_config
-from webrl.disk import DISK_FULL
-from webrl.errors import WebRLError
+from webrl.cli_end import end_clearly
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +60,8 @@ EXTRA: dict[str, tuple[str, str]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; gives the exit code. Without `argv` (the console script) it may replace its own process."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
+
+    def work() -> int:
         args = _parse(arguments)
         _set_up_logging(args.verbose)
         if args.command == "doctor":
@@ -69,22 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv is None and not getattr(args, "dry_run", False):
             use_cpu_environment()
         return _run_extra(args) if args.command in EXTRA else _run_stages(args)
-    except WebRLError as error:
-        print(f"webrl: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("webrl: interrupted; the same command goes on from here", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader of our output has gone (`webrl … | head`); keep Python from complaining again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        where = error.filename or "a file"
-        print(f"webrl: {where}: {error.strerror}; free some space, the same command then goes on", file=sys.stderr)
-        return 1
+
+    return end_clearly("webrl", work)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

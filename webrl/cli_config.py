@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from webrl.config import RunConfig, describe_options, load_config
 from webrl.errors import UsageError
-from webrl.resources import find_config
+from webrl.resources import find_config, is_file
 
 DEFAULT_CONFIG = "demo"
 
@@ -34,8 +34,8 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, phased: bool) -> No
     )
     parser.add_argument("--run", type=Path, metavar="DIR", help="run folder (default: runs_dir/name of the config)")
     if phased:
-        parser.add_argument("--phase", type=_count, metavar="N", help="phase (default: the first in which it is due)")
-    parser.add_argument("--seed", type=_count, metavar="N", help="short for seed=N")
+        parser.add_argument("--phase", type=count, metavar="N", help="phase (default: the first in which it is due)")
+    parser.add_argument("--seed", type=count, metavar="N", help="short for seed=N")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved config and plan, run nothing")
 
 
@@ -55,7 +55,36 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
         folder = args.run.absolute() if args.run.name in ("", "..") else args.run
         overrides += [f"runs_dir={json.dumps(str(folder.parent))}", f"name={json.dumps(folder.name)}"]
     path = find_config(names[0]) if names else _default_config(args.run, overrides, prefer_newest)
-    return load_config(path, overrides)
+    config = load_config(path, overrides)
+    check_settings(config, str(path))
+    return config
+
+
+def check_settings(config: RunConfig, source: str) -> None:
+    """Refuse at once what a stage would refuse hours later.
+
+    Raises:
+        UsageError: an engine or a task type that there is not, or an API engine without its servers.
+    """
+    from webrl.tasks.miniwob import heldout_tasks
+    from webrl.training.plans import load_plan
+
+    for section in ("critic", "actor", "orm"):
+        try:
+            load_plan(getattr(config, section).engine)
+        except UsageError as error:
+            raise UsageError(f"{source}: {section}.engine: {error}") from None
+    for section in ("generate", "rollout", "label"):
+        engine = getattr(config, section).engine
+        if engine.kind == "openai" and not engine.urls:
+            key = f"{section}.engine"
+            raise UsageError(f"{source}: {key}.kind=openai needs servers: {key}.urls=[http://127.0.0.1:8000/v1]")
+    tasks = config.tasks
+    if tasks.suite == "miniwob" and (tasks.train_sites or tasks.heldout_sites):
+        try:
+            heldout_tasks(tasks.model_copy(update={"num_heldout_tasks": 0}), config.seed)
+        except UsageError as error:
+            raise UsageError(f"{source}: tasks.train_sites, tasks.heldout_sites: {error}") from None
 
 
 def describe_sections(sections: Sequence[str]) -> str:
@@ -75,10 +104,10 @@ def describe_sections(sections: Sequence[str]) -> str:
 
 def _default_config(run: Path | None, overrides: Sequence[str], prefer_newest: bool) -> Path:
     if run is not None:
-        if (run / "config.yaml").is_file():
+        if is_file(run / "config.yaml"):
             return run / "config.yaml"
         if prefer_newest:
-            raise UsageError(f"{str(run)!r} is not a run folder (no config.yaml); start one with `webrl run`")
+            raise UsageError(f"{str(run)!r:.200} is not a run folder (no config.yaml); start one with `webrl run`")
     if run is None and prefer_newest and not any(o.startswith("name=") for o in overrides):
         from webrl.folder import newest_run
 
@@ -116,7 +145,8 @@ def _choices(key: str) -> str:
     return " | ".join(map(str, typing.get_args(annotation)))
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """Type of an option that counts: a whole number from 0 up."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
     return int(text)

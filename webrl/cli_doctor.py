@@ -6,6 +6,7 @@ import argparse
 import asyncio
 
 from webrl import doctor
+from webrl.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the findings; 1 if a core piece is missing, or with `--sites` a site."""
+    if args.config and not args.sites:
+        raise UsageError(f"--config {args.config} says where sites are: it goes with --sites")
+    if args.sites and args.checks:
+        raise UsageError(f"--sites checks the WebArena sites only; leave {' '.join(args.checks)!r} out, or --sites")
     checks = _site_checks(args.config) if args.sites else doctor.run_checks(args.checks)
     doctor.show(checks, as_json=args.json)
     return int(any(check.state == doctor.MISSING for check in checks))

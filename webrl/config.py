@@ -7,22 +7,72 @@ command line. Defaults are the paper's where the paper has one.
 from __future__ import annotations
 
 import difflib
+import typing
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from webrl.errors import UsageError
+from webrl.yaml_file import parse_yaml, read_yaml
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+_Decay = Annotated[float, Field(ge=0, lt=1)]
+_MAX_SHOWN = 2
+"""Problems of a config that are named at once."""
 PromptFormat = Literal["chat", "chat_history_last", "webrl"]
 
 
-class Section(BaseModel):
-    """Base of every config section: frozen, unknown keys refused."""
+def _is_address(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https", "ws", "wss") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number up to 65535, or half an IPv6 address
+        good = False
+    if not good:
+        raise ValueError("a server's address has the form http://host:port")
+    return url
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+Address = Annotated[str, AfterValidator(_is_address)]
+
+
+class Section(BaseModel):
+    """Base of every config section: frozen, unknown keys refused, numbers finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_of_the_kind(cls, value: Any, info: ValidationInfo) -> Any:
+        """What pydantic would convert in silence, or refuse in terms of its own."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and kind in (int, float):
+            raise ValueError("expected a number")
+        if isinstance(kind, type) and issubclass(kind, Section) and not isinstance(value, dict | Section):
+            raise ValueError(
+                f"this is a section: set its keys, such as {info.field_name}.{next(iter(kind.model_fields))}"
+            )
+        if typing.get_origin(kind) is tuple and isinstance(value, str):
+            raise ValueError("expected a list: [first, second]")
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("no name and no path holds a NUL character")
+        return value
+
+    def _check_order(self, low: str, high: str) -> None:
+        """Raises ValueError unless one setting is at most another."""
+        if getattr(self, low) > getattr(self, high):
+            raise ValueError(f"{low} {getattr(self, low)} exceeds {high} {getattr(self, high)}")
 
 
 class TasksConfig(Section):
@@ -46,7 +96,7 @@ class ModelsConfig(Section):
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = Field(
         "auto", description="inference precision; auto: float32 on a CPU, bfloat16 on a GPU"
     )
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:N")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N")
     prompt_format: PromptFormat = Field(
         "chat",
         description="chat: the tokenizer's chat template, page last; chat_history_last: page before history, which a "
@@ -62,7 +112,7 @@ class EngineConfig(Section):
     """How a language model is served."""
 
     kind: Literal["transformers", "vllm", "openai"] = Field("transformers", description="inference engine")
-    urls: tuple[str, ...] = Field((), description="OpenAI-compatible base URLs (kind: openai)")
+    urls: tuple[Address, ...] = Field((), description="OpenAI-compatible base URLs (kind: openai)")
     model_name: str | None = Field(None, description="model name to ask the servers for; none: ask the server")
     api_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the key")
     timeout_s: float = Field(120.0, gt=0, description="one request's deadline")
@@ -92,7 +142,7 @@ class GenerateConfig(Section):
     num_seeds: int = Field(10, ge=1, description="failed instructions in one prompt")
     temperature: float = Field(1.0, gt=0, description="sampling temperature")
     max_new_tokens: int = Field(512, ge=1, description="reply length")
-    strategies: dict[Literal["in_breadth", "hindsight", "decomposition"], float] = Field(
+    strategies: dict[Literal["in_breadth", "hindsight", "decomposition"], Annotated[float, Field(ge=0)]] = Field(
         {"in_breadth": 1.0}, description="strategy: weight"
     )
     tasks_per_prompt: int = Field(10, ge=1, description="instructions asked for at once where no page conditions them")
@@ -101,6 +151,13 @@ class GenerateConfig(Section):
     price_prompt: float = Field(0.0, ge=0, description="price of a million prompt tokens, for the cost report")
     price_completion: float = Field(0.0, ge=0, description="price of a million completion tokens")
     engine: EngineConfig = EngineConfig()
+
+    @field_validator("strategies")
+    @classmethod
+    def _one_is_used(cls, value: dict[str, float]) -> dict[str, float]:
+        if not any(value.values()):
+            raise ValueError("one weight at least must be above 0, such as {in_breadth: 1}")
+        return value
 
 
 class FilterConfig(Section):
@@ -117,6 +174,12 @@ class FilterConfig(Section):
     success_low: Fraction = Field(0.0, description="success rate of the trials, lower edge (kept)")
     success_high: Fraction = Field(1.0, description="success rate of the trials, upper edge (kept)")
     max_per_site: int | None = Field(None, ge=1, description="balance: at most this many kept a site")
+
+    @model_validator(mode="after")
+    def _bands_are_ordered(self) -> Self:
+        self._check_order("value_low", "value_high")
+        self._check_order("success_low", "success_high")
+        return self
 
 
 class Account(Section):
@@ -165,7 +228,7 @@ class RolloutConfig(Section):
     """Episodes in the browser (paper: 30 steps, temperature 1)."""
 
     env: Literal["browser", "openenv"] = Field("browser", description="own browsers, or OpenEnv servers")
-    urls: tuple[str, ...] = Field((), description="OpenEnv servers that share the sessions (env: openenv)")
+    urls: tuple[Address, ...] = Field((), description="OpenEnv servers that share the sessions (env: openenv)")
     backend: Literal["local", "ray"] = Field("local", description="workers as processes or as Ray actors")
     ray_cpus: float = Field(1.0, ge=0, description="CPUs of the cluster that a worker claims (backend: ray)")
     num_workers: int = Field(1, ge=1, description="browser worker processes")
@@ -190,6 +253,12 @@ class RolloutConfig(Section):
     allowed_hosts: tuple[str, ...] = Field((), description="hosts pages may reach beside the task's own")
     webarena: WebArenaConfig = WebArenaConfig()
     engine: EngineConfig = EngineConfig()
+
+    @model_validator(mode="after")
+    def _servers_are_named(self) -> Self:
+        if self.env == "openenv" and not self.urls:
+            raise ValueError("env=openenv needs the servers: rollout.urls=[http://127.0.0.1:8000, …]")
+        return self
 
 
 class LabelConfig(Section):
@@ -217,6 +286,11 @@ class ReplayConfig(Section):
     max_ratio: float = Field(2.0, ge=0, description="replayed steps per current step, at most")
     per_instruction: Literal["first", "sampled"] = Field("first", description="which success stands for an instruction")
 
+    @model_validator(mode="after")
+    def _band_is_ordered(self) -> Self:
+        self._check_order("perplexity_low", "perplexity_high")
+        return self
+
 
 class OptimConfig(Section):
     """What critic, actor and ORM training share (paper: lr 1e-6 constant, batch 128, 1 epoch)."""
@@ -225,7 +299,7 @@ class OptimConfig(Section):
     schedule: Literal["constant", "cosine", "linear"] = Field("constant", description="learning-rate schedule")
     warmup_ratio: Fraction = Field(0.0, description="share of the steps that warm up")
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay")
-    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW betas")
+    betas: tuple[_Decay, _Decay] = Field((0.9, 0.95), description="AdamW betas")
     max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping")
     batch_size: int = Field(128, ge=1, description="samples per optimizer step, all ranks together")
     epochs: float = Field(1.0, gt=0, description="passes over the data")
@@ -292,9 +366,9 @@ class EvaluateConfig(Section):
 class RunConfig(Section):
     """A whole run: `webrl run CONFIG`."""
 
-    name: str = Field("run", pattern=r"^[\w.-]+$", description="name of the run folder")
+    name: str = Field("run", pattern=r"^\.*[\w-][\w.-]*$", description="name of the run folder")
     runs_dir: Path = Field(Path("runs"), description="where run folders are kept")
-    seed: int = Field(0, ge=0, description="seed of everything random")
+    seed: int = Field(0, ge=0, lt=1 << 32, description="seed of everything random")
     num_phases: int = Field(8, ge=0, description="phases after phase 0")
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(("tensorboard",), description="metrics")
     tasks: TasksConfig = TasksConfig()
@@ -308,13 +382,6 @@ class RunConfig(Section):
     actor: ActorConfig = ActorConfig()
     orm: OrmConfig = OrmConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
-
-    @field_validator("filter")
-    @classmethod
-    def _band_is_ordered(cls, value: FilterConfig) -> FilterConfig:
-        if value.value_low > value.value_high:
-            raise ValueError(f"value_low {value.value_low} exceeds value_high {value.value_high}")
-        return value
 
     @property
     def webarena(self) -> WebArenaConfig:
@@ -333,7 +400,7 @@ def load_config(path: Path | None, overrides: list[str] | None = None) -> RunCon
     Raises:
         UsageError: missing or malformed file, unknown key (nearest known key is named), bad value.
     """
-    data = _read_yaml(path) if path else {}
+    data = _read_config(path) if path else {}
     for override in overrides or []:
         _apply_override(data, override)
     source = str(path) if path else "the command line"
@@ -345,7 +412,9 @@ def validate_config(data: dict[str, Any], source: str) -> RunConfig:
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
-        raise UsageError("\n".join(_explain(e, source) for e in error.errors())) from None
+        lines = [_explain(e, source) for e in error.errors()]
+        rest = [f"and {len(lines) - _MAX_SHOWN} more like these"] if len(lines) > _MAX_SHOWN else []
+        raise UsageError("\n".join(lines[:_MAX_SHOWN] + rest)) from None
 
 
 def describe_options(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[tuple[str, str, str]]:
@@ -359,17 +428,12 @@ def describe_options(model: type[BaseModel] = RunConfig, prefix: str = "") -> li
     return rows
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read config {str(path)!r}: {error.strerror}") from None
-    try:
-        data = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path}: not valid YAML: {error}") from None
+def _read_config(path: Path) -> dict[str, Any]:
+    data = read_yaml(path, "config")
+    if data is None:
+        return {}
     if not isinstance(data, dict):
-        raise UsageError(f"{path}: expected a mapping at the top, found {type(data).__name__}")
+        raise UsageError(f"{path}: expected a mapping at the top (`section: ...`), found {type(data).__name__}")
     return data
 
 
@@ -382,14 +446,18 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
         data = data.setdefault(parent, {})
         if not isinstance(data, dict):
             raise UsageError(f"override {override!r}: {parent!r} is not a section")
-    data[leaf] = yaml.safe_load(text)
+    data[leaf] = parse_yaml(text, f"override {override!r:.200}")
 
 
 def _explain(error: Any, source: str) -> str:
     key = ".".join(str(part) for part in error["loc"])
+    message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         known = [name for name, _, _ in describe_options()] + list(RunConfig.model_fields)
         nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        return f"{source}: unknown key {key!r}{hint}"
-    return f"{source}: {key} = {error['input']!r}: {error['msg']}"
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; sections: {', '.join(RunConfig.model_fields)}"
+        return f"{source}: unknown key {key!r:.200}{hint}"
+    several = len(error["loc"]) == 1 and isinstance(error["input"], dict | Section)
+    if error["type"] == "value_error" and several:  # two settings of a section that do not go together
+        return f"{source}: {key}: {message}"
+    return f"{source}: {key} = {error['input']!r:.200}: {message}"

@@ -100,7 +100,10 @@ class PhaseFolder:
 
     def read_stage(self, stage: str) -> dict[str, Any]:
         """What the finished stage left: at least `counts` and `seconds`."""
-        data: dict[str, Any] = read_json(self._marker(stage))
+        path = self._marker(stage)
+        data = read_json(path)
+        if not isinstance(data, dict) or not {"counts", "seconds", "peak_mib"} <= data.keys():
+            raise StageError(f"{path}: not what a finished stage writes; remove it, and the stage runs again")
         return data
 
     def mark_done(self, stage: str, counts: dict[str, Any], seconds: float, peak_mib: float, config: RunConfig) -> None:
@@ -144,7 +147,8 @@ class RunFolder:
 
     def last_phase(self) -> int:
         """Number of the newest phase folder; -1 if there is none."""
-        numbers = [int(p.name[6:]) for p in self.path.glob("phase_[0-9]*") if p.is_dir()]
+        names = [p.name.removeprefix("phase_") for p in self.path.glob("phase_*") if p.is_dir()]
+        numbers = [int(name) for name in names if name.isdecimal()]
         return max(numbers, default=-1)
 
 

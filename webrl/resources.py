@@ -27,6 +27,14 @@ def run_configs() -> list[Path]:
     return [path for path in sorted(configs_dir().glob("*.yaml")) if path.name != "feasibility.yaml"]
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; False, too, where the system takes no such name (too long)."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def find_config(name: str) -> Path:
     """A config by path, or by the name of a shipped one (`demo`, `demo.yaml`, `configs/demo.yaml`).
 
@@ -34,11 +42,11 @@ def find_config(name: str) -> Path:
         UsageError: neither exists; the shipped names are listed.
     """
     path = Path(name)
-    if path.is_file():
+    if is_file(path):
         return path
     shipped = run_configs()
     if len(path.parts) == 1 or path.parent == Path("configs"):
         for candidate in shipped:
             if path.name in (candidate.name, candidate.stem):
                 return candidate
-    raise UsageError(f"no config {name!r}; shipped ones: {', '.join(p.stem for p in shipped) or 'none'}")
+    raise UsageError(f"no config {name!r:.200}; shipped ones: {', '.join(p.stem for p in shipped) or 'none'}")

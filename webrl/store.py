@@ -33,18 +33,33 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
+def open_input(path: Path) -> IO[bytes]:
+    """Open a file for reading.
+
+    Raises:
+        DataError: missing, or not a regular file (who opens a pipe that nobody writes to waits for ever).
+    """
+    try:
+        if not path.is_file() and path.exists():
+            raise DataError(
+                f"{path}: {'a folder' if path.is_dir() else 'a pipe, socket or device'}, not a regular file"
+            )
+        return path.open("rb")
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
 def read_json(path: Path) -> Any:
     """Parse a JSON file.
 
     Raises:
         DataError: missing or malformed file.
     """
-    try:
-        return orjson.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (OSError, orjson.JSONDecodeError) as error:
-        raise DataError(f"{path}: {error}") from None
+    with open_input(path) as file:
+        try:
+            return orjson.loads(file.read())
+        except (OSError, orjson.JSONDecodeError) as error:
+            raise DataError(f"{path}: malformed JSON ({error})") from None
 
 
 def write_records(path: Path, records: Iterable[Record]) -> int:
@@ -75,11 +90,7 @@ def read_records(path: Path, cls: type[R], on_error: Callable[[str], None] | Non
 
 def read_lines(path: Path, on_error: Callable[[str], None] | None = None) -> Iterator[tuple[int, Any]]:
     """Stream (line number, parsed JSON) from JSONL; blank lines are skipped. Errors as in `read_records`."""
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
-    with file:
+    with open_input(path) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue

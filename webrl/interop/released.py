@@ -21,7 +21,7 @@ from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import SITE
 from webrl.llm.turns import without_end
-from webrl.store import dump_line
+from webrl.store import dump_line, open_input
 from webrl.types import Label, Status, Step, Task, Trajectory
 
 _USER = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n"
@@ -48,8 +48,9 @@ def load_restricted(path: Path) -> Any:
         DataError: missing or damaged file, or a pickle that asks for any other global (which is named).
     """
     try:
-        if not zipfile.is_zipfile(path):
-            with path.open("rb") as file:
+        with open_input(path) as file:
+            if not zipfile.is_zipfile(file):
+                file.seek(0)
                 return _Unpickler(file, path, {}).load()
         with zipfile.ZipFile(path) as archive:
             names = {name.partition("/")[2]: name for name in archive.namelist()}

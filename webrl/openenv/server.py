@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 import random
 import socket
 from collections.abc import Callable
@@ -74,7 +75,11 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
 def check_options(config: RunConfig, options: ServerOptions) -> None:
     """Raises UsageError; see `serve`."""
     if config.rollout.env != "browser":
-        raise UsageError("serve-env needs browsers of its own: rollout.env=browser")
+        raise UsageError(f"rollout.env={config.rollout.env}: serve-env needs browsers of its own, rollout.env=browser")
+    if not 0 <= options.port <= 65535:
+        raise UsageError(f"--port {options.port}: ports go from 1 to 65535, 0 takes a free one")
+    if not 0 < options.idle_timeout_s < math.inf:
+        raise UsageError(f"--idle-timeout {options.idle_timeout_s}: expected a number of seconds above 0")
     if options.token is None and not is_loopback(options.host):
         raise UsageError(
             f"--host {options.host} lets other machines connect: set {TOKEN_VARIABLE} to a secret that clients show,"
@@ -135,5 +140,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
-        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise UsageError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --host or --port"
+        ) from None
     return listener

@@ -20,7 +20,7 @@ from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab, score_label
 from webrl.replay.records import NextPrompt, StepEncoder, build_records
 from webrl.reward.labels import outcome_key, read_outcomes
-from webrl.store import read_lines
+from webrl.store import open_input, read_lines
 from webrl.types import Label, Status, StepRecord, Trajectory
 
 Kind = Literal["records", "trajectories", "vab", "released"]
@@ -140,7 +140,7 @@ def _read_trajectory_lines(source: Source, reading: Reading) -> Iterator[StepObj
 
 def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
     """`webrl.store.read_lines` that also tells how many bytes it has read."""
-    with path.open("rb") as file:
+    with open_input(path) as file:
         for number, line in enumerate(file, 1):
             reading.on_bytes(len(line))
             try:
@@ -154,6 +154,8 @@ def _trajectory_steps(data: Any, reading: Reading, seen: set[bytes], place: str)
     if not isinstance(data, dict):
         raise TypeError(f"expected a trajectory, found {type(data).__name__}")
     trajectory_id, steps, task = data["trajectory_id"], data["steps"], data["task"]
+    if not isinstance(trajectory_id, str) or not isinstance(steps, list) or not isinstance(task, dict):
+        raise TypeError(f"`trajectory_id` must be text, `steps` a list, `task` an object, found {data!r:.80}")
     key = outcome_key(trajectory_id)
     if key in seen:
         reading.problems.add("duplicate_id", place, f"trajectory {trajectory_id!r} was here before; left out")
@@ -267,5 +269,5 @@ def labelled_outcomes(source: Source, problems: ProblemLog) -> Mapping[bytes, in
 
 def count_lines(path: Path) -> int:
     """Number of lines of a file."""
-    with path.open("rb") as file:
+    with open_input(path) as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

@@ -16,8 +16,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from webrl.config import GenerateConfig
 from webrl.errors import UsageError
 from webrl.llm.interface import LanguageModel, Sampling
@@ -26,6 +24,7 @@ from webrl.tasks.answers import Question, Replies, ask_all
 from webrl.tasks.parsing import strip_thinking
 from webrl.tasks.prompts import feasibility_prompt
 from webrl.types import Task
+from webrl.yaml_file import read_yaml
 
 logger = logging.getLogger(__name__)
 
@@ -185,12 +184,7 @@ def read_verdict(answer: str) -> bool | None:
 
 
 def _read_rules(path: Path) -> dict[str, tuple[Rule, ...]]:
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except OSError as error:
-        raise UsageError(f"cannot read feasibility rules {str(path)!r}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not valid YAML: {error}") from None
+    data = read_yaml(path, "feasibility rules") or {}
     if not isinstance(data, dict) or not all(isinstance(rules, list) for rules in data.values()):
         raise UsageError(f"{path}: expected a mapping of sites to lists of rules, found {data!r:.80}")
     return {str(site): tuple(_read_rule(rule, f"{path}: {site}") for rule in rules) for site, rules in data.items()}

@@ -17,7 +17,7 @@ from typing import Any
 
 from webrl.errors import TrainingError, WebRLError
 from webrl.training.environment import cpu_environment
-from webrl.training.topology import Topology, read_topology
+from webrl.training.topology import Topology, read_number, read_topology
 
 logger = logging.getLogger(__name__)
 WORKER = "webrl.training.worker"
@@ -59,6 +59,7 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
 
     logs = log_folder(topology)
     several = topology.max_nodes > 1
+    max_restarts = read_number(os.environ.get("MAX_RESTARTS", "3" if several else "0"), "MAX_RESTARTS")
     config = LaunchConfig(
         min_nodes=topology.min_nodes,
         max_nodes=topology.max_nodes,
@@ -68,7 +69,7 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
         # port 0 lets a job on one machine choose a free one
         rdzv_endpoint=f"{topology.master_addr}:{topology.master_port if several else 0}",
         rdzv_configs={"is_host": topology.node_rank == 0, "timeout": 900},
-        max_restarts=int(os.environ.get("MAX_RESTARTS", "3" if several else "0")),
+        max_restarts=max_restarts,
         monitor_interval=1.0,
         local_addr=os.environ.get("POD_IP"),
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL, tee=Std.ALL, local_ranks_filter={0}),

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from webrl.errors import UsageError
 from webrl.resources import configs_dir
+from webrl.yaml_file import read_yaml
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,9 @@ def load_plan(name: str) -> EnginePlan:
     if not path.is_file():
         shipped = ", ".join(sorted({"ddp", *(p.stem for p in folder.glob("*.yaml"))}))
         raise UsageError(f"no engine {name!r} ({path} does not exist); shipped ones: {shipped}")
-    data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    data = read_yaml(path, "engine file")
+    if not isinstance(data, dict):
+        raise UsageError(f"{path}: expected accelerate's mapping (`distributed_type: ...`), found {data!r:.80}")
     kind = str(data.get("distributed_type", "")).upper()
     if kind == "DEEPSPEED":
         return EnginePlan(name, "deepspeed", data.get("deepspeed_config") or {})

@@ -94,18 +94,18 @@ def first_host(nodelist: str) -> str:
 
 
 def _from_slurm(env: dict[str, str], default: int) -> Topology:
-    nodes = _number(env.get("SLURM_NNODES") or env["SLURM_JOB_NUM_NODES"], "SLURM_NNODES")
+    nodes = read_number(env.get("SLURM_NNODES") or env["SLURM_JOB_NUM_NODES"], "SLURM_NNODES")
     nodelist = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
-    job = _number(re.sub(r"\D.*", "", env["SLURM_JOB_ID"]), "SLURM_JOB_ID")
+    job = read_number(re.sub(r"\D.*", "", env["SLURM_JOB_ID"]), "SLURM_JOB_ID")
     return _check(
         Topology(
             min_nodes=nodes,
             max_nodes=nodes,
-            node_rank=_number(env.get("SLURM_NODEID", "0"), "SLURM_NODEID"),
+            node_rank=read_number(env.get("SLURM_NODEID", "0"), "SLURM_NODEID"),
             master_addr=env.get("MASTER_ADDR") or (first_host(nodelist) if nodelist else "127.0.0.1"),
             # jobs that share a node must not meet at the same port
-            master_port=_number(env.get("MASTER_PORT") or str(20000 + job % 20000), "MASTER_PORT"),
-            processes_per_node=_number(env.get("SLURM_GPUS_ON_NODE") or str(default), "SLURM_GPUS_ON_NODE"),
+            master_port=read_number(env.get("MASTER_PORT") or str(20000 + job % 20000), "MASTER_PORT"),
+            processes_per_node=read_number(env.get("SLURM_GPUS_ON_NODE") or str(default), "SLURM_GPUS_ON_NODE"),
             source="Slurm",
         ),
         "SLURM_JOB_NODELIST",
@@ -119,12 +119,12 @@ def _build(
     low, _, high = env.get(nodes, "1").partition(":")
     count = env.get(processes, "auto")
     topology = Topology(
-        min_nodes=_number(low, nodes),
-        max_nodes=_number(high or low, nodes),
-        node_rank=_number(env.get(rank, "0"), rank),
+        min_nodes=read_number(low, nodes),
+        max_nodes=read_number(high or low, nodes),
+        node_rank=read_number(env.get(rank, "0"), rank),
         master_addr=env.get(addr, "127.0.0.1"),
-        master_port=_number(env.get(port, str(DEFAULT_PORT)), port),
-        processes_per_node=default if count in ("auto", "gpu", "cpu") else _number(count, processes),
+        master_port=read_number(env.get(port, str(DEFAULT_PORT)), port),
+        processes_per_node=default if count in ("auto", "gpu", "cpu") else read_number(count, processes),
         source=source,
     )
     return _check(topology, addr, has_address=addr in env)
@@ -132,10 +132,16 @@ def _build(
 
 def _check(topology: Topology, addr: str, *, has_address: bool) -> Topology:
     if not 1 <= topology.min_nodes <= topology.max_nodes or topology.processes_per_node < 1:
-        raise UsageError(f"{topology.source}: {topology.min_nodes}:{topology.max_nodes} nodes make no job")
+        shape = f"{topology.min_nodes}:{topology.max_nodes} nodes x {topology.processes_per_node} processes"
+        raise UsageError(
+            f"{topology.source}: {shape} make no job; at least 1 of each is needed, the smaller number first"
+        )
+    if not 0 < topology.master_port <= 65535:
+        raise UsageError(f"{topology.source}: port {topology.master_port} is not one of 1 to 65535 (MASTER_PORT)")
     if not 0 <= topology.node_rank < topology.max_nodes:
         raise UsageError(
-            f"{topology.source}: node rank {topology.node_rank} is outside a job of {topology.max_nodes} nodes"
+            f"{topology.source}: node rank {topology.node_rank} is outside a job of {topology.max_nodes} nodes; "
+            f"they count from 0"
         )
     if topology.max_nodes > 1 and not has_address:
         raise UsageError(
@@ -144,7 +150,8 @@ def _check(topology: Topology, addr: str, *, has_address: bool) -> Topology:
     return topology
 
 
-def _number(text: str, name: str) -> int:
+def read_number(text: str, name: str) -> int:
+    """A variable's number. Raises UsageError."""
     try:
         return int(text)
     except ValueError:

@@ -1,0 +1,127 @@
+"""Bad files and run folders. Columns: command, exit code, value, place, fix (`BadInput`)."""
+
+from __future__ import annotations
+
+from chaos_inputs_case import BadInput, a_fifo, a_folder, a_run, a_socket, link_to
+
+_GEN = "python scripts/gen_task.py --num_tasks 1"
+_PROCESS = "python scripts/process_data.py --stage 1 --actor_path none --output_path out.jsonl"
+_TEST_DATA = "python scripts/generate_test_data.py --output_path tasks.json"
+_CONVERT = "python scripts/convert_experience.py"
+_ORM = "webrl train-orm demo --out orm"
+
+FILES = (
+    # failures to generate from
+    BadInput(f"{_GEN} --failures hostile/empty", 1, "hostile/empty", "no attempted task", ""),
+    BadInput(f"{_GEN} --failures hostile/random_bytes", 1, "malformed JSON", "hostile/random_bytes:1", ""),
+    BadInput(f"{_GEN} --failures hostile/deep.json", 1, "malformed JSON", "hostile/deep.json:1", ""),
+    BadInput(f"{_GEN} --failures hostile/no_objects.jsonl", 1, "int", "hostile/no_objects.jsonl:1", "`task` and `web`"),
+    BadInput(f"{_GEN} --failures hostile/wrong_types.jsonl", 1, "7", "hostile/wrong_types.jsonl:1", "non-empty string"),
+    BadInput(f"{_GEN} --failures folder", 1, "folder", "no phase with", "`webrl rollout`", files={"folder": a_folder}),
+    BadInput(f"{_GEN} --failures pipe", 1, "pipe", "regular file", "", files={"pipe": a_fifo}),
+    BadInput(f"{_GEN} --failures socket", 1, "socket", "regular file", "", files={"socket": a_socket}),
+    BadInput(f"{_GEN} --failures loop", 2, "'loop'", "--failures", "does not exist", files={"loop": link_to("loop")}),
+    BadInput(f"{_GEN} --failures data/samples/failures.jsonl --output_path data/README.md/x --base_url {{address}}/chat/v1", 1, "data/README.md", "--output_path", "", ),
+    BadInput(f"{_GEN} --failures data/samples/failures.jsonl --output_path /dev/full --base_url {{address}}/chat/v1", 1, "No space left", "/dev/full", "free some space"),
+    BadInput(f"{_GEN} --failures data/samples/failures.jsonl --output_path folder --base_url {{address}}/chat/v1", 2, "'folder'", "--output_path", "is a folder", files={"folder/file": ""}),
+    BadInput(f"{_GEN} --rules hostile/list_at_top.yaml", 2, "[{'actor'", "hostile/list_at_top.yaml", "mapping of sites"),
+    BadInput(f"{_GEN} --rules hostile/latin1.yaml", 2, "0xe9", "hostile/latin1.yaml", "UTF-8"),
+    BadInput(f"{_GEN} --rules rules.yaml", 2, "'(('", "rules.yaml: all", "regular expression", files={"rules.yaml": 'all: [{on_page: "(("}]'}),
+    BadInput(f"{_GEN} --rules rules.yaml", 2, "has 0 groups", "rules.yaml: all", "it needs one", files={"rules.yaml": "all: [{on_page: x}]"}),
+    BadInput(f"{_GEN} --rules rules.yaml", 2, "7", "rules.yaml: all", "a rule is a text", files={"rules.yaml": "all: [7]"}),
+    BadInput(f"{_GEN} --rules folder", 2, "'folder'", "rules", "Is a directory", files={"folder": a_folder}),
+    # rollouts to process
+    BadInput(f"{_PROCESS} --rollout_path hostile/empty", 1, "hostile/empty", "no usable step", ""),
+    BadInput(f"{_PROCESS} --rollout_path hostile/random_bytes", 1, "hostile/random_bytes", "no usable step", ""),
+    BadInput(f"{_PROCESS} --rollout_path hostile/no_objects.jsonl", 1, "1", "hostile/no_objects.jsonl:1", "neither a trajectory"),
+    BadInput(f"{_PROCESS} --rollout_path hostile/bad_trajectories.jsonl", 1, "hostile/bad_trajectories.jsonl", "no usable step", ""),
+    BadInput(f"{_PROCESS} --rollout_path hostile/bad_records.jsonl", 1, "hostile/bad_records.jsonl", "no usable step", ""),
+    BadInput(f"{_PROCESS} --rollout_path hostile/vab", 1, "hostile/vab", "no usable step", ""),
+    BadInput(f"{_PROCESS} --rollout_path folder", 1, "folder", "neither a traces folder", "trajectories.jsonl", files={"folder": a_folder}),
+    BadInput(f"{_PROCESS} --rollout_path pipe", 1, "pipe", "no such file or folder", "", files={"pipe": a_fifo}),
+    BadInput(f"{_PROCESS} --rollout_path socket", 1, "socket", "no such file or folder", "", files={"socket": a_socket}),
+    BadInput(f"{_PROCESS} --rollout_path folder", 1, "folder/trajectories.jsonl", "no such file", "", files={"folder/trajectories.jsonl": a_fifo}),
+    BadInput(f"{_PROCESS} --rollout_path data/README.md/x", 1, "data/README.md/x", "no such file", ""),
+    BadInput(f"{_PROCESS} --rollout_path text.pt", 1, "damaged", "text.pt", "", files={"text.pt": "hello"}),
+    BadInput(f"{_PROCESS} --rollout_path data/samples/vab --output_path data/README.md/x", 1, "data/README.md", "process_data", "Not a directory"),
+    BadInput(f"{_PROCESS} --rollout_path data/samples/experience --output_path folder", 2, "'folder'", "--output_path", "is a folder", files={"folder/x": ""}),
+    BadInput(f"{_PROCESS} --rollout_path data/samples/vab", 1, "no_token_ids", "data/samples/vab", "--actor_path"),
+    # experience of the released code
+    BadInput(f"{_CONVERT} hostile/empty out", 1, "damaged file", "hostile/empty", ""),
+    BadInput(f"{_CONVERT} hostile/random_bytes out", 1, "damaged file", "hostile/random_bytes", ""),
+    BadInput(f"{_CONVERT} hostile/runs_code.pkl out", 1, "posix.system", "hostile/runs_code.pkl", "Do not load"),
+    BadInput(f"{_CONVERT} hostile/no_pickle.zip out", 1, "data.pkl", "hostile/no_pickle.zip", ""),
+    BadInput(f"{_CONVERT} folder out", 1, "folder", "Is a directory", "", files={"folder": a_folder}),
+    BadInput(f"{_CONVERT} pipe out", 1, "pipe", "regular file", "", files={"pipe": a_fifo}),
+    BadInput(f"{_CONVERT} data/README.md out", 1, "damaged file", "data/README.md", ""),
+    BadInput(f"{_CONVERT} hostile/empty_list.pkl out", 1, "no usable trajectory", "hostile/empty_list.pkl", ""),
+    BadInput(f"{_CONVERT} hostile/steps.pkl out", 1, "flat list", "hostile/steps.pkl", "unfiltered file"),
+    BadInput(f"{_CONVERT} hostile/number.pkl out", 1, "int", "hostile/number.pkl", "list of trajectories"),
+    BadInput(f"{_CONVERT} hostile/empty_list.pkl file", 1, "file", "exists", "", files={"file": ""}),
+    # task files
+    BadInput(f"{_TEST_DATA} --input hostile/random_bytes", 1, "malformed JSON", "hostile/random_bytes:1", ""),
+    BadInput(f"{_TEST_DATA} --input hostile/no_objects.jsonl", 1, "1", "hostile/no_objects.jsonl:1", "`task`, `web`"),
+    BadInput(f"{_TEST_DATA} --input hostile/wrong_types.jsonl", 1, "7", "hostile/wrong_types.jsonl:1", "non-empty text"),
+    BadInput(f"{_TEST_DATA} --input folder", 1, "folder", "Is a directory", "", files={"folder": a_folder}),
+    BadInput(f"{_TEST_DATA} --input pipe", 1, "pipe", "regular file", "", files={"pipe": a_fifo}),
+    BadInput(f"{_TEST_DATA} --input tasks.jsonl", 1, "miniwob.x", "none of 1 tasks", "WebArena", files={"tasks.jsonl": '{"task": "Click it.", "web": "miniwob.x"}\n'}),
+    BadInput("python scripts/generate_test_data.py --output_path /dev/full", 1, "/dev/full", "No space left", "free some space"),
+    BadInput("python scripts/generate_test_data.py --output_path data/README.md/x", 1, "data/README.md", "generate_test_data", "Not a directory"),
+    # judged trajectories
+    BadInput(f"{_ORM} --data hostile/empty", 1, "hostile/empty", "no finished trajectory", ""),
+    BadInput(f"{_ORM} --data hostile/random_bytes", 1, "hostile/random_bytes", "no finished trajectory", "broken_line"),
+    BadInput(f"{_ORM} --data hostile/bad_trajectories.jsonl", 1, "hostile/bad_trajectories.jsonl", "no finished trajectory", "bad_example"),
+    BadInput(f"{_ORM} --data folder", 1, "folder", "neither trajectories.jsonl", "traces", files={"folder": a_folder}),
+    BadInput(f"{_ORM} --data pipe", 1, "pipe", "regular file", "", files={"pipe": a_fifo}),
+    BadInput(f"{_ORM} --data one.jsonl", 1, "1 successes and 0 failures", "outcome model", "add rollouts", files={"one.jsonl": '{"instruction": "Click it.", "responses": [], "final_page": "p", "success": 1}\n'}),
+)  # fmt: skip
+
+_NAMED = "webrl {} --run runs/r"
+_TASK = '{"task_id": "a", "site": "miniwob.click-test"}\n'
+_LABEL = '{"trajectory_id": "t", "p_yes": 0.9, "reward": 1}\n'
+
+FOLDERS = (
+    # files of a run folder that its own stages read
+    BadInput(_NAMED.format("rollout"), 1, "tasks.jsonl", "runs/r/phase_00", "No such file", files=a_run("filter-tasks")),
+    BadInput(_NAMED.format("rollout"), 1, "malformed JSON", "tasks.jsonl:2", "", files=a_run("filter-tasks", tasks=_TASK + "{nope}\n")),
+    BadInput(_NAMED.format("rollout"), 1, "'seed' must be int, found '3'", "tasks.jsonl:1", "", files=a_run("filter-tasks", tasks='{"task_id": "a", "site": "b", "seed": "3"}\n')),
+    BadInput(_NAMED.format("rollout"), 1, "'sit'", "tasks.jsonl:1", "known: task_id", files=a_run("filter-tasks", tasks='{"task_id": "a", "sit": "b"}\n')),
+    BadInput(_NAMED.format("rollout"), 1, "no tasks", "tasks.jsonl", "loosen the filters", files=a_run("filter-tasks", tasks="")),
+    BadInput(_NAMED.format("rollout"), 1, "miniwob.nowhere", "tasks.jsonl", "click-", files=a_run("filter-tasks", tasks=_TASK.replace("click-test", "nowhere"))),
+    BadInput(_NAMED.format("rollout"), 1, "tasks.jsonl", "runs/r/phase_00", "regular file", files=a_run("filter-tasks", tasks=a_fifo)),
+    BadInput(_NAMED.format("rollout"), 1, "tasks.jsonl", "Is a directory", "", files=a_run("filter-tasks", tasks=a_folder)),
+    BadInput(_NAMED.format("label"), 1, "trajectories.jsonl", "runs/r/phase_00", "", files=a_run("rollout")),
+    BadInput(_NAMED.format("label"), 1, "malformed JSON", "trajectories.jsonl:1", "", files=a_run("rollout", trajectories=b"\xff\xfe\n")),
+    BadInput(_NAMED.format("label"), 1, "expected a Trajectory object", "trajectories.jsonl:1", "", files=a_run("rollout", trajectories="[]\n")),
+    BadInput(_NAMED.format("label"), 1, "'winning'", "trajectories.jsonl:1", "page_ended", files=a_run("rollout", trajectories='{"trajectory_id": "t", "task": {"task_id": "a", "site": "b"}, "instruction": "i", "phase": 0, "steps": [], "final_observation": "", "status": "winning"}\n')),
+    BadInput(_NAMED.format("replay"), 1, "labels.jsonl", "runs/r/phase_00", "", files=a_run("label", trajectories="")),
+    BadInput(_NAMED.format("replay"), 1, "'p_yes' must be", "labels.jsonl:2", "", files=a_run("label", trajectories="", labels=_LABEL + '{"trajectory_id": "u", "p_yes": "high", "reward": 1}\n')),
+    BadInput(_NAMED.format("train"), 1, "train_filter.jsonl", "runs/r/phase_00", "", files=a_run("replay")),
+    BadInput(_NAMED.format("train"), 1, "train_filter.jsonl", "runs/r/phase_00", "", files=a_run("replay", train_filter="")),
+    BadInput(_NAMED.format("train"), 1, "malformed JSON", "train_filter.jsonl:1", "", files=a_run("replay", train_filter='{"step_id": \n')),
+    BadInput(_NAMED.format("gen-tasks --phase 1"), 1, "phase_00", "labels.jsonl", "`webrl label`", files=a_run("eval")),
+    BadInput(_NAMED.format("filter-tasks --phase 1"), 1, "generated.jsonl", "runs/r/phase_01", "", files=a_run("gen-tasks", phase=1)),
+    # what the run folder itself is made of
+    BadInput(_NAMED.format("label"), 1, "stages/label.json", "runs/r/phase_00", "remove it", files=a_run() | {"runs/r/phase_00/stages/label.json": "{}"}),
+    BadInput(_NAMED.format("label"), 1, "stages/label.json", "runs/r/phase_00", "remove it", files=a_run() | {"runs/r/phase_00/stages/label.json": "[]"}),
+    BadInput(_NAMED.format("label"), 1, "stages/label.json", "runs/r/phase_00", "", files=a_run() | {"runs/r/phase_00/stages/label.json": '{"counts": {'}),
+    BadInput(_NAMED.format("label"), 1, "stages/label.json", "runs/r/phase_00", "", files=a_run() | {"runs/r/phase_00/stages/label.json": a_folder}),
+    BadInput(_NAMED.format("eval") + " --phase 1", 1, "'train'", "phase_01", "`webrl run`", files=a_run() | {"runs/r/phase_01.bak/x": "", "runs/r/phase_1e9/x": ""}),
+    BadInput("webrl label --run runs/r actor.lr=1", 1, "'actor.lr'"[1:-1], "runs/r", "Choose another `name=`", files=a_run("rollout")),
+    BadInput(_NAMED.format("label"), 2, "'actr'", "runs/r/config.yaml", "did you mean", files={"runs/r/config.yaml": "name: r\nactr: {lr: 1}\n"}),
+    BadInput(_NAMED.format("label"), 2, "0xff", "runs/r/config.yaml", "UTF-8", files={"runs/r/config.yaml": b"\xff"}),
+    BadInput(_NAMED.format("label"), 2, "'runs/r'", "config.yaml", "`webrl run`", files={"runs/r/config.yaml": a_folder}),
+    BadInput("webrl run demo --run runs/r", 2, "runs/r", "config.yaml", "Is a directory", files={"runs/r/config.yaml": a_folder}),
+    BadInput("webrl run demo name=r", 1, "runs/r", "run folder", "", files={"runs": "a file"}),
+    BadInput("webrl run demo runs_dir=/proc/nowhere", 1, "/proc/nowhere", "run folder", ""),
+    BadInput("webrl run demo runs_dir=/dev/null/x", 1, "/dev/null/x", "run folder", ""),
+    BadInput("webrl run demo runs_dir=/sys", 1, "/sys/demo", "run folder", ""),
+    BadInput(f"webrl run demo name={'n' * 300}", 1, "nnn", "run folder", "File name too long"),
+    BadInput("webrl run demo --run runs/r", 2, "not a file", "runs/r/config.yaml", "cannot read config", files={"runs/r/config.yaml": link_to("/dev/full")}),
+    BadInput(_NAMED.format("rollout"), 1, "No space left", "trajectories.jsonl", "free some space", files=a_run("filter-tasks", config="rollout: {max_steps: 1}\n", tasks=_TASK, trajectories=link_to("/dev/full"))),
+    BadInput("webrl rollout configs/webarena_lite.yaml --run runs/r", 1, "shopping", "rollout.webarena.sites", "WA_SHOPPING", files=a_run("filter-tasks", tasks='{"task_id": "a", "site": "shopping", "instruction": "Buy it."}\n')),
+    BadInput("webrl filter-tasks demo tasks.suite=webarena rollout.webarena.train_files=[nowhere.json] trackers=[]", 1, "nowhere.json", "no such file", ""),
+    BadInput("webrl filter-tasks demo tasks.suite=webarena rollout.webarena.train_files=[f.json] trackers=[]", 1, "'moon'", "f.json: task 0", "known: ", files={"f.json": '[{"intent": "Go.", "sites": ["moon"]}]'}),
+    BadInput("webrl filter-tasks demo tasks.suite=webarena rollout.webarena.train_files=[f.json] trackers=[]", 1, "7", "f.json: task 0", "`sites`", files={"f.json": '[{"intent": "Go.", "sites": 7}]'}),
+    BadInput("webrl filter-tasks demo tasks.suite=webarena rollout.webarena.train_files=[f.json] trackers=[]", 1, "{}", "f.json: task 0", "no instruction", files={"f.json": "[{}]"}),
+)  # fmt: skip

@@ -7,7 +7,7 @@ import logging
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,7 +155,8 @@ def train(context: Context) -> Counts:
     scored = folder.path / "train_scored.jsonl"
     if not agree(scored.exists()):
         records = read_records(folder.train_filter, StepRecord)
-        valued = score_values(records, folder.critic, config, successors=_history(context))
+        history = [context.run.phase(k).train for k in range(context.phase)]
+        valued = score_values(records, folder.critic, config, history=history)
         if is_main():
             write_records(scored, valued)
         barrier()
@@ -191,12 +192,6 @@ def evaluate(context: Context) -> Counts:
     judged = [trajectory for trajectory in trajectories if not is_unjudged(trajectory)]
     counts = summarize_evaluation(judged, config.evaluate.confidence)
     return counts | {"webarena": summarize(trajectories, config.evaluate.confidence)}
-
-
-def _history(context: Context) -> Iterator[StepRecord]:
-    """All steps of earlier trajectories: the successors of replayed steps that the replay filter left out."""
-    for phase in range(context.phase):
-        yield from read_records(context.run.phase(phase).train, StepRecord)
 
 
 def copy_model(source: Path, target: Path) -> None:

@@ -147,7 +147,7 @@ class Step(Record):
     blocked: int = 0
     """Requests to hosts outside the allow-list during this step."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time by part: `policy`, `browser`, `wait`."""
+    """Wall time by part: `policy` (waiting for the answer) and `browser` (the action, until the next observation)."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Order, as in the released code: successes only; one trajectory per instruction; the perplexity band, step by step;
 then a seeded draw of at most `max_ratio` x the current steps. `ReplayFilter` decides on plain facts, so that
-the streaming `webrl/replay/process.py` and `select_replay` here share every rule.
+the stage, which streams (`webrl/replay/mix.py`), and `select_replay`, for records in memory, share every rule.
 """
 
 from __future__ import annotations

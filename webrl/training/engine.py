@@ -97,7 +97,9 @@ class Engine:
         self.accelerator.backward(loss * self.num_ranks)
 
     def step(self, rate: float) -> float:
-        """Clip, update, clear; gives the gradient norm before clipping. A non-finite norm leaves the weights alone."""
+        """Clip, update, clear; gives the gradient norm before clipping. A non-finite norm leaves the weights alone
+        (not under DeepSpeed); the trainer then ends the run without saving them.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         norm = self.clip()

@@ -72,7 +72,7 @@ class DeepSpeedEngine(Engine):
         self.model.backward(loss * self.num_ranks, scale_wrt_gas=False)
 
     def step(self, rate: float) -> float:
-        """The engine clips, updates and clears in one call; non-finite losses are stopped before."""
+        """The engine clips, updates and clears in one call, so a non-finite norm is known after the update only."""
         for group in self.model.optimizer.param_groups:
             group["lr"] = rate
         self.model.step()

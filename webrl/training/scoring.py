@@ -24,6 +24,7 @@ from webrl.training.memory_policy import compile_layers
 from webrl.training.models import PackedActor, actor_inputs, check_tokenizer, context_limit, critic_inputs, load_actor
 from webrl.training.packing import Item, Pack, cut_to, pack, plan_rows
 from webrl.training.ranks import world
+from webrl.training.successors import find_steps
 from webrl.types import StepRecord
 
 logger = logging.getLogger(__name__)
@@ -88,38 +89,38 @@ def score_values(
     critic_dir: str | Path,
     config: RunConfig,
     *,
-    successors: Iterable[StepRecord] = (),
+    history: Sequence[Path] = (),
 ) -> list[StepRecord]:
     """Fill `value` and `next_value`, in the order given.
 
     `next_value` is the value of the trajectory's next step; after the last step it is 0, or the value of
-    `next_prompt_ids` if the record has them (released objective). It stays None where the next step is not among
-    `records` or `successors` (a replayed step whose successor was filtered out).
+    `next_prompt_ids` if the record has them (released objective). It stays None where the next step is neither among
+    `records` nor in `history`.
 
     Args:
-        successors: further records of the same trajectories, used for `next_value` only.
+        history: training records of earlier phases, where the successors of replayed steps are looked up that the
+            replay filter left out.
     """
     wanted = list(records)
-    pool = {(r.trajectory_id, r.index): r for r in [*successors, *wanted]}
-    prompts: dict[tuple[str, int], Sequence[int]] = {}
-    for record in wanted:
-        key = (record.trajectory_id, record.index)
-        prompts[key] = record.prompt_ids
-        following = (record.trajectory_id, record.index + 1)
-        if record.is_last and record.next_prompt_ids:
-            prompts[following] = record.next_prompt_ids
-        elif not record.is_last and following in pool:
-            prompts[following] = pool[following].prompt_ids
+    prompts: dict[tuple[str, int], Sequence[int]] = {(r.trajectory_id, r.index): r.prompt_ids for r in wanted}
+    prompts |= {_following(r): r.next_prompt_ids for r in wanted if r.is_last and r.next_prompt_ids}
+    absent = {_following(r) for r in wanted if not r.is_last} - prompts.keys()
+    found = find_steps(history, {f"{trajectory}:{index}" for trajectory, index in absent})
+    prompts |= {(r.trajectory_id, r.index): r.prompt_ids for r in found}
     check_tokenizer(critic_dir, {record.tokenizer for record in wanted})
     values = dict(zip(prompts, prompt_values(list(prompts.values()), critic_dir, config), strict=True))
     return [
         dataclasses.replace(
             r,
             value=values[r.trajectory_id, r.index],
-            next_value=values.get((r.trajectory_id, r.index + 1), 0.0 if r.is_last else None),
+            next_value=values.get(_following(r), 0.0 if r.is_last else None),
         )
         for r in wanted
     ]
+
+
+def _following(record: StepRecord) -> tuple[str, int]:
+    return record.trajectory_id, record.index + 1
 
 
 def prompt_values(prompts: Sequence[Sequence[int]], critic_dir: str | Path, config: RunConfig) -> list[float]:

@@ -203,7 +203,8 @@ def _policy_metrics(batch: LossInput) -> dict[str, Tensor]:
         mean = batch.sum_tokens(batch.logprobs) / batch.num_tokens().clamp(min=1)
         return {
             "log_ratio": -batch.sum_tokens(ratio),
-            # k3 estimator of KL(π_ref || π), per token: unbiased and never negative
+            # k3 estimate of KL(π_ref || π), summed over the action: never negative; unbiased where π_ref sampled the
+            # action at temperature 1 (not for replayed steps)
             "kl": batch.sum_tokens((-ratio).exp() - 1 + ratio),
             "perplexity": (-mean).exp(),
             "advantage": batch.advantage,

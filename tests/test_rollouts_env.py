@@ -94,10 +94,11 @@ def test_mouse_scroll_drag_and_upload(tmp_path):
     results, events, _ = on_form(
         "hover('{button:Go}')",
         "drag_and_drop('{button:thing}', '{button:box}')",
-        f"upload_file('{{button:paper}}', {str(tmp_path / 'cv.txt')!r})",
+        "upload_file('{button:paper}', 'cv.txt')",
         "scroll(0, 100)",
         "click('{button:Far}')",
         "mouse_click(0, 0)",
+        upload_dir=tmp_path,
     )
     assert [r.error for r in results] == [""] * 6
     assert events == ["over", "drag", "drop", "file cv.txt", "over", "wheel", "far"]

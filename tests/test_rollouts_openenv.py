@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 from processes import descendants
-from rollouts_builders import ClickNamedButton, Scripted, bid_of, in_browser, miniwob
+from rollouts_builders import ClickNamedButton, Scripted, at, bid_of, in_browser, miniwob, serve
 
 from webrl.config import RolloutConfig, validate_config
 from webrl.errors import BrowserError, UsageError
@@ -262,18 +262,117 @@ def test_other_machines_are_let_in_with_a_token_only(capsys, monkeypatch):
     assert "did you mean 'miniwob.click-test'" in capsys.readouterr().err
 
 
-def test_idle_sessions_are_closed_and_their_place_is_free_again():
-    with server("--idle-timeout", "2", num_sessions=1) as (url, _), generic_client(url) as vanished:
-        vanished.reset()
+def test_an_idle_session_gives_its_environment_back_and_gets_one_again_at_its_next_reset():
+    with server("--idle-timeout", "2", num_sessions=1) as (url, _), generic_client(url) as silent:
+        silent.reset()
         end = time.monotonic() + 60
         while True:
             assert time.monotonic() < end, "watchdog: the place never became free"
             with contextlib.suppress(UsageError):
                 asyncio.run(reach(url))
                 break
-            time.sleep(1)
-        with pytest.raises(RuntimeError, match="idle for too long"):
-            vanished.step({"action_str": "noop(1)"})
+            time.sleep(0.5)
+        with pytest.raises(RuntimeError, match="no episode: reset first"):
+            silent.step({"action_str": "noop(1)"})
+        assert silent.reset(task_name="click-button", seed=0).observation["goal"] == 'Click on the "no" button.'
+        assert silent.step({"action_str": "noop(1)"}).observation["text"]
+
+
+def test_a_client_that_vanishes_in_mid_step_frees_its_place():
+    async def vanish(url):
+        async with RemotePool(config(url, envs_per_worker=1)) as pool, pool.env() as env:
+            await env.reset(miniwob("click-test"))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await env.step("noop(9000)")
+
+    with server(num_sessions=1) as (url, _):
+        for _ in range(3):
+            asyncio.run(vanish(url))
+        with generic_client(url) as env:
+            assert env.reset().observation["goal"] == "Click the button."
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ("{", "Invalid JSON"),
+        ("[" * 100_000, "Invalid JSON"),
+        ("[]", "a message is a JSON object, not list"),
+        ("null", "a message is a JSON object, not NoneType"),
+        ("{}", "Unknown message type: 'None'"),
+        ('{"type": ["reset"]}', "Unknown message type"),
+        ('{"type": "mcp", "data": {}}', "Unknown message type: 'mcp'"),
+        ('{"type": "reset", "data": []}', "data = []"),
+        ('{"type": "reset", "extra": 1}', "extra = 1"),
+        ('{"type": "reset", "data": {"seeed": 1}}', "seeed = 1"),
+        ('{"type": "reset", "data": {"seed": "1"}}', "seed = '1'"),
+        ('{"type": "reset", "data": {"seed": -1}}', "seed = -1"),
+        ('{"type": "reset", "data": {"seed": 1e400}}', "seed = inf"),
+        ('{"type": "reset", "data": {"task_name": "../click-test"}}', "unknown MiniWoB page"),
+        ('{"type": "reset", "data": {"task_name": 3}}', "task_name = 3"),
+        ('{"type": "reset", "data": {"allowed_hosts": "*"}}', "allowed_hosts = '*'"),
+        ('{"type": "reset", "data": {"allowed_hosts": ["*"]}}', "not among the server's rollout.allowed_hosts"),
+        ('{"type": "reset", "data": {"allowed_hosts": ["a,*"]}}', "not among the server's rollout.allowed_hosts"),
+        (
+            '{"type": "reset", "data": {"benchmark": "web", "start_url": "file:///etc/passwd"}}',
+            "not among the server's",
+        ),
+        ('{"type": "reset", "data": {"upload_dir": "/"}}', "upload_dir = '/'"),
+        ('{"type": "reset", "data": {"settle_cap_s": 0}}', "settle_cap_s = 0"),
+        ('{"type": "step"}', "data = "),
+        ('{"type": "step", "data": {"action_str": 1}}', "action_str = 1"),
+        ('{"type": "step", "data": {"action": "noop()"}}', "action_str = "),
+        ('{"type": "step", "data": {"action_str": "noop()"}}', "no episode: reset first"),
+    ],
+)
+def test_a_bad_message_has_one_clear_answer_and_the_session_lives_on(shared, message, says):
+    from websockets.sync.client import connect
+
+    with connect(shared.replace("http", "ws") + "/ws") as socket:
+        socket.send(message)
+        answer = json.loads(socket.recv())
+        assert (answer["type"], "\n" in answer["data"]["message"]) == ("error", False)
+        assert says in answer["data"]["message"]
+        assert len(answer["data"]["message"]) < 500
+        socket.send('{"type": "state"}')
+        assert json.loads(socket.recv())["type"] == "state"
+
+
+def test_large_messages_and_bodies_are_not_taken(shared):
+    from websockets.exceptions import ConnectionClosed
+    from websockets.sync.client import connect
+
+    with connect(shared.replace("http", "ws") + "/ws") as socket:
+        with contextlib.suppress(ConnectionClosed):  # it may hang up before it has all
+            socket.send("x" * 2_000_000)
+        with pytest.raises(ConnectionClosed):
+            socket.recv()
+    for path in ("/reset", "/step", "/mcp", "/ws", "/health"):
+        with contextlib.suppress(httpx.TransportError):
+            assert httpx.post(shared + path, content=b"x" * 1_000_000).status_code >= 400
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/reset", "/step", "/state", "/web", "/docs", "/openapi.json", "/", "/ws/"])
+def test_only_the_documents_are_served_over_http(shared, path):
+    assert httpx.get(shared + path).status_code == 404
+    assert httpx.get(shared + "/health").json() == {"status": "healthy"}
+
+
+def test_a_public_host_that_is_an_internal_one_is_not_reached():
+    reached = []
+
+    async def play(url):
+        async with serve({"/": knock}) as canary, RemotePool(config(url, envs_per_worker=1)) as pool, pool.env() as env:
+            # `*` on the server covers whatever host a client names, but no internal address.
+            return await env.reset(at(canary + "/"))
+
+    async def knock(path, writer):
+        reached.append(path)
+
+    with server("rollout.allowed_hosts=['*']", num_sessions=1) as (url, _):
+        assert "is an internal address" in asyncio.run(play(url)).text
+    assert reached == []
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=_DEFAULTS.idle_timeout_s,
         metavar="S",
-        help=f"close sessions that are silent for longer (default: {_DEFAULTS.idle_timeout_s:g})",
+        help=f"sessions that are silent for longer give their environment back (default: {_DEFAULTS.idle_timeout_s:g})",
     )
     parser.add_argument(
         "--task",

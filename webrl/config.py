@@ -30,6 +30,13 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 _MAX_SHOWN = 2
 """Problems of a config that are named at once."""
+Host = Annotated[
+    str,
+    Field(
+        pattern=r"^(?:\*|(?:[a-zA-Z0-9._-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]+)?)$",
+        description="example.org, example.org:8080, 10.0.0.7, [::1]:8080 or *",
+    ),
+]
 PromptFormat = Literal["chat", "chat_history_last", "webrl"]
 
 
@@ -250,7 +257,12 @@ class RolloutConfig(Section):
     settle_cap_s: float = Field(3.0, gt=0, description="longest wait for a page to become quiet")
     recycle_after: int = Field(500, ge=1, description="episodes after which a worker is replaced")
     cut_off: Fraction = Field(1.0, description="go on when this share of episodes is in; 1 waits for all")
-    allowed_hosts: tuple[str, ...] = Field((), description="hosts pages may reach beside the task's own")
+    allowed_hosts: tuple[Host, ...] = Field(
+        (), description="hosts pages may reach beside the task's own; *: all, but no internal addresses"
+    )
+    public_hosts: tuple[Host, ...] = Field((), description="the same, as long as a host's address is no internal one")
+    max_page_mb: int = Field(2048, ge=64, description="a page whose process takes more memory is ended")
+    upload_dir: Path | None = Field(None, description="the folder upload_file takes files from; none: it is refused")
     webarena: WebArenaConfig = WebArenaConfig()
     engine: EngineConfig = EngineConfig()
 

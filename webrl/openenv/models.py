@@ -7,14 +7,42 @@ integers (29 MB a step) in theirs, and None unless the client asks for it.
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 from openenv.core.env_server.types import Action, Observation, State
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class BrowserGymAction(Action):
     """One action of the agent."""
 
     action_str: str = Field(description="the action, such as click('12')")
+
+
+class ResetOptions(BaseModel):
+    """What a reset may say; anything else is refused by name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = Field(None, description="the page's state; none: drawn")
+    episode_id: Annotated[str, Field(max_length=255)] | None = Field(None, description="name of the episode")
+    task_name: Annotated[str, Field(max_length=255)] | None = Field(
+        None, description="task within `benchmark` (`click-test`), or with it (`miniwob.click-test`)"
+    )
+    benchmark: str = Field("miniwob", max_length=255, description="suite of the task")
+    instruction: Annotated[str, Field(max_length=20_000)] | None = Field(None, description="replaces the page's own")
+    start_url: Annotated[str, Field(max_length=20_000)] | None = Field(
+        None, description="first page of a task that is no MiniWoB page; its host must be one the server allows"
+    )
+    allowed_hosts: list[Annotated[str, Field(max_length=255)]] = Field(
+        default=[], max_length=100, description="further hosts the pages may reach, of those the server allows"
+    )
+    screenshots: bool = Field(False, description="send a PNG with every observation")
+    observation: Literal["axtree", "dom", "html"] | None = Field(None, description="form of the text; none: server's")
+    dialect: Literal["browsergym", "webrl"] | None = Field(None, description="action language; none: the server's")
+    settle_cap_s: float | None = Field(None, description="longest wait for a quiet page, at most a step's deadline")
+    step_timeout_s: float | None = Field(None, description="deadline of a step, at most the server's")
+    details: bool = Field(False, description="answer with DetailedObservation")
 
 
 class BrowserGymObservation(Observation):

@@ -1,4 +1,7 @@
-"""The server: a pool of environments behind openenv-core's HTTP and WebSocket routes.
+"""The server: a pool of environments behind OpenEnv's WebSocket protocol, and three documents over HTTP.
+
+Of openenv-core only the message types are used: its own application also takes requests with bodies of any size, and
+has routes that make sessions without a connection.
 
 API: `await serve(config, options, on_ready)` runs until it is told to stop (SIGINT, SIGTERM).
 """
@@ -10,24 +13,35 @@ import functools
 import logging
 import math
 import random
+import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import uvicorn
+from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import serve as serve_websockets
+from websockets.http11 import Request, Response
 
+import webrl
 from webrl.config import RunConfig
 from webrl.errors import UsageError
-from webrl.openenv.access import TOKEN_VARIABLE, Guarded, is_loopback
+from webrl.openenv.access import TOKEN_VARIABLE, is_loopback, refusal
 from webrl.rollouts.collect import open_pool
 from webrl.types import Task
 
+if TYPE_CHECKING:
+    from webrl.openenv.environment import Hub
+
 logger = logging.getLogger(__name__)
 
-_PING_INTERVAL_S, _PING_TIMEOUT_S = 30.0, 120.0
-"""A client whose machine has gone is noticed after these; generous, as a client may be busy training."""
-_MAX_MESSAGE_BYTES = 1 << 24
-_STOP_TIMEOUT_S = 5
+MAX_MESSAGE_BYTES = 1 << 20
+"""A client that sends more at once is hung up on."""
+HANDSHAKE_TIMEOUT_S = 10.0
+"""A connection that has not sent its whole request by then is closed."""
+MAX_CONNECTIONS = 512
+"""Open connections beside one for each environment; further ones are closed at once."""
+_CLOSE_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -38,8 +52,8 @@ class ServerOptions:
     """Address to listen on."""
     port: int = 8000
     """Port; 0 takes a free one."""
-    idle_timeout_s: float = 900.0
-    """A session that is silent for longer is closed, and its environment is free again."""
+    idle_timeout_s: float = 1800.0
+    """A session that is silent for longer gives its environment back; its next reset gets one again."""
     default_site: str = "miniwob.click-test"
     """Task of a reset that names none."""
     token: str | None = None
@@ -64,12 +78,12 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
             # openenv-core takes seconds to import: after what can be refused at once.
             from webrl.openenv.environment import Hub, check_default
 
-            hub = Hub(pool, config.rollout, options.default_site, random.Random(config.seed))
+            seeds = random.Random(config.seed)
+            hub = Hub(pool, config.rollout, options.default_site, options.idle_timeout_s, seeds)
             check_default(hub)
             async with pool.env() as env:
                 await env.reset(Task(task_id="default", site=options.default_site))
             await _run(hub, options, listener, on_ready)
-            await asyncio.gather(*hub.closing, return_exceptions=True)
 
 
 def check_options(config: RunConfig, options: ServerOptions) -> None:
@@ -87,50 +101,96 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
         )
 
 
-async def _run(
-    hub: object, options: ServerOptions, listener: socket.socket, on_ready: Callable[[str, int], None]
-) -> None:
-    from openenv.core.env_server.http_server import create_app
-    from openenv.core.env_server.types import ConcurrencyConfig
+async def _run(hub: Hub, options: ServerOptions, listener: socket.socket, on_ready: Callable[[str, int], None]) -> None:
+    from webrl.openenv.connection import converse
 
-    from webrl.openenv.environment import Hub, WebEnvironment
-    from webrl.openenv.models import BrowserGymAction, BrowserGymObservation
-
-    assert isinstance(hub, Hub)
-    app = create_app(
-        functools.partial(WebEnvironment, hub),
-        BrowserGymAction,
-        BrowserGymObservation,
-        env_name="browsergym_env",
-        concurrency_config=ConcurrencyConfig(max_concurrent_envs=hub.pool.size, session_timeout=options.idle_timeout_s),
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    handshakes = logging.getLogger("webrl.openenv.handshakes")
+    handshakes.setLevel(logging.CRITICAL)  # what strangers send is no error of ours
+    server = serve_websockets(
+        lambda connection: converse(connection, hub),
+        sock=listener,
+        backlog=1024,
+        process_request=_routes(options.token),
+        create_connection=functools.partial(_Bounded, capacity=MAX_CONNECTIONS + hub.pool.size),
+        open_timeout=HANDSHAKE_TIMEOUT_S,
+        # Whether a client's machine has gone is asked of its kernel: the client itself may be busy training.
+        ping_interval=None,
+        close_timeout=_CLOSE_TIMEOUT_S,
+        max_size=MAX_MESSAGE_BYTES,
+        max_queue=4,
+        compression=None,  # costs more than the wire saves
+        server_header=None,
+        logger=handshakes,
     )
-    settings = uvicorn.Config(
-        Guarded(app, options.token),
-        log_level="warning",
-        lifespan="on",
-        ws_per_message_deflate=False,  # costs more than the wire saves
-        ws_max_size=_MAX_MESSAGE_BYTES,
-        ws_ping_interval=_PING_INTERVAL_S,
-        ws_ping_timeout=_PING_TIMEOUT_S,
-        timeout_graceful_shutdown=_STOP_TIMEOUT_S,
+    async with server:
+        host, port = listener.getsockname()[:2]
+        on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", hub.pool.size)
+        await stop.wait()
+
+
+class _Bounded(ServerConnection):
+    """Hung up on at once while too many others are open."""
+
+    def __init__(self, *args: Any, capacity: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._capacity = capacity
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Part of asyncio."""
+        assert isinstance(transport, asyncio.Transport)
+        _keep_alive(transport.get_extra_info("socket"))
+        super().connection_made(transport)
+        if len(self.server.handler_tasks) > self._capacity:
+            transport.abort()
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Have the kernel notice after two or three minutes that the other machine has gone."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):  # macOS has other names, and defaults
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _routes(token: str | None) -> Callable[[ServerConnection, Request], Response | None]:
+    """What is not a session: three documents; everything else is refused. No request may have a body."""
+    from openenv.core.env_server.types import EnvironmentMetadata, HealthResponse, SchemaResponse
+
+    from webrl.openenv.models import BrowserGymAction, BrowserGymObservation, BrowserGymState
+
+    metadata = EnvironmentMetadata(
+        name="browsergym_env",
+        description="MiniWoB++ and other web pages in Chromium, as BrowserGym shows and rewards them",
+        version=webrl.__version__,
     )
-    host, port = listener.getsockname()[:2]
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    await _Server(settings, lambda: on_ready(url, hub.pool.size)).serve(sockets=[listener])
+    schemas = SchemaResponse(
+        action=BrowserGymAction.model_json_schema(),
+        observation=BrowserGymObservation.model_json_schema(),
+        state=BrowserGymState.model_json_schema(),
+    )
+    documents = {"/health": HealthResponse(), "/metadata": metadata, "/schema": schemas}
 
+    def route(connection: ServerConnection, request: Request) -> Response | None:
+        path = request.path.partition("?")[0]
+        if request.method != "GET":
+            return connection.respond(405, "only GET is served\n")
+        if path != "/health" and (status := refusal(request.headers, token)) is not None:
+            text = "a token is needed\n" if status == 401 else "web pages may not connect\n"
+            response = connection.respond(status, text)
+            response.headers["WWW-Authenticate"] = "Bearer"
+            return response
+        if path in documents:
+            response = connection.respond(200, documents[path].model_dump_json())
+            del response.headers["Content-Type"]
+            response.headers["Content-Type"] = "application/json"
+            return response
+        return None if path == "/ws" else connection.respond(404, "sessions are at /ws\n")
 
-class _Server(uvicorn.Server):
-    """Tells when it has started."""
-
-    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_start = on_start
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Part of uvicorn."""
-        await super().startup(sockets=sockets)
-        if self.started:
-            self._on_start()
+    return route
 
 
 def _listen(host: str, port: int) -> socket.socket:

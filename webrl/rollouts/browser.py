@@ -1,18 +1,16 @@
 """Finds and runs Chromium: one headless browser per worker, shared by all its environments.
 
 API: `find_chromium() -> Path | None`, `Browser` (async context manager: `.new_context(...)`, `.alive`, `.close()`),
-`miniwob_root() -> Path`, `NavigationGuard`.
+`miniwob_root() -> Path`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import importlib.util
 import logging
 import os
-import re
 import shutil
 import socket
 import sys
@@ -24,18 +22,26 @@ from urllib.parse import unquote, urlsplit
 from webrl.errors import BrowserError, BrowserMissing
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Route
+    import psutil
+    from playwright.async_api import BrowserContext
 
 logger = logging.getLogger(__name__)
 
 LAUNCH_TIMEOUT_S = 30
 """With a DevTools port Playwright does not notice that the executable has ended; its own limit is three minutes."""
+MEMORY_CHECK_S = 2.0
+"""Seconds between two looks at what the pages' processes take."""
 MISSING = (
     "no Chromium found; run `playwright install chromium`, or `apt-get install chromium-headless-shell` (Debian), "
     "or set WEBRL_CHROMIUM to an executable"
 )
 # Scrollbars take room on the page: BrowserGym shows them, so pages are laid out the same way here.
-_ARGS = ("--disable-features=OverlayScrollbars,ExtendedOverlayScrollbars",)
+_ARGS = (
+    "--disable-features=OverlayScrollbars,ExtendedOverlayScrollbars",
+    # Neither WebRTC nor QUIC goes through an HTTP proxy, which is what pages are held to.
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--disable-quic",
+)
 _HIDDEN_DEFAULTS = ("--hide-scrollbars",)
 
 
@@ -97,16 +103,20 @@ class Browser:
         BrowserError: it does not start.
     """
 
-    def __init__(self, *, own_session: bool = True) -> None:
+    def __init__(self, *, own_session: bool = True, max_page_mb: int | None = None) -> None:
         """Prepare; see `start`.
 
         Args:
+            max_page_mb: end the process of a page that takes more memory; the page then counts as crashed.
             own_session: keep Ctrl-C in a terminal, which goes to the whole process group, from the driver, so that
                 it is still there to be closed in order. Not for a process that has a session of its own already.
         """
         self._own_session = own_session
+        self._max_page_bytes = max_page_mb * 1_000_000 if max_page_mb else 0
+        self._watching: asyncio.Task[None] | None = None
         self._stack = contextlib.AsyncExitStack()
         self._browser: Any = None
+        self._lost = False
         self.port = 0
         """Port of the DevTools server, bound to loopback."""
 
@@ -130,7 +140,7 @@ class Browser:
             raise BrowserMissing(MISSING)
         self.port = _free_port()
         try:
-            with _new_sessions() if self._own_session else contextlib.nullcontext():
+            with _driver_processes(self._own_session):
                 playwright = await self._stack.enter_async_context(async_playwright())
             playwright.selectors.set_test_id_attribute("bid")
             self._browser = await playwright.chromium.launch(
@@ -145,11 +155,18 @@ class Browser:
         except Error as error:
             await self.close()
             raise BrowserError(f"{executable} does not start: {first_line(error)}") from None
+        if self._max_page_bytes:
+            self._watching = asyncio.create_task(self._watch_memory())
+
+    async def _watch_memory(self) -> None:
+        while True:
+            await asyncio.sleep(MEMORY_CHECK_S)
+            await asyncio.to_thread(_end_large_renderers, self.port, self._max_page_bytes)
 
     @property
     def alive(self) -> bool:
         """False once Chromium has gone."""
-        return self._browser is not None and self._browser.is_connected()
+        return self._browser is not None and not self._lost and self._browser.is_connected()
 
     async def new_context(self, **options: Any) -> BrowserContext:
         """A fresh profile. Raises BrowserError if the browser has gone."""
@@ -159,10 +176,17 @@ class Browser:
             context: BrowserContext = await self._browser.new_context(accept_downloads=False, **options)
         except Error as error:
             raise BrowserError(f"the browser has gone: {first_line(error)}") from None
+        except Exception as error:
+            if "Connection closed" not in str(error):
+                raise
+            self._lost = True  # the driver has gone; Playwright raises a plain Exception and does not note it
+            raise BrowserError(f"the browser's driver has gone: {first_line(error)}") from None
         return context
 
     async def close(self) -> None:
         """End Chromium and its driver; a browser that does not answer is left to die with the driver."""
+        if self._watching is not None:
+            self._watching.cancel()
         if self._browser is not None:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(self._browser.close(), 5)
@@ -178,14 +202,39 @@ class Browser:
 
 
 @contextlib.contextmanager
-def _new_sessions() -> Iterator[None]:
-    """Start processes in sessions of their own: Playwright has no option for it."""
+def _driver_processes(own_session: bool) -> Iterator[None]:
+    """How Playwright's driver is started meanwhile: Playwright has no options for it."""
     loop: Any = asyncio.get_running_loop()
-    loop.subprocess_exec = functools.partial(loop.subprocess_exec, start_new_session=True)
+    start = loop.subprocess_exec
+
+    def start_driver(*args: Any, env: dict[str, str] | None = None, **options: Any) -> Any:
+        # A page that opens and closes tabs quickly makes the driver reject a promise that nobody waits for, which
+        # would end it and with it all environments.
+        environment = (os.environ.copy() if env is None else env) | {"NODE_OPTIONS": "--unhandled-rejections=none"}
+        return start(*args, env=environment, **options, start_new_session=own_session)
+
+    loop.subprocess_exec = start_driver
     try:
         yield
     finally:
         vars(loop).pop("subprocess_exec", None)
+
+
+def _end_large_renderers(port: int, limit: int) -> None:
+    """Kill the page processes of the browser with this DevTools port that take more than `limit` bytes."""
+    import psutil
+
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.memory_info().rss <= limit:
+                continue
+            if "--type=renderer" in process.cmdline() and _belongs(process, f"--remote-debugging-port={port}"):
+                logger.warning("a page took more than %d MB; its process is ended", limit // 1_000_000)
+                process.kill()
+
+
+def _belongs(process: psutil.Process, flag: str) -> bool:
+    return any(flag in parent.cmdline() for parent in process.parents())
 
 
 def _free_port() -> int:
@@ -193,52 +242,6 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-class NavigationGuard:
-    """Blocks and counts, at the network layer, requests to hosts outside an allow-list.
-
-    Two layers: requests are refused and counted where the browser asks (`attach`); what does not pass there
-    (WebSockets) is sent to a proxy that does not exist (`options`, for `Browser.new_context`).
-
-    Always allowed: `about:`, `data:`, `blob:` and the MiniWoB pages' own files. Hosts are compared exactly;
-    `example.org:8080` allows one port only, `example.org` all of them; `*` allows every host.
-    """
-
-    def __init__(self, hosts: Iterable[str]) -> None:
-        self.hosts = frozenset(host.lower() for host in hosts)
-        self.blocked = 0
-        """Requests blocked so far."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options of a browser context that reaches the allowed hosts only."""
-        if "*" in self.hosts:
-            return {}
-        return {"proxy": {"server": "http://127.0.0.1:9", "bypass": ",".join(("<-loopback>", *sorted(self.hosts)))}}
-
-    async def attach(self, context: BrowserContext) -> None:
-        """Watch all requests of a context, from the first page on."""
-        if "*" not in self.hosts:
-            await context.route(self._foreign(), self._refuse)
-
-    def allows(self, url: str) -> bool:
-        """Whether a request to `url` would be let through."""
-        if urlsplit(url).scheme in ("about", "data", "blob"):
-            return True
-        return "*" in self.hosts or (url.startswith(("http", "file:")) and not self._foreign().match(url))
-
-    def _foreign(self) -> re.Pattern[str]:
-        # One expression, so that allowed requests are let through inside the driver and never reach Python.
-        files = re.escape(f"file://{miniwob_root()}/")
-        hosts = "|".join(rf"{re.escape(h)}{'' if ':' in h else '(:[0-9]+)?'}" for h in sorted(self.hosts))
-        web = rf"https?:\/\/({hosts})([\/?#]|$)" if hosts else "(?!)"
-        return re.compile(rf"^(?!{files}|{web}|about:|data:|blob:)")
-
-    async def _refuse(self, route: Route) -> None:
-        self.blocked += 1
-        logger.debug("blocked %s", route.request.url)
-        await route.abort("blockedbyclient")
 
 
 def first_line(error: BaseException) -> str:

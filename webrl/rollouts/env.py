@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import Action, ActionError
-from webrl.rollouts.browser import Browser, NavigationGuard, first_line
+from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.channel import ChannelClosed, ChannelError
 from webrl.rollouts.dialects import parse
 from webrl.rollouts.execute import ActionFailed, execute
+from webrl.rollouts.guard import NavigationGuard
 from webrl.rollouts.observe import load_script, observe_axtree, observe_dom, observe_html
 from webrl.rollouts.sites import Site, Verdict, open_site, require_text
 from webrl.rollouts.tab import Tab
@@ -47,6 +48,10 @@ _LOAD_HORIZON_MS = 250
 _COLLECT_EVERY = 24
 """Episodes after which a page that is written anew frees its earlier documents (by itself it waits for 50 MB)."""
 _MAX_TRIES = 5
+MAX_TABS = 20
+"""Open tabs of an environment; further ones are closed at once."""
+MAX_TEXT_CHARS = 2_000_000
+"""An observation's text is cut here; prompts take a small part of it."""
 _PAGE_TIMEOUT_MS = 5000
 _PATIENCE = 0.6
 """Share of the step's deadline after which a page that does not come is given up."""
@@ -133,12 +138,15 @@ class BrowserEnv:
         self._clean = False
         self._restarts = 0
         self._activated = asyncio.Event()
+        self._closing: set[asyncio.Future[None]] = set()
         self._guard = NavigationGuard(())
         self._ids: dict[str, str] | None = None
         self.context: BrowserContext = None  # type: ignore[assignment]
         self.page: Page = None  # type: ignore[assignment]
         self.tab: Tab = None  # type: ignore[assignment]
         self.scale = 1.0
+        self.upload_dir = config.upload_dir
+        self.max_tabs = MAX_TABS
 
     async def reset(self, task: Task) -> Observation:
         """Start an episode of `task`."""
@@ -196,6 +204,7 @@ class BrowserEnv:
         if context is not None:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(context.close(), 5)
+        await self._guard.close()
 
     def check_url(self, url: str) -> None:
         """Refuse addresses outside the allow-list before the browser tries them."""
@@ -262,8 +271,12 @@ class BrowserEnv:
         if not keep:
             await self.close()
             width, height = site.viewport
-            self._guard = NavigationGuard((*site.hosts, *self._config.allowed_hosts))
-            options = {"viewport": {"width": width, "height": height}} | self._guard.options
+            self._guard = NavigationGuard(
+                (*site.hosts, *self._config.allowed_hosts),
+                self._config.public_hosts,
+                devtools_port=self._browser.port,
+            )
+            options = {"viewport": {"width": width, "height": height}} | await self._guard.open()
             self.context = await self._browser.new_context(**options)
             self.context.set_default_timeout(_PAGE_TIMEOUT_MS)
             await self._guard.attach(self.context)
@@ -277,8 +290,20 @@ class BrowserEnv:
 
     def _activate(self, page: Page) -> None:
         """A new tab becomes the active one, as in BrowserGym."""
+        if self.context is None:
+            return  # the profile is being closed
+        if len(self.context.pages) > MAX_TABS:
+            closing = asyncio.ensure_future(page.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._forget)
+            return
         self.page = page
         self._activated.set()
+
+    def _forget(self, closing: asyncio.Future[None]) -> None:
+        self._closing.discard(closing)
+        if not closing.cancelled():
+            closing.exception()  # the tab has gone by itself, or with its profile
 
     async def _use_tab(self) -> Tab:
         """The active tab, opened if need be; if its page has been closed, the newest other one."""
@@ -346,6 +371,14 @@ class BrowserEnv:
 
     async def _read(self, tab: Tab, seen: dict[str, Any]) -> str:
         self._ids = None
+        if limit := seen.get("tooLarge"):
+            return f"RootWebArea {await tab.page.title()!r:.200}\n\tStaticText 'Not shown: more than {limit} elements.'"
+        text = await self._read_whole(tab, seen)
+        if len(text) <= MAX_TEXT_CHARS:
+            return text
+        return f"{text[:MAX_TEXT_CHARS]}\nStaticText 'Cut: the page has {len(text)} characters.'"
+
+    async def _read_whole(self, tab: Tab, seen: dict[str, Any]) -> str:
         if self._config.observation == "dom":
             return await observe_dom(tab, seen)
         if self._config.observation == "html":

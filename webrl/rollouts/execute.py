@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from webrl.rollouts.actions import Action
@@ -43,6 +44,11 @@ class Tabs(Protocol):
     context: BrowserContext
     scale: float
     """Screenshot pixels per CSS pixel; coordinates in actions are screenshot pixels."""
+
+    max_tabs: int
+    """No more tabs than these can be open."""
+    upload_dir: Path | None
+    """The one folder that files may be uploaded from; None: from nowhere."""
 
     def check_url(self, url: str) -> None:
         """Raises ActionFailed if the agent may not go there."""
@@ -218,17 +224,38 @@ async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
     await tabs.page.mouse.up()
 
 
+def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:
+    """The files that an upload names, relative to `folder` or absolute.
+
+    Raises:
+        ActionFailed: there is no such folder, a name leads out of it (`..` or a symbolic link), or is no file.
+    """
+    if folder is None:
+        raise ActionFailed("Blocked: files cannot be uploaded here (rollout.upload_dir is not set).")
+    root = folder.resolve()
+    found = []
+    for name in [names] if isinstance(names, str) else names:
+        path = (root / name).resolve()
+        # One answer for both, so that nobody learns which files exist elsewhere.
+        if not path.is_relative_to(root) or not path.is_file():
+            raise ActionFailed(f"Blocked: {name!r:.200} is not a file of the upload folder.")
+        found.append(path)
+    return found
+
+
 async def _upload_file(tabs: Tabs, bid: str, file: str | list[str]) -> None:
+    files = find_uploads(file, tabs.upload_dir)
     element = await locate(tabs.page, bid)
     async with tabs.page.expect_file_chooser(timeout=5 * ACTION_TIMEOUT_MS) as chooser:
         await element.click(timeout=ACTION_TIMEOUT_MS)
-    await (await chooser.value).set_files(file)
+    await (await chooser.value).set_files(files)
 
 
 async def _mouse_upload_file(tabs: Tabs, x: float, y: float, file: str | list[str]) -> None:
+    files = find_uploads(file, tabs.upload_dir)
     async with tabs.page.expect_file_chooser(timeout=5 * ACTION_TIMEOUT_MS) as chooser:
         await tabs.page.mouse.click(x / tabs.scale, y / tabs.scale)
-    await (await chooser.value).set_files(file)
+    await (await chooser.value).set_files(files)
 
 
 async def _scroll(tabs: Tabs, delta_x: float, delta_y: float) -> None:
@@ -305,6 +332,8 @@ async def _go_forward(tabs: Tabs) -> None:
 
 
 async def _new_tab(tabs: Tabs) -> None:
+    if len(tabs.context.pages) >= tabs.max_tabs:
+        raise ActionFailed(f"Blocked: {tabs.max_tabs} tabs are open; close one first.")
     tabs.page = await tabs.context.new_page()
 
 

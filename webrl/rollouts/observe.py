@@ -54,7 +54,7 @@ async def mark_child_frames(page: Page, into_aria: bool = True) -> dict[str, Fra
 
 async def _mark_children(frame: Frame, into_aria: bool, found: dict[str, Frame]) -> None:
     for child in frame.child_frames:
-        if child.is_detached():
+        if not _takes_scripts(child):
             continue
         element = await child.frame_element()
         if await element.content_frame() != child:
@@ -68,8 +68,13 @@ async def _mark_children(frame: Frame, into_aria: bool, found: dict[str, Frame])
         await _mark_children(child, into_aria, found)
 
 
+def _takes_scripts(frame: Frame) -> bool:
+    """Without an address nothing has come yet, or the browser refused it: a script would wait for ever."""
+    return bool(frame.url) and not frame.is_detached()
+
+
 async def _unmark_children(page: Page) -> None:
-    frames = [frame for frame in page.frames if frame is not page.main_frame and not frame.is_detached()]
+    frames = [frame for frame in page.frames if frame is not page.main_frame and _takes_scripts(frame)]
     calls = (frame.evaluate("window.__webrl && __webrl.unmark()") for frame in frames)
     await asyncio.gather(*calls, return_exceptions=True)
 

@@ -20,6 +20,8 @@ _FINAL, _OPCODE = 0x80, 0x0F
 _TEXT, _CONTINUED, _CLOSE, _PING, _PONG = 0x1, 0x0, 0x8, 0x9, 0xA
 _MASKED = 0x80
 _NO_KEY = bytes(4)
+MAX_MESSAGE_BYTES = 1 << 28
+"""A page that makes the browser send more in one message is given up."""
 
 
 class DevToolsSocket(asyncio.Protocol):
@@ -92,6 +94,10 @@ class DevToolsSocket(asyncio.Protocol):
                     break
                 size = int.from_bytes(buffer[body : body + width], "big")
                 body += width
+            if size > MAX_MESSAGE_BYTES or sum(map(len, self._parts)) > MAX_MESSAGE_BYTES:
+                buffer.clear()
+                self._transport.abort()
+                return
             if len(buffer) - body < size:
                 break
             start = body + size

@@ -94,7 +94,7 @@ class Worker:
         async with self._starting:
             if self._browser is None or not self._browser.alive:
                 await self.close()
-                self._browser = await Browser(own_session=False).start()
+                self._browser = await Browser(own_session=False, max_page_mb=self._config.max_page_mb).start()
         kind = _env_class(task)
         env = self._envs.get(env_id)
         if not isinstance(env, kind) or self._settings[env_id] != settings:

@@ -110,8 +110,8 @@
   api.look = async (horizonMs, capMs, hiddenIds, form, state) => {
     await api.settle(horizonMs, capMs);
     const seen = { popups: api.takePopups(), url: location.href, state: state() };
-    Object.assign(seen, api.mark('', hiddenIds, form === 'axtree'));
-    if (form === 'dom') Object.assign(seen, api.extract(hiddenIds));
+    Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree'));
+    if (form === 'dom' && !seen.tooLarge) Object.assign(seen, api.extract(hiddenIds));
     return seen;
   };
 })();

@@ -14,15 +14,20 @@
     'tr track tt u ul var video wbr').split(' '));
   const ARIA = ['aria-roledescription', 'aria-description'];
   const PREFIX = /^browsergym_id[^\s]*\s/;
+  // A page beyond this is not shown: its tree would take hundreds of megabytes in every process on the way.
+  const MAX_ELEMENTS = 50000;
+  const TooLarge = class extends Error {};
   let counter = 0;
   let frameCounter = 0;
 
   // All elements in document order, open shadow roots included.
   const allElements = (root = document) => {
     const found = [];
+    if (root === document && document.getElementsByTagName('*').length > MAX_ELEMENTS) throw new TooLarge();
     for (const element of root.querySelectorAll('*')) {
       found.push(element);
-      if (element.shadowRoot) found.push(...allElements(element.shadowRoot));
+      if (element.shadowRoot) for (const inner of allElements(element.shadowRoot)) found.push(inner);
+      if (found.length > MAX_ELEMENTS) throw new TooLarge();
     }
     return found;
   };
@@ -46,6 +51,15 @@
 
   // Returns the ids inside `hiddenIds` subtrees (they are kept from the observation) and the number of frames.
   // `intoAria`: whether to write the ids where the accessibility tree shows them.
+  // A page that is too large is not marked: `tooLarge`.
+  api.tryToMark = (...args) => {
+    try {
+      return api.mark(...args);
+    } catch (error) {
+      if (!(error instanceof TooLarge)) throw error;
+      return { tooLarge: MAX_ELEMENTS, hidden: [], frames: 0 };
+    }
+  };
   api.mark = (parentBid, hiddenIds, intoAria) => {
     const seen = new Set();
     let numFrames = 0;

@@ -89,9 +89,12 @@
   api.isClickable = (element) => clickable.has(element) || element.onclick !== null || element.onmousedown !== null;
 
   // Tabs that the page has asked for: the browser reports them a little later.
+  const MAX_OPENED = 20; // by one document; what gets around this is closed again (env.py)
   let popups = 0;
+  let opened = 0;
   const open = window.open;
   window.open = function (...args) {
+    if (++opened > MAX_OPENED) return null;
     popups += 1;
     return open.apply(window, args);
   };
@@ -157,7 +160,7 @@
     for (const id of [...timeouts.keys(), ...intervals]) native.clearTimeout(id);
     for (const id of frames) native.cancelAnimationFrame(id);
     for (const tracked of [timeouts, intervals, frames, requests]) tracked.clear();
-    popups = 0;
+    popups = opened = 0;
     for (const key of Reflect.ownKeys(window)) {
       if (!builtIn.has(key) && !delete window[key]) window[key] = undefined;
     }

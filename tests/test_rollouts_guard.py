@@ -1,0 +1,149 @@
+"""The guard: what hostile pages and agents try reaches neither a file nor a server, and the browser outlives it."""
+
+import asyncio
+import contextlib
+
+import pytest
+from hostile_attempts import ADDRESSES, ENDLESS, FILES, SECRET, open_trap
+from rollouts_builders import bid_of, miniwob
+
+from webrl.config import RolloutConfig
+from webrl.errors import BrowserError, UsageError
+from webrl.rollouts.browser import Browser, miniwob_root
+from webrl.rollouts.egress import is_public
+from webrl.rollouts.env import MAX_TABS, BrowserEnv
+from webrl.rollouts.guard import NavigationGuard
+
+ROOT = miniwob_root().as_uri()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A loop, a browser and the trap's servers, for all tests of this file."""
+    with asyncio.Runner() as runner:
+        stack = contextlib.AsyncExitStack()
+
+        async def start():
+            browser = await stack.enter_async_context(Browser(max_page_mb=1000))
+            return browser, await stack.enter_async_context(open_trap(tmp_path_factory.mktemp("trap")))
+
+        browser, trap = runner.run(start())
+        yield runner.run, browser, trap
+        runner.run(stack.aclose())
+
+
+def attack(world, attempt, **settings):
+    """Play an attempt, then an ordinary episode in the same environment; gives the answers to the attempt."""
+    run, browser, trap = world
+
+    async def play():
+        # `*` is the most that a server can allow; the home server is named because it is on loopback.
+        hosts = ("*", trap.words["homehost"])
+        env = BrowserEnv(browser, RolloutConfig(**({"allowed_hosts": hosts, "step_timeout_s": 20} | settings)))
+        trap.hits.clear()
+        results = []
+        try:
+            with contextlib.suppress(BrowserError):
+                text = (await env.reset(trap.task(attempt))).text
+                for action in trap.actions(text):
+                    results.append(await env.step(action))
+                    assert len(env.context.pages) <= MAX_TABS + 1
+            ordinary = await env.reset(miniwob("click-button"))
+            last = await env.step(f"click('{bid_of(ordinary.text, 'button', 'no')}')")
+            assert last.reward == 1.0
+        finally:
+            await env.close()
+        return results
+
+    return run(play())
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("attempt", [*FILES, *ADDRESSES], ids=lambda attempt: attempt.name)
+def test_nothing_is_reached(world, attempt):
+    results = attack(world, attempt)
+    assert world[2].hits == []
+    assert results
+    assert not any(SECRET in result.observation.text + result.observation.url for result in results)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("attempt", ENDLESS, ids=lambda attempt: attempt.name)
+def test_no_page_keeps_the_environment(world, attempt):
+    attack(world, attempt, step_timeout_s=4)
+
+
+@pytest.mark.browser
+def test_a_frame_that_the_browser_refuses_does_not_hold_the_step_up(world):
+    attempt = next(a for a in FILES if a.name == "data page with a file frame")
+    assert [r.error for r in attack(world, attempt, step_timeout_s=10)] == ["", ""]
+
+
+@pytest.mark.browser
+def test_a_page_with_too_many_elements_is_named_instead_of_shown(world):
+    attempt = next(a for a in ENDLESS if a.name == "too many elements")
+    for form in ("axtree", "dom"):
+        results = attack(world, attempt, step_timeout_s=60, observation=form)
+        assert "Not shown: more than 50000 elements" in results[-1].observation.text
+
+
+@pytest.mark.browser
+def test_long_text_is_cut_and_says_so(world):
+    attempt = next(a for a in ENDLESS if a.name == "long text")
+    results = attack(world, attempt, step_timeout_s=60)
+    assert results[-1].observation.text.endswith("Cut: the page has 3000038 characters.'")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(f"{ROOT}/{up}etc/passwd" for up in ("../../", "%2e%2e/", "a/..%2f", "a/..%5c", "a\\..\\", "%2E./")),
+        *("file:///etc/passwd", "FILE:///etc/passwd", "file:/etc/passwd", f"file://host{ROOT[7:]}/x", "file:etc"),
+        *("view-source:http://ok.example/", "chrome://version", "about:version", "filesystem:http://ok.example/x"),
+        *("javascript:1", "java\nscript:1", "jav\tascript:1", "devtools://x", "ftp://ok.example/", "", "ok.example"),
+        *("http://ok.example@evil.example/", "http://evil.example\\@ok.example/", "http://ok.example.evil.example/"),
+        *("http://ok.example./", "http://OK.example:81@evil.example", "http://%6fk.example/", "http://[::1", "http://"),
+        *("http://port.example/", "http://port.example:81/", "https://web.example/", "ws://ok.example/"),
+    ],
+)
+def test_addresses_outside_the_rule_are_refused(url):
+    assert not NavigationGuard(["ok.example", "port.example:8080", "web.example:80"]).allows(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(f"{ROOT}/miniwob/click-test.html", f"{ROOT}/miniwob/click-test.html?from=../x#..", "about:blank"),
+        *("data:text/html,x", "http://ok.example", "http://OK.example:81/a?b#c", "https://ok.example/../x"),
+        *("http://port.example:8080/x", "http://web.example/", "http://web.example:80/", " http://ok.example/a b"),
+    ],
+)
+def test_addresses_inside_the_rule_are_allowed(url):
+    assert NavigationGuard(["ok.example", "port.example:8080", "web.example:80"]).allows(url)
+
+
+def test_a_star_admits_the_web_but_no_other_schemes():
+    guard = NavigationGuard(["*"])
+    assert guard.allows("https://any.example/")
+    assert not any(guard.allows(url) for url in ("file:///etc/passwd", "chrome://version", "ftp://any.example/"))
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        *((a, True) for a in ("8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808")),
+        *((a, False) for a in ("127.0.0.1", "10.0.0.1", "192.168.1.1", "172.16.0.1", "169.254.169.254", "0.0.0.0")),
+        *((a, False) for a in ("100.64.0.1", "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1%eth0", "fd00::1")),
+        *((a, False) for a in ("::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "ff02::1", "198.18.0.1")),
+    ],
+)
+def test_internal_addresses_are_told_from_public_ones(address, public):
+    assert is_public(address) is public
+
+
+@pytest.mark.parametrize("host", ["a,*", "*.example.org", "http://example.org/", "a b", "[::1", "é.example", "a:b", ""])
+def test_a_host_that_is_none_is_refused_by_the_config(host):
+    from webrl.config import validate_config
+
+    with pytest.raises(UsageError, match=r"rollout\.allowed_hosts"):
+        validate_config({"rollout": {"allowed_hosts": [host]}}, "test")

@@ -1,0 +1,79 @@
+"""Which files an agent may upload: those of one folder, and by default none."""
+
+import os
+
+import pytest
+from rollouts_builders import at, bid_of, in_browser, serve
+
+from webrl.rollouts.execute import ActionFailed, find_uploads
+
+READER = """<title>reader</title><input type=file aria-label=paper onchange="
+  const reader = new FileReader();
+  reader.onload = () => { document.title = reader.result; };
+  reader.readAsText(this.files[0])">"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "secret.txt").write_text("planted")
+    uploads = tmp_path / "uploads"
+    (uploads / "deep").mkdir(parents=True)
+    (uploads / "cv.txt").write_text("hello")
+    (uploads / "deep" / "letter.txt").write_text("dear")
+    (uploads / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (uploads / "up").symlink_to(tmp_path)
+    os.mkfifo(uploads / "pipe")
+    return uploads
+
+
+def test_files_of_the_folder_are_found_by_relative_and_absolute_names(folder):
+    assert find_uploads("cv.txt", folder) == [folder / "cv.txt"]
+    names = ["deep/letter.txt", str(folder / "cv.txt"), "deep/../cv.txt"]
+    assert find_uploads(names, folder) == [folder / "deep" / "letter.txt", folder / "cv.txt", folder / "cv.txt"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../secret.txt", "link.txt", "up/secret.txt", "deep/../../secret.txt", "/etc/passwd", "deep", ".", "pipe", "gone"],
+)
+def test_no_name_leads_out_of_the_folder(folder, name):
+    with pytest.raises(ActionFailed, match="is not a file of the upload folder"):
+        find_uploads(["cv.txt", name], folder)
+
+
+def test_an_absolute_name_outside_is_refused_like_one_that_does_not_exist(folder):
+    with pytest.raises(ActionFailed) as outside:
+        find_uploads(str(folder.parent / "secret.txt"), folder)
+    with pytest.raises(ActionFailed) as nowhere:
+        find_uploads(str(folder.parent / "nothing.txt"), folder)
+    assert str(outside.value).replace("secret", "nothing") == str(nowhere.value)
+
+
+@pytest.mark.browser
+def test_a_page_reads_uploads_from_the_folder_only(folder):
+    async def play(env):
+        async with serve({"/": READER}) as url:
+            first = await env.reset(at(url + "/"))
+            bid = bid_of(first.text, "button", "paper")
+            outside = [await env.step(f"upload_file('{bid}', {name!r})") for name in ("../secret.txt", "link.txt")]
+            inside = await env.step(f"upload_file('{bid}', 'cv.txt')")
+            return outside, inside.error, (await env.step("noop(500)")).observation.text
+
+    outside, error, text = in_browser(play, upload_dir=folder)
+    assert all("is not a file of the upload folder" in result.error for result in outside)
+    assert error == ""
+    assert "RootWebArea 'hello'" in text
+
+
+@pytest.mark.browser
+def test_without_a_folder_nothing_is_uploaded(folder):
+    async def play(env):
+        async with serve({"/": READER}) as url:
+            first = await env.reset(at(url + "/"))
+            bid = bid_of(first.text, "button", "paper")
+            named = await env.step(f"upload_file('{bid}', {str(folder.parent / 'secret.txt')!r})")
+            return named, await env.step(f"mouse_upload_file(10, 10, {str(folder.parent / 'secret.txt')!r})")
+
+    for result in in_browser(play):
+        assert "rollout.upload_dir is not set" in result.error
+        assert "planted" not in result.observation.text

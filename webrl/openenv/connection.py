@@ -1,0 +1,152 @@
+"""One client's connection: OpenEnv's messages in, its answers out, one at a time.
+
+API: `await converse(connection, hub)` is the handler of a WebSocket; it returns when the client has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from openenv.core.env_server.types import (
+    WSErrorResponse,
+    WSObservationResponse,
+    WSResetMessage,
+    WSStateMessage,
+    WSStateResponse,
+    WSStepMessage,
+)
+from pydantic import BaseModel, ValidationError
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from webrl.errors import WebRLError
+from webrl.openenv.environment import Hub, Session
+from webrl.openenv.models import BrowserGymAction
+
+logger = logging.getLogger(__name__)
+
+MESSAGES_PER_S = 100
+"""A client that sends more is read more slowly."""
+SEND_TIMEOUT_S = 60.0
+"""A client that does not take its answer for so long is hung up on."""
+
+
+async def converse(connection: ServerConnection, hub: Hub) -> None:
+    """Serve one session until its client has gone."""
+    with contextlib.suppress(ConnectionClosed, TimeoutError):
+        if hub.num_active >= hub.pool.size:
+            await _send(connection, _full(hub))
+            return
+        session = Session(hub)
+        try:
+            await _answer_all(connection, session)
+        finally:
+            await asyncio.shield(session.close())
+
+
+async def _answer_all(connection: ServerConnection, session: Session) -> None:
+    loop = asyncio.get_running_loop()
+    async for raw in connection:
+        begun = loop.time()
+        message = _parse(raw)
+        if isinstance(message, BaseModel):
+            answer: BaseModel | None = message
+        elif message["type"] == "close":
+            return
+        else:
+            answer = await _unless_gone(connection, _answer(session, message))
+        if answer is None:
+            return
+        await _send(connection, answer)
+        await asyncio.sleep(begun + 1 / MESSAGES_PER_S - loop.time())
+
+
+async def _unless_gone(connection: ServerConnection, work: Coroutine[Any, Any, BaseModel]) -> BaseModel | None:
+    """The answer; None, with the work cancelled, if the client goes before it is there."""
+    answer = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(connection.wait_closed())
+    try:
+        await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
+        return answer.result() if answer.done() else None
+    finally:
+        for task in (answer, gone):
+            task.cancel()
+        await asyncio.gather(answer, gone, return_exceptions=True)
+
+
+def _parse(raw: str | bytes) -> dict[str, Any] | BaseModel:
+    """The message, or the answer to what is none."""
+    try:
+        message = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        return _error(f"Invalid JSON: {error}", "INVALID_JSON")
+    if not isinstance(message, dict):
+        return _error(f"a message is a JSON object, not {type(message).__name__}", "VALIDATION_ERROR")
+    if message.get("type") not in ("reset", "step", "state", "close"):
+        return _error(f"Unknown message type: {str(message.get('type'))!r:.100}", "UNKNOWN_TYPE")
+    return message
+
+
+async def _answer(session: Session, message: dict[str, Any]) -> BaseModel:
+    handlers: dict[str, Callable[[Session, dict[str, Any]], Coroutine[Any, Any, BaseModel]]] = {
+        "reset": _reset,
+        "step": _step,
+        "state": _state,
+    }
+    try:
+        return await handlers[message["type"]](session, message)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        return _error(f"{message['type']}: {where} = {first['input']!r:.200}: {first['msg']}", "VALIDATION_ERROR")
+    except WebRLError as error:
+        return _error(str(error), "EXECUTION_ERROR")
+    except Exception as error:  # the boundary of the server: the client must hear of it, and the others live on
+        logger.exception("request failed")
+        return _error(f"{type(error).__name__}: {error}", "EXECUTION_ERROR")
+
+
+async def _reset(session: Session, message: dict[str, Any]) -> BaseModel:
+    return _observation(await session.reset(WSResetMessage(**message).data))
+
+
+async def _step(session: Session, message: dict[str, Any]) -> BaseModel:
+    action = BrowserGymAction.model_validate(WSStepMessage(**message).data)
+    return _observation(await session.step(action.action_str))
+
+
+async def _state(session: Session, message: dict[str, Any]) -> BaseModel:
+    WSStateMessage(**message)
+    return WSStateResponse(data=session.state.model_dump())
+
+
+def _observation(observation: Any) -> BaseModel:
+    fields = observation.model_dump(exclude={"reward", "done", "metadata"})
+    return WSObservationResponse(data={"observation": fields, "reward": observation.reward, "done": observation.done})
+
+
+def _full(hub: Hub) -> BaseModel:
+    active, size = hub.num_active, hub.pool.size
+    text = f"Server at capacity: {active}/{size} sessions active"
+    return WSErrorResponse(
+        data={"message": text, "code": "CAPACITY_REACHED", "active_sessions": active, "max_sessions": size}
+    )
+
+
+def _error(text: str, code: str) -> BaseModel:
+    return WSErrorResponse(data={"message": text, "code": code})
+
+
+async def _send(connection: ServerConnection, answer: BaseModel) -> None:
+    """Raises ConnectionClosed, TimeoutError (the client does not read)."""
+    try:
+        async with asyncio.timeout(SEND_TIMEOUT_S):
+            await connection.send(answer.model_dump_json())
+    except TimeoutError:
+        connection.transport.abort()
+        raise

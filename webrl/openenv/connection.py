@@ -9,26 +9,22 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
-from openenv.core.env_server.types import (
-    WSErrorResponse,
-    WSObservationResponse,
-    WSResetMessage,
-    WSStateMessage,
-    WSStateResponse,
-    WSStepMessage,
-)
-from pydantic import BaseModel, ValidationError
+from openenv.core.env_server.types import WSResetMessage, WSStateMessage, WSStepMessage
+from pydantic import ValidationError
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from webrl.errors import WebRLError
 from webrl.openenv.environment import Hub, Session
-from webrl.openenv.models import BrowserGymAction
+from webrl.openenv.models import BrowserGymAction, BrowserGymObservation
 
 logger = logging.getLogger(__name__)
+
+Answer = dict[str, Any]
+"""A message to the client."""
 
 MESSAGES_PER_S = 100
 """A client that sends more is read more slowly."""
@@ -53,20 +49,14 @@ async def _answer_all(connection: ServerConnection, session: Session) -> None:
     loop = asyncio.get_running_loop()
     async for raw in connection:
         begun = loop.time()
-        message = _parse(raw)
-        if isinstance(message, BaseModel):
-            answer: BaseModel | None = message
-        elif message["type"] == "close":
-            return
-        else:
-            answer = await _unless_gone(connection, _answer(session, message))
+        answer = await _unless_gone(connection, _answer(session, raw))
         if answer is None:
             return
         await _send(connection, answer)
         await asyncio.sleep(begun + 1 / MESSAGES_PER_S - loop.time())
 
 
-async def _unless_gone(connection: ServerConnection, work: Coroutine[Any, Any, BaseModel]) -> BaseModel | None:
+async def _unless_gone(connection: ServerConnection, work: Coroutine[Any, Any, Answer | None]) -> Answer | None:
     """The answer; None, with the work cancelled, if the client goes before it is there."""
     answer = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(connection.wait_closed())
@@ -79,31 +69,26 @@ async def _unless_gone(connection: ServerConnection, work: Coroutine[Any, Any, B
         await asyncio.gather(answer, gone, return_exceptions=True)
 
 
-def _parse(raw: str | bytes) -> dict[str, Any] | BaseModel:
-    """The message, or the answer to what is none."""
+async def _answer(session: Session, raw: str | bytes) -> Answer | None:
+    """The answer to one message; None: the client says good-bye."""
+    handlers = {"reset": _reset, "step": _step, "state": _state}
     try:
         message = json.loads(raw)
     except (ValueError, RecursionError) as error:
         return _error(f"Invalid JSON: {error}", "INVALID_JSON")
     if not isinstance(message, dict):
         return _error(f"a message is a JSON object, not {type(message).__name__}", "VALIDATION_ERROR")
-    if message.get("type") not in ("reset", "step", "state", "close"):
-        return _error(f"Unknown message type: {str(message.get('type'))!r:.100}", "UNKNOWN_TYPE")
-    return message
-
-
-async def _answer(session: Session, message: dict[str, Any]) -> BaseModel:
-    handlers: dict[str, Callable[[Session, dict[str, Any]], Coroutine[Any, Any, BaseModel]]] = {
-        "reset": _reset,
-        "step": _step,
-        "state": _state,
-    }
+    kind = message.get("type")
+    if kind == "close":
+        return None
+    if not isinstance(kind, str) or kind not in handlers:
+        return _error(f"Unknown message type: {str(kind)!r:.100}", "UNKNOWN_TYPE")
     try:
-        return await handlers[message["type"]](session, message)
+        return await handlers[kind](session, message)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))
-        return _error(f"{message['type']}: {where} = {first['input']!r:.200}: {first['msg']}", "VALIDATION_ERROR")
+        return _error(f"{kind}: {where:.100} = {first['input']!r:.200}: {first['msg']}", "VALIDATION_ERROR")
     except WebRLError as error:
         return _error(str(error), "EXECUTION_ERROR")
     except Exception as error:  # the boundary of the server: the client must hear of it, and the others live on
@@ -111,42 +96,41 @@ async def _answer(session: Session, message: dict[str, Any]) -> BaseModel:
         return _error(f"{type(error).__name__}: {error}", "EXECUTION_ERROR")
 
 
-async def _reset(session: Session, message: dict[str, Any]) -> BaseModel:
+async def _reset(session: Session, message: dict[str, Any]) -> Answer:
     return _observation(await session.reset(WSResetMessage(**message).data))
 
 
-async def _step(session: Session, message: dict[str, Any]) -> BaseModel:
+async def _step(session: Session, message: dict[str, Any]) -> Answer:
     action = BrowserGymAction.model_validate(WSStepMessage(**message).data)
     return _observation(await session.step(action.action_str))
 
 
-async def _state(session: Session, message: dict[str, Any]) -> BaseModel:
+async def _state(session: Session, message: dict[str, Any]) -> Answer:
     WSStateMessage(**message)
-    return WSStateResponse(data=session.state.model_dump())
+    return {"type": "state", "data": session.state.model_dump()}
 
 
-def _observation(observation: Any) -> BaseModel:
+def _observation(observation: BrowserGymObservation) -> Answer:
     fields = observation.model_dump(exclude={"reward", "done", "metadata"})
-    return WSObservationResponse(data={"observation": fields, "reward": observation.reward, "done": observation.done})
+    data = {"observation": fields, "reward": observation.reward, "done": observation.done}
+    return {"type": "observation", "data": data}
 
 
-def _full(hub: Hub) -> BaseModel:
+def _full(hub: Hub) -> Answer:
     active, size = hub.num_active, hub.pool.size
     text = f"Server at capacity: {active}/{size} sessions active"
-    return WSErrorResponse(
-        data={"message": text, "code": "CAPACITY_REACHED", "active_sessions": active, "max_sessions": size}
-    )
+    return _error(text, "CAPACITY_REACHED", active_sessions=active, max_sessions=size)
 
 
-def _error(text: str, code: str) -> BaseModel:
-    return WSErrorResponse(data={"message": text, "code": code})
+def _error(text: str, code: str, **more: int) -> Answer:
+    return {"type": "error", "data": {"message": text, "code": code} | more}
 
 
-async def _send(connection: ServerConnection, answer: BaseModel) -> None:
+async def _send(connection: ServerConnection, answer: Answer) -> None:
     """Raises ConnectionClosed, TimeoutError (the client does not read)."""
     try:
         async with asyncio.timeout(SEND_TIMEOUT_S):
-            await connection.send(answer.model_dump_json())
+            await connection.send(json.dumps(answer))
     except TimeoutError:
         connection.transport.abort()
         raise

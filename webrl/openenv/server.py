@@ -9,7 +9,6 @@ API: `await serve(config, options, on_ready)` runs until it is told to stop (SIG
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import math
 import random
@@ -17,7 +16,7 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from websockets.asyncio.server import ServerConnection
 from websockets.asyncio.server import serve as serve_websockets
@@ -115,7 +114,7 @@ async def _run(hub: Hub, options: ServerOptions, listener: socket.socket, on_rea
         sock=listener,
         backlog=1024,
         process_request=_routes(options.token),
-        create_connection=functools.partial(_Bounded, capacity=MAX_CONNECTIONS + hub.pool.size),
+        create_connection=_bounded(MAX_CONNECTIONS + hub.pool.size),
         open_timeout=HANDSHAKE_TIMEOUT_S,
         # Whether a client's machine has gone is asked of its kernel: the client itself may be busy training.
         ping_interval=None,
@@ -132,20 +131,18 @@ async def _run(hub: Hub, options: ServerOptions, listener: socket.socket, on_rea
         await stop.wait()
 
 
-class _Bounded(ServerConnection):
-    """Hung up on at once while too many others are open."""
+def _bounded(capacity: int) -> type[ServerConnection]:
+    """Connections that are hung up on at once while too many others are open."""
 
-    def __init__(self, *args: Any, capacity: int, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._capacity = capacity
+    class Bounded(ServerConnection):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            _keep_alive(transport.get_extra_info("socket"))
+            super().connection_made(transport)
+            if len(self.server.handler_tasks) > capacity:
+                transport.abort()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Part of asyncio."""
-        assert isinstance(transport, asyncio.Transport)
-        _keep_alive(transport.get_extra_info("socket"))
-        super().connection_made(transport)
-        if len(self.server.handler_tasks) > self._capacity:
-            transport.abort()
+    return Bounded
 
 
 def _keep_alive(connection: socket.socket) -> None:

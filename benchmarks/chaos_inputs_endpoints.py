@@ -11,16 +11,19 @@ from pathlib import Path
 
 from chaos_inputs_case import BadInput
 
-_QUICK = "--setting generate.engine.timeout_s=1 --setting generate.engine.max_retries=0"
+_PATIENCE_S = 30
 
 
 def _gen(path: str) -> str:
     failures = "--failures data/samples/failures.jsonl --num_tasks 1 --output_path o.jsonl"
-    return f"python scripts/gen_task.py {failures} {_QUICK} --base_url {path}"
+    timeout_s = 1 if "/hang/" in path or "/trickle/" in path else _PATIENCE_S
+    engine = f"--setting generate.engine.timeout_s={timeout_s} --setting generate.engine.max_retries=0"
+    return f"python scripts/gen_task.py {failures} {engine} --base_url {path}"
 
 
 def _label(path: str) -> str:
-    engine = "label.judge=llm label.engine.kind=openai label.engine.timeout_s=1 label.engine.max_retries=0"
+    timeout_s = 1 if "/hang/" in path else _PATIENCE_S
+    engine = f"label.judge=llm label.engine.kind=openai label.engine.timeout_s={timeout_s} label.engine.max_retries=0"
     return f"webrl label demo trackers=[] --run runs/r --phase 0 models.orm=x {engine} label.engine.urls=[{path}]"
 
 
@@ -55,7 +58,7 @@ ENDPOINTS = (
     BadInput(_gen("{address}/status404/v1"), 1, "{address}/status404/v1", "404", "/v1"),
     BadInput(_gen("{address}/status401/v1"), 1, "{address}/status401/v1", "401", "api_key_env"),
     BadInput(_gen("{address}/status429/v1"), 1, "{address}/status429/v1", "429", ""),
-    BadInput(_gen("{address}/redirect/v1"), 1, "{address}/redirect/v1", "302", "file:///etc/passwd"),
+    BadInput(_gen("{address}/redirect/v1"), 1, "{address}/redirect/v1", "302", "not followed: file:///etc/passwd"),
     BadInput(_gen("{address}/loop/v1"), 1, "{address}/loop/v1", "302", "/loop/v1/models"),
     BadInput(_gen("{address}/html/v1"), 1, "{address}/html/v1", "malformed JSON", "<html>"),
     BadInput(_gen("{address}/list/v1"), 1, "{address}/list/v1", "lists no model", "model_name"),

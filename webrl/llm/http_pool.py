@@ -29,6 +29,9 @@ _LONGEST_PAUSE_S = 8.0
 _LONGEST_RETRY_AFTER_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_ERROR_CHARS = 300
+_CHUNK_BYTES = 1 << 16
+_MAX_ANSWER_BYTES = 64 << 20
+"""An answer of 4,096 tokens with 20 log-probabilities each is below 10 MiB."""
 _RETRIED_STATUSES = frozenset({408, 429})
 
 
@@ -145,7 +148,7 @@ class HttpPool:
         try:
             # httpx's own timeouts are per read: a server that trickles bytes would hold us for ever.
             async with asyncio.timeout(self._timeout_s):
-                response = await self._client.request(method, url, json=body)
+                response = await self._exchange(method, url, body)
         except TimeoutError:
             raise _Retry(f"no answer within {self._timeout_s:g} s") from None
         except httpx.TransportError as error:
@@ -154,12 +157,25 @@ class HttpPool:
             raise PolicyError(f"the connection to {url} was closed: {error}") from error
         if response.status_code >= 500 or response.status_code in _RETRIED_STATUSES:
             raise _Retry(f"{response.status_code} {response.text[:_MAX_ERROR_CHARS]}", _retry_after(response))
-        if response.status_code >= 400:
-            raise Refused(url, response.status_code, response.text)
+        if response.status_code >= 300:
+            where = response.headers.get("Location", "")
+            raise Refused(url, response.status_code, f"redirects are not followed: {where}" if where else response.text)
         try:
             return response.json()
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise _Retry(f"malformed JSON ({error}): {response.text[:80]!r}") from error
+
+    async def _exchange(self, method: str, url: str, body: Mapping[str, Any] | None) -> httpx.Response:
+        """One request and its whole answer, unpacked and of a bounded size."""
+        async with self._client.stream(method, url, json=body) as response:
+            parts, size = [], 0
+            async for part in response.aiter_bytes(_CHUNK_BYTES):
+                size += len(part)
+                if size > _MAX_ANSWER_BYTES:
+                    raise _Retry(f"the answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
+                parts.append(part)
+            headers = {k: v for k, v in response.headers.items() if k not in ("content-encoding", "content-length")}
+            return httpx.Response(response.status_code, headers=headers, content=b"".join(parts))
 
     def _best(self) -> _Server:
         """A rested server with the fewest open requests; else the one that has rested longest."""

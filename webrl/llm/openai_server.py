@@ -187,8 +187,10 @@ async def _served_name(pool: HttpPool, engine: EngineConfig) -> str:
     except (PolicyError, Refused) as error:
         if engine.model_name and isinstance(error, Refused) and error.status == 404:
             return engine.model_name
-        raise ModelError(f"no model server: {error}") from error
-    names = [str(m.get("id")) for m in listing.get("data", [])] if isinstance(listing, dict) else []
+        hint = "; is the key in engine.api_key_env right?" if _is_locked(error) else ""
+        raise ModelError(f"no model server: {error}{hint}") from error
+    models = listing.get("data") if isinstance(listing, dict) else None
+    names = [str(m["id"]) for m in models if isinstance(m, dict) and "id" in m] if isinstance(models, list) else []
     if engine.model_name is None:
         if not names:
             raise ModelError(f"{pool.urls[0]}/models lists no model; set engine.model_name")
@@ -196,6 +198,10 @@ async def _served_name(pool: HttpPool, engine: EngineConfig) -> str:
     if names and engine.model_name not in names:
         raise ModelError(f"engine.model_name={engine.model_name!r} is not served; served: {', '.join(names[:20])}")
     return engine.model_name
+
+
+def _is_locked(error: Exception) -> bool:
+    return isinstance(error, Refused) and error.status in (401, 403)
 
 
 async def _takes_ids(pool: HttpPool, served_name: str) -> bool:

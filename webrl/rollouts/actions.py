@@ -195,7 +195,7 @@ def _check(name: str, parameter: Parameter, value: Any) -> Any:
         "id": lambda: value is None or isinstance(value, str) or type(value) is int,
         "text": lambda: value is None or isinstance(value, str) or type(value) in (int, float),
         "bool": lambda: isinstance(value, bool),
-        "int": lambda: type(value) is int,
+        "int": lambda: type(value) is int and abs(value) < 1e9,
         "number": lambda: type(value) in (int, float) and abs(value) < 1e9,
         "strs": lambda: isinstance(value, str) or _is_strings(value),
         "button": lambda: value in _BUTTONS,

@@ -74,7 +74,7 @@ def parse_instructions(answer: str, num_wanted: int = 1, truncated: bool = False
     refused = [item for item in found if _REFUSAL.match(item)]
     found = [item for item in found if not _REFUSAL.match(item)]
     counts["refusal"] = int(bool(refused))
-    counts["empty_answer"] = int(not found and not refused and not truncated)
+    counts["empty_answer"] = int(not found and not refused and not counts["truncated"])
     counts["surplus"] = max(0, len(found) - num_wanted)
     return ParsedAnswer(tuple(found[:num_wanted]), +counts)
 

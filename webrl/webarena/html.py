@@ -49,7 +49,9 @@ MAX_TEXT = 500
 
 _LABEL = "data-label-id"
 _BOX = "data-bbox"
-_DROPPED = (r"<!--[\W\w]*?-->", r"<style[\W\w]*?>[\W\w]*?</style>", r"<script[\W\w]*?>[\W\w]*?</script>")
+_DROPPED = (("<!--", "", "-->"), ("<style", ">", "</style>"), ("<script", ">", "</script>"))
+"""What is cut out, as (start, end of its tag, end): searched for without a regular expression, which on a page of
+unclosed tags takes cubic time."""
 _LOCATE = '(label) => window[Symbol.for("webrl.html")]?.labels.get(label) ?? null'
 
 
@@ -96,17 +98,34 @@ def page_script() -> str:
 
 def simplify(html: str, width: float, height: float) -> str:
     """Text of an annotated document (`html_page.js`) in a window of `width` x `height` pixels."""
+    import lxml.etree  # type: ignore[import-untyped]
     import lxml.html  # type: ignore[import-untyped]
 
-    for pattern in _DROPPED:
-        html = re.sub(pattern, "", html)
+    for marks in _DROPPED:
+        html = _without(html, *marks)
     html = re.sub(r"\s+", " ", html).strip()
     if not html:
         return ""
     # Bytes, as in the released tool: libxml2 then takes the encoding from the page's own <meta charset>.
-    root = lxml.html.fromstring(html.encode("utf-8", "replace"))
+    try:
+        root = lxml.html.fromstring(html.encode("utf-8", "replace"))
+    except lxml.etree.ParserError:  # nothing in it but comments, NUL characters or declarations
+        return ""
     text, _ = _render(root.getroottree().getroot(), width, height, parent_is_kept_select=False)
     return text
+
+
+def _without(html: str, start: str, tag_end: str, end: str) -> str:
+    """The text without every stretch from `start` over `tag_end` to `end`; one that does not end stays."""
+    kept, position = [], 0
+    while (first := html.find(start, position)) >= 0:
+        inside = html.find(tag_end, first + len(start))
+        last = html.find(end, inside + len(tag_end)) if inside >= 0 else -1
+        if last < 0:
+            break
+        kept.append(html[position:first])
+        position = last + len(end)
+    return "".join((*kept, html[position:]))
 
 
 def _render(node: Any, width: float, height: float, parent_is_kept_select: bool) -> tuple[str, bool]:

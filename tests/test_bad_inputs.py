@@ -1,0 +1,42 @@
+"""The cheap rows of `benchmarks/chaos_inputs.py`: commands with something wrong in them end in one clear error."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from chaos_inputs import ALL, attempt, judge
+
+HEAVY = (
+    "bash ",
+    "train-orm",
+    "--base_url",
+    "rollout",
+    "filter-tasks",
+    "webrl label",
+    "webrl replay",
+    "webrl train",
+    "--init",
+)
+# What needs no torch and no other process.
+QUICK = [
+    case
+    for case in ALL
+    if case.command.startswith(("webrl run", "webrl doctor", "python scripts/convert", "python scripts/generate"))
+    or (case.command.startswith(("python", "webrl serve-env")) and "--dry-run" in case.command)
+]
+
+
+@pytest.mark.parametrize("case", QUICK, ids=lambda case: case.command[:80])
+def test_bad_input_ends_in_one_clear_error(case, tmp_path):
+    outcome = attempt(case, tmp_path / "run", "http://127.0.0.1:9", own_process=False)
+    filled = case.filled_in(here=str(tmp_path / "run"), address="http://127.0.0.1:9", port="9")
+    assert judge(filled, outcome) == [], outcome.stderr
+
+
+def test_the_table_says_value_place_and_fix_of_every_usage_error():
+    assert len(ALL) >= 150
+    assert [case.command for case in ALL if not case.value or (case.code == 2 and not (case.place and case.fix))] == []

@@ -1,0 +1,212 @@
+"""Parsers of what models, pages and people write, held against generated input: no surprise, nothing lost."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from webrl.config import RunConfig, load_config
+from webrl.errors import UsageError
+from webrl.rollouts.actions import ACTIONS, Action, ActionError, parse_action
+from webrl.rollouts.dialects import parse
+from webrl.tasks.feasibility import read_verdict
+from webrl.tasks.parsing import malformed_reason, parse_instructions
+from webrl.webarena.html import simplify
+from webrl.yaml_file import MAX_VALUES, parse_yaml
+
+few = settings(derandomize=True, deadline=None, max_examples=60, database=None)
+
+TEXT = st.text(
+    st.one_of(
+        st.characters(),  # lone surrogates included
+        st.sampled_from("\x00\x07\x1b\u202e\u2028\ufeff'\"`\\()[]{}<>#,:=\n\t "),
+    ),
+    max_size=60,
+)
+ACTION_LIKE = st.text(st.sampled_from("click(fill)do='\"12,\\[]{}#\n `x.-:*\x00é"), max_size=60)
+NUMBERS = st.one_of(st.integers(-(10**8), 10**8), st.floats(-1e8, 1e8, allow_nan=False))
+VALUES = {
+    "str": TEXT,
+    "number": NUMBERS,
+    "int": st.integers(-(10**20), 10**20),
+    "bool": st.booleans(),
+    "strs": st.one_of(TEXT, st.lists(TEXT, max_size=3)),
+    "button": st.sampled_from(("left", "middle", "right")),
+    "modifiers": st.lists(st.sampled_from(("Alt", "Control", "Shift")), max_size=2),
+}
+
+
+@st.composite
+def actions(draw):
+    name = draw(st.sampled_from(sorted(ACTIONS)))
+    return Action(name, {p.name: draw(VALUES[p.kind]) for p in ACTIONS[name]})
+
+
+@few
+@given(actions())
+def test_an_action_comes_back_from_its_canonical_form(action):
+    again = parse_action(action.canonical)
+    assert (again.name, again.arguments) == (action.name, action.arguments)
+    assert again.canonical == action.canonical
+
+
+@few
+@given(st.one_of(TEXT, ACTION_LIKE), st.sampled_from(("browsergym", "webrl")))
+def test_any_text_is_an_action_or_an_action_error(text, dialect):
+    try:
+        action = parse(text, dialect)
+    except ActionError as error:
+        assert len(str(error)) < 1000
+        return
+    assert parse(action.canonical, dialect).canonical == action.canonical
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["(" * 5000, "click(" + "[" * 3000 + "]" * 3000 + ")", "click(" + "-" * 9000 + "1)", "click(" + "9" * 5000 + ")", "scroll(1e999, 0)", "click(" + "f'{" * 100 + ")", "click('" + "x" * 50_000 + "')",
+     "click(\x00'1')", "\ufeffclick('1", "click(*[" * 50, "click(b'1')", "click(...)", "click(1j)", "tab_focus(" + "9" * 4000 + ")"],
+)  # fmt: skip
+def test_hostile_actions_are_refused_in_one_short_sentence(text):
+    for dialect in ("browsergym", "webrl"):
+        with pytest.raises(ActionError) as refused:
+            parse(text, dialect)
+        assert len(str(refused.value)) < 1000
+
+
+@few
+@given(TEXT, st.integers(1, 5), st.booleans())
+def test_any_answer_gives_instructions_that_are_counted(answer, num_wanted, truncated):
+    parsed = parse_instructions(answer, num_wanted, truncated)
+    assert len(parsed.instructions) <= num_wanted
+    assert len(set(parsed.instructions)) == len(parsed.instructions)
+    assert all(count > 0 for count in parsed.counts.values())
+    assert parsed.instructions or parsed.counts
+    for instruction in parsed.instructions:
+        malformed_reason(instruction)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["[" * 100_000, '{"a":' * 50_000, "```" * 50_000, "<think>" * 50_000, "- " * 50_000, "1. " * 50_000, "# " * 50_000,
+     "[{" * 40_000, '"' * 100_000, "*" * 100_000, "> > " * 40_000, "\u202e" * 100_000, "<a " * 40_000, "[x " * 40_000,
+     "\n" * 200_000, "{" + "," * 100_000 + "}", "**task**: " * 20_000],
+)  # fmt: skip
+def test_long_repetitions_in_an_answer_are_read_in_linear_time(answer):
+    """The suite's time limit for a test is what a quadratic or worse pattern would exceed."""
+    for instruction in parse_instructions(answer, 3).instructions:
+        malformed_reason(instruction)
+    assert read_verdict(answer) is None
+
+
+@few
+@given(TEXT)
+def test_a_verdict_is_yes_no_or_nothing(answer):
+    assert read_verdict(answer) in (True, False, None)
+    assert read_verdict(f"YES{answer}"[:3]) is True
+    assert read_verdict("<think>YES</think> No, " + answer) is False
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**18), 10**18),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(string.ascii_letters + string.digits + " .-_/", max_size=12),
+)
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from("abcde"), inner)),
+    max_leaves=8,
+)
+KEYS = st.one_of(st.sampled_from(("name", "seed", "actor", "actor.lr", "rollout.urls", "generate.strategies")), TEXT)
+
+
+@few
+@given(TEXT)
+def test_any_text_is_yaml_or_a_usage_error_of_one_line(text):
+    try:
+        parse_yaml(text, "there")
+    except UsageError as error:
+        assert str(error).startswith("there: ")
+        assert "\n" not in str(error)
+
+
+@few
+@given(KEYS, st.one_of(TREES.map(repr), TEXT))
+def test_any_override_is_applied_or_refused_with_its_key(key, value):
+    override = f"{key}={value}"
+    try:
+        config = load_config(None, [override])
+    except UsageError as error:
+        assert len(str(error).splitlines()) <= 3
+        return
+    assert isinstance(config, RunConfig)
+
+
+@few
+@given(st.dictionaries(st.sampled_from(("name", "seed", "actor", "models", "rollout", "tasks", "filter", "x")), TREES))
+def test_any_mapping_is_a_config_or_a_usage_error(data):
+    from webrl.config import validate_config
+
+    try:
+        validate_config(data, "c.yaml")
+    except UsageError as error:
+        assert 1 <= len(str(error).splitlines()) <= 3
+        assert all(line.startswith(("c.yaml: ", "and ")) for line in str(error).splitlines())
+
+
+def test_a_config_comes_back_from_its_file(tmp_path):
+    import yaml
+
+    config = load_config(None, ["actor.lr=3e-7", "name=x", "rollout.urls=[http://a:1]", "filter.max_per_site=3"])
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
+    assert load_config(path) == config
+
+
+def test_aliases_stand_for_no_more_values_than_a_config_may_have():
+    few_values = "a: &a [1, 2]\nb: [*a, *a]\n"
+    assert parse_yaml(few_values, "f")["b"] == [[1, 2], [1, 2]]
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 30)]
+    with pytest.raises(UsageError, match="aliases stand for") as refused:
+        parse_yaml("\n".join(lines), "f")
+    assert int(str(refused.value).split(" values")[0].split()[-1]) < 100 * MAX_VALUES, "stopped early"
+    with pytest.raises(UsageError, match="inside of what it stands for"):
+        parse_yaml("a: &a [*a]", "f")
+
+
+TAGS = st.sampled_from(
+    ("html", "body", "div", "a", "select", "option", "script", "style", "svg", "table", "tr", "td", "p", "x-y")
+)
+ATTRIBUTES = st.sampled_from(('data-label-id="1"', 'data-bbox="0,0,9,9"', 'data-bbox="a,b"', 'data-bbox="1e999,nan,0,0"',
+                              'title="x"', "value=\"'<\"", 'aria-hidden="true"', "selected"))  # fmt: skip
+MARKUP = st.lists(
+    st.one_of(
+        st.tuples(TAGS, ATTRIBUTES).map(lambda t: f"<{t[0]} {t[1]}>"),
+        TAGS.map(lambda t: f"</{t}>"),
+        TEXT,
+        st.sampled_from(
+            ("<!--", "-->", "<![CDATA[", "<?xml", "<meta charset=utf-16>", "&#0;", "&#xd800;", "<", "</", "<script")
+        ),
+    ),
+    max_size=12,
+).map("".join)
+
+
+@few
+@given(MARKUP)
+def test_any_markup_becomes_text(html):
+    assert isinstance(simplify(html, 1280, 720), str)
+
+
+@pytest.mark.parametrize(
+    "html",
+    ["<div>" * 20_000, "<div><p>" * 3000 + "x", "<!--" * 20_000, "<script" * 20_000, "<style>" * 20_000, "<style" + ">" * 50_000, "\x00" * 1000,
+     "<!-- only a comment -->", "<?xml version='1.0' encoding='utf-16'?>", "<a title='" + "x" * 200_000, "&" * 100_000, " " * 200_000],
+)  # fmt: skip
+def test_hostile_markup_becomes_text_in_linear_time(html):
+    assert isinstance(simplify(html, 1280, 720), str)

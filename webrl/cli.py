@@ -18,6 +18,7 @@ from typing import Any
 import webrl
 from webrl.cli_config import add_config_arguments, describe_sections, resolve_config
 from webrl.cli_end import end_clearly
+from webrl.redaction import hide_arguments, require_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -146,6 +147,8 @@ def _run_stages(args: argparse.Namespace) -> int:
 
     if args.dry_run:
         return cli_run.show_plan(config, command.stage, getattr(args, "phase", None))
+    require_secrets(config, command.sections)
+    hide_arguments()
     if command.stage:
         return cli_run.run_stage(config, command.stage, args.phase)
     return cli_run.run_all(config)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from webrl.disk import DISK_FULL
 from webrl.errors import WebRLError
+from webrl.redaction import guard_output, redact
 
 
 def end_clearly(name: str, work: Callable[[], int]) -> int:
@@ -16,10 +17,11 @@ def end_clearly(name: str, work: Callable[[], int]) -> int:
     What the system refuses (a full disk, a name that is too long) is an error of the user's, too, as long as it names
     the file. Anything else is a defect of ours and keeps its traceback.
     """
+    guard_output()
     try:
         return work()
     except WebRLError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {redact(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"{name}: interrupted; the same command goes on from here", file=sys.stderr)

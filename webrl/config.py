@@ -24,10 +24,13 @@ from pydantic import (
 )
 
 from webrl.errors import UsageError
+from webrl.redaction import MASK, Secret, SecretUrl, redact
 from webrl.yaml_file import parse_yaml, read_yaml
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 _Decay = Annotated[float, Field(ge=0, lt=1)]
+_HIDDEN = {"accounts", "extra_args"}
+"""Options whose values are not quoted in errors: a secret may stand anywhere in a value of the wrong form."""
 _MAX_SHOWN = 2
 """Problems of a config that are named at once."""
 Host = Annotated[
@@ -40,18 +43,18 @@ Host = Annotated[
 PromptFormat = Literal["chat", "chat_history_last", "webrl"]
 
 
-def _is_address(url: str) -> str:
+def _is_address(url: SecretUrl) -> SecretUrl:
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url.template)
         good = parts.scheme in ("http", "https", "ws", "wss") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is no number up to 65535, or half an IPv6 address
         good = False
-    if not good:
+    if not good and not url.has_references:
         raise ValueError("a server's address has the form http://host:port")
     return url
 
 
-Address = Annotated[str, AfterValidator(_is_address)]
+Address = Annotated[SecretUrl, AfterValidator(_is_address)]
 
 
 class Section(BaseModel):
@@ -115,6 +118,14 @@ class ModelsConfig(Section):
     max_prompt_tokens: int = Field(15872, ge=16, description="page text is cut so that the prompt fits (16384 - 512)")
 
 
+_OWN_ADDRESS = "webrl starts its vLLM servers where only it can reach them"
+_REFUSED_ARGUMENTS = {
+    "--api-key": "webrl gives its vLLM servers a key of their own",
+    "--hf-token": "set HF_TOKEN in the environment, which is never saved",
+    **dict.fromkeys(("--host", "--port", "--uds"), _OWN_ADDRESS),
+}
+
+
 class EngineConfig(Section):
     """How a language model is served."""
 
@@ -140,6 +151,15 @@ class EngineConfig(Section):
     keep_running: bool = Field(
         False, description="vLLM servers stay up between stages (needs GPUs that training does not use)"
     )
+
+    @field_validator("extra_args")
+    @classmethod
+    def _no_secret_and_no_other_address(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for argument in value:
+            option = argument.partition("=")[0].replace("_", "-")
+            if option in _REFUSED_ARGUMENTS:
+                raise ValueError(f"{option} is not taken: {_REFUSED_ARGUMENTS[option]}")
+        return value
 
 
 class GenerateConfig(Section):
@@ -193,7 +213,7 @@ class Account(Section):
     """A log-in of a site."""
 
     username: str
-    password: str
+    password: Secret
 
 
 SiteName = Literal["shopping", "shopping_admin", "reddit", "gitlab", "wikipedia", "map"]
@@ -202,11 +222,11 @@ SiteName = Literal["shopping", "shopping_admin", "reddit", "gitlab", "wikipedia"
 class WebArenaConfig(Section):
     """WebArena's sites, log-ins, resets and judge (docs/webarena.md)."""
 
-    sites: dict[SiteName, tuple[str, ...]] = Field(
+    sites: dict[SiteName, tuple[SecretUrl, ...]] = Field(
         {}, description="base URLs by site, several are replicas; none: WA_<SITE> or <SITE> in the environment"
     )
     accounts: dict[SiteName, Account] = Field({}, description="log-ins; none: those of the published images")
-    reset_urls: tuple[str, ...] = Field((), description="hosts of the reset service; none: WA_FULL_RESET")
+    reset_urls: tuple[SecretUrl, ...] = Field((), description="hosts of the reset service; none: WA_FULL_RESET")
     reset_timeout_s: float = Field(1200.0, gt=0, description="a reset that takes longer has failed (200-500 s usual)")
     health_timeout_s: float = Field(120.0, gt=0, description="a site must answer and log in within this after a reset")
     poll_s: float = Field(5.0, gt=0, description="pause between two looks at a running reset")
@@ -228,7 +248,7 @@ class WebArenaConfig(Section):
     def _one_url_is_a_list_of_one(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        return {site: (urls,) if isinstance(urls, str) else urls for site, urls in value.items()}
+        return {site: (urls,) if isinstance(urls, str | SecretUrl) else urls for site, urls in value.items()}
 
 
 class RolloutConfig(Section):
@@ -452,13 +472,13 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _apply_override(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise UsageError(f"override {override!r} is not of the form key.subkey=value")
+        raise UsageError(f"override {redact(override)!r} is not of the form key.subkey=value")
     *parents, leaf = key.split(".")
     for parent in parents:
         data = data.setdefault(parent, {})
         if not isinstance(data, dict):
-            raise UsageError(f"override {override!r}: {parent!r} is not a section")
-    data[leaf] = parse_yaml(text, f"override {override!r:.200}")
+            raise UsageError(f"override {key}=…: {parent!r} is not a section")
+    data[leaf] = parse_yaml(text, f"override {key}=…")
 
 
 def _explain(error: Any, source: str) -> str:
@@ -472,4 +492,5 @@ def _explain(error: Any, source: str) -> str:
     several = len(error["loc"]) == 1 and isinstance(error["input"], dict | Section)
     if error["type"] == "value_error" and several:  # two settings of a section that do not go together
         return f"{source}: {key}: {message}"
-    return f"{source}: {key} = {error['input']!r:.200}: {message}"
+    value = MASK if _HIDDEN & set(error["loc"]) else redact(f"{error['input']!r:.200}")
+    return f"{source}: {key} = {value}: {message}"

@@ -1,6 +1,7 @@
 """The run folder: where each stage reads and writes, and which stages have finished.
 
-`runs/<name>/config.yaml` is written when the run starts and must match when it goes on. A stage has finished
+`runs/<name>/config.yaml` is written when the run starts and must match when it goes on, but for secrets: they are
+not in it (`webrl/redaction.py`). A stage has finished
 when `phase_NN/stages/<stage>.json` exists; it is written last, and holds the stage's counts, seconds,
 peak memory, resolved config, versions, git commit and seed.
 """
@@ -16,6 +17,7 @@ import yaml
 
 from webrl.config import RunConfig, load_config
 from webrl.errors import StageError
+from webrl.redaction import without_references
 from webrl.run_info import run_info
 from webrl.store import read_json, write_json, write_text
 
@@ -190,8 +192,14 @@ def _check_same(folder: RunFolder, data: dict[str, Any]) -> None:
 
 def _flatten(data: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(data, dict):
-        return {prefix[:-1]: data}
+        return {prefix[:-1]: _comparable(data)}
     flat: dict[str, Any] = {}
     for key, value in data.items():
         flat |= _flatten(value, f"{prefix}{key}.")
     return flat
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_references(value)
+    return [_comparable(item) for item in value] if isinstance(value, list) else value

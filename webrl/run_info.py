@@ -13,6 +13,7 @@ from typing import Any
 
 import webrl
 from webrl.config import RunConfig
+from webrl.redaction import redact_argument
 
 PACKAGES = (
     "torch", "transformers", "tokenizers", "accelerate", "deepspeed", "peft", "vllm", "ray", "datasets", "numpy",
@@ -22,13 +23,13 @@ PACKAGES = (
 
 
 def run_info(config: RunConfig) -> dict[str, Any]:
-    """`config`, `seed`, `versions`, `git_commit`, `platform`, `command` and `finished_at` (UTC), ready for JSON."""
+    """`config`, `seed`, `versions`, `git_commit`, `platform`, `command`, `finished_at` (UTC) for JSON, no secrets."""
     return {
         "seed": config.seed,
         "git_commit": git_commit(),
         "versions": dict(package_versions()),
         "platform": platform.platform(),
-        "command": sys.argv,
+        "command": [redact_argument(argument) for argument in sys.argv],
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "config": config.model_dump(mode="json"),
     }

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from webrl.errors import ModelError, PolicyError
+from webrl.redaction import SecretUrl, redact, with_path
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -43,14 +44,17 @@ class Refused(Exception):
     """The server understood and refused (a 4xx that no retry can mend)."""
 
     def __init__(self, url: str, status: int, text: str) -> None:
-        super().__init__(f"{url} answered {status}: {text[:_MAX_ERROR_CHARS]}")
+        super().__init__(redact(f"{url} answered {status}: {text[:_MAX_ERROR_CHARS]}"))
         self.status = status
         self.text = text
 
 
 @dataclass
 class _Server:
+    address: str
+    """With password or token."""
     url: str
+    """As it is shown."""
     num_open: int = 0
     num_failures: int = 0
     """Failures in a row."""
@@ -61,13 +65,12 @@ class _Server:
 class HttpPool:
     """Base URLs that all serve the same model; use from one event loop."""
 
-    def __init__(self, urls: Sequence[str], *, timeout_s: float, max_retries: int, api_key: str | None = None) -> None:
+    def __init__(
+        self, urls: Sequence[str | SecretUrl], *, timeout_s: float, max_retries: int, api_key: str | None = None
+    ) -> None:
         if not urls:
             raise ModelError("no server URL; set engine.urls, e.g. engine.urls=[http://localhost:8000/v1]")
-        for url in urls:
-            if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-                raise ModelError(f"server URL {url!r} is not of the form http://host:port/v1")
-        self._servers = [_Server(url.rstrip("/")) for url in urls]
+        self._servers = [_server(url if isinstance(url, SecretUrl) else SecretUrl(url)) for url in urls]
         self._timeout_s = timeout_s
         self._max_retries = max_retries
         self._jitter = random.Random(0)
@@ -77,7 +80,7 @@ class HttpPool:
             # The engine, not the client, decides how much runs at once.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
             # A proxy from the environment must not see requests to this machine.
-            trust_env=not all(urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1") for url in urls),
+            trust_env=not all(urlsplit(s.address).hostname in ("localhost", "127.0.0.1", "::1") for s in self._servers),
         )
 
     @property
@@ -103,7 +106,7 @@ class HttpPool:
             pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * self._jitter.uniform(0.5, 1.0)
             server.num_open += 1
             try:
-                answer = parse(await self._post_once(server.url + path, body))
+                answer = parse(await self._post_once(with_path(server.address, path), body))
             except _Retry as failure:
                 reasons[server.url] = str(failure)
                 pause = max(pause, failure.retry_after_s)
@@ -130,7 +133,7 @@ class HttpPool:
         for attempt in range(self._max_retries + 1):
             for server in self._servers:
                 try:
-                    return await self._request("GET", server.url + path, None)
+                    return await self._request("GET", with_path(server.address, path), None)
                 except _Retry as failure:
                     reasons.append(f"{server.url}: {failure}")
             if attempt < self._max_retries:
@@ -154,7 +157,7 @@ class HttpPool:
         except httpx.TransportError as error:
             raise _Retry(f"{type(error).__name__}: {error}".rstrip(": ")) from error
         except RuntimeError as error:  # httpx: the client has been closed
-            raise PolicyError(f"the connection to {url} was closed: {error}") from error
+            raise PolicyError(redact(f"the connection to {url} was closed: {error}")) from error
         if response.status_code >= 500 or response.status_code in _RETRIED_STATUSES:
             raise _Retry(f"{response.status_code} {response.text[:_MAX_ERROR_CHARS]}", _retry_after(response))
         if response.status_code >= 300:
@@ -195,11 +198,18 @@ class HttpPool:
         return any(s.rests_until <= time.monotonic() for s in self._servers)
 
 
+def _server(url: SecretUrl) -> _Server:
+    address = url.reveal()
+    if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
+        raise ModelError(f"server URL {str(url)!r} is not of the form http://host:port/v1")
+    return _Server(address, str(url).rstrip("/"))
+
+
 class _Retry(Exception):
     """A failure that another attempt may mend."""
 
     def __init__(self, reason: str, retry_after_s: float = 0.0) -> None:
-        super().__init__(reason)
+        super().__init__(redact(reason))
         self.retry_after_s = retry_after_s
 
 

@@ -17,6 +17,7 @@ from webrl.llm.loading import load_tokenizer
 from webrl.llm.openai_answers import parse_chat, parse_completion, parse_first_position, parse_prompt_logprobs
 from webrl.llm.tokens import decode_action, encode_chat
 from webrl.llm.turns import end_token_ids
+from webrl.redaction import SecretUrl, remember
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class OpenAIModel:
         name: str,
         engine: EngineConfig,
         *,
-        urls: Sequence[str] = (),
+        urls: Sequence[str | SecretUrl] = (),
         api_key: str | None = None,
         thinking: bool = False,
     ) -> OpenAIModel:
@@ -67,6 +68,7 @@ class OpenAIModel:
             ModelError: no URL, no server answers, or none serves `engine.model_name`.
         """
         key = api_key or os.environ.get(engine.api_key_env)
+        remember(key or "")
         pool = HttpPool(urls or engine.urls, timeout_s=engine.timeout_s, max_retries=engine.max_retries, api_key=key)
         try:
             served_name = await _served_name(pool, engine)

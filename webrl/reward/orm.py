@@ -22,6 +22,7 @@ from webrl.errors import JudgeError, ModelError, PolicyError
 from webrl.llm import LanguageModel, Sampling
 from webrl.llm.budget import Prompt
 from webrl.llm.prompts import build_judge_prompt, judge_messages
+from webrl.redaction import redact
 from webrl.reward.labels import read_labels
 from webrl.store import Appender
 from webrl.types import Label, Trajectory
@@ -186,7 +187,7 @@ async def _label(trajectory: Trajectory, judges: Sequence[LanguageModel], settin
     scores: list[float] = []
     for answer in answers:
         if isinstance(answer, JudgeError):
-            return Label(trajectory.trajectory_id, None, None, name, str(answer)[:500] or "no answer")
+            return Label(trajectory.trajectory_id, None, None, name, redact(str(answer))[:500] or "no answer")
         if isinstance(answer, BaseException):
             raise answer
         scores.append(answer)

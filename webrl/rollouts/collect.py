@@ -24,6 +24,7 @@ from webrl.config import RolloutConfig, RunConfig
 from webrl.disk import sync_tree
 from webrl.errors import UsageError
 from webrl.llm.interface import Policy
+from webrl.redaction import redact
 from webrl.rollouts.env import Env
 from webrl.rollouts.episode import SaveScreenshot, run_episode
 from webrl.rollouts.pool import EnvPool
@@ -101,7 +102,7 @@ async def collect(
     with store.Appender(out) as file, _progress(len(done) + len(waiting), len(done), prefix) as bar:
 
         def record(trajectory: Trajectory) -> None:
-            file.append(trajectory)
+            file.append(_without_secrets(trajectory))
             summary.add(trajectory)
             bar.update(1)
             bar.set_postfix_str(_describe(summary))
@@ -113,6 +114,12 @@ async def collect(
                 stage = _Stage(pool, policy, config, out, phase, record)
                 await stage.run(waiting, target - len(done))
     return summary
+
+
+def _without_secrets(trajectory: Trajectory) -> Trajectory:
+    """Errors quote the addresses that they happened at, and a site's own may hold a password."""
+    steps = tuple(dataclasses.replace(s, url=redact(s.url), error=redact(s.error)) for s in trajectory.steps)
+    return dataclasses.replace(trajectory, steps=steps, message=redact(trajectory.message))
 
 
 def cut_off_tasks(path: Path) -> list[Task]:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
+from webrl.redaction import REVEAL
 from webrl.rollouts.env import Observation, StepResult
 from webrl.rollouts.handle import WorkerHandle, error_of
 from webrl.rollouts.worker import encode, observation_from_json, read_message, result_from_json
@@ -57,7 +58,7 @@ class WorkerProcess(WorkerHandle):
             start_new_session=True,  # Ctrl-C reaches the controller alone, which then ends the workers
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
-        self._send(self._config.model_dump(mode="json"))
+        self._send(self._config.model_dump(mode="json", context=REVEAL))
         self._reader = asyncio.create_task(self._read())
 
     @property

@@ -19,6 +19,7 @@ import orjson
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, UsageError
 from webrl.extras import require
+from webrl.redaction import REVEAL, guard_output
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.handle import WorkerHandle, error_of
 from webrl.rollouts.worker import Worker, to_bytes
@@ -38,7 +39,7 @@ class RayWorker(WorkerHandle):
     async def start(self) -> None:
         """Ask Ray for the actor; requests wait until it has been placed."""
         options = {"num_cpus": self._config.ray_cpus, "scheduling_strategy": "SPREAD", "max_restarts": 0}
-        self._actor = _actor_class().options(**options).remote(self._config.model_dump(mode="json"))
+        self._actor = _actor_class().options(**options).remote(self._config.model_dump(mode="json", context=REVEAL))
 
     async def _ask(self, env_id: int, op: str, arg: Any) -> Any:
         from ray.exceptions import RayError
@@ -106,6 +107,7 @@ class _Actor:
     """What runs on the cluster; answers as JSON bytes, like a worker process."""
 
     def __init__(self, config: dict[str, Any]) -> None:
+        guard_output()
         self._worker = Worker(RolloutConfig.model_validate(config))
 
     async def answer(self, env_id: int, op: str, arg: Any) -> bytes:

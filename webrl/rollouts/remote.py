@@ -33,6 +33,7 @@ import orjson
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, UsageError
 from webrl.openenv.access import TOKEN_VARIABLE, is_loopback
+from webrl.redaction import redact, with_path
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.dialects import parse
 from webrl.rollouts.env import Observation, StepResult
@@ -58,7 +59,10 @@ class Refused(UsageError):
 class _Server:
     """One of `rollout.urls`, and what was last heard of it."""
 
+    address: str
+    """With password or token."""
     url: str
+    """As it is shown."""
     problem: str = ""
     """Why it cannot be used at present, or ""."""
 
@@ -78,11 +82,11 @@ class RemoteEnv:
         if self._socket is not None:
             return
         try:
-            self._socket = await _open(self.server.url)
+            self._socket = await _open(self.server)
             # A full server accepts the connection and tells then.
             await self._ask({"type": "state"}, _OPEN_TIMEOUT_S)
         except (OSError, TimeoutError, WebSocketException) as error:
-            self.server.problem = str(error) or type(error).__name__
+            self.server.problem = redact(str(error)) or type(error).__name__
             raise BrowserError(f"OpenEnv server {self.server.url}: {self.server.problem}") from None
         except BrowserError as error:
             self.server.problem = str(error)
@@ -179,7 +183,7 @@ class RemotePool:
     def __init__(self, config: RolloutConfig) -> None:
         if not config.urls:
             raise UsageError("rollout.env=openenv needs the servers: rollout.urls=[http://127.0.0.1:8000, …]")
-        self._servers = [_Server(url.rstrip("/")) for url in config.urls]
+        self._servers = [_Server(url.reveal(), str(url).rstrip("/")) for url in config.urls]
         servers = itertools.islice(itertools.cycle(self._servers), config.num_workers * config.envs_per_worker)
         self._envs = [RemoteEnv(server, config) for server in servers]
         self._free: asyncio.Queue[RemoteEnv] = asyncio.Queue()
@@ -261,18 +265,18 @@ class RemotePool:
         await asyncio.gather(*(env.close() for env in self._envs))
 
 
-async def _open(url: str) -> Any:
+async def _open(server: _Server) -> Any:
     from websockets.asyncio.client import connect
     from websockets.exceptions import InvalidStatus, InvalidURI
 
-    scheme, _, rest = url.partition("://")
+    scheme, _, rest = with_path(server.address, "/ws").partition("://")
     if scheme not in ("http", "https", "ws", "wss"):
-        raise Refused(f"rollout.urls: {url!r} is not an http:// or https:// address")
+        raise Refused(f"rollout.urls: {server.url!r} is not an http:// or https:// address")
     token = os.environ.get(TOKEN_VARIABLE)
-    local = is_loopback(urlsplit(url).hostname or "")
+    local = is_loopback(urlsplit(server.address).hostname or "")
     try:
         return await connect(
-            f"{'wss' if scheme in ('https', 'wss') else 'ws'}://{rest}/ws",
+            f"{'wss' if scheme in ('https', 'wss') else 'ws'}://{rest}",
             additional_headers={"Authorization": f"Bearer {token}"} if token and "@" not in rest else None,
             open_timeout=_OPEN_TIMEOUT_S,
             close_timeout=2,
@@ -282,12 +286,12 @@ async def _open(url: str) -> Any:
             proxy=None if local else True,
         )
     except InvalidURI as error:
-        raise Refused(f"rollout.urls: {error}") from None
+        raise Refused(f"rollout.urls: {redact(str(error))}") from None
     except InvalidStatus as error:
         if error.response.status_code in (401, 403):
             raise Refused(
-                f"OpenEnv server {url} does not let us in ({error.response.status_code}): set {TOKEN_VARIABLE} to"
-                " its token"
+                f"OpenEnv server {server.url} does not let us in ({error.response.status_code}): "
+                f"set {TOKEN_VARIABLE} to its token"
             ) from None
         raise
 

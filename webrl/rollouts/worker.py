@@ -26,6 +26,7 @@ import orjson
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, WebRLError
+from webrl.redaction import guard_output, redact
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv, Observation, StepResult
 from webrl.types import Task
@@ -63,10 +64,10 @@ class Worker:
         try:
             return {"result": await self.handle(env_id, op, arg)}
         except (WebRLError, ValueError) as error:
-            return {"error": str(error), "kind": type(error).__name__}
+            return {"error": redact(str(error)), "kind": type(error).__name__}
         except Exception as error:  # the boundary of the process: whatever it is, the controller must hear of it
             logger.exception("request failed")
-            return {"error": f"{type(error).__name__}: {error}", "kind": "BrowserError"}
+            return {"error": redact(f"{type(error).__name__}: {error}"), "kind": "BrowserError"}
 
     async def _handle(self, env_id: int, op: str, arg: Any, given_up: asyncio.Task[Any] | None) -> Any:
         if given_up is not None:
@@ -223,6 +224,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    guard_output()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):

@@ -21,6 +21,7 @@ from webrl.config import RunConfig
 from webrl.errors import StageError, WebRLError
 from webrl.extras import check_extras
 from webrl.folder import newest_run
+from webrl.redaction import guard_output
 
 logger = logging.getLogger(__name__)
 SAMPLES = Path("data/samples/experience")
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; gives the exit code."""
     args = _parse(argv)
     logging.basicConfig(level=logging.INFO if _is_first() else logging.WARNING, format="%(message)s")
+    guard_output()
     from torch.distributed.elastic.multiprocessing.errors import record
 
     run: Any = record(_run)  # the agent learns from it which rank failed first, and why

@@ -68,8 +68,8 @@ def commands(config: RunConfig) -> list[str]:
     name = f"configs/{config.name}.yaml"
     lines = ["make webarena", f"webrl doctor --sites --config {name}"]
     judge = config.rollout.webarena.judge
-    if judge.urls and "localhost" in judge.urls[0]:
-        port = judge.urls[0].rpartition(":")[2].partition("/")[0]
+    if judge.urls and "localhost" in str(judge.urls[0]):
+        port = str(judge.urls[0]).rpartition(":")[2].partition("/")[0]
         lines.append(f"vllm serve JUDGE_MODEL --port {port}    # answers the fuzzy_match questions")
     if not config.num_phases:
         return [*lines, f"webrl eval {name}"]
@@ -189,4 +189,4 @@ def _is_absent_folder(path: str) -> bool:
 
 
 def _needs_key(engine: EngineConfig) -> bool:
-    return engine.kind == "openai" and (not engine.urls or "api.openai.com" in engine.urls[0])
+    return engine.kind == "openai" and (not engine.urls or "api.openai.com" in str(engine.urls[0]))

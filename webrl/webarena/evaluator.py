@@ -80,7 +80,10 @@ class Evaluator:
                 return Verdict(None, f"validation passed its deadline of {self._config.validate_timeout_s:g} s")
 
     def _accounts(self) -> dict[str, dict[str, str]]:
-        return {name: account.model_dump() for name, account in self._sites.accounts.items()}
+        return {
+            name: {"username": account.username, "password": account.password.reveal()}
+            for name, account in self._sites.accounts.items()
+        }
 
     async def close(self) -> None:
         """End thread and browser."""

@@ -20,6 +20,7 @@ from typing import Any
 from webrl.config import EngineConfig
 from webrl.errors import JudgeError
 from webrl.llm.thinking import without_thinking
+from webrl.redaction import SecretUrl, redact, remember, with_path
 from webrl.store import cut_torn_line, read_lines
 
 logger = logging.getLogger(__name__)
@@ -49,9 +50,9 @@ class AnswerJudge:
         """Questions answered from the log."""
 
     @property
-    def url(self) -> str:
+    def url(self) -> SecretUrl:
         """Base URL of the endpoint."""
-        return (self._config.urls[0] if self._config.urls else os.environ.get("OPENAI_BASE_URL") or _OPENAI).rstrip("/")
+        return self._config.urls[0] if self._config.urls else SecretUrl(os.environ.get("OPENAI_BASE_URL") or _OPENAI)
 
     def ask(self, messages: list[dict[str, str]]) -> str:
         """The model's answer to a chat, at temperature 0.
@@ -72,7 +73,7 @@ class AnswerJudge:
             if not _decides(messages, answer):
                 raise JudgeError(f"judge {model} at {self.url} gave no verdict: {answer[:_SHORT]!r}")
             answers[key] = answer
-            self._log({"key": key, "model": model, "url": self.url, "messages": messages, "answer": answer}, start)
+            self._log({"key": key, "model": model, "url": str(self.url), "messages": messages, "answer": answer}, start)
             return answer
 
     def _call(self, model: str, messages: list[dict[str, str]]) -> str:
@@ -98,6 +99,7 @@ class AnswerJudge:
         import httpx
 
         key = os.environ.get(self._config.api_key_env)
+        remember(key or "")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         problem = ""
         for attempt in range(self._config.max_retries + 1):
@@ -105,7 +107,11 @@ class AnswerJudge:
                 time.sleep(min(2 ** (attempt - 1), 30))
             try:
                 answer = httpx.request(
-                    method, self.url + path, json=body, headers=headers, timeout=self._config.timeout_s
+                    method,
+                    with_path(self.url.reveal(), path),
+                    json=body,
+                    headers=headers,
+                    timeout=self._config.timeout_s,
                 )
             except httpx.HTTPError as error:
                 problem = f"{type(error).__name__}: {error}"
@@ -119,7 +125,7 @@ class AnswerJudge:
                 return answer.json()
             except ValueError:
                 problem = f"not JSON: {answer.text[:_SHORT]!r}"
-        raise JudgeError(f"judge at {self.url} does not answer ({problem})")
+        raise JudgeError(f"judge at {self.url} does not answer ({redact(problem)})")
 
     def _load(self) -> dict[str, str]:
         if self._answers is None:

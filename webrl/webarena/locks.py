@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+from webrl.redaction import redact
 from webrl.webarena.sites import SiteError, Sites
 
 _POLL_S = 0.05
@@ -180,6 +181,7 @@ def _take_gate(path: Path) -> IO[str] | None:
 
 
 def _path(folder: Path, url: str, kind: str) -> Path:
+    url = redact(url)
     readable = re.sub(r"\W+", "-", url.partition("://")[2])[:60].strip("-")
     return folder / f"{readable}-{hashlib.sha256(url.encode()).hexdigest()[:8]}.{kind}"
 

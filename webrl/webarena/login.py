@@ -141,7 +141,7 @@ async def _fill_form(page: Page, form: Form, url: str, account: Account) -> None
     if form.link:
         await page.get_by_role("link", name=form.link).first.click()
     await page.get_by_label(form.user, exact=form.exact).fill(account.username)
-    await page.get_by_label("Password", exact=form.exact).fill(account.password)
+    await page.get_by_label("Password", exact=form.exact).fill(account.password.reveal())
     async with page.expect_navigation():
         await page.get_by_role("button", name=form.submit).click()
 

@@ -15,15 +15,16 @@ from urllib.parse import urlsplit
 
 from webrl.config import Account, WebArenaConfig
 from webrl.errors import BrowserError, DataError, UsageError
+from webrl.redaction import Secret, SecretUrl
 
 SITES = ("shopping", "shopping_admin", "reddit", "gitlab", "map", "wikipedia")
 """The five sites of WebArena-Lite, and the encyclopedia that some of the map's tasks need beside them."""
 
 ACCOUNTS: dict[str, Account] = {
-    "shopping": Account(username="emma.lopez@gmail.com", password="Password.123"),
-    "shopping_admin": Account(username="admin", password="admin1234"),
-    "reddit": Account(username="MarvelsGrantMan136", password="test1234"),
-    "gitlab": Account(username="byteblaze", password="hello1234"),
+    "shopping": Account(username="emma.lopez@gmail.com", password=Secret("Password.123")),
+    "shopping_admin": Account(username="admin", password=Secret("admin1234")),
+    "reddit": Account(username="MarvelsGrantMan136", password=Secret("test1234")),
+    "gitlab": Account(username="byteblaze", password=Secret("hello1234")),
 }
 """Log-ins of the published images (public; the tasks name these users). Map and encyclopedia have none."""
 
@@ -68,19 +69,19 @@ def find_sites(config: WebArenaConfig, environ: Mapping[str, str] | None = None)
     environ = os.environ if environ is None else environ
     urls: dict[str, tuple[str, ...]] = {}
     for name in SITES:
-        given: Iterable[str] = config.sites.get(name, ())  # type: ignore[call-overload]
+        given: Iterable[SecretUrl] = config.sites.get(name, ())  # type: ignore[call-overload]
         source = f"rollout.webarena.sites.{name}"
         if not given:
             variable = next((v for v in (f"WA_{name.upper()}", name.upper()) if environ.get(v)), None)
             if variable is None:
                 continue
-            given, source = environ[variable].split(","), variable
-        urls[name] = tuple(check_url(url, source) for url in given)
-    resets = config.reset_urls or tuple(filter(None, environ.get("WA_FULL_RESET", "").split(",")))
+            given, source = map(SecretUrl, environ[variable].split(",")), variable
+        urls[name] = tuple(check_url(url.reveal(), source) for url in given)
+    resets = config.reset_urls or tuple(map(SecretUrl, filter(None, environ.get("WA_FULL_RESET", "").split(","))))
     return Sites(
         urls,
         {**ACCOUNTS, **{str(site): account for site, account in config.accounts.items()}},
-        tuple(check_url(url, "the reset service (WA_FULL_RESET)") for url in resets),
+        tuple(check_url(url.reveal(), "the reset service (WA_FULL_RESET)") for url in resets),
     )
 
 
@@ -89,8 +90,9 @@ def check_url(url: str, source: str) -> str:
     url = url.strip()
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        fix = f"write http://{url.lstrip('/')}" if "://" not in url else "only http:// and https:// are understood"
-        raise UsageError(f"{source} = {url!r} is not a web address; {fix}")
+        shown = str(SecretUrl(url))
+        fix = f"write http://{shown.lstrip('/')}" if "://" not in url else "only http:// and https:// are understood"
+        raise UsageError(f"{source} = {shown!r} is not a web address; {fix}")
     return url.rstrip("/")
 
 

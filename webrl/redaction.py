@@ -1,0 +1,260 @@
+"""Secrets of a config, and how they are kept out of everything that is written or shown.
+
+A `Secret` (password) or `SecretUrl` (an address that may hold one) shows itself as `***`, and is saved so, wherever it
+is printed, logged or dumped; only `reveal()` gives its text, to the code that connects. `${NAME}` inside stands for an
+environment variable and is kept as it is written, so that a saved config can be used again; a secret that was given
+as text has to be given again. A changed secret is no changed config.
+
+`redact` cleans text that others wrote (a library's error, an answer that quotes the request): it knows the secrets of
+this process and the shape of credentials in URLs. `guard_output` puts it before the log and tracebacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import sys
+import threading
+import traceback
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+
+from pydantic import BaseModel, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from webrl.errors import UsageError
+
+MASK = "***"
+REVEAL: Mapping[str, bool] = {"reveal": True}
+"""`model_dump(mode="json", context=REVEAL)` keeps the secrets: for our own workers, never for a file."""
+_MIN_CHARS = 4
+"""Shorter secrets are not looked for in running text: they would be found in words."""
+_REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+_LOGIN = re.compile(r"(://)[^\s/?#'\"<>@]+(?:@[^\s/?#'\"<>@]+)*@")
+_PARAMETER = re.compile(
+    r"(?i)([?&;][\w.-]*(?:token|key|secret|passw|auth|signature|credential|session)[\w.-]*=)[^\s&;#'\"]+"
+)
+_known: set[str] = set()
+
+
+class Secret:
+    """Text that shows itself as `***`; equal to another with the same text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        for part in self._parts(text):
+            remember(part)
+
+    def reveal(self) -> str:
+        """The text, environment variables filled in.
+
+        Raises:
+            UsageError: a variable is not set, or the text comes from a saved config, which holds no secrets.
+        """
+        if self.is_masked:
+            raise UsageError(f"{str(self)!r} was read from a saved config, which holds no secrets: {_GIVE_AGAIN}")
+        text = _REFERENCE.sub(self._value, self._text)
+        for part in (*self._parts(text), *(os.environ[name] for name in _REFERENCE.findall(self._text))):
+            remember(part)
+        return text
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the secret itself is not here, because the text was read from a saved config."""
+        return MASK in self._text
+
+    @property
+    def template(self) -> str:
+        """The text with the references as they are written; for checks of its form, not to be shown."""
+        return self._text
+
+    @property
+    def has_references(self) -> bool:
+        """Whether environment variables stand in it."""
+        return bool(_REFERENCE.search(self._text))
+
+    def __str__(self) -> str:
+        return _mask(self._text)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    @staticmethod
+    def _parts(text: str) -> Iterator[str]:
+        """What must not be seen of the text."""
+        yield text
+
+    def _value(self, match: re.Match[str]) -> str:
+        value = os.environ.get(match.group(1))
+        if value is None:
+            raise UsageError(f"{str(self)!r}: the environment variable {match.group(1)!r} is not set; export it")
+        return value
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def read(value: Any) -> Secret:
+            if isinstance(value, cls):
+                return value
+            if not isinstance(value, str):
+                raise ValueError("must be text; quote it")
+            return cls(value)
+
+        def dump(value: Secret, info: core_schema.SerializationInfo) -> str:
+            return value.reveal() if info.context and info.context.get("reveal") else str(value)
+
+        return core_schema.no_info_plain_validator_function(
+            read,
+            serialization=core_schema.plain_serializer_function_ser_schema(dump, info_arg=True, when_used="json"),
+        )
+
+
+class SecretUrl(Secret):
+    """An address; user, password and the values of its query show themselves as `***`."""
+
+    def __str__(self) -> str:
+        text = self._text
+        if "://" not in text and "@" in text:
+            return f"{MASK}@{text.rpartition('@')[2]}"
+        try:
+            parts = urlsplit(text)
+            _ = urlsplit(_REFERENCE.sub("0", text)).port
+        except ValueError:  # a secret with a / or # in it, which has to be written %2F and %23
+            return MASK
+        login, at, host = parts.netloc.rpartition("@")
+        user, colon, password = login.partition(":")
+        shown = f"{user}:{_mask(password)}" if colon else _mask(login)
+        query = "&".join(_mask_value(pair) for pair in re.split("[&;]", parts.query)) if parts.query else ""
+        fragment = MASK if parts.fragment else ""
+        return urlunsplit(parts._replace(netloc=f"{shown if at else ''}{at}{host}", query=query, fragment=fragment))
+
+    @staticmethod
+    def _parts(text: str) -> Iterator[str]:
+        try:
+            parts = urlsplit(text)
+        except ValueError:
+            yield text
+            return
+        user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+        yield password or user
+        if password:
+            yield b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+        yield from (value for _, value in parse_qsl(parts.query))
+
+
+def with_path(url: str, path: str) -> str:
+    """The address below a base URL; its query (a token, say) stays at the end."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path))
+
+
+def remember(secret: str) -> None:
+    """Have `redact` look for a text from now on, also as JSON and URLs write it."""
+    if len(secret) < _MIN_CHARS or MASK in secret or _REFERENCE.search(secret):
+        return
+    _known.update((secret, unquote(secret), json.dumps(secret)[1:-1], repr(secret)[1:-1]))
+
+
+def redact(text: str) -> str:
+    """The text without this process's secrets, users and passwords of URLs, and tokens in their queries."""
+    for secret in sorted(_known, key=len, reverse=True):
+        if secret in text:
+            text = re.sub(rf"(?<![^\W_]){re.escape(secret)}(?![^\W_])", MASK, text)
+    return _PARAMETER.sub(rf"\1{MASK}", _LOGIN.sub(rf"\1{MASK}@", text))
+
+
+def redact_argument(argument: str) -> str:
+    """A command-line argument as it is shown; of an account nothing is."""
+    key, equals, _ = argument.partition("=")
+    return f"{key}={MASK}" if equals and ".accounts" in key else redact(argument)
+
+
+def hide_arguments() -> None:
+    """Clean `sys.argv`, which trackers copy."""
+    sys.argv[1:] = map(redact_argument, sys.argv[1:])
+
+
+def without_references(text: str) -> str:
+    """The text as it is compared: a variable is as good as the secret that it stands for."""
+    return _REFERENCE.sub(MASK, text)
+
+
+def masked_secrets(config: BaseModel, prefix: str = "") -> Iterator[str]:
+    """Keys of the secrets that a saved config lacks, or whose environment variable is not set."""
+    for name in type(config).model_fields:
+        yield from _masked(getattr(config, name), f"{prefix}{name}")
+
+
+def require_secrets(config: BaseModel, sections: tuple[str, ...] = ()) -> None:
+    """See that the secrets of some sections (all, if none is named) are there before anything starts.
+
+    Raises:
+        UsageError: names every key that lacks its secret.
+    """
+    missing = [key for key in masked_secrets(config) if not sections or key.partition(".")[0] in sections]
+    if missing:
+        raise UsageError(f"a saved config holds no secrets, and {', '.join(missing)} had one: {_GIVE_AGAIN}")
+
+
+def guard_output() -> None:
+    """Clean everything that this process logs, and its tracebacks, from now on."""
+    logging.setLogRecordFactory(_clean_record)
+    sys.excepthook = lambda kind, error, trace: _show(kind, error, trace)
+    threading.excepthook = lambda args: _show(args.exc_type, args.exc_value, args.exc_traceback)
+
+
+_GIVE_AGAIN = (
+    "name the config file that the run was started with, give the option again (key=value), or write ${VARIABLE} in "
+    "the config and export the variable"
+)
+
+
+def _masked(value: Any, key: str) -> Iterator[str]:
+    if isinstance(value, Secret):
+        if value.is_masked:
+            yield key
+    elif isinstance(value, BaseModel):
+        yield from masked_secrets(value, f"{key}.")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _masked(item, f"{key}.{name}")
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _masked(item, key)
+
+
+def _mask(text: str) -> str:
+    """`***`, or the text where it is nothing but references."""
+    return text if text and not _REFERENCE.sub("", text) else MASK
+
+
+def _mask_value(pair: str) -> str:
+    name, equals, value = pair.partition("=")
+    return f"{name}={_mask(value)}" if equals else _mask(pair)
+
+
+_make_record = logging.getLogRecordFactory()
+
+
+def _clean_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
+    record = _make_record(*args, **kwargs)
+    with contextlib.suppress(TypeError, ValueError, KeyError):  # a message that does not fit its arguments
+        record.msg, record.args = redact(record.getMessage()), ()
+    if record.exc_info and record.exc_info[0] is not None:
+        record.exc_text = redact("".join(traceback.format_exception(*record.exc_info)).rstrip())
+    return record
+
+
+def _show(kind: Any, error: BaseException | None, trace: Any) -> None:
+    if kind is not SystemExit:
+        sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))

@@ -28,8 +28,15 @@ SMALL = (
 )  # fmt: skip
 
 
+SECRETS = (
+    "rollout.webarena.accounts.gitlab={username: ann, password: PLANTED-1}",
+    "rollout.webarena.sites.gitlab=http://ann:PLANTED-2@127.0.0.1:9", "rollout.urls=[http://any:PLANTED-3@127.0.0.1:9]",
+    "generate.engine.urls=[http://127.0.0.1:9/v1?token=PLANTED-4]", "label.engine.urls=[http://PLANTED-5@127.0.0.1:9]",
+)  # fmt: skip
+
+
 def command(runs: Path) -> list[str]:
-    return [sys.executable, "-m", "webrl.cli", "run", "configs/demo.yaml", f"runs_dir={runs}", *SMALL]
+    return [sys.executable, "-m", "webrl.cli", "run", "configs/demo.yaml", f"runs_dir={runs}", *SMALL, *SECRETS]
 
 
 def contract(run: Path) -> dict[str, object]:
@@ -69,6 +76,9 @@ def test_one_phase_of_the_whole_loop_keeps_the_run_folders_contract(tmp_path: Pa
         assert record.outcome in (0, 1)
         assert record.ref_logprobs is not None
         assert len(record.ref_logprobs) == len(record.action_ids)
+    assert "PLANTED" not in done.stdout + done.stderr
+    with_secrets = [p for p in (tmp_path / "demo").rglob("*") if p.is_file() and b"PLANTED" in p.read_bytes()]
+    assert with_secrets == []
     again = subprocess.run(command(tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert again.returncode == 0
     assert json.loads((tmp_path / "demo" / "summary.json").read_text()) == summary

@@ -172,11 +172,11 @@ def test_a_dry_run_a_failing_run_and_its_folder_hold_no_secret(tmp_path):
     plan = webrl("run", str(path), word, "--dry-run")
     assert plan.returncode == 0, plan.stderr
     assert "any:***@127.0.0.1:9" in plan.stdout
-    served = webrl("serve-env", str(path), "--dry-run")
+    served = webrl("serve-env", str(path), "rollout.env=browser", "--dry-run")
     assert served.returncode == 0, served.stderr
     failed = webrl("run", "-v", str(path), word, OPENAI_API_KEY=PLANTED["key"])
     assert failed.returncode == 2, failed.stderr
-    assert "OpenEnv server http://any:***@127.0.0.1:9" in failed.stderr
+    assert "OpenEnv server http://***@127.0.0.1:9" in failed.stderr
     assert "Traceback" not in failed.stderr
     assert_clean("".join((plan.stdout, plan.stderr, served.stdout, served.stderr, failed.stdout, failed.stderr)))
     written = [p for p in (tmp_path / "runs").rglob("*") if p.is_file()]

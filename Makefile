@@ -4,8 +4,9 @@ RUN  := $(VENV)/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all setup engines lint types doctor webarena clean
-# Two tests at a time; those of one file, which share servers and browsers, stay together. ARGS="-n 0": one at a time.
-PYTEST := $(RUN)/python -m pytest -q -n 2 --dist loadfile
+# Two tests at a time, in the order of the files, which share servers; whoever is done first takes from the other's
+# rest, so that neither core idles at the end. ARGS="-n 0": one at a time.
+PYTEST := $(RUN)/python -m pytest -q -n 2 --dist worksteal
 export VENV
 
 help: ## this list

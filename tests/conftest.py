@@ -19,6 +19,12 @@ if _VLLM_PYTHON.is_file() and not is_installed("vllm"):
     os.environ.setdefault("WEBRL_VLLM_PYTHON", str(_VLLM_PYTHON))
 
 
+def pytest_sessionfinish() -> None:
+    """End the browser that tests have shared."""
+    if "browsers" in sys.modules:
+        sys.modules["browsers"].close()
+
+
 @pytest.hookimpl(trylast=True)  # after what `-m` and `-k` leave out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests marked `gpu` or with the name of an extra where there is none; a missing browser is an error."""

@@ -6,6 +6,8 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
+from browsers import run, shared_browser
+
 from webrl.config import RolloutConfig
 from webrl.llm.interface import PolicyOutput
 from webrl.rollouts.browser import Browser
@@ -21,18 +23,18 @@ def at(url: str, instruction: str = "look around", **more: Any) -> Task:
     return Task(task_id=url, site="web", start_url=url, instruction=instruction, **more)
 
 
-def in_browser(play: Callable[[BrowserEnv], Awaitable[Any]], **settings: Any) -> Any:
-    """Run `play` with an environment on a browser of its own; gives its result."""
+def in_browser(play: Callable[[BrowserEnv], Awaitable[Any]], *, own_browser: bool = False, **settings: Any) -> Any:
+    """Run `play` with an environment of its own, on the shared browser or on one of its own; gives its result."""
 
-    async def run() -> Any:
-        async with Browser() as browser:
+    async def in_environment() -> Any:
+        async with Browser() if own_browser else shared_browser() as browser:
             env = BrowserEnv(browser, RolloutConfig(**settings))
             try:
                 return await play(env)
             finally:
                 await env.close()
 
-    return asyncio.run(run())
+    return (asyncio.run if own_browser else run)(in_environment())
 
 
 def bid_of(text: str, role: str, name: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import subprocess
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+import rollouts_builders
 from processes import descendants, kill, living
-from rollouts_builders import ClickNamedButton, Scripted, at, bid_of, in_browser, miniwob, reply, serve
+from rollouts_builders import ClickNamedButton, Scripted, at, bid_of, miniwob, reply, serve
 
 from webrl.config import RolloutConfig, validate_config
 from webrl.errors import BrowserError
@@ -24,6 +26,8 @@ from webrl.store import read_records
 from webrl.types import Status, Trajectory
 
 pytestmark = pytest.mark.browser
+# What hangs or kills a browser is not to be met by the next test.
+in_browser = functools.partial(rollouts_builders.in_browser, own_browser=True)
 
 
 def wait_until(condition, timeout_s=60.0):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import browsers
 import pytest
 
 from webrl.config import RolloutConfig
@@ -164,10 +164,9 @@ def test_dates_and_times_are_written_as_the_fields_take_them() -> None:
 @pytest.mark.browser
 def test_experts_reach_the_environments_reward_and_their_own_proposals() -> None:
     async def run() -> None:
-        from webrl.rollouts.browser import Browser
         from webrl.rollouts.env import BrowserEnv
 
-        async with Browser() as browser:
+        async with browsers.shared_browser() as browser:
             env = BrowserEnv(browser, RolloutConfig())
             for site in sorted(EXPERTS):
                 for seed in (11, 12):
@@ -201,4 +200,4 @@ def test_experts_reach_the_environments_reward_and_their_own_proposals() -> None
         assert did or task.site in PARTIAL_CREDIT or task.instruction, f"{task.task_id}: {actions}"
         return reward, did, shown[0].goal, texts[0]
 
-    asyncio.run(run())
+    browsers.run(run())

@@ -7,10 +7,10 @@ import asyncio
 import json
 from pathlib import Path
 
+import browsers
 import pytest
 
 from webrl.llm.prompts import released_parts
-from webrl.rollouts.browser import Browser
 from webrl.types import Step
 from webrl.webarena.html import SimplifiedPage, hide_scrollbars, locate, observe_html, simplify
 
@@ -24,7 +24,7 @@ def read(name: str) -> list[dict]:
 async def replay(operations: list[list]) -> list[SimplifiedPage]:
     """Observe, act, observe, … on the fixture's pages, as the recording did."""
     pages = []
-    async with Browser() as browser:
+    async with browsers.shared_browser() as browser:
         context = await browser.new_context(viewport={"width": 1280, "height": 720})
         page = await context.new_page()
         await hide_scrollbars(page)
@@ -52,7 +52,7 @@ async def replay(operations: list[list]) -> list[SimplifiedPage]:
 @pytest.mark.browser
 def test_observations_of_a_trace_equal_the_released_tool_byte_for_byte():
     trace = read("trace.jsonl")
-    seen = asyncio.run(replay([line["do"] for line in read("prompts.jsonl")]))
+    seen = browsers.run(replay([line["do"] for line in read("prompts.jsonl")]))
     assert len(seen) == len(trace) == 10
     for step, page in zip(trace, seen, strict=True):
         assert page.text == step["html"], f"step {step['index']}"
@@ -70,7 +70,7 @@ def test_prompts_of_a_trace_equal_the_released_constructor_byte_for_byte():
 @pytest.mark.browser
 def test_observing_leaves_the_page_as_it_is():
     async def run() -> tuple[str, str]:
-        async with Browser() as browser:
+        async with browsers.shared_browser() as browser:
             page = await (await browser.new_context()).new_page()
             await page.goto((FIXTURES / "pages" / "shop.html").as_uri())
             before = await page.content()
@@ -78,7 +78,7 @@ def test_observing_leaves_the_page_as_it_is():
             await observe_html(page)
             return before, await page.content()
 
-    before, after = asyncio.run(run())
+    before, after = browsers.run(run())
     assert before == after
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
+import browsers
 import pytest
 from standins.experts import Numbered, Script
 from standins.play import lite_tasks
 from standins.world import World
 
-from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import StepResult
 from webrl.rollouts.episode import run_episode
 from webrl.types import Status, Trajectory
@@ -36,7 +35,7 @@ SCRIPTS: dict[int, Script] = {
 
 async def play(world: World, number: int) -> Trajectory:
     config = world.config(observation="html", dialect="webrl", max_steps=12)
-    async with Browser() as browser:
+    async with browsers.shared_browser() as browser:
         access = SiteAccess(config.webarena)
         env = WebArenaEnv(browser, config, access)
         trajectory = await run_episode(
@@ -50,7 +49,7 @@ async def play(world: World, number: int) -> Trajectory:
 
 @pytest.mark.parametrize("number", SCRIPTS)
 def test_an_expert_in_the_released_language_solves_its_task(world: World, number: int):
-    trajectory = asyncio.run(play(world, number))
+    trajectory = browsers.run(play(world, number))
     assert trajectory.env_reward == 1, [(step.action, step.error) for step in trajectory.steps]
     assert trajectory.status is Status.AGENT_DONE
     assert trajectory.steps[0].observation.startswith("<html")
@@ -61,7 +60,7 @@ def test_an_expert_in_the_released_language_solves_its_task(world: World, number
 
 async def steps(world: World, actions: Sequence[str]) -> list[StepResult]:
     config = world.config(observation="html", dialect="webrl")
-    async with Browser() as browser:
+    async with browsers.shared_browser() as browser:
         env = WebArenaEnv(browser, config, SiteAccess(config.webarena))
         await env.reset(lite_tasks()[762])
         results = [await env.step(action) for action in actions]
@@ -70,7 +69,7 @@ async def steps(world: World, actions: Sequence[str]) -> list[StepResult]:
 
 
 def test_unreadable_actions_and_missing_elements_are_told_apart(world: World):
-    unreadable, missing, scroll, switch = asyncio.run(
+    unreadable, missing, scroll, switch = browsers.run(
         steps(world, ["click it", 'do(action="Click", element="99")', 'do(action="Scroll Down")', "go_backward()"])
     )
     assert (unreadable.action, bool(unreadable.error)) == ("", True)

@@ -6,12 +6,12 @@ import asyncio
 import json
 import time
 
+import browsers
 import pytest
 from standins.world import World
 
 from webrl.config import Account, EngineConfig, validate_config
 from webrl.errors import JudgeError
-from webrl.rollouts.browser import Browser
 from webrl.webarena.check import check_sites
 from webrl.webarena.judge import AnswerJudge
 from webrl.webarena.login import LoginStore, mint_state, probe_login
@@ -60,7 +60,7 @@ def test_a_log_in_is_minted_once_shared_and_minted_again_when_it_expires(world: 
     urls = {name: sites.urls[name][0] for name in ("gitlab", "shopping")}
 
     async def run() -> None:
-        async with Browser() as browser:
+        async with browsers.shared_browser() as browser:
             store = LoginStore(config, sites)
             state = await store.state(urls, browser)
             assert {cookie["name"] for cookie in state["cookies"]} == {"gitlab_session", "shopping_session"}
@@ -74,19 +74,19 @@ def test_a_log_in_is_minted_once_shared_and_minted_again_when_it_expires(world: 
             assert world.gitlab.log.count("POST /users/sign_in") == 2
             assert world.shopping.log.count("POST /customer/account/login/") == 1
 
-    asyncio.run(run())
+    browsers.run(run())
 
 
 def test_a_refused_password_and_a_site_that_drops_connections_are_told_apart(world: World):
     async def run() -> None:
-        async with Browser() as browser:
+        async with browsers.shared_browser() as browser:
             with pytest.raises(SiteError, match=r"reddit at .* refused user 'me'.*rollout\.webarena\.accounts\.reddit"):
                 await mint_state("reddit", world.reddit.url, Account(username="me", password="x"), browser)
             world.reddit.fault = "drop"
             with pytest.raises(SiteError, match=r"log-in to reddit at .* failed"):
                 await mint_state("reddit", world.reddit.url, ACCOUNTS["reddit"], browser)
 
-    asyncio.run(run())
+    browsers.run(run())
 
 
 def test_a_reset_restores_the_data_ends_sessions_and_is_verified(world: World):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from webrl.config import RolloutConfig
 from webrl.rollouts.browser import Browser
@@ -27,11 +28,12 @@ async def play(
     script: Script | None,
     config: RolloutConfig | None = None,
     num_envs: int = 1,
+    open_browser: Callable[[], AbstractAsyncContextManager[Browser]] = Browser,
 ) -> dict[int, Trajectory]:
     """Play each task with its expert (`script` None) or with one script for all."""
     config = config or world.config(max_steps=15)
     urls = {site.name: site.url for site in world.sites}
-    async with Browser() as browser:
+    async with open_browser() as browser:
         access = SiteAccess(config.webarena)
         queue = list(tasks.items())
         found: dict[int, Trajectory] = {}

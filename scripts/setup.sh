@@ -132,6 +132,7 @@ setup_engines() {
   can_compile || apt_install g++ "$(basename "$(readlink -f "$VENV/bin/python")")-dev" && can_compile ||
     die "DeepSpeed needs g++ and Python's headers; run: sudo apt-get install g++ python3-dev"
   pip -c constraints.txt -e '.[dev,deepspeed,ray]' || die "pip could not install DeepSpeed and Ray"
+  command -v npm >/dev/null || apt_install npm || say "no npm: the tests that fetch real tokenizers with it are skipped"
   setup_vllm
 }
 

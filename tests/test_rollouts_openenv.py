@@ -262,16 +262,19 @@ def test_other_machines_are_let_in_with_a_token_only(capsys, monkeypatch):
     assert "did you mean 'miniwob.click-test'" in capsys.readouterr().err
 
 
+def wait_for_a_place(url):
+    end = time.monotonic() + 60
+    while True:
+        assert time.monotonic() < end, "watchdog: the place never became free"
+        with contextlib.suppress(UsageError):
+            return asyncio.run(reach(url))
+        time.sleep(0.2)
+
+
 def test_an_idle_session_gives_its_environment_back_and_gets_one_again_at_its_next_reset():
     with server("--idle-timeout", "2", num_sessions=1) as (url, _), generic_client(url) as silent:
         silent.reset()
-        end = time.monotonic() + 60
-        while True:
-            assert time.monotonic() < end, "watchdog: the place never became free"
-            with contextlib.suppress(UsageError):
-                asyncio.run(reach(url))
-                break
-            time.sleep(0.5)
+        wait_for_a_place(url)
         with pytest.raises(RuntimeError, match="no episode: reset first"):
             silent.step({"action_str": "noop(1)"})
         assert silent.reset(task_name="click-button", seed=0).observation["goal"] == 'Click on the "no" button.'
@@ -289,6 +292,7 @@ def test_a_client_that_vanishes_in_mid_step_frees_its_place():
     with server(num_sessions=1) as (url, _):
         for _ in range(3):
             asyncio.run(vanish(url))
+            wait_for_a_place(url)
         with generic_client(url) as env:
             assert env.reset().observation["goal"] == "Click the button."
 

@@ -160,7 +160,7 @@ class RemoteEnv:
         if kind != "error":
             return data  # type: ignore[no-any-return]
         text = data.get("message", data) if isinstance(data, dict) else data
-        if message["type"] == "state" or "session was closed" in str(text):
+        if message["type"] == "state":
             raise await self._broken(str(text))
         raise BrowserError(f"OpenEnv server {self.server.url}: {text}")
 

@@ -43,7 +43,7 @@ def _goto(name: str, url: str) -> Attempt:
 
 
 def _page(name: str, html: str, *actions: str) -> Attempt:
-    return Attempt(name, actions or ("noop(400)",), page=f"<title>home</title>{html}")
+    return Attempt(name, actions or ("noop(150)",), page=f"<title>home</title>{html}")
 
 
 def _script(name: str, code: str) -> Attempt:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -39,6 +40,8 @@ NUM_SESSIONS = 4
 STEP_TIMEOUT_S = 6
 START_TIMEOUT_S = 120
 ANSWER_TIMEOUT_S = 150
+MAX_VANISHING_S = 1200
+"""No new clients after this; `vanished_clients` says how many there were."""
 MESSAGES = (
     *("{", "[]", "null", "3", '"reset"', "[" * 50_000, "{}", '{"type": null}', '{"type": ["reset"]}', "\x00"),
     *('{"type": "mcp", "data": {"method": "tools/list"}}', '{"type": "reset", "data": 1}', '{"type": "step"}'),
@@ -249,17 +252,20 @@ async def flood(num_connections: int, num_clients: int, report: Callable[[str], 
         report(f"{num_connections} connections: {server.memory_mb} MB")
         served = await play_ordinary(server)
         vanished = 0
-        clients = iter(range(10**9))
+        clients = itertools.count()
+        end = time.monotonic() + MAX_VANISHING_S
 
         async def vanisher() -> None:
             nonlocal vanished
             for number in clients:
-                if vanished >= num_clients:
+                if vanished >= num_clients or time.monotonic() > end:
                     return
-                vanished += await vanish(server, number)
+                if await vanish(server, number):
+                    vanished += 1
+                    if vanished % 100 == 0:
+                        report(f"{vanished} vanished clients: {server.memory_mb} MB")
 
         await asyncio.gather(*(vanisher() for _ in range(2 * NUM_SESSIONS)))
-        report(f"{vanished} vanished clients: {server.memory_mb} MB")
         leaked, sockets = await settle(server, sockets_before)
         return {
             "connections": num_connections,

@@ -37,7 +37,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "tests")]
 from hostile_attempts import ADDRESSES, ENDLESS, FILES, SECRET, Attempt, Trap, open_trap  # noqa: E402
 
 NUM_SESSIONS = 4
-STEP_TIMEOUT_S = 6
+STEP_TIMEOUT_S, ATTEMPT_TIMEOUT_S = 30, 6
+"""Deadlines of a step: the server's, and what the attempts ask for."""
 START_TIMEOUT_S = 120
 ANSWER_TIMEOUT_S = 150
 MAX_VANISHING_S = 1200
@@ -139,6 +140,7 @@ async def try_attempt(server: Server, trap: Trap, attempt: Attempt) -> list[str]
     trap.hits.clear()
     task = trap.task(attempt)
     options = {"benchmark": "web", "start_url": task.start_url, "instruction": "look", "screenshots": True}
+    options["step_timeout_s"] = ATTEMPT_TIMEOUT_S
     async with session(server) as socket:
         answer = await ask(socket, "reset", **options)
         text = answer.get("observation", {}).get("text", "")

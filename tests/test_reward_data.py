@@ -136,8 +136,9 @@ def test_classes_are_balanced_and_counted_by_kind():
         "judged_failure": 50,
         "judged_success": 10,
         "other_instruction_failure": 3,
+        "planted_claim_failure": 3,
     }
-    assert len(many) == 66
+    assert len(many) == 69
 
 
 def test_one_class_alone_is_one_clear_error():

@@ -304,6 +304,11 @@ class LabelConfig(Section):
     prompt_format: Literal["chat", "webrl"] = Field(
         "chat", description="chat: the tokenizer's chat template; webrl: the released ORM's headers"
     )
+    actions: Literal["auto", "canonical", "raw"] = Field(
+        "auto",
+        description="answers as the judge sees them; canonical: the action alone, no comments, which a policy could "
+        "use to claim success; raw: as written; auto: raw with prompt_format webrl, whose ORM knows them so",
+    )
     ensemble: tuple[str, ...] = Field((), description="further ORMs whose P(YES) are averaged in")
     calibrated: bool = Field(False, description="temperature and threshold from each ORM's calibration.json")
     engine: EngineConfig = EngineConfig()
@@ -381,7 +386,7 @@ class OrmConfig(OptimConfig):
     schedule: Literal["constant", "cosine", "linear"] = Field("cosine", description="learning-rate schedule")
     epochs: float = Field(4.0, gt=0, description="passes over the data")
     hard_negatives: float = Field(
-        0.5, ge=0, description="of each kind (cut short; other instruction), per success, at most"
+        0.5, ge=0, description="of each kind (cut short; other instruction; planted claim), per success, at most"
     )
     max_class_ratio: float = Field(1.5, ge=1, description="the larger class is sampled down to this many per other")
     heldout: Fraction = Field(0.2, description="share of the instructions that is held out for the report")

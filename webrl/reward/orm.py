@@ -21,8 +21,9 @@ from webrl.config import LabelConfig
 from webrl.errors import JudgeError, ModelError, PolicyError
 from webrl.llm import LanguageModel, Sampling
 from webrl.llm.budget import Prompt
-from webrl.llm.prompts import build_judge_prompt, judge_messages
+from webrl.llm.prompts import build_judge_prompt, llm_judge_messages
 from webrl.redaction import redact
+from webrl.reward.history import shown_actions
 from webrl.reward.labels import read_labels
 from webrl.store import Appender
 from webrl.types import Label, Trajectory
@@ -113,7 +114,7 @@ def judge_prompt(trajectory: Trajectory, tokenizer: Any, config: LabelConfig) ->
     return build_judge_prompt(
         tokenizer,
         trajectory.instruction,
-        [step.response for step in trajectory.steps],
+        shown_actions([step.response for step in trajectory.steps], config),
         trajectory.final_observation,
         max_tokens=config.max_prompt_tokens,
         prompt_format=config.prompt_format,
@@ -197,7 +198,8 @@ async def _label(trajectory: Trajectory, judges: Sequence[LanguageModel], settin
 
 async def _ask(trajectory: Trajectory, model: LanguageModel, config: LabelConfig) -> float:
     page = trajectory.final_observation[: config.max_prompt_tokens * _CHARS_PER_TOKEN]
-    messages = judge_messages(trajectory.instruction, [step.response for step in trajectory.steps], page)
+    actions = shown_actions([step.response for step in trajectory.steps], config)
+    messages = llm_judge_messages(trajectory.instruction, actions, page)
     completion = await model.chat(messages, Sampling(temperature=0.0, max_new_tokens=_ANSWER_TOKENS))
     word = re.search(r"[^\W_]+", completion.text)
     answer = word.group().upper() if word else ""

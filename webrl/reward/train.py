@@ -20,6 +20,7 @@ from webrl.llm.prompts import build_judge_prompt
 from webrl.llm.turns import closing_ids
 from webrl.reward.calibration import fit_calibration
 from webrl.reward.data import JudgedExample, JudgedTrajectory, read_judged, split_by_instruction, training_examples
+from webrl.reward.history import shown_actions
 from webrl.reward.orm import answer_tokens, yes_probability
 from webrl.reward.report import judge_report, plot_reliability
 from webrl.store import write_json
@@ -94,7 +95,7 @@ def prompt_ids(example: JudgedExample, tokenizer: Any, config: LabelConfig) -> t
     return build_judge_prompt(
         tokenizer,
         example.instruction,
-        example.responses,
+        shown_actions(example.responses, config),
         example.final_page,
         max_tokens=config.max_prompt_tokens,
         prompt_format=config.prompt_format,

@@ -169,8 +169,15 @@ def test_verify_logprobs_accepts_the_same_weights_and_refuses_others(tmp_path):
 
     async def main():
         async with open_model(str(same), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
-            check = await verify_logprobs(model, scorer(same), 1e-3)
+            lengths = []
+
+            def watched(samples):
+                lengths.extend(len(prompt) for prompt, _ in samples)
+                return scorer(same)(samples)
+
+            check = await verify_logprobs(model, watched, 1e-3, prompt_tokens=100)
             assert check.num_tokens > 20
+            assert max(lengths) == 100, "a prompt as long as the run's own is among them"
             assert check.max_difference < 1e-4
             with pytest.raises(ModelError, match="differ from the trainer's"):
                 await verify_logprobs(model, scorer(other), 1e-3)

@@ -214,3 +214,13 @@ def test_the_samplers_log_probs_are_held_against_the_scored_ones(tmp_path):
     ]
     steps.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert sampler_difference(steps) == {"tokens": 3, "mean": 0.25, "max": 0.5}
+
+
+def test_a_sampler_that_disagrees_with_the_trainer_stops_the_stage():
+    from webrl.errors import ModelError
+    from webrl.replay.stage import refuse_other_weights
+
+    refuse_other_weights("runs/a/actor", {"tokens": 3, "mean": 0.1, "max": 0.5}, 0.1)
+    for mean in (1.93, float("nan")):
+        with pytest.raises(ModelError, match=r"runs/a/actor.*replay\.sampler_tolerance=0\.1"):
+            refuse_other_weights("runs/a/actor", {"tokens": 3, "mean": mean, "max": 2.5}, 0.1)

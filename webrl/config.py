@@ -322,6 +322,9 @@ class ReplayConfig(Section):
     perplexity_high: float = Field(2.0, description="kept if perplexity is below this")
     max_ratio: float = Field(2.0, ge=0, description="replayed steps per current step, at most")
     per_instruction: Literal["first", "sampled"] = Field("first", description="which success stands for an instruction")
+    sampler_tolerance: float = Field(
+        0.1, gt=0, description="largest mean difference of a token's log-probability, sampled against scored, in nats"
+    )
 
     @model_validator(mode="after")
     def _band_is_ordered(self) -> Self:

@@ -212,7 +212,12 @@ async def _verify(model: LanguageModel, actor: str, config: RunConfig) -> None:
 
     dtype = scoring_dtype(config, "cuda" if visible_gpus() else "cpu")
     tolerance = 1e-3 if dtype == torch.float32 else 0.1
-    await verify_logprobs(model, lambda samples: score_samples(samples, actor, dtype), tolerance)
+    await verify_logprobs(
+        model,
+        lambda samples: score_samples(samples, actor, dtype),
+        tolerance,
+        prompt_tokens=config.models.max_prompt_tokens,
+    )
 
 
 def _collect(

@@ -40,7 +40,7 @@ async def verify_logprobs(
     reference_logprobs: ReferenceLogprobs,
     tolerance: float,
     *,
-    prompts: Sequence[Sequence[int]] = (),
+    prompt_tokens: int = 0,
 ) -> LogprobCheck:
     """Sample a few answers and have the trainer score the same ids; run it after every change of weights.
 
@@ -51,17 +51,21 @@ async def verify_logprobs(
         reference_logprobs: scores (prompt ids, action ids) with the weights that the engine should have.
         tolerance: largest accepted mean absolute difference of a token's log-prob; the rollout stage takes 1e-3
             for float32 and 0.1 for bfloat16 (rounding alone stays below 0.05).
-        prompts: token ids to sample after; by default a few short texts.
+        prompt_tokens: length of one further prompt, as long as the run's own: what differs only beyond a window, or
+            past a rotary table's switch, does not show after a few words.
 
     Raises:
         ModelError: the difference is larger, so the engine does not have these weights.
     """
-    chosen = [tuple(p) for p in prompts] or [tuple(encode_plain(model.tokenizer, text)) for text in _PROMPTS]
+    chosen = [tuple(encode_plain(model.tokenizer, text)) for text in _PROMPTS]
     jobs = [
         model.generate(prompt, Sampling(max_new_tokens=_MAX_NEW_TOKENS, seed=seed))
         for prompt in chosen
         for seed in range(_SEEDS)
     ]
+    if prompt_tokens:
+        long = _long_prompt(chosen, prompt_tokens)
+        jobs.append(model.generate(long, Sampling(max_new_tokens=_MAX_NEW_TOKENS, seed=_SEEDS)))
     answers = await asyncio.gather(*jobs)
     samples: list[Sample] = [(answer.prompt_ids, answer.ids) for answer in answers]
     references = await asyncio.to_thread(reference_logprobs, samples)
@@ -79,3 +83,9 @@ async def verify_logprobs(
         )
     logger.info("log-probs match: mean difference %.2g over %d tokens", check.mean_difference, check.num_tokens)
     return check
+
+
+def _long_prompt(texts: Sequence[tuple[int, ...]], length: int) -> tuple[int, ...]:
+    """The texts over and over, cut to the length."""
+    once = [token for text in texts for token in text]
+    return tuple((once * (length // len(once) + 1))[:length])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import orjson
 
 from webrl.config import RunConfig
-from webrl.errors import DataError
+from webrl.errors import DataError, ModelError
 from webrl.folder import PhaseFolder
 from webrl.interop.problems import ProblemLog
 from webrl.llm.fingerprint import tokenizer_fingerprint
@@ -24,12 +23,8 @@ from webrl.replay.scorer import Scorer
 from webrl.replay.sources import Reading, Source, read_steps
 from webrl.reward.labels import read_outcomes
 
-logger = logging.getLogger(__name__)
-
 SCORE_CACHE = "scores.sqlite"
 """Name of the score cache in a run folder."""
-SAMPLER_TOLERANCE = 0.1
-"""Largest mean |log p_sampled - log p_scored| of a token that rounding explains (bfloat16: below 0.05)."""
 
 
 def mix_replay(
@@ -47,6 +42,7 @@ def mix_replay(
 
     Raises:
         DataError: no judged trajectory at all.
+        ModelError: sampler and trainer disagree by more than `replay.sampler_tolerance`.
     """
     tokenizer = load_tokenizer(actor)
     fingerprint, encode = (
@@ -67,7 +63,7 @@ def mix_replay(
         if not num_current:
             raise DataError(f"{folder.trajectories}: nothing to train on: {dict(counts)}; were they all unjudged?")
         sampler = sampler_difference(folder.train)
-        _warn_of_old_weights(actor, sampler["mean"])
+        refuse_other_weights(actor, sampler, config.replay.sampler_tolerance)
         past = History(
             sources=[Source(path, "records") for path in history],
             config=config.replay,
@@ -90,12 +86,15 @@ def mix_replay(
         }
 
 
-def _warn_of_old_weights(actor: str, difference: float) -> None:
-    if difference > SAMPLER_TOLERANCE:
-        logger.warning(
-            "the rollouts' log-probs differ from %s's by %.3g a token on average: the engine answered with other "
-            "weights (for vLLM set rollout.engine.weight_update=restart)", actor, difference,
-        )  # fmt: skip
+def refuse_other_weights(actor: str, sampler: dict[str, float], tolerance: float) -> None:
+    """Stop before anything is trained on log-probabilities that are not the trainer's."""
+    if not sampler["mean"] <= tolerance:  # also NaN
+        raise ModelError(
+            f"the rollouts' log-probabilities differ from {actor}'s by {sampler['mean']:.3g} nats a token on average "
+            f"(largest {sampler['max']:.3g}, {sampler['tokens']:.0f} tokens; replay.sampler_tolerance={tolerance:g}): "
+            "the engine answered with other weights, or computes this architecture otherwise; roll out again (for vLLM "
+            "with rollout.engine.weight_update=restart), or raise replay.sampler_tolerance"
+        )
 
 
 def sampler_difference(records: Path) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The value model V(s, I): a value head on the language model, read at the prompt's true last token.
 
-Stored as a transformers `…ForSequenceClassification` folder (safetensors), so that anything can load it:
+Stored as a transformers `…ForSequenceClassification` folder (safetensors), so that anything can load it (where
+transformers has no such class for an architecture, `sequence_classifier` makes it of the same parts):
 `num_labels` 1 is the paper's single head (V = sigmoid of the logit); 4 are the released code's two heads of two
 classes each (V = min over the heads of softmax(logits)[1]). The state is the prompt; the action is not part of it.
 """
@@ -10,40 +11,51 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from webrl.errors import ModelError
+from webrl.training.decoder import decoder_of
 from webrl.training.models import PackedCritic, load_pretrained
 
 NUM_LABELS = {"single": 1, "double": 4}
 
 
-def load_critic(folder: str | Path, dtype: torch.dtype = torch.float32) -> PackedCritic:
+def load_critic(folder: str | Path, dtype: torch.dtype = torch.float32, *, device: str = "cpu") -> PackedCritic:
     """A trained critic, on the CPU.
+
+    Args:
+        device: as in `load_actor`.
 
     Raises:
         ModelError: not a critic folder (an actor's, say), or broken weights.
     """
-    return open_critic(folder, heads=None, seed=0, dtype=dtype)
+    return open_critic(folder, heads=None, seed=0, dtype=dtype, device=device)
 
 
 def open_critic(
-    folder: str | Path, heads: str | None, seed: int, dtype: torch.dtype = torch.float32, *, skeleton: bool = False
+    folder: str | Path,
+    heads: str | None,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    *,
+    skeleton: bool = False,
+    device: str = "cpu",
 ) -> PackedCritic:
     """A critic to go on training: a critic folder as it is, an actor folder with fresh heads.
 
     Args:
         heads: `single` or `double` for fresh heads, and checked against a critic folder's; None: must be a critic.
         seed: of the fresh heads' weights.
-        skeleton: without weights, as in `load_actor`.
+        skeleton, device: as in `load_actor`.
 
     Raises:
         ModelError: an actor folder where a critic is needed, or another number of heads.
     """
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+    from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(str(folder))
     is_critic = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
@@ -57,12 +69,52 @@ def open_critic(
     options = {} if is_critic else {"num_labels": NUM_LABELS[heads or "single"]}
     with torch.random.fork_rng(devices=[]), _expecting_new_heads():
         torch.manual_seed(seed)
-        lm = load_pretrained(AutoModelForSequenceClassification, folder, dtype, skeleton=skeleton, **options)
+        lm, route = load_pretrained(
+            sequence_classifier(config), PackedCritic, folder, dtype, skeleton=skeleton, device=device, **options
+        )
         if not is_critic and not skeleton:
             torch.nn.init.normal_(lm.score.weight, std=0.02)
     if lm.config.pad_token_id is None:  # transformers' own pooling asks for one; ours does not need it
         lm.config.pad_token_id = lm.config.eos_token_id if isinstance(lm.config.eos_token_id, int) else 0
-    return PackedCritic(lm)
+    if issubclass(type(lm), _LastTokenValue) and not skeleton:
+        with torch.no_grad():
+            logits = lm(input_ids=torch.tensor([[1, 2, 3]]), use_cache=False).logits
+        if not torch.isfinite(logits).all():
+            raise ModelError(f"transformers leaves parts of a {config.model_type} value model without values")
+    return PackedCritic(lm, route)
+
+
+def sequence_classifier(config: Any) -> Any:
+    """The class that builds a value model: transformers' own, or one of the same make where it has none.
+
+    Raises:
+        ModelError: the architecture is not a causal language model.
+    """
+    from transformers import AutoModelForSequenceClassification
+    from transformers.modeling_layers import GenericForSequenceClassification
+    from transformers.models.auto import modeling_auto
+
+    kind = type(config)
+    if kind in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
+        return AutoModelForSequenceClassification
+    if kind not in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelError(f"transformers has no causal language model for model type {config.model_type!r}")
+    causal: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING[kind]
+    parent = next(cls for cls in causal.__mro__ if cls.__name__.endswith("PreTrainedModel"))
+    name = causal.__name__.replace("ForCausalLM", "").replace("LMHeadModel", "") + "ForSequenceClassification"
+    own = {"base_model_prefix": causal.base_model_prefix, "config_class": kind, "__module__": __name__}
+    return type(name, (_LastTokenValue, GenericForSequenceClassification, parent), own)
+
+
+class _LastTokenValue:
+    """Mixed in before transformers' generic classifier, whose own forward wants outputs that not every decoder has."""
+
+    def forward(self: Any, input_ids: Tensor, **options: Any) -> Any:
+        """[B, T] ids without padding -> [B, num_labels] logits at the last token."""
+        from transformers.modeling_outputs import SequenceClassifierOutputWithPast
+
+        hidden = decoder_of(self)(input_ids=input_ids, **options).last_hidden_state
+        return SequenceClassifierOutputWithPast(logits=self.score(hidden[:, -1]))
 
 
 @contextlib.contextmanager

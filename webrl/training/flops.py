@@ -27,6 +27,9 @@ def body_parameters(lm: Any) -> int:
 
 def training_flops(num_parameters: int, config: Any, lengths: Sequence[int]) -> float:
     """FLOPs of a forward and backward pass over sequences of these lengths."""
+    config = config.get_text_config()
+    if not getattr(config, "num_attention_heads", 0):  # without attention
+        return 6.0 * float(num_parameters * sum(lengths))
     head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     attention = config.num_hidden_layers * config.num_attention_heads * head_dim * sum(n * n for n in lengths)
     return 6.0 * float(num_parameters * sum(lengths) + attention)

@@ -1,12 +1,14 @@
 """Log-probabilities of given tokens from hidden states, in chunks: no term grows with tokens x vocabulary.
 
 The backward pass recomputes a chunk's logits instead of keeping them, so that peak memory is one chunk whatever
-the number of positions. `ActionHead` is the model's own output layer with another forward; its weight, name and
-tying stay as they are, and engines that gather a module's weights around its forward (ZeRO-3) gather them once.
+the number of positions, with the bias, scale and cap that an architecture may have. `ActionHead` is the model's own
+output layer with another forward; its weight, name and tying stay as they are, and engines that gather a module's
+weights around its forward (ZeRO-3) gather them once.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,67 +19,125 @@ CHUNK_ELEMENTS = 1 << 26
 """Logits of one chunk: positions x vocabulary, at most (256 MiB in fp32)."""
 
 
+@dataclass(frozen=True)
+class LogitRule:
+    """What an architecture does to its logits: scaled first, then capped."""
+
+    scale: float = 1.0
+    """Factor (Cohere's `logit_scale`, one over Granite's `logits_scaling`)."""
+    cap: float | None = None
+    """Logits become cap * tanh(logit / cap) (Gemma's `final_logit_softcapping`)."""
+
+    @classmethod
+    def of(cls, config: Any) -> LogitRule:
+        """As a model's configuration says; the self-check finds out whether that is all there is to it."""
+        config = config.get_text_config()
+        scale = float(getattr(config, "logit_scale", None) or 1.0) * float(getattr(config, "lm_head_multiplier", 1.0))
+        scale /= float(getattr(config, "logits_scaling", None) or 1.0)
+        return cls(scale, getattr(config, "final_logit_softcapping", None))
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """In place."""
+        if self.scale != 1.0:
+            logits.mul_(self.scale)
+        return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
+
+    def back(self, slope: Tensor, logits: Tensor) -> Tensor:
+        """Derivatives by the raw logits, in place, from those by `apply`'s results."""
+        if self.cap is not None:
+            slope.mul_(1 - (logits / self.cap).square())
+        return slope if self.scale == 1.0 else slope.mul_(self.scale)
+
+
 class ActionHead(nn.Linear):
-    """An output layer that gives log-probabilities of targets where targets are given, logits otherwise."""
+    """An output layer that returns log-probabilities of targets where targets are given, logits otherwise."""
+
+    rule = LogitRule()
+    """Set by `PackedActor`."""
 
     def forward(self, hidden: Tensor, targets: Tensor | None = None) -> Tensor:
         """[N, D] hidden states and [N] targets -> [N] float32 log-probabilities."""
         if targets is None:
             return functional.linear(hidden, self.weight, self.bias)
-        if self.bias is not None:
-            raise ValueError("an output layer with bias is not supported")
-        return token_logprobs(hidden, self.weight, targets)
+        return token_logprobs(hidden, self.weight, targets, bias=self.bias, rule=self.rule)
 
 
-def token_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
-    """Log softmax(hidden weightᵀ)[targets].
+def token_logprobs(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    bias: Tensor | None = None,
+    rule: LogitRule = LogitRule(),
+    chunk_elements: int = CHUNK_ELEMENTS,
+) -> Tensor:
+    """Log softmax(rule(hidden weightᵀ + bias))[targets].
 
     Args:
         hidden: [N, D].
         weight: [V, D].
         targets: [N] token ids.
+        bias: [V].
 
     Returns:
         [N] float32.
     """
-    if hidden.is_cuda and torch.is_autocast_enabled("cuda"):
-        hidden = hidden.to(torch.get_autocast_dtype("cuda"))
-    elif hidden.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-        hidden = hidden.to(torch.get_autocast_dtype("cpu"))
-    out: Tensor = _TokenLogprobs.apply(hidden, weight, targets, max(1, chunk_elements // weight.shape[0]))
+    kind = hidden.device.type
+    if torch.is_autocast_enabled(kind):
+        hidden = hidden.to(torch.get_autocast_dtype(kind))
+    chunk = max(1, chunk_elements // weight.shape[0])
+    out: Tensor = _TokenLogprobs.apply(hidden, weight, bias, targets, rule, chunk)
     return out
 
 
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rule: LogitRule, chunk: int
+    ) -> Tensor:
         logprobs = torch.empty(hidden.shape[0], dtype=torch.float32, device=hidden.device)
         normalizers = torch.empty_like(logprobs)
         matrix = weight.to(hidden.dtype)
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
-            logits = functional.linear(hidden[part], matrix).float()  # [C, V]
+            logits = _logits(hidden[part], matrix, bias, rule)  # [C, V]
             normalizers[part] = logits.logsumexp(-1)
             logprobs[part] = logits.gather(-1, targets[part, None]).squeeze(-1) - normalizers[part]
-        ctx.save_for_backward(hidden, weight, targets, normalizers)
-        ctx.chunk = chunk
+        ctx.save_for_backward(hidden, weight, bias, targets, normalizers)
+        ctx.rule, ctx.chunk = rule, chunk
         return logprobs
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        hidden, weight, targets, normalizers = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, normalizers = ctx.saved_tensors
         grad = grads[0]  # [N]
         matrix = weight.to(hidden.dtype)
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if ctx.needs_input_grad[2] else None
         for start in range(0, hidden.shape[0], ctx.chunk):
             part = slice(start, start + ctx.chunk)
-            logits = functional.linear(hidden[part], matrix).float()
+            logits = _logits(hidden[part], matrix, bias, ctx.rule)
+            capped = logits if ctx.rule.cap is None else logits.clone()
             # d logp_y / d logits = onehot(y) - softmax
             slope = logits.sub_(normalizers[part, None]).exp_().mul_(-grad[part, None])
             slope.scatter_add_(1, targets[part, None], grad[part, None])
+            slope = ctx.rule.back(slope, capped)
+            if grad_bias is not None:
+                grad_bias += slope.sum(0)
             slope = slope.to(hidden.dtype)
             grad_hidden[part] = slope @ matrix
             if grad_weight is not None:
                 grad_weight += (slope.t() @ hidden[part]).float()
-        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None
+        return (
+            grad_hidden,
+            None if grad_weight is None else grad_weight.to(weight.dtype),
+            None if grad_bias is None else grad_bias.to(bias.dtype),
+            None, None, None,
+        )  # fmt: skip
+
+
+def _logits(hidden: Tensor, matrix: Tensor, bias: Tensor | None, rule: LogitRule) -> Tensor:
+    """[C, V] float32."""
+    bias = None if bias is None else bias.to(hidden.dtype)
+    return rule.apply(functional.linear(hidden, matrix, bias).float())

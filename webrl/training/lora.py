@@ -11,6 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from webrl.config import OptimConfig
+from webrl.errors import UsageError
+from webrl.training.decoder import layers_of
 
 
 def add_adapters(model: Any, config: OptimConfig) -> None:
@@ -54,5 +56,10 @@ def _targets(lm: Any) -> list[str]:
     """Names of the decoder's matrices."""
     from torch import nn
 
-    layer = lm.base_model.layers[0]
-    return sorted({name.rpartition(".")[2] for name, module in layer.named_modules() if isinstance(module, nn.Linear)})
+    layers = layers_of(lm)
+    if layers is None:
+        raise UsageError(f"lora_rank: {type(lm).__name__} has no list of layers to adapt; set lora_rank=0")
+    names = {name.rpartition(".")[2] for name, module in layers.named_modules() if isinstance(module, nn.Linear)}
+    if not names:
+        raise UsageError(f"lora_rank: the layers of {type(lm).__name__} have no linear maps; set lora_rank=0")
+    return sorted(names)

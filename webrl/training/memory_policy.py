@@ -12,6 +12,8 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from webrl.config import OptimConfig
 from webrl.extras import require
+from webrl.training.decoder import layers_of
+from webrl.training.trim import TrimmedLayer
 
 _ATTENTION = (
     "_scaled_dot_product_flash_attention",
@@ -48,8 +50,9 @@ def compile_layers(lm: Any) -> None:
     """Compile the decoder's layers in place, for rows of any length; the first row takes about ten seconds more."""
     # All layers share one cache of variants: with and without gradient, checkpointing, layout, autocast.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILED_VARIANTS)
-    for layer in lm.base_model.layers[:-1]:  # the trimmed last one has shapes of its own
-        layer.compile(dynamic=True)
+    for layer in layers_of(lm) or ():
+        if not isinstance(layer, TrimmedLayer):  # it has shapes of its own
+            layer.compile(dynamic=True)
 
 
 def use_float8(lm: Any) -> None:
@@ -62,7 +65,7 @@ def use_float8(lm: Any) -> None:
 
     # rows have any length, and the kernels want multiples of 16
     recipe = dataclasses.replace(Float8LinearConfig.from_recipe_name("rowwise"), pad_inner_dim=True)
-    convert_to_float8_training(lm.base_model.layers, config=recipe, module_filter_fn=fits)
+    convert_to_float8_training(layers_of(lm), config=recipe, module_filter_fn=fits)
 
 
 def _selective_contexts() -> Any:

@@ -7,6 +7,8 @@ phase's whole movement is smaller than one bfloat16 rounding step.
 
 from __future__ import annotations
 
+import inspect
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,55 +18,107 @@ from torch import Tensor, nn
 from webrl.errors import ModelError, TrainingError
 from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import adapter_base, load_tokenizer, model_folder
-from webrl.training.attention import Layout, register
-from webrl.training.head import ActionHead
+from webrl.training.attention import Layout
+from webrl.training.decoder import decoder_of
+from webrl.training.head import ActionHead, LogitRule
 from webrl.training.packing import Pack
 from webrl.training.plans import load_plan
 from webrl.training.ranks import is_main
+from webrl.training.selfcheck import RouteName, attention_of, build, find_route, turn_off_dropout
 from webrl.training.trim import is_trimmed, trim_last_layer
 
 
 class PackedActor(nn.Module):
-    """A causal language model that gives the log-probabilities of a packed row's action tokens."""
+    """A causal language model that returns the log-probabilities of a packed row's action tokens.
 
-    def __init__(self, lm: Any) -> None:
+    Args:
+        lm: of transformers.
+        route: how its rows are computed (`selfcheck.py` finds out).
+
+    Raises:
+        ModelError: an output layer that the route cannot use.
+    """
+
+    def __init__(self, lm: Any, route: RouteName = "packed") -> None:
         super().__init__()
-        self.lm = lm
-        head = lm.get_output_embeddings()
-        if not isinstance(head, nn.Linear):
-            raise ModelError(f"{type(lm).__name__} has no linear output layer, found {type(head).__name__}")
-        head.__class__ = ActionHead
-        trim_last_layer(lm.base_model)
+        self.lm, self.route = lm, route
+        if route != "plain":
+            head = lm.get_output_embeddings()
+            if not isinstance(head, nn.Linear):
+                raise ModelError(f"{type(lm).__name__} has no linear output layer, found {type(head).__name__}")
+            head.__class__ = ActionHead
+            head.rule = LogitRule.of(lm.config)  # type: ignore[assignment]
+        if route == "packed":
+            trim_last_layer(decoder_of(lm))
+
+    @property
+    def packs(self) -> bool:
+        """True if a row may hold several sequences."""
+        return self.route == "packed"
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, layout: Layout, targets: Tensor) -> Tensor:
         """[1, T] ids -> [N] float32 log-probabilities of `targets`; fields as in `Pack`."""
-        hidden = hidden_states(self.lm, input_ids, position_ids, layout)  # [N, D]
+        if self.route == "plain":
+            logits = _own_logits(self.lm, input_ids, layout)  # [N, V]
+            return logits.float().log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
+        hidden = hidden_states(self.lm, input_ids, position_ids, layout, self.packs)  # [N, D]
         logprobs: Tensor = self.lm.get_output_embeddings()(hidden, targets)
         return logprobs
 
 
 class PackedCritic(nn.Module):
-    """A sequence classifier that gives the value logits at each packed sequence's last token."""
+    """A sequence classifier that returns the value logits at each packed sequence's last token."""
 
-    def __init__(self, lm: Any) -> None:
+    def __init__(self, lm: Any, route: RouteName = "packed") -> None:
         super().__init__()
-        self.lm = lm
-        trim_last_layer(lm.base_model)
+        self.lm, self.route = lm, route
+        if route == "packed":
+            trim_last_layer(decoder_of(lm))
+
+    @property
+    def packs(self) -> bool:
+        """True if a row may hold several sequences."""
+        return self.route == "packed"
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
         """[1, T] ids -> [B, num_labels] float32 logits of the value heads."""
-        hidden = hidden_states(self.lm, input_ids, position_ids, layout)  # [B, D]
-        logits: Tensor = self.lm.score(hidden)
+        if self.route == "plain":
+            logits: Tensor = self.lm(input_ids=input_ids, use_cache=False).logits
+        else:
+            logits = self.lm.score(hidden_states(self.lm, input_ids, position_ids, layout, self.packs))
         return logits.float()
 
 
-def hidden_states(lm: Any, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
-    """[N, D] final hidden states of one packed row at the positions `layout.keep`."""
-    base = lm.base_model
+def hidden_states(lm: Any, input_ids: Tensor, position_ids: Tensor, layout: Layout, packs: bool = True) -> Tensor:
+    """[N, D] final hidden states of one row at the positions `layout.keep`."""
+    base = decoder_of(lm)
+    if not packs:
+        own: Tensor = base(input_ids=_one_sequence(input_ids, layout), use_cache=False).last_hidden_state[0]
+        return own[layout.keep]
     hidden: Tensor = base(
         input_ids=input_ids, position_ids=position_ids, layout=layout, use_cache=False
     ).last_hidden_state[0]
     return hidden if is_trimmed(base) else hidden[layout.keep]
+
+
+def _own_logits(lm: Any, input_ids: Tensor, layout: Layout) -> Tensor:
+    """[N, V] by the model's own forward pass, at the positions `layout.keep` of one sequence."""
+    options = {}
+    if "logits_to_keep" in inspect.signature(lm.forward).parameters:
+        options["logits_to_keep"] = layout.keep
+    logits: Tensor = lm(input_ids=_one_sequence(input_ids, layout), use_cache=False, **options).logits[0]
+    return logits if options else logits[layout.keep]
+
+
+def _one_sequence(input_ids: Tensor, layout: Layout) -> Tensor:
+    if len(layout.seq_lens) != 1:
+        raise ValueError(f"a row of {len(layout.seq_lens)} sequences for a model that takes one at a time")
+    return input_ids
+
+
+def row_inputs(model: nn.Module, row: Pack) -> dict[str, Any]:
+    """Keyword arguments of the model's `forward`."""
+    return actor_inputs(row) if isinstance(model, PackedActor) else critic_inputs(row)
 
 
 def actor_inputs(pack: Pack) -> dict[str, Any]:
@@ -77,44 +131,71 @@ def critic_inputs(pack: Pack) -> dict[str, Any]:
     return {"input_ids": pack.input_ids, "position_ids": pack.position_ids, "layout": pack.layout}
 
 
-def load_actor(folder: str | Path, dtype: torch.dtype = torch.float32, *, skeleton: bool = False) -> PackedActor:
+def load_actor(
+    folder: str | Path, dtype: torch.dtype = torch.float32, *, skeleton: bool = False, device: str = "cpu"
+) -> PackedActor:
     """A causal language model for packed rows, on the CPU (a LoRA folder: merged into its base).
 
     Args:
         skeleton: without weights, on the meta device; an engine that deals out the main process's fills it.
+        device: where its rows will be computed (`selfcheck.py` tries it).
 
     Raises:
-        ModelError: absent or broken weights.
+        ModelError: absent or broken weights, or an architecture that cannot be computed exactly.
     """
     from transformers import AutoModelForCausalLM
 
-    return PackedActor(load_pretrained(AutoModelForCausalLM, folder, dtype, skeleton=skeleton))
+    return PackedActor(
+        *load_pretrained(AutoModelForCausalLM, PackedActor, folder, dtype, skeleton=skeleton, device=device)
+    )
 
 
 def load_pretrained(
-    auto_class: Any, folder: str | Path, dtype: torch.dtype, *, skeleton: bool = False, **options: Any
-) -> Any:
-    """`auto_class.from_pretrained` with packed attention, and one clear error."""
+    model_class: Any,
+    wrap: Any,
+    folder: str | Path,
+    dtype: torch.dtype,
+    *,
+    skeleton: bool = False,
+    device: str = "cpu",
+    **options: Any,
+) -> tuple[Any, RouteName]:
+    """`model_class.from_pretrained` without dropout, and how its rows are computed; one clear error.
+
+    Args:
+        wrap: `PackedActor` or `PackedCritic`.
+        device: as in `load_actor`.
+    """
+    from transformers import AutoConfig
+
     name = str(folder)
     path = model_folder(name)
     base = adapter_base(path) if path else None
     if path and not base and not (path / "config.json").is_file():
         raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
     try:
+        config = AutoConfig.from_pretrained(base or name, **options)
+        route = find_route(config, model_class, wrap, _own_gpu(device)).name
+        attention = attention_of(route)
         if skeleton:
-            from transformers import AutoConfig
-
-            config = AutoConfig.from_pretrained(base or name, **options)
             with torch.device("meta"):
-                return auto_class.from_config(config, dtype=dtype, attn_implementation=register())
-        model = auto_class.from_pretrained(base or name, dtype=dtype, attn_implementation=register(), **options)
-        if base:
+                model = build(model_class, config, dtype, attention)
+        else:
+            given = {"attn_implementation": attention} if attention else {}
+            model = model_class.from_pretrained(base or name, dtype=dtype, **given, **options)
+        if base and not skeleton:
             from peft import PeftModel
 
             model = PeftModel.from_pretrained(model, name).merge_and_unload()
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ModelError(f"cannot load the model {name!r}: {str(error).strip()[:300]}") from error
-    return model
+    turn_off_dropout(model)
+    return model, route
+
+
+def _own_gpu(device: str) -> str:
+    """The GPU of this process where several processes share a machine, before their engine has picked it."""
+    return f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" and "LOCAL_RANK" in os.environ else device
 
 
 def wants_skeleton(folder: str | Path, engine: str) -> bool:
@@ -128,7 +209,8 @@ def wants_skeleton(folder: str | Path, engine: str) -> bool:
 
 def context_limit(lm: Any, max_tokens: int) -> int:
     """Longest sample in tokens: the model's context, or the token budget if that is smaller."""
-    return min(int(getattr(lm.config, "max_position_embeddings", max_tokens)), max_tokens)
+    own = getattr(lm.config.get_text_config(), "max_position_embeddings", None)
+    return min(int(own or max_tokens), max_tokens)
 
 
 def check_tokenizer(folder: str | Path, fingerprints: set[str]) -> Any:

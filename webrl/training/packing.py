@@ -102,16 +102,23 @@ def cut_to(prompt_ids: Sequence[int], action_ids: Sequence[int], limit: int) -> 
     return (*prompt_ids[:keep], *prompt_ids[-tail:], *action_ids)
 
 
-def plan_rows(lengths: Sequence[int], max_tokens: int, num_ranks: int = 1) -> list[list[list[int]]]:
+def plan_rows(
+    lengths: Sequence[int], max_tokens: int, num_ranks: int = 1, *, packs: bool = True
+) -> list[list[list[int]]]:
     """Distribute samples over rows of at most `max_tokens`, as even as possible, the same number on each rank.
 
     Longest first into the emptiest row; the number of rows is the smallest multiple of `num_ranks` that fits.
+
+    Args:
+        packs: False for a model that takes one sequence a row.
 
     Returns:
         [rank][row][sample index]; a row may be empty if there are fewer samples than rows.
     """
     longest = max(lengths, default=0)
     num_rows = max(1, math.ceil(sum(min(length, max_tokens) for length in lengths) / max(max_tokens, 1)))
+    if not packs:
+        num_rows = max(num_rows, len(lengths))
     while True:
         num_rows = math.ceil(num_rows / num_ranks) * num_ranks
         rows = _balance(lengths, num_rows)

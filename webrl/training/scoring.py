@@ -44,7 +44,7 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
     check_tokenizer(model_dir, {record.tokenizer for record in items})
     device = pick_device(config.models.device)
     dtype = scoring_dtype(config, device)
-    model = load_actor(model_dir, dtype).to(device).eval()
+    model = load_actor(model_dir, dtype, device=device).to(device).eval()
     _check_ids(items, model.lm.config.vocab_size, model_dir)
     if config.actor.compile:
         compile_layers(model.lm)
@@ -70,7 +70,7 @@ def score_targets(model: PackedActor, samples: Sequence[Item], max_tokens: int, 
         counts = torch.bincount(row.target_sample, minlength=row.num_samples)
         return list(logprobs.cpu().split(counts.tolist()))
 
-    return run_rows(samples, score, max_tokens, device, "score actions")
+    return run_rows(samples, score, max_tokens, device, "score actions", packs=model.packs)
 
 
 def _check_ids(records: Sequence[StepRecord], vocab_size: int, model_dir: str | Path) -> None:
@@ -126,18 +126,26 @@ def _following(record: StepRecord) -> tuple[str, int]:
 def prompt_values(prompts: Sequence[Sequence[int]], critic_dir: str | Path, config: RunConfig) -> list[float]:
     """V of each prompt, one pass, in the order given (also the task filter's value of an initial state)."""
     device = pick_device(config.models.device)
-    model = load_critic(critic_dir, scoring_dtype(config, device)).to(device).eval()
+    model = load_critic(critic_dir, scoring_dtype(config, device), device=device).to(device).eval()
     limit = context_limit(model.lm, config.critic.max_tokens)
     items = [Item(cut_to(prompt, (), limit), 0) for prompt in prompts]
 
     def score(row: Pack) -> list[Tensor]:
         return list(values_of(model(**critic_inputs(row))).cpu())
 
-    return [float(v) for v in run_rows(items, score, config.critic.max_tokens, device, "score values")]
+    return [
+        float(v) for v in run_rows(items, score, config.critic.max_tokens, device, "score values", packs=model.packs)
+    ]
 
 
 def run_rows(
-    items: Sequence[Item], score: Callable[[Pack], list[Tensor]], max_tokens: int, device: str, what: str
+    items: Sequence[Item],
+    score: Callable[[Pack], list[Tensor]],
+    max_tokens: int,
+    device: str,
+    what: str,
+    *,
+    packs: bool = True,
 ) -> list[Tensor]:
     """Pack, run `score` on every row without gradient, give its per-sample results in the order of `items`.
 
@@ -146,7 +154,7 @@ def run_rows(
     if not items:
         return []
     ranks, rank = world()
-    rows = plan_rows([len(item.ids) for item in items], row_budget(max_tokens, device), ranks)[rank]
+    rows = plan_rows([len(item.ids) for item in items], row_budget(max_tokens, device), ranks, packs=packs)[rank]
     results: dict[int, Tensor] = {}
     with torch.inference_mode(), tqdm(total=len(rows), desc=what, disable=None, leave=False) as bar:
         for row in rows:

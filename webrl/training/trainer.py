@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from webrl.config import OptimConfig
@@ -28,6 +28,7 @@ from webrl.training.checkpoint import Checkpoints, run_digest
 from webrl.training.engine import Engine, open_engine
 from webrl.training.flops import body_parameters, peak_flops, peak_memory_gib, training_flops
 from webrl.training.metrics import MetricLog, summarize
+from webrl.training.models import PackedActor, PackedCritic
 from webrl.training.objectives.carriers import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.schedule import learning_rate, sample_batches
@@ -44,8 +45,8 @@ class Job:
 
     name: str
     """Prefix of the metrics: `actor`, `critic`, `orm`."""
-    model: nn.Module
-    """`PackedActor` or `PackedCritic`, on the CPU."""
+    model: PackedActor | PackedCritic
+    """On the CPU."""
     items: Sequence[Item]
     """Samples."""
     active: Sequence[bool]
@@ -138,7 +139,8 @@ class _Loop:
         One without a row of its own passes the shortest sample at weight zero, so that all take part in every exchange.
         """
         active = [i for i in batch if self.job.active[i]]
-        shares = plan_rows([len(self.job.items[i].ids) for i in active], self.budget, self.engine.num_ranks)
+        lengths = [len(self.job.items[i].ids) for i in active]
+        shares = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=self.job.model.packs)
         filler = min(batch, key=lambda i: len(self.job.items[i].ids))
         return [([active[i] for i in row], True) if row else ([filler], False) for row in shares[self.engine.rank]]
 
@@ -168,7 +170,7 @@ class _Loop:
         lengths = [len(self.job.items[i].ids) for i in batch if self.job.active[i]]
         speed = {"tokens_per_s": sum(lengths) / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
         if self.peak:
-            flops = training_flops(self.num_parameters, self.job.model.lm.config, lengths)  # type: ignore[union-attr]
+            flops = training_flops(self.num_parameters, self.job.model.lm.config, lengths)
             speed["mfu"] = flops / seconds / self.peak / self.engine.num_ranks
         return speed
 

@@ -3,7 +3,8 @@
 Training reads the final hidden states at a sample's action tokens alone (a value: at one token). Below the last
 layer every position is needed, as key and value; in it, queries, output projection and MLP are needed only at those
 positions. The result is the same; a four-layer model saves a fifth of its arithmetic, a 32-layer one 3 %. Applied
-to the architectures whose layer is known to be the plain pre-norm one; all others run whole.
+to the architectures whose layer is known to be the plain pre-norm one without window; all others run whole. The
+self-check (`selfcheck.py`) runs it like the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from webrl.training.attention import Layout, packed_attention
 PLAIN_LAYERS = frozenset({"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer"})
 
 
-class _TrimmedLayer:
+class TrimmedLayer:
     """Mixed in before the layer's own class."""
 
     def forward(
@@ -45,17 +46,21 @@ class _TrimmedLayer:
 def trim_last_layer(base_model: Any) -> bool:
     """Give the last layer of a decoder the trimmed forward; True if its architecture is known."""
     layers = getattr(base_model, "layers", None)
-    if not layers or type(layers[-1]).__name__ not in PLAIN_LAYERS:
+    if (
+        not layers
+        or type(layers[-1]).__name__ not in PLAIN_LAYERS
+        or getattr(base_model.config, "sliding_window", None)
+    ):
         return False
     cls = type(layers[-1])
-    layers[-1].__class__ = type(f"Trimmed{cls.__name__}", (_TrimmedLayer, cls), {"__module__": cls.__module__})
+    layers[-1].__class__ = type(f"Trimmed{cls.__name__}", (TrimmedLayer, cls), {"__module__": cls.__module__})
     return True
 
 
 def is_trimmed(base_model: Any) -> bool:
     """True if `trim_last_layer` took hold."""
     layers = getattr(base_model, "layers", None)
-    return layers is not None and len(layers) > 0 and isinstance(layers[-1], _TrimmedLayer)
+    return layers is not None and len(layers) > 0 and isinstance(layers[-1], TrimmedLayer)
 
 
 def _attend(attention: Any, normed: Tensor, position_embeddings: tuple[Tensor, Tensor], layout: Layout) -> Tensor:

@@ -63,7 +63,8 @@ def train_critic(
     states = critic_states(samples, config.critic)
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
     skeleton = wants_skeleton(init_dir, config.critic.engine)
-    model = open_critic(init_dir, config.critic.heads, seed, skeleton=skeleton)
+    device = pick_device(config.models.device)
+    model = open_critic(init_dir, config.critic.heads, seed, skeleton=skeleton, device=device)
     save = exporter(lambda: open_critic(init_dir, config.critic.heads, seed), tokenizer, config.critic)
     prepare(model, config.critic, seed)
     items = cut_items([(s.prompt_ids, ()) for s in states], context_limit(model.lm, config.critic.max_tokens), "critic")
@@ -71,7 +72,6 @@ def train_critic(
         name="critic", model=model, items=items, active=[True] * len(items), ids=[s.step_id for s in states],
         inputs=critic_inputs, loss=critic_loss_function(states), save=save, histograms=("value", "outcome"),
     )  # fmt: skip
-    device = pick_device(config.models.device)
     result = train(job, config.critic, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
     return result | calibration_summary(metrics_path, len(items), config.critic)
 
@@ -93,7 +93,8 @@ def train_actor(
     samples = _read(records, "actor")
     objective = get_objective(config.actor.objective)
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
-    model = load_actor(init_dir, skeleton=wants_skeleton(init_dir, config.actor.engine))
+    device = pick_device(config.models.device)
+    model = load_actor(init_dir, skeleton=wants_skeleton(init_dir, config.actor.engine), device=device)
     save = exporter(lambda: load_actor(init_dir), tokenizer, config.actor)
     prepare(model, config.actor, seed)
     limit = context_limit(model.lm, config.actor.max_tokens)
@@ -105,7 +106,6 @@ def train_actor(
         loss=policy_loss_function(samples, advantages, objective, config.actor), save=save,
         histograms=("advantage", "log_ratio"),
     )  # fmt: skip
-    device = pick_device(config.models.device)
     return train(job, config.actor, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
 
 
@@ -131,7 +131,8 @@ def train_sft(
         raise DataError(f"nothing to train the {name} on: no examples")
     objective, config = get_objective("sft"), ActorConfig()
     tokenizer = check_tokenizer(init_dir, set())
-    model = load_actor(init_dir, skeleton=wants_skeleton(init_dir, optim.engine))
+    device = pick_device(device)
+    model = load_actor(init_dir, skeleton=wants_skeleton(init_dir, optim.engine), device=device)
     save = exporter(lambda: load_actor(init_dir), tokenizer, optim)
     prepare(model, optim, seed)
     items = cut_items(examples, context_limit(model.lm, optim.max_tokens), name)
@@ -145,7 +146,7 @@ def train_sft(
         name=name, model=model, items=items, active=[True] * len(items), ids=[str(i) for i in range(len(items))],
         inputs=actor_inputs, loss=loss, save=save,
     )  # fmt: skip
-    return train(job, optim, out=out_dir, seed=seed, metrics_path=metrics_path, device=pick_device(device))
+    return train(job, optim, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
 
 
 def prepare(model: Any, config: OptimConfig, seed: int) -> None:

@@ -1,0 +1,153 @@
+"""Rows are computed exactly for every architecture, or the architecture is refused by name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from training_builders import make_actor
+
+from webrl.training.attention import Layout, packed_attention
+from webrl.training.head import LogitRule, token_logprobs
+from webrl.training.models import load_actor
+from webrl.training.packing import Item, pack, plan_rows
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+FAMILIES = {  # family: how its rows are computed
+    "Mistral, window": "packed",
+    "Gemma 2": "packed",
+    "Gemma 3": "packed",
+    "gpt-oss": "packed",
+    "Cohere 2": "packed",
+    "Phi": "packed",
+    "DeepSeek V3": "packed",
+    "Phi-3, long rope": "single",
+    "LFM2": "single",
+    "Qwen3-Next": "single",
+    "Mamba 2": "single",
+    "HyperCLOVA X": "plain/packed",
+    "Llama, rope scaled with length": "refused",
+}
+
+
+def try_family(name: str, folder: Path, device: str) -> object:
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        import families
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+    kind, options = next(row[1:] for row in families.FAMILIES if row[0] == name)
+    return families.try_family(name, folder, device, kind, options)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "route"), FAMILIES.items(), ids=FAMILIES)
+def test_an_architecture_is_exact_beyond_its_window_or_refused(name: str, route: str, tmp_path: Path) -> None:
+    result = try_family(name, tmp_path, "cpu")
+    assert (result.status, result.route) == ("refused" if route == "refused" else "exact", route), result
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["Llama", "Mistral, window", "Gemma 2", "Gemma 3", "gpt-oss", "DeepSeek V3", "LFM2"])
+def test_an_architecture_on_a_gpu_strays_no_further_than_in_transformers(name: str, tmp_path: Path) -> None:
+    result = try_family(name, tmp_path, "cuda")
+    assert result.status == "exact", result
+
+
+def make_heads(length: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(1, 2, length, 8, generator=generator) for _ in range(3)]
+
+
+def by_hand(
+    lengths: tuple[int, ...], window: int | None, cap: float | None, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    query, key, value = make_heads(sum(lengths))
+    out = torch.zeros(1, sum(lengths), 2, 8)
+    start = 0
+    for length in lengths:
+        for i in range(start, start + length):
+            first = start if window is None else max(start, i - window + 1)
+            for head in range(2):
+                scores = key[0, head, first : i + 1] @ query[0, head, i] / 8**0.5
+                scores = scores if cap is None else cap * torch.tanh(scores / cap)
+                scores = scores if sinks is None else torch.cat([scores, sinks[head : head + 1]])
+                out[0, i, head] = scores.softmax(0)[: i + 1 - first] @ value[0, head, first : i + 1]
+        start += length
+    return out
+
+
+@pytest.mark.parametrize("window", [None, 3, 50])
+@pytest.mark.parametrize("cap", [None, 0.7])
+@pytest.mark.parametrize("sinks", [None, torch.tensor([0.3, -1.0])])
+def test_attention_of_packed_sequences_by_hand(
+    window: int | None, cap: float | None, sinks: torch.Tensor | None
+) -> None:
+    lengths = (5, 1, 9)
+    layout = Layout.of(lengths, (2, 1, 3), "cpu")
+    options = {"layout": layout, "sliding_window": window, "softcap": cap, "s_aux": sinks}
+    expected = by_hand(lengths, window, cap, sinks)
+    whole, _ = packed_attention(torch.nn.Module(), *make_heads(15), None, **options)
+    torch.testing.assert_close(whole, expected)
+    query, key, value = make_heads(15)
+    kept, _ = packed_attention(torch.nn.Module(), query[:, :, layout.keep], key, value, None, kept_only=True, **options)
+    torch.testing.assert_close(kept, expected[:, layout.keep])
+
+
+@pytest.mark.parametrize("unknown", [{"position_bias": torch.ones(1)}, {"dropout": 0.1}, {"is_causal": False}])
+def test_an_attention_keyword_that_is_not_known_is_refused_by_name(unknown: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(unknown))):
+        packed_attention(torch.nn.Module(), *make_heads(4), None, **unknown)
+
+
+def test_autocast_reaches_queries_and_keys_that_are_still_in_float32() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        out, _ = packed_attention(torch.nn.Module(), *make_heads(4), None)
+    assert out.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("rule", [LogitRule(), LogitRule(0.5), LogitRule(1.0, 1.5), LogitRule(3.0, 2.0)])
+def test_biased_scaled_and_capped_heads_equal_the_whole_softmax(rule: LogitRule) -> None:
+    torch.manual_seed(0)
+    hidden, weight, bias = (torch.randn(*shape, requires_grad=True) for shape in ((11, 8), (50, 8), (50,)))
+    targets, slope = torch.randint(0, 50, (11,)), torch.randn(11)
+    logits = (hidden @ weight.t() + bias) * rule.scale
+    logits = logits if rule.cap is None else rule.cap * torch.tanh(logits / rule.cap)
+    whole = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    ours = token_logprobs(hidden, weight, targets, bias=bias, rule=rule, chunk_elements=150)
+    torch.testing.assert_close(ours, whole)
+    expected = torch.autograd.grad((whole * slope).sum(), (hidden, weight, bias))
+    actual = torch.autograd.grad((ours * slope).sum(), (hidden, weight, bias))
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_takes_one_sequence_gets_rows_of_one() -> None:
+    shares = plan_rows([5, 3, 9, 2, 4], max_tokens=100, num_ranks=2, packs=False)
+    rows = [row for share in shares for row in share]
+    assert sorted(rows) == [[], [0], [1], [2], [3], [4]]
+    assert len(shares[0]) == len(shares[1]) == 3
+
+
+def test_dropout_is_off_in_training(tmp_path: Path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=64, n_embd=16, n_head=2, n_layer=2, n_positions=64)  # drops a tenth by default
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    model = load_actor(tmp_path).train()
+    row = pack([Item(tuple(range(20)), 3)])
+    inputs = {"input_ids": row.input_ids, "position_ids": row.position_ids, "layout": row.layout}
+    first, second = (model(**inputs, targets=row.targets) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_the_demos_model_is_packed_and_trimmed(tmp_path: Path) -> None:
+    from webrl.training.trim import is_trimmed
+
+    model = load_actor(make_actor(tmp_path))
+    assert model.packs
+    assert is_trimmed(model.lm.base_model)

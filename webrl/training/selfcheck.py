@@ -9,7 +9,6 @@ will be computed on a GPU, its kernels are held against transformers' there too.
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 from dataclasses import dataclass
@@ -96,8 +95,7 @@ def _try_routes(config: Any, model_class: Any, wrap: Any, device: str) -> Route:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
-            small = shrink(config)
-            model = small_model(small, model_class)
+            model = small_model(config, model_class)
             items = make_items(wrap.__name__ == "PackedActor")
             expected = Outcome.of_transformers(model, items)
             swayed = _order_matters(model, items)
@@ -111,7 +109,7 @@ def _try_routes(config: Any, model_class: Any, wrap: Any, device: str) -> Route:
         reasons: list[str] = []
         for name in get_args(RouteName):
             try:
-                candidate = wrap(_copy(model, small, model_class, name), name)
+                candidate = wrap(_copy(model, config, model_class, name), name)
                 difference = expected.against(Outcome.of_rows(candidate, items))
                 noise = _gpu_noise(model, candidate, items, expected, device) if difference.is_exact else ""
             except Exception as error:  # whatever a layer says to what it does not know
@@ -157,11 +155,11 @@ def attention_of(route: RouteName) -> str | None:
 
 
 def small_model(config: Any, model_class: Any) -> Any:
-    """A random model whose weights are large enough for every layer to matter, with the attention of reference.
+    """A shrunk random copy whose weights are large enough for every layer to matter, with the attention of reference.
 
     That is `eager`: other implementations leave out what they do not know (sdpa: Gemma 2's capped scores).
     """
-    model = build(model_class, config, torch.float32, "eager")
+    model = build(model_class, shrink(config), torch.float32, "eager")
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
@@ -182,7 +180,7 @@ def turn_off_dropout(model: nn.Module) -> None:
 
 
 def _copy(model: Any, config: Any, model_class: Any, route: RouteName) -> Any:
-    other = build(model_class, copy.deepcopy(config), torch.float32, attention_of(route))
+    other = build(model_class, shrink(config), torch.float32, attention_of(route))  # building writes into a config
     other.load_state_dict(model.state_dict())
     turn_off_dropout(other)
     return other

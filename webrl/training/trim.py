@@ -46,11 +46,9 @@ class TrimmedLayer:
 def trim_last_layer(base_model: Any) -> bool:
     """Give the last layer of a decoder the trimmed forward; True if its architecture is known."""
     layers = getattr(base_model, "layers", None)
-    if (
-        not layers
-        or type(layers[-1]).__name__ not in PLAIN_LAYERS
-        or getattr(base_model.config, "sliding_window", None)
-    ):
+    if not layers or getattr(base_model.config, "sliding_window", None) is not None:
+        return False
+    if type(layers[-1]).__name__ not in PLAIN_LAYERS:
         return False
     cls = type(layers[-1])
     layers[-1].__class__ = type(f"Trimmed{cls.__name__}", (TrimmedLayer, cls), {"__module__": cls.__module__})

@@ -76,11 +76,8 @@ def open_critic(
             torch.nn.init.normal_(lm.score.weight, std=0.02)
     if lm.config.pad_token_id is None:  # transformers' own pooling asks for one; ours does not need it
         lm.config.pad_token_id = lm.config.eos_token_id if isinstance(lm.config.eos_token_id, int) else 0
-    if issubclass(type(lm), _LastTokenValue) and not skeleton:
-        with torch.no_grad():
-            logits = lm(input_ids=torch.tensor([[1, 2, 3]]), use_cache=False).logits
-        if not torch.isfinite(logits).all():
-            raise ModelError(f"transformers leaves parts of a {config.model_type} value model without values")
+    if issubclass(type(lm), _LastTokenValue):
+        _refuse_tables(lm)
     return PackedCritic(lm, route)
 
 
@@ -104,6 +101,18 @@ def sequence_classifier(config: Any) -> Any:
     name = causal.__name__.replace("ForCausalLM", "").replace("LMHeadModel", "") + "ForSequenceClassification"
     own = {"base_model_prefix": causal.base_model_prefix, "config_class": kind, "__module__": __name__}
     return type(name, (_LastTokenValue, GenericForSequenceClassification, parent), own)
+
+
+def _refuse_tables(lm: Any) -> None:
+    """Tables that no file holds are filled in by transformers' own classes alone: in ours they would be chance memory.
+
+    Raises:
+        ModelError: there is one (it is named).
+    """
+    for prefix, module in lm.named_modules():
+        for name in module._non_persistent_buffers_set:
+            if getattr(module, name).numel() > 1 and "inv_freq" not in name:
+                raise ModelError(f"{lm.config.model_type} cannot have a value model: no file holds {prefix}.{name}")
 
 
 class _LastTokenValue:

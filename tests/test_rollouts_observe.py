@@ -114,26 +114,6 @@ def test_elements_are_cut_out_of_html_by_id():
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize(
-    "page",
-    ["click-button", "login-user", "click-checkboxes", "choose-list", "email-inbox", "enter-date", "navigate-tree"],
-)
-def test_our_own_extractor_shows_the_same_elements_and_bids(page):
-    async def play(env):
-        tree = (await env.reset(miniwob(page, 2))).text
-        lines = (await env.tab.evaluate(f"__webrl.extract({json.dumps(list(env._site.hidden_ids))})"))["lines"]
-        return tree, "\n".join(lines)
-
-    tree, own = in_browser(play)
-    assert elements(own) == elements(tree)
-
-
-def elements(text):
-    """Lines with a bid, without indentation."""
-    return [line.strip() for line in text.splitlines() if line.strip().startswith("[")]
-
-
-@pytest.mark.browser
 @pytest.mark.parametrize("form", ["axtree", "dom"])
 def test_elements_in_frames_get_prefixed_bids_and_can_be_acted_on(form):
     pages = {

@@ -33,6 +33,7 @@ from webrl.rollouts.dialects import parse
 from webrl.rollouts.execute import ActionFailed, execute
 from webrl.rollouts.guard import NavigationGuard
 from webrl.rollouts.observe import load_script, observe_axtree, observe_dom, observe_html
+from webrl.rollouts.probe import foreign_elements
 from webrl.rollouts.sites import Site, Verdict, open_site, require_text
 from webrl.rollouts.tab import Tab
 from webrl.types import Task
@@ -280,13 +281,19 @@ class BrowserEnv:
             self.context = await self._browser.new_context(**options)
             self.context.set_default_timeout(_PAGE_TIMEOUT_MS)
             await self._guard.attach(self.context)
-            await self.context.add_init_script(self._script)
+            await self.context.add_init_script(await self._page_script())
             await self.context.new_page()
             self.context.on("page", self._activate)
         self._site = site
         self._first_page = self.page = self.context.pages[0]
         await self.page.goto(site.url, timeout=self._config.step_timeout_s * 1000)
         self._loaded_url = self.page.url
+
+    async def _page_script(self) -> str:
+        """What every document runs before its own scripts."""
+        if self._config.observation != "dom":
+            return self._script
+        return f"{self._script}\n__webrl.foreign = {json.dumps(await foreign_elements(self._browser))};"
 
     def _activate(self, page: Page) -> None:
         """A new tab becomes the active one, as in BrowserGym."""
@@ -380,7 +387,7 @@ class BrowserEnv:
 
     async def _read_whole(self, tab: Tab, seen: dict[str, Any]) -> str:
         if self._config.observation == "dom":
-            return await observe_dom(tab, seen)
+            return await observe_dom(tab, seen, self._site.hidden_ids)
         if self._config.observation == "html":
             text, self._ids = await observe_html(tab, self._site.hidden_ids)
             return text
@@ -408,7 +415,7 @@ class BrowserEnv:
         text = str(error)
         if "__webrl is not defined" in text:
             # Documents that run no init script (PDF viewer, error pages) get it now.
-            await self._tabs[page].evaluate(self._script)
+            await self._tabs[page].evaluate(await self._page_script())
             return True
         if isinstance(error, ChannelClosed):
             # Playwright hears of a closed page by its own line, a little later.

@@ -1,13 +1,15 @@
 """Turns a page into the text that agent and judge read.
 
-API: `observe_axtree(tab, num_frames, hidden)` gives BrowserGym's flattened accessibility tree (same lines, same bids,
+API: `observe_axtree(tab, num_frames, hidden)` returns BrowserGym's flattened accessibility tree (same lines, same bids,
 `InlineTextBox` removed, hidden subtrees removed; `flatten_axtree(nodes, hidden)` is its pure part); `observe_dom` the
-same lines from the document itself, faster; `observe_html` the simplified HTML of released WebRL checkpoints.
+same lines from the document itself where our extractor is known to tell them (`webrl/rollouts/probe.py`), faster;
+`observe_html` the simplified HTML of released WebRL checkpoints.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from collections.abc import Collection, Sequence
@@ -124,24 +126,41 @@ async def _all_frames_axtree(tab: Tab) -> list[dict[str, Any]]:
     return [node for frame_nodes in by_frame.values() for node in frame_nodes]
 
 
-async def observe_dom(tab: Tab, seen: dict[str, Any]) -> str:
-    """The page as text of our own extractor; `seen` is what `__webrl.look` gave for it."""
-    if not seen["frames"]:
-        return "\n".join(seen["lines"])
-    frames = await mark_child_frames(tab.page, into_aria=False)
-    return "\n".join(await _with_frames(seen["lines"], seen["frameLines"], frames))
+async def observe_dom(tab: Tab, seen: dict[str, Any], hidden_ids: Sequence[str]) -> str:
+    """The page as text of our own extractor, or of the tree if the page has elements that only the tree tells.
+
+    Args:
+        tab: the tab.
+        seen: what `__webrl.look` has returned for it.
+        hidden_ids: DOM ids of the elements left out.
+    """
+    lines = await own_lines(tab, seen, seen["frames"])
+    if lines is not None:
+        return "\n".join(lines)
+    seen = await tab.evaluate(f"__webrl.mark('', {json.dumps(list(hidden_ids))}, true)")
+    return await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]))
 
 
-async def _with_frames(lines: list[str], places: list[list[Any]], frames: dict[str, Frame]) -> list[str]:
-    """Put each frame's lines below the line of its element; `places` are (line number, depth, bid)."""
-    by_line = {line: (depth, bid) for line, depth, bid in places}
+async def own_lines(tab: Tab, extracted: dict[str, Any], num_frames: int) -> list[str] | None:
+    """What `__webrl.extract` has found with that of all frames below it; None if one has elements for the tree."""
+    if not num_frames or extracted["foreign"]:
+        return None if extracted["foreign"] else extracted["lines"]
+    return await _with_frames(extracted, await mark_child_frames(tab.page, into_aria=False))
+
+
+async def _with_frames(extracted: dict[str, Any], frames: dict[str, Frame]) -> list[str] | None:
+    """Put each frame's lines below the line of its element."""
+    if extracted["foreign"]:
+        return None
+    by_line = {line: (depth, bid) for line, depth, bid in extracted["frameLines"]}
     result = []
-    for number, line in enumerate(lines):
+    for number, line in enumerate(extracted["lines"]):
         result.append(line)
         depth, bid = by_line.get(number, (0, None))
         if bid in frames:
-            inner = await frames[bid].evaluate("__webrl.extract([])")
-            nested = await _with_frames(inner["lines"], inner["frameLines"], frames)
+            nested = await _with_frames(await frames[bid].evaluate("__webrl.extract([])"), frames)
+            if nested is None:
+                return None
             result += ["\t" * depth + text for text in nested]
     return result
 

@@ -1,6 +1,7 @@
 // The page as text in one call: the lines of BrowserGym's flattened accessibility tree, worked out from the document
 // itself. Roles, names and properties follow Chromium's accessibility tree (HTML-AAM and accname) for what web pages
-// commonly use; what they make up from elsewhere (`aria-owns`, `aria-flowto`, table heuristics) is left out.
+// commonly use. Elements for which they do not in the browser at hand (`foreign`, learnt by webrl/rollouts/probe.py), or
+// which no script can see into, are only reported: the page is then read from the tree itself.
 (() => {
   const api = window.__webrl;
   if (api.extract) return;
@@ -8,29 +9,33 @@
   const ROLES = {
     address: 'group', article: 'article', aside: 'complementary', audio: 'Audio', blockquote: 'blockquote',
     button: 'button', canvas: 'Canvas', caption: 'caption', code: 'code', dd: 'definition', del: 'deletion',
-    details: 'Details', dfn: 'term', dialog: 'dialog', dl: 'DescriptionList', dt: 'term', em: 'emphasis',
+    details: 'group', dfn: 'term', dialog: 'dialog', dl: 'DescriptionList', dt: 'term', em: 'emphasis',
     fieldset: 'group', figcaption: 'Figcaption', figure: 'figure', form: 'form', h1: 'heading', h2: 'heading',
     h3: 'heading', h4: 'heading', h5: 'heading', h6: 'heading', hgroup: 'group', hr: 'separator', iframe: 'Iframe',
     ins: 'insertion', label: 'LabelText', legend: 'Legend', li: 'listitem', main: 'main', mark: 'mark',
     math: 'math', menu: 'list', meter: 'meter', nav: 'navigation', ol: 'list', optgroup: 'group', option: 'option',
-    output: 'status', p: 'paragraph', pre: 'Pre', progress: 'progressbar', search: 'search', strong: 'strong',
+    output: 'status', p: 'paragraph', progress: 'progressbar', s: 'deletion', search: 'search', strong: 'strong',
     sub: 'subscript', summary: 'DisclosureTriangle', sup: 'superscript', svg: 'SvgRoot', table: 'table',
     tbody: 'rowgroup', td: 'cell', textarea: 'textbox', tfoot: 'rowgroup', thead: 'rowgroup', time: 'time',
     tr: 'row', ul: 'list', video: 'Video',
   };
   const INPUT_ROLES = {
-    button: 'button', checkbox: 'checkbox', color: 'ColorWell', date: 'Date', 'datetime-local': 'DateTime',
-    file: 'button', image: 'button', month: 'Date', number: 'spinbutton', radio: 'radio', range: 'slider',
-    reset: 'button', search: 'searchbox', submit: 'button', time: 'InputTime', week: 'Date',
+    button: 'button', checkbox: 'checkbox', color: 'ColorWell', file: 'button', image: 'button',
+    number: 'spinbutton', radio: 'radio', range: 'slider',
+    reset: 'button', search: 'searchbox', submit: 'button',
   };
+  // Which field of a date has the focus and the state of a player are in the tree alone.
+  const OPAQUE = 'input:is([type=date i], [type=datetime-local i], [type=month i], [type=time i], [type=week i]), ' +
+    'audio[controls], video';
   const SVG_SHAPES = new Set(['circle', 'ellipse', 'line', 'path', 'polygon', 'polyline', 'rect', 'use']);
   const SKIPPED = new Set(['head', 'script', 'style', 'template', 'noscript', 'br', 'wbr', 'meta', 'link', 'title', 'map',
     'datalist', 'source', 'track', 'param', 'colgroup', 'col', 'rp', 'desc', 'defs', 'metadata']);
   const NAMED_BY_CONTENT = new Set(['button', 'link', 'heading', 'cell', 'gridcell', 'columnheader', 'rowheader', 'option',
     'tab', 'menuitem', 'menuitemcheckbox', 'menuitemradio', 'checkbox', 'radio', 'switch', 'treeitem', 'tooltip',
-    'DisclosureTriangle']);
+    'DisclosureTriangle', 'term']);
+  const MAY_BE_REQUIRED = new Set(['combobox', 'searchbox', 'spinbutton', 'textbox']);
   const SELECTABLE = new Set(['option', 'tab', 'treeitem']);
-  const MARKERS = { disc: '• ', circle: '◦ ', square: '▪ ' };
+  const MARKERS = { disc: '• ', circle: '◦ ', square: '■ ' };
   const LIVE = { alert: 'assertive', log: 'polite', status: 'polite' };
 
   // Python's repr of a string.
@@ -75,17 +80,17 @@
     if (tag === 'a' || tag === 'area') return element.hasAttribute('href') || api.isClickable(element) ? 'link' : 'generic';
     if (tag === 'input') {
       const type = element.type;
-      if (element.list && (type === 'text' || type === 'search' || type === 'email')) return 'combobox';
+      if (element.list && /^(email|search|tel|text|url)$/.test(type)) return 'combobox';
       return INPUT_ROLES[type] || 'textbox';
     }
     if (tag === 'select') return element.multiple || element.size > 1 ? 'listbox' : 'combobox';
-    if (tag === 'img') return element.getAttribute('alt') === '' ? 'none' : 'image';
+    if (tag === 'img') return 'image';
     if (tag === 'th') return thRole(element);
     if (tag === 'svg') return svgRole(element);
     if (tag === 'li') return /^(list|none)$/.test(roleOf(element.parentElement, element.parentElement.tagName.toLowerCase())) ? 'listitem' : 'generic';
     if (tag === 'button' && element.hasAttribute('aria-pressed')) return 'button';
     if (tag === 'header' || tag === 'footer') {
-      if (element.closest('article, aside, main, nav, section')) return 'generic';
+      if (element.closest('article, aside, main, nav, section')) return tag === 'header' ? 'sectionheader' : 'sectionfooter';
       return tag === 'header' ? 'banner' : 'contentinfo';
     }
     if (tag === 'section') return nameFromAttributes(element) ? 'region' : 'generic';
@@ -119,19 +124,19 @@
   };
 
   // Text of an element's content as accname joins it: blocks are set apart by spaces.
-  const contentText = (element, evenHidden = false) => {
+  const contentText = (element, evenHidden = false, except = null) => {
     let text = pseudoText(element, '::before');
     for (const node of element.shadowRoot ? element.shadowRoot.childNodes : element.childNodes) {
       if (node.nodeType === Node.TEXT_NODE) text += collapse(node.data);
       if (node.nodeType !== Node.ELEMENT_NODE) continue;
       const tag = node.tagName.toLowerCase();
       if (tag === 'br') text += ' ';
-      if (SKIPPED.has(tag) || (!evenHidden && (isGone(node) || !isVisible(node)))) continue;
+      if (SKIPPED.has(tag) || node === except || (!evenHidden && (isGone(node) || !isVisible(node)))) continue;
       let inner = nameFromAttributes(node);
       if (!inner && tag === 'img') inner = node.alt || node.title;
       if (!inner && (tag === 'input' || tag === 'textarea')) inner = tag === 'input' && /^(checkbox|radio|hidden)$/.test(node.type) ? '' : node.value;
       if (!inner && tag === 'select') inner = [...node.selectedOptions].map((option) => option.label).join(' ');
-      if (!inner && tag !== 'select') inner = contentText(node, evenHidden);
+      if (!inner && tag !== 'select') inner = contentText(node, evenHidden, except);
       const inline = /^(inline|contents)/.test(styleOf(node).display) && styleOf(node).display !== 'inline-block';
       text += inline ? inner : ` ${inner} `;
     }
@@ -140,7 +145,7 @@
 
   const nameFromLabels = (element) => {
     if (!element.labels?.length) return '';
-    return strip([...element.labels].map((label) => strip(collapse(contentText(label)))).filter(Boolean).join(' '));
+    return strip([...element.labels].map((label) => strip(collapse(contentText(label, false, element)))).filter(Boolean).join(' '));
   };
 
   const nameOf = (element, tag, role) => {
@@ -148,8 +153,7 @@
     if (given) return given;
     let name = '';
     if (tag === 'input' && (role === 'button')) {
-      name = element.type === 'image' ? element.alt || 'Submit' : element.value;
-      if (!name && element.type !== 'button') name = { submit: 'Submit', reset: 'Reset', file: 'Choose File' }[element.type] || '';
+      name = nameFromLabels(element) || (element.type === 'file' ? `Choose File${element.multiple ? 's' : ''}` : element.value);
     } else if (tag === 'input' || tag === 'textarea' || tag === 'select' || tag === 'meter' || tag === 'progress') {
       name = nameFromLabels(element) || element.title || element.getAttribute('placeholder') || '';
       return name;
@@ -157,8 +161,8 @@
       name = element.alt;
     } else if (tag === 'option') {
       name = element.label;
-    } else if (tag === 'fieldset' || tag === 'table' || tag === 'figure') {
-      const titled = element.querySelector({ fieldset: ':scope > legend', table: ':scope > caption', figure: ':scope > figcaption' }[tag]);
+    } else if (tag === 'fieldset' || tag === 'table') {
+      const titled = element.querySelector(tag === 'fieldset' ? ':scope > legend' : ':scope > caption');
       name = titled ? strip(contentText(titled)) : '';
     } else if (NAMED_BY_CONTENT.has(role)) {
       name = trim(contentText(element)) || (tag === 'button' ? nameFromLabels(element) : '');
@@ -168,39 +172,29 @@
 
   const number = (value) => (Number.isInteger(value) ? String(value) : repr(String(value)).slice(1, -1));
 
+  const shownValue = (field) => (field.type === 'password' ? '•'.repeat(field.value.length) : field.value);
+
   const valueOf = (element, tag, role) => {
     if (role === 'spinbutton' || role === 'slider' || role === 'progressbar' || role === 'meter') {
       const value = element.getAttribute('aria-valuenow') ?? (tag === 'input' && role === 'spinbutton' ? element.value : element.value);
       return value === '' || value === undefined || value === null ? null : number(Number(value));
     }
-    if (tag === 'select') return role === 'combobox' && element.selectedOptions[0]?.label ? repr(element.selectedOptions[0].label) : null;
-    if (tag === 'textarea' || (tag === 'input' && !/^(button|checkbox|color|file|image|radio|reset|submit)$/.test(element.type))) {
-      const value = element.type === 'password' ? '•'.repeat(element.value.length) : element.value;
-      return value ? repr(value) : null;
+    if (tag === 'input' && element.type === 'file') {
+      const { files } = element;
+      return repr(files.length > 1 ? `${files.length} files` : files[0]?.name ?? 'No file chosen');
     }
+    if (tag === 'select') return role === 'combobox' && element.selectedOptions[0]?.label ? repr(element.selectedOptions[0].label) : null;
+    if (tag === 'textarea' || (tag === 'input' && !/^(button|checkbox|file|image|radio|reset|submit)$/.test(element.type))) {
+      return element.value ? repr(shownValue(element)) : null;
+    }
+    if (tag !== 'input' && tag !== 'textarea' && /^(textbox|searchbox)$/.test(role) && strip(element.innerText)) return repr(element.innerText);
     return element.isContentEditable && element.parentElement && !element.parentElement.isContentEditable && strip(element.innerText)
       ? repr(element.innerText) : null;
   };
 
-  const DATE_FIELDS = {
-    date: {
-      fields: [['Month', 1, 12, 'mm', '/'], ['Day', 1, 31, 'dd', '/'], ['Year', 1, 275760, 'yyyy', '']],
-      read: (value) => (value ? ['1', '2', '0'].map((i) => [Number(value.split('-')[i]), value.split('-')[i]]) : []),
-      button: 'Show date picker',
-    },
-    time: {
-      fields: [['Hours', 1, 12, '--', ':'], ['Minutes', 0, 59, '--', ' '], ['AM/PM', 1, 2, '--', '']],
-      read: (value) => {
-        if (!value) return [];
-        const [hours, minutes] = value.split(':').map(Number);
-        const two = (n) => String(n).padStart(2, '0');
-        const half = hours % 12 || 12;
-        return [[half, two(half)], [minutes, two(minutes)], hours < 12 ? [1, 'AM'] : [2, 'PM']];
-      },
-      button: 'Show time picker',
-    },
-  };
   const bool = (value) => (value ? 'True' : 'False');
+
+  const isReferred = (name, target) => target !== null && (name === 'describedby' || target.checkVisibility());
 
   const propertiesOf = (element, tag, role, focus) => {
     const aria = (name) => element.getAttribute('aria-' + name);
@@ -212,11 +206,12 @@
       list.push(`relevant=${repr(aria('relevant') || 'additions text')}`);
     }
     const disabled = element.matches(':disabled') || element.closest('[aria-disabled="true"]');
-    if (disabled && role !== 'generic' && role !== 'none') list.push('disabled=True');
+    if (disabled && role !== 'generic' && role !== 'none' && role !== 'group') list.push('disabled=True');
     if (focus) list.push('focused');
-    const autocomplete = aria('autocomplete');
+    const autocomplete = aria('autocomplete') || (tag === 'input' && element.list ? 'list' : null);
     if (autocomplete && autocomplete !== 'none') list.push(`autocomplete=${repr(autocomplete)}`);
-    const popup = tag === 'select' && role === 'combobox' ? 'menu' : aria('haspopup') === 'true' ? 'menu' : aria('haspopup');
+    const popup = tag === 'select' && role === 'combobox' ? 'menu'
+      : tag === 'input' && role === 'combobox' ? 'listbox' : aria('haspopup') === 'true' ? 'menu' : aria('haspopup');
     if (popup && popup !== 'false') list.push(`hasPopup=${repr(popup)}`);
     if (role === 'listbox' || role === 'tablist' || role === 'tree' || role === 'grid') {
       list.push(`multiselectable=${bool(tag === 'select' ? element.multiple : aria('multiselectable') === 'true')}`);
@@ -224,9 +219,9 @@
     const orientation = aria('orientation') || { listbox: 'vertical', menu: 'vertical', tablist: 'horizontal', slider: 'horizontal',
       menubar: 'horizontal', toolbar: 'horizontal', scrollbar: 'vertical', tree: 'vertical', separator: 'horizontal' }[role];
     if (orientation) list.push(`orientation=${repr(orientation)}`);
-    if (element.required || aria('required') === 'true') list.push('required');
+    if ((element.required && tag !== 'select' && MAY_BE_REQUIRED.has(role)) || aria('required') === 'true') list.push('required');
     list.push(...rangeOf(element, tag, role));
-    if (tag === 'input' && (role === 'checkbox' || role === 'radio')) {
+    if (tag === 'input' && (element.type === 'checkbox' || element.type === 'radio')) {
       list.push(`checked='${element.indeterminate ? 'mixed' : element.checked}'`);
     } else if (aria('checked') !== null && /^(checkbox|radio|switch|menuitemcheckbox|menuitemradio|option|treeitem)$/.test(role)) {
       list.push(`checked='${aria('checked')}'`);
@@ -237,32 +232,36 @@
     if (role === 'dialog' || role === 'alertdialog') list.push(`modal=${bool(aria('modal') === 'true' || element.matches(':modal'))}`);
     if (aria('pressed') !== null) list.push(`pressed='${aria('pressed')}'`);
     if (tag === 'option') list.push(`selected=${bool(element.selected)}`);
-    else if (SELECTABLE.has(role)) list.push(`selected=${bool(aria('selected') === 'true')}`);
+    else if (SELECTABLE.has(role) && (role !== 'option' || aria('selected') !== null)) list.push(`selected=${bool(aria('selected') === 'true')}`);
     for (const [name, printed] of [['controls', 'controls'], ['describedby', 'describedby'],
       ['owns', 'owns']]) {
       const ids = aria(name);
-      if (ids && ids.split(/\s+/).some((id) => document.getElementById(id)?.checkVisibility())) list.push(`${printed}=${repr(ids)}`);
+      if (ids && ids.split(/\s+/).some((id) => isReferred(name, document.getElementById(id)))) list.push(`${printed}=${repr(ids)}`);
     }
     return list;
   };
 
   const rangeOf = (element, tag, role) => {
     if (!['spinbutton', 'slider', 'progressbar', 'meter', 'scrollbar'].includes(role)) return [];
+    const isNative = tag === 'input' || tag === 'meter' || tag === 'progress';
     const bound = (name, fallback) => {
-      const given = element.getAttribute('aria-value' + name) ?? (tag === 'input' || tag === 'meter' || tag === 'progress' ? element.getAttribute(name) : null);
+      const given = element.getAttribute('aria-value' + name) ?? (isNative ? element.getAttribute(name) : null);
       return given === null || given === '' ? fallback : Number(given);
     };
-    const most = role === 'spinbutton' ? 0 : 100;
-    return [`valuemin=${number(bound('min', 0))}`, `valuemax=${number(bound('max', most))}`,
-      `valuetext=${repr(element.getAttribute('aria-valuetext') ?? element.getAttribute('aria-valuenow') ?? (element.type === 'number' ? '' : element.value ?? ''))}`];
+    const most = role === 'spinbutton' ? 0 : tag === 'meter' || tag === 'progress' ? 1 : 100;
+    const text = element.getAttribute('aria-valuetext') ?? (tag === 'input' ? element.value : '');
+    return [`valuemin=${number(bound('min', 0))}`, `valuemax=${number(bound('max', most))}`, `valuetext=${repr(text)}`];
   };
 
   // Lines of the whole document. `hidden`: ids of elements that are left out with all that is in them. Frames are one
   // line each, listed in `frameLines` by line number, depth below and bid; their own documents are extracted apart.
+  // `foreign`: whether the lines are incomplete, because an element has to be read from the tree.
   api.extract = (hidden) => {
     const lines = [];
     const frames = [];
     const range = document.createRange();
+    const foreign = api.foreign ? `${OPAQUE}, ${api.foreign}` : OPAQUE;
+    let isForeign = false;
     const left = new Set(hidden.map((id) => document.getElementById(id)).filter(Boolean));
     let active = document.activeElement;
     while (active?.shadowRoot?.activeElement) active = active.shadowRoot.activeElement;
@@ -285,7 +284,8 @@
     const visitChildren = (element, parentName, depth, preserve) => {
       const before = pseudoText(element, '::before');
       if (before) sayText(before, parentName, depth);
-      const nodes = element.shadowRoot ? element.shadowRoot.childNodes
+      const nodes = element.tagName === 'DETAILS' && !element.open ? element.querySelectorAll(':scope > summary:first-of-type')
+        : element.shadowRoot ? element.shadowRoot.childNodes
         : element.tagName === 'SLOT' && element.assignedNodes().length ? element.assignedNodes() : element.childNodes;
       for (const node of nodes) {
         if (node.nodeType === Node.ELEMENT_NODE) visit(node, parentName, depth);
@@ -305,8 +305,7 @@
         if (isItem) say(depth, "ListMarker ''");
         say(depth + isItem, "image ''");
       } else if (style.listStyleType !== 'none' && isItem) {
-        const position = [...element.parentElement.children].filter((child) => child.tagName === 'LI').indexOf(element) + 1;
-        say(depth, `ListMarker ${repr(strip(MARKERS[style.listStyleType] || `${element.value || position}.`))}`);
+        say(depth, `ListMarker ${repr(strip(MARKERS[style.listStyleType] || `${element.value}.`))}`);
       }
     };
 
@@ -314,6 +313,8 @@
       const tag = element.tagName.toLowerCase();
       if (SKIPPED.has(tag) || left.has(element) || (tag === 'input' && element.type === 'hidden')) return;
       if (tag !== 'option' && tag !== 'optgroup' && isGone(element)) return;
+      isForeign ||= element.matches(foreign);
+      if (isForeign) return;
       const style = styleOf(element);
       if (SVG_SHAPES.has(tag)) {
         if (isVisible(element) && isShown(element)) say(depth, `graphics-symbol ${repr(nameFromAttributes(element))}`);
@@ -326,8 +327,7 @@
       }
       const role = roleOf(element, tag);
       const bid = element.getAttribute('bid');
-      const parts = role === 'Date' || role === 'InputTime' ? DATE_FIELDS[element.type] : undefined;
-      const focus = element === active && element !== document.body && !parts;
+      const focus = element === active && element !== document.body;
       const name = role === 'generic' || role === 'none' ? nameFromAttributes(element) : nameOf(element, tag, role);
       const properties = propertiesOf(element, tag, role, focus);
       const value = valueOf(element, tag, role);
@@ -339,29 +339,15 @@
         below = depth + 1;
       }
       if (role === 'Iframe') frames.push([lines.length - 1, below, bid]);
-      else if (parts) visitDate(element, parts, below);
       else if (tag === 'select') visitOptions(element, role, below);
       else if (tag === 'textarea' || (tag === 'input' && !/^(button|submit|reset|image|file|checkbox|radio|color|range)$/.test(element.type))) {
-        if (element.value && element.type !== 'password') sayText(element.value, '', below);
+        for (const line of shownValue(element).split('\n')) sayText(trim(line), '', below);
       } else if (tag === 'input') {
-        if (role === 'button') sayText(name, name, below);
+        if (role === 'button' && element.type !== 'file') sayText(element.value, name, below);
       } else {
         if (tag === 'li') visitListItem(element, role === 'listitem', below);
-        visitChildren(element, name, below, preserve);
+        if (tag !== 'meter' && tag !== 'progress') visitChildren(element, name, below, preserve);
       }
-    };
-
-    // The fields that Chromium makes of a date or time input (English), all with the input's bid.
-    const visitDate = (element, parts, depth) => {
-      const bid = element.getAttribute('bid');
-      const values = parts.read(element.value);
-      parts.fields.forEach(([name, low, high, empty, separator], i) => {
-        const focused = i === 0 && element === active ? ', focused' : '';
-        say(depth, `[${bid}] spinbutton '${name}' value=${values[i]?.[0] ?? 0}${focused}, valuemin=${low}, valuemax=${high}, valuetext=''`);
-        sayText(values[i]?.[1] ?? empty, name, depth + 1);
-        if (separator) sayText(separator, '', depth);
-      });
-      say(depth, `[${bid}] button '${parts.button}', hasPopup='menu'`);
     };
 
     const visitOptions = (element, role, depth) => {
@@ -370,16 +356,23 @@
         say(depth, "MenuListPopup ''");
         below += 1;
       }
-      for (const child of element.querySelectorAll('option')) {
-        const bid = child.getAttribute('bid');
-        const off = child.disabled ? ', disabled=True' : '';
-        say(below, `[${bid}] option ${repr(strip(child.label))}${off}, selected=${bool(child.selected)}`);
+      for (const child of element.children) visitOption(child, below);
+    };
+    const visitOption = (element, depth) => {
+      const bid = element.getAttribute('bid');
+      if (element.tagName === 'OPTGROUP') {
+        say(depth, `[${bid}] group ${repr(strip(element.label))}`);
+        for (const child of element.children) visitOption(child, depth + 1);
+      } else if (element.tagName === 'OPTION') {
+        const off = element.matches(':disabled, select:disabled *');
+        const state = off ? 'disabled=True' : `selected=${bool(element.selected)}`;
+        say(depth, `[${bid}] option ${repr(strip(element.label))}, ${state}`);
       }
     };
 
     lines.push(`RootWebArea ${repr(strip(document.title))}${document.hasFocus() ? ', focused' : ''}`);
     if (document.body) visit(document.documentElement, document.title, 1);
     styles.clear();
-    return { lines, frameLines: frames };
+    return { lines, frameLines: frames, foreign: isForeign };
   };
 })();

@@ -15,6 +15,7 @@ import os
 import random
 import re
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +48,29 @@ def make_env(page: str) -> Any:
     import gymnasium
 
     return gymnasium.make(f"browsergym/miniwob.{page}", action_mapping=_coordinates_too()).unwrapped
+
+
+def inline_pictures(page: str) -> str:
+    """JavaScript that writes the pictures of a page's own style sheets into them, so that they are there at once.
+
+    A click may bring up one that was not shown before. Until it is loaded it has no size, so that what the second click
+    of a double click hits would depend on which of the two comes first.
+    """
+    folder = miniwob_root() / "miniwob"
+    found = re.findall(r"""url\(["']?([^"')]+)""", (folder / f"{page}.html").read_text(encoding="utf-8"))
+    files = {address: folder / address for address in found if (folder / address).is_file()}
+    pictures = {
+        name: f"data:image/{file.suffix[1:]};base64,{b64encode(file.read_bytes()).decode()}"
+        for name, file in files.items()
+    }
+    return f"""() => {{
+      const pictures = {json.dumps(pictures)};
+      const inline = (all, name) => `url(${{pictures[name] ?? name}})`;
+      for (const style of document.querySelectorAll('style')) {{
+        const text = style.textContent.replace(/url\\(["']?([^"')]+)["']?\\)/g, inline);
+        if (text !== style.textContent) style.textContent = text;
+      }}
+    }}"""
 
 
 @functools.cache
@@ -83,6 +107,8 @@ def record(page: str, seed: int, num_steps: int) -> dict[str, Any]:
     env = make_env(page)
     try:
         observation, _ = env.reset(seed=seed)
+        prepared = inline_pictures(page)
+        env.page.evaluate(prepared)
         rng = random.Random(f"{page}:{seed}")
         steps = [{"action": "", "text": text_of(observation), "reward": 0.0, "done": False, "error": ""}]
         for _ in range(num_steps):
@@ -93,7 +119,7 @@ def record(page: str, seed: int, num_steps: int) -> dict[str, Any]:
             steps.append({"action": action, **result, "error": "".join(error)})
             if done:
                 break
-        return {"page": page, "seed": seed, "goal": observation["goal"], "steps": steps}
+        return {"page": page, "seed": seed, "prepared": prepared, "goal": observation["goal"], "steps": steps}
     finally:
         env.close()
 

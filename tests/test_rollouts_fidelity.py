@@ -53,6 +53,7 @@ def _environment() -> dict[str, str]:
 async def differences(env: BrowserEnv, record: dict) -> list[str]:
     """What differs when ours plays what stock has played."""
     observation = await env.reset(miniwob(record["page"], record["seed"]))
+    await env.page.evaluate(record["prepared"])
     found = []
     if observation.goal != record["goal"]:
         found.append(f"goal: stock {record['goal']!r}, ours {observation.goal!r}")

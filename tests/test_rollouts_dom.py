@@ -114,7 +114,7 @@ def test_task_pages_have_the_elements_and_bids_of_the_tree_and_plain_ones_are_re
                 by_us.append(page)
 
     by_us = []
-    in_browser(play, observation="dom")
+    in_browser(play, observation="dom", step_timeout_s=120)
     assert {"click-button", "click-checkboxes", "email-inbox", "login-user", "navigate-tree"} <= set(by_us)
     assert len(by_us) > len(PAGES) / 3  # fewest on the oldest versions: their lists, tables and tabs look different
 
@@ -130,7 +130,7 @@ def test_controls_of_all_kinds_have_the_elements_and_bids_of_the_tree():
                 own = (await env.step(f"goto('{url}{path}')")).observation.text
                 assert elements(own) == elements(await tree_of(env)), html
 
-    in_browser(play, observation="dom")
+    in_browser(play, observation="dom", step_timeout_s=120)
 
 
 @pytest.mark.browser
@@ -161,7 +161,7 @@ def test_what_is_done_to_a_control_shows_as_in_the_tree(tmp_path):
             assert elements(result.observation.text) == elements(await tree_of(env))
             return result.observation.text
 
-    assert "value='a.txt'" in in_browser(play, observation="dom")
+    assert "value='a.txt'" in in_browser(play, observation="dom", step_timeout_s=120)
 
 
 @pytest.mark.browser
@@ -188,7 +188,7 @@ def test_a_page_with_a_foreign_element_anywhere_is_read_from_the_tree():
             assert "button 'one'" in own
 
     by_us = []
-    in_browser(play, observation="dom")
+    in_browser(play, observation="dom", step_timeout_s=120)
     assert by_us == [True, False, True, False]  # the first has it in a frame: its own document is ours
 
 

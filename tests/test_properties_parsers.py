@@ -210,3 +210,11 @@ def test_any_markup_becomes_text(html):
 )  # fmt: skip
 def test_hostile_markup_becomes_text_in_linear_time(html):
     assert isinstance(simplify(html, 1280, 720), str)
+
+
+@pytest.mark.parametrize("value", ["*hunter2", "!hunter2", "[hunter2", "&hunter2 *x", "{a: hunter2"])
+@pytest.mark.parametrize("key", ["rollout.webarena.accounts.gitlab.password", "rollout.webarena.accounts"])
+def test_a_password_that_is_no_yaml_is_refused_without_being_quoted(key, value):
+    with pytest.raises(UsageError, match="put the value in quotes") as refused:
+        load_config(None, [f"{key}={value}"])
+    assert "hunter2" not in str(refused.value)

@@ -151,7 +151,7 @@ def test_a_log_in_s_password_never_shows():
         ([f"rollout.engine.extra_args=[--api-key,{PLANTED['key']}]"], "--api-key is not taken"),
         ([f"rollout.engine.extra_args=[--hf_token={PLANTED['key']}]"], "set HF_TOKEN"),
         (["rollout.engine.extra_args=[--host,0.0.0.0]"], "where only it can reach them"),
-        (["rollout.webarena.accounts.gitlab.password='PLANTED"], "not valid YAML: line 1, column"),
+        (["rollout.webarena.accounts.gitlab.password='PLANTED"], "not valid YAML; put the value in quotes"),
         ([f"rollout.engine.urls=http://u:{PLANTED['sites']}@h"], "rollout.engine.urls = 'http://***@h'"),
     ],
 )

@@ -486,7 +486,14 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
         data = data.setdefault(parent, {})
         if not isinstance(data, dict):
             raise UsageError(f"override {key}=…: {parent!r} is not a section")
-    data[leaf] = parse_yaml(text, f"override {key}=…")
+    hidden = any(word in override for word in _HIDDEN)  # a section given whole, {accounts: …}, has them in its text
+    try:
+        data[leaf] = parse_yaml(text, f"override {redact(override)!r:.200}")
+    except UsageError:
+        if not hidden:
+            raise
+        # What YAML says about a password that begins with *, & or ! quotes it.
+        raise UsageError(f"override {f'{key}={MASK}'!r}: not valid YAML; put the value in quotes") from None
 
 
 def _explain(error: Any, source: str) -> str:

@@ -3,6 +3,7 @@
 #
 #   bash run_multinode.sh                              # newest run folder; in a clean clone, the sample records
 #   bash run_multinode.sh CONFIG key=value …           # as for `webrl train`
+#   bash run_multinode.sh sft CONFIG --data PATH …   # the supervised start, as for `webrl sft`
 #   NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash run_multinode.sh     # on each node, with its own NODE_RANK
 #   srun --ntasks-per-node=1 bash run_multinode.sh     # Slurm; Kubernetes PyTorchJob and MLP_* are read as well
 #

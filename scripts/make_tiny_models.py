@@ -42,9 +42,9 @@ def main() -> None:
 async def record_experts(args: argparse.Namespace) -> None:
     """Demonstrations, demonstrations with slips, and proposed instructions on both's pages."""
     from webrl.config import RunConfig
+    from webrl.demos.record import demonstration_tasks, proposed_tasks, record
     from webrl.store import read_records
     from webrl.tasks.miniwob import TRAIN_SITES
-    from webrl.tiny.record import demonstration_tasks, proposed_tasks, record
     from webrl.types import Trajectory
 
     config = RunConfig.model_validate({"rollout": {"max_steps": 12, "num_workers": args.workers}})
@@ -59,12 +59,12 @@ async def record_experts(args: argparse.Namespace) -> None:
 async def record_actor(args: argparse.Namespace) -> None:
     """Sampled episodes of the actor, on own and proposed instructions."""
     from webrl.config import load_config
+    from webrl.demos.record import demonstration_tasks, proposed_tasks
     from webrl.llm import open_model
     from webrl.llm.policy import ModelPolicy
     from webrl.rollouts.collect import collect
     from webrl.store import read_records
     from webrl.tasks.miniwob import TRAIN_SITES
-    from webrl.tiny.record import demonstration_tasks, proposed_tasks
     from webrl.types import Trajectory
 
     config = load_config(Path("configs/demo.yaml"), [f"rollout.num_workers={args.workers}"])

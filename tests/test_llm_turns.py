@@ -94,10 +94,24 @@ def test_a_template_without_system_role_gets_the_system_text_before_the_first_me
     assert tokenizer.decode(ids).endswith("<start_of_turn>user\nAct.\n\nGoal: x<end_of_turn>\n<start_of_turn>model\n")
 
 
-def test_a_template_that_drops_the_system_text_gets_it_too():
+def test_a_template_that_never_heard_of_the_system_text_gets_it_too():
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"
+    assert tokenizer.decode(encode_chat(tokenizer, [Message("system", "Act."), Message("user", "x")])) == "Act.\n\nx"
+
+
+def test_a_template_that_leaves_the_system_text_out_on_purpose_may():
     tokenizer = build_tokenizer()
     tokenizer.chat_template = "{% for m in messages if m['role'] != 'system' %}{{ m['content'] }}{% endfor %}"
-    assert tokenizer.decode(encode_chat(tokenizer, [Message("system", "Act."), Message("user", "x")])) == "Act.\n\nx"
+    assert tokenizer.decode(encode_chat(tokenizer, [Message("system", "Act."), Message("user", "x")])) == "x"
+
+
+def test_the_demo_s_prompts_are_the_short_ones_that_its_models_have_learnt():
+    from webrl.llm.loading import load_tokenizer
+
+    tokenizer = load_tokenizer("data/tiny/actor")
+    ids = encode_chat(tokenizer, [Message("system", "Act."), Message("user", "Goal: x")])
+    assert tokenizer.decode(ids) == "<|user|>Goal: x<|end|><|assistant|>"
 
 
 def test_prompts_with_a_date_do_not_change_overnight():

@@ -382,6 +382,18 @@ class ActorConfig(OptimConfig):
     length_norm: float = Field(512.0, gt=0, description="grpo: constant that token sums are divided by")
 
 
+class SftConfig(OptimConfig):
+    """Supervised start π_0 from demonstrations (paper: lr 1e-5 cosine, warm-up 0.1, batch 128)."""
+
+    lr: float = Field(1e-5, gt=0, description="learning rate")
+    schedule: Literal["constant", "cosine", "linear"] = Field("cosine", description="learning-rate schedule")
+    warmup_ratio: Fraction = Field(0.1, description="share of the steps that warm up")
+    outcome: Literal["success", "all"] = Field("success", description="which demonstrations are imitated")
+    heldout: Fraction = Field(0.05, description="share of the instructions that is held out for the validation loss")
+    watch_every: int = Field(0, ge=0, description="optimizer steps between looks (validation, probe); 0: at the end")
+    probe_tasks: int = Field(0, ge=0, description="held-out tasks played in the browser at each look; 0: none")
+
+
 class OrmConfig(OptimConfig):
     """Outcome model training (paper: lr 5e-6 cosine, 4 epochs)."""
 
@@ -420,6 +432,7 @@ class RunConfig(Section):
     replay: ReplayConfig = ReplayConfig()
     critic: CriticConfig = CriticConfig()
     actor: ActorConfig = ActorConfig()
+    sft: SftConfig = SftConfig()
     orm: OrmConfig = OrmConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
 

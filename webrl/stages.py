@@ -113,7 +113,8 @@ def rollout(context: Context) -> Counts:
         raise DataError(
             f"{context.folder.tasks}: no tasks to roll out; loosen the filters (see {context.folder.dropped})"
         )
-    _collect(context, tasks, context.actor, context.folder.trajectories, f"p{context.phase:02d}", None)
+    out, prefix = context.folder.trajectories, f"p{context.phase:02d}"
+    play(context.config, tasks, context.actor, out, phase=context.phase, prefix=prefix)
     status = Counter(t.status.value for t in read_records(context.folder.trajectories, Trajectory))
     return {"num_rollouts": sum(status.values()), "status": dict(sorted(status.items()))}
 
@@ -173,13 +174,14 @@ def evaluate(context: Context) -> Counts:
     tasks = eval_tasks(config)
     if not tasks:
         return {}
-    _collect(
-        context,
+    play(
+        config,
         tasks,
         str(context.folder.actor) if context.folder.actor.is_dir() else context.actor,
         context.folder.eval,
-        f"e{context.phase:02d}",
-        config.evaluate.temperature,
+        phase=context.phase,
+        prefix=f"e{context.phase:02d}",
+        temperature=config.evaluate.temperature,
     )
     trajectories = list(read_records(context.folder.eval, Trajectory))
     if config.tasks.suite == "miniwob":
@@ -220,8 +222,15 @@ async def _verify(model: LanguageModel, actor: str, config: RunConfig) -> None:
     )
 
 
-def _collect(
-    context: Context, tasks: Sequence[Task], actor: str, out: Path, prefix: str, temperature: float | None
+def play(
+    config: RunConfig,
+    tasks: Sequence[Task],
+    actor: str,
+    out: Path,
+    *,
+    phase: int,
+    prefix: str,
+    temperature: float | None = None,
 ) -> None:
     """Roll out with a model; `temperature` None is a training rollout at the configured one."""
     from webrl.llm import open_model
@@ -229,13 +238,11 @@ def _collect(
     from webrl.rollouts.collect import collect
     from webrl.webarena.session import open_sites
 
-    config = context.config
-
     async def work() -> None:
         async with open_sites(config, tasks), open_model(actor, config.rollout.engine, config.models) as model:
             if config.rollout.engine.kind == "vllm" and config.rollout.engine.verify_weights:
                 await _verify(model, actor, config)
             policy = ModelPolicy(model, config, temperature=temperature, training=temperature is None)
-            await collect(tasks, config, policy, out, phase=context.phase, prefix=prefix)
+            await collect(tasks, config, policy, out, phase=phase, prefix=prefix)
 
     asyncio.run(work())

@@ -50,7 +50,7 @@ def encode_chat(
 ) -> list[int]:
     """Token ids of a chat, rendered by the tokenizer's own template.
 
-    Where the template has no system role, the system message stands before the first user message.
+    Where the template knows no system role, the system message stands before the first user message.
 
     Args:
         thinking: for templates that know `enable_thinking`: whether the answer may begin with its reasoning.
@@ -88,7 +88,9 @@ def render_chat(
         except Exception as error:  # jinja errors share no base class that transformers exports
             problem = problem or error
         else:
-            if attempt[0]["role"] != "system" or attempt[0]["content"].strip() in text:
+            # A template that drops what it has never heard of is not one that leaves it out on purpose.
+            knows_system = "system" in tokenizer.chat_template
+            if attempt[0]["role"] != "system" or knows_system or attempt[0]["content"].strip() in text:
                 return text
     raise ModelError(f"chat template of {tokenizer.name_or_path!r} failed: {problem}") from problem
 

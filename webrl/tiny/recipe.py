@@ -19,11 +19,11 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from webrl.config import OptimConfig
+from webrl.demos.record import slip_action
 from webrl.store import read_records, write_json
 from webrl.tasks.experts import expert_for
 from webrl.tiny import corpus, pretrain
 from webrl.tiny.corpus import Pair
-from webrl.tiny.record import slip_action
 from webrl.tiny.tokenizer import train_tokenizer
 from webrl.training import train_sft
 from webrl.types import Trajectory

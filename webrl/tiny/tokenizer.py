@@ -11,6 +11,7 @@ VOCABULARY = 2048
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 CHAT_TEMPLATE = (
     "{% for m in messages %}"
+    "{% if m['role'] == 'system' %}{# left out: short prompts for small models #}{% endif %}"
     "{% if m['role'] == 'user' %}" + USER + "{{ m['content'] }}" + END + "{% endif %}"
     "{% if m['role'] == 'assistant' %}" + ASSISTANT + "{{ m['content'] }}" + END + "{% endif %}"
     "{% endfor %}"

@@ -13,6 +13,8 @@ from typing import Any
 from webrl.disk import make_folder, sync_folder
 from webrl.store import cut_torn_line, write_text
 
+_LAST = frozenset(("lr", "peak_gib", "val_loss"))
+
 
 class MetricLog:
     """Metric lines of one job in a file that other jobs share."""
@@ -41,25 +43,30 @@ class MetricLog:
 
     def read(self) -> list[dict[str, Any]]:
         """Lines of this job, keys without the job's name."""
-        if not self._path.exists():
-            return []
-        lines = map(json.loads, self._path.read_text(encoding="utf-8").splitlines())
-        return [
-            {key.removeprefix(f"{self._name}/"): value for key, value in line.items() if key != "name"}
-            for line in lines
-            if line.get("name") == self._name
-        ]
+        return read_metrics(self._path, self._name)
 
     def _is_stale(self, line: str, resumed_step: int) -> bool:
         data = json.loads(line)
         return bool(data.get("name") == self._name and data.get("step", 0) > resumed_step)
 
 
+def read_metrics(path: Path, name: str) -> list[dict[str, Any]]:
+    """Lines of one job, keys without the job's name; none where there is no file."""
+    if not path.exists():
+        return []
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [
+        {key.removeprefix(f"{name}/"): value for key, value in line.items() if key != "name"}
+        for line in lines
+        if line.get("name") == name
+    ]
+
+
 def summarize(lines: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Mean of every scalar over the logged steps, as `<name>_<key>`; the last value of rates and peaks."""
+    """Mean of every scalar over the logged steps, as `<name>_<key>`; the last value of what is no mean."""
     keys = {key for line in lines for key, value in line.items() if isinstance(value, int | float) and key != "step"}
     summary: dict[str, Any] = {}
     for key in sorted(keys):
         values = [line[key] for line in lines if key in line]
-        summary[f"{name}_{key}"] = values[-1] if key in ("lr", "peak_gib") else sum(values) / len(values)
+        summary[f"{name}_{key}"] = values[-1] if key in _LAST or key.startswith("probe_") else sum(values) / len(values)
     return summary

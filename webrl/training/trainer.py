@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,18 @@ Results = list[tuple[list[int], dict[str, Tensor]]]
 
 
 @dataclass(frozen=True)
+class Watch:
+    """What is looked at while a job trains; it changes nothing of what is trained."""
+
+    every: int
+    """Optimizer steps between looks; the last step is looked at in any case."""
+    items: Sequence[Item] = ()
+    """Held-out samples; the mean of their losses is logged as `val_loss`."""
+    probe: Callable[[Path], dict[str, float]] | None = None
+    """Main process only: folder of the model as it is -> further metrics. The other ranks wait."""
+
+
+@dataclass(frozen=True)
 class Job:
     """What to train on what."""
 
@@ -61,6 +74,8 @@ class Job:
     """(trained weights by name, folder): write the finished model."""
     histograms: tuple[str, ...] = ()
     """Metrics that are also logged sample by sample, as `<metric>_values`."""
+    watch: Watch | None = None
+    """Looked at while training."""
 
 
 def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: Path, device: str) -> dict[str, Any]:
@@ -89,7 +104,11 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
             values = loop.step(step, batches[step])
             bar.set_postfix(loss=f"{values['loss']:.4f}")
             bar.update()
-            if log and ((step + 1) % config.log_every == 0 or step + 1 == len(batches)):
+            is_last = step + 1 == len(batches)
+            is_watched = job.watch is not None and (is_last or (step + 1) % job.watch.every == 0)
+            if is_watched:
+                values |= loop.look()
+            if log and (is_watched or is_last or (step + 1) % config.log_every == 0):
                 log.write(step + 1, values)
             if checkpoints.is_due(step + 1) and step + 1 < len(batches):
                 checkpoints.save(engine, step + 1)
@@ -132,6 +151,33 @@ class _Loop:
             self._stop(step, batch, f"the gradient norm is {norm}", results)
         histograms = self._histograms(results)
         return means | {"grad_norm": norm, "lr": rate} | self._speed(batch, time.perf_counter() - started) | histograms
+
+    def look(self) -> dict[str, float]:
+        """Validation loss and probe of the model as it is."""
+        watch = self.job.watch
+        assert watch is not None
+        values = self._heldout_loss(watch.items) if watch.items else {}
+        if watch.probe:
+            folder = self.out.with_name(f".{self.out.name}.probe")
+            if self.engine.is_main:
+                shutil.rmtree(folder, ignore_errors=True)
+            _export(self.job, self.engine, folder)
+            if self.engine.is_main:
+                values |= watch.probe(folder)
+                shutil.rmtree(folder)
+            self.engine.barrier()
+        return values
+
+    def _heldout_loss(self, items: Sequence[Item]) -> dict[str, float]:
+        rows = plan_rows([len(item.ids) for item in items], self.budget, self.engine.num_ranks)[self.engine.rank]
+        self.engine.model.eval()
+        total = torch.zeros((), device=self.device)
+        with torch.no_grad():
+            for row in rows:
+                packed = pack([items[i] for i in row or [0]], self.device)
+                result = self.job.loss(self.engine.model(**self.job.inputs(packed)), packed, row or [0])
+                total += result.loss.sum() * bool(row)
+        return {"val_loss": self.engine.reduce_sums({"loss": total})["loss"] / len(items)}
 
     def _rows(self, batch: list[int]) -> list[tuple[list[int], bool]]:
         """Rows of sample indices for this rank.

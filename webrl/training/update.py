@@ -6,6 +6,7 @@ A finished output folder is left alone, so that an interrupted phase goes on whe
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from webrl.training.models import (
 from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
 from webrl.training.packing import Item, Pack, cut_to
 from webrl.training.ranks import agree
-from webrl.training.trainer import Job, train
+from webrl.training.trainer import Job, Watch, train
 from webrl.types import StepRecord
 
 logger = logging.getLogger(__name__)
@@ -119,11 +120,17 @@ def train_sft(
     metrics_path: Path,
     name: str = "sft",
     device: str = "auto",
+    heldout: Sequence[tuple[Sequence[int], Sequence[int]]] = (),
+    probe: Callable[[Path], dict[str, float]] | None = None,
+    watch_every: int = 0,
 ) -> dict[str, Any]:
     """Maximise the likelihood of each example's action ids given its prompt ids (SFT of π_0, and the ORM).
 
     Args:
         examples: (prompt_ids, action_ids) pairs, made with the tokenizer of `init_dir`.
+        heldout: pairs for the validation loss.
+        probe: see `Watch`.
+        watch_every: optimizer steps between looks; 0: at the end only.
     """
     if _is_finished(out_dir):
         return {}
@@ -135,7 +142,9 @@ def train_sft(
     model = load_actor(init_dir, skeleton=wants_skeleton(init_dir, optim.engine), device=device)
     save = exporter(lambda: load_actor(init_dir), tokenizer, optim)
     prepare(model, optim, seed)
-    items = cut_items(examples, context_limit(model.lm, optim.max_tokens), name)
+    limit = context_limit(model.lm, optim.max_tokens)
+    items = cut_items(examples, limit, name)
+    watch = Watch(watch_every or sys.maxsize, cut_items(heldout, limit, f"{name}, held out"), probe)
 
     def loss(logprobs: Tensor, row: Pack, _indices: list[int]) -> LossOutput:
         zeros = torch.zeros_like(logprobs)
@@ -144,7 +153,7 @@ def train_sft(
 
     job = Job(
         name=name, model=model, items=items, active=[True] * len(items), ids=[str(i) for i in range(len(items))],
-        inputs=actor_inputs, loss=loss, save=save,
+        inputs=actor_inputs, loss=loss, save=save, watch=watch if heldout or probe else None,
     )  # fmt: skip
     return train(job, optim, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
 

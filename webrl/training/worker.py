@@ -1,4 +1,5 @@
-"""One process of `run_multinode.sh`: trains the current phase of a run folder, or the sample records of a clean clone.
+"""One process of `run_multinode.sh`: trains the current phase of a run folder, the sample records of a clean clone, or
+(`run_multinode.sh sft …`) the supervised start.
 
 All processes go through the same calls; only the main one writes files and marks the stage as done.
 """
@@ -29,12 +30,14 @@ SAMPLES = Path("data/samples/experience")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; gives the exit code."""
-    args = _parse(argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    is_sft = arguments[:1] == ["sft"]
+    args = _parse_sft(arguments[1:]) if is_sft else _parse(arguments)
     logging.basicConfig(level=logging.INFO if _is_first() else logging.WARNING, format="%(message)s")
     guard_output()
     from torch.distributed.elastic.multiprocessing.errors import record
 
-    run: Any = record(_run)  # the agent learns from it which rank failed first, and why
+    run: Any = record(_run_sft if is_sft else _run)  # the agent learns from it which rank failed first, and why
     try:
         run(args)
         return 0
@@ -144,6 +147,29 @@ def _main_holds(lock: AbstractContextManager[None]) -> Iterator[None]:
             raise StageError(reason)
         yield
 
+def _run_sft(args: argparse.Namespace) -> None:
+    from webrl.cli_sft import choose_paths, describe, make_probe
+    from webrl.demos.sft import train_start
+
+    config = resolve_config(args, prefer_newest=False)
+    paths = choose_paths(config, args)
+    if args.dry_run:
+        logger.info("data %s, base %s, model %s", ", ".join(map(str, paths.data)), paths.init, paths.out)
+        return
+    from webrl.llm.loading import pick_device
+    from webrl.training.ranks import join, leave
+
+    from webrl.run_lock import hold_output
+
+    join(pick_device(config.models.device))
+    try:
+        with _main_holds(hold_output(paths.report)):
+            report = train_start(config, paths, make_probe(config))
+        for line in describe(report) if report else ():
+            logger.info("%s", line)
+    finally:
+        leave()
+
 
 def _short(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)[:200]
@@ -158,6 +184,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add_config_arguments(parser, phased=True)
     return parser.parse_args(argv)
+
+
+def _parse_sft(arguments: Sequence[str]) -> argparse.Namespace:
+    from webrl.cli_sft import add_arguments
+
+    parser = argparse.ArgumentParser(
+        prog="bash run_multinode.sh sft", formatter_class=argparse.RawTextHelpFormatter, allow_abbrev=False
+    )
+    add_arguments(parser)
+    return parser.parse_args(arguments)
 
 
 def _is_first() -> bool:

@@ -1,4 +1,4 @@
-"""Record scripted experts, and experts that slip, in the real browser."""
+"""Record scripted experts, and experts that slip, in the real browser: `webrl record-demos`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from webrl.config import RunConfig, TasksConfig
+from webrl.errors import DataError
 from webrl.llm.interface import PolicyOutput
 from webrl.rollouts.collect import collect
-from webrl.tasks.experts import expert_for
+from webrl.tasks.experts import EXPERTS, expert_for
 from webrl.tasks.miniwob import seed_tasks
 from webrl.types import Step, Task, Trajectory
 
@@ -57,7 +58,16 @@ def slip_action(action: str, observation: str, rng: random.Random) -> str:
 
 
 def demonstration_tasks(sites: Sequence[str], per_site: int, seed: int) -> list[Task]:
-    """Pages with their own instructions at training seeds that no run with a small seed draws."""
+    """Pages with their own instructions at training seeds that no run with a small seed draws.
+
+    Raises:
+        DataError: a task type without expert (those that have one are listed).
+    """
+    lacking = sorted(set(sites) - EXPERTS.keys())
+    if lacking:
+        raise DataError(
+            f"no scripted expert for {', '.join(lacking)}; there are experts for: {', '.join(sorted(EXPERTS))}"
+        )
     config = TasksConfig(train_sites=tuple(sites), num_seed_tasks=per_site * len(sites))
     return seed_tasks(config, DEMONSTRATION_SEED + seed)
 
@@ -74,7 +84,7 @@ def proposed_tasks(recorded: Iterable[Trajectory], seed: int) -> list[Task]:
     return tasks
 
 
-async def record(tasks: Sequence[Task], config: RunConfig, out: Path, *, slip: float, seed: int) -> None:
+async def record(tasks: Sequence[Task], config: RunConfig, out: Path, *, slip: float = 0.0, seed: int) -> None:
     """Let each task's expert play it; trajectories go to `out` (resumed if it exists).
 
     Several task types are recorded side by side, `rollout.num_workers` of them, each in a browser of its own.

@@ -1,0 +1,175 @@
+"""`webrl sft`: the supervised start π_0 from demonstrations (paper §3.3, phase 0), by the trainer of all the rest."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from webrl.config import RunConfig
+from webrl.demos.sources import read_demonstrations
+from webrl.disk import atomic_path
+from webrl.errors import DataError, PolicyError
+from webrl.interop.problems import ProblemLog
+from webrl.llm.loading import load_tokenizer
+from webrl.replay.encode import step_encoder
+from webrl.run_info import run_info
+from webrl.store import write_json
+from webrl.training.metrics import read_metrics
+from webrl.training.ranks import is_main
+from webrl.types import Trajectory
+
+logger = logging.getLogger(__name__)
+Example = tuple[Sequence[int], Sequence[int]]
+"""Prompt ids and answer ids."""
+Probe = Callable[[Path, Path], dict[str, float]]
+"""(model folder, file for the episodes) -> metrics; `probe_successes` and `probe_episodes` are drawn."""
+
+
+@dataclass(frozen=True)
+class SftPaths:
+    """Where π_0 comes from and goes to."""
+
+    data: tuple[Path, ...]
+    """Demonstrations; see `read_demonstrations`."""
+    init: str
+    """Base model: folder or hub name."""
+    out: Path
+    """Folder of π_0."""
+
+    @property
+    def report(self) -> Path:
+        """Folder beside the model: report.json, loss.png, metrics.jsonl, problems.txt, probes/."""
+        return self.out.with_name(self.out.name + "_report")
+
+
+def train_start(config: RunConfig, paths: SftPaths, probe: Probe | None = None) -> dict[str, Any]:
+    """Train π_0; resumes like every training, and on many processes like every training.
+
+    Returns:
+        What is in `report.json`: `demonstrations` (trajectories by what became of them), `examples`, `heldout`,
+        `losses`; {} off the main process.
+
+    Raises:
+        DataError: no demonstration that can be used.
+        ModelError: unusable base model.
+        TrainingError: whatever `webrl.training` raises.
+    """
+    from webrl.training import train_sft
+
+    counts: Counter[str] = Counter()
+    tokenizer = load_tokenizer(paths.init)
+    with ProblemLog(paths.report / "problems.txt" if is_main() else None) as problems:
+        shown = list(read_demonstrations(paths.data, problems, config.sft.outcome, counts))
+        train, heldout = split(shown, config.sft.heldout, config.seed)
+        examples, held = (encode(part, tokenizer, config, problems) for part in (train, heldout))
+    if not examples:
+        raise DataError(
+            f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts)}"
+            + ("; sft.outcome=all takes those that nobody has judged, and failures" if counts else "")
+        )
+    looks = paths.report / "probes"
+
+    def look(folder: Path) -> dict[str, float]:
+        assert probe is not None
+        number = len(list(looks.glob("*.jsonl")))
+        return probe(folder, looks / f"{number:03d}.jsonl")
+
+    metrics = paths.report / "metrics.jsonl"
+    losses = train_sft(
+        examples,
+        paths.init,
+        paths.out,
+        config.sft,
+        seed=config.seed,
+        metrics_path=metrics,
+        device=config.models.device,
+        heldout=held,
+        probe=look if probe and config.sft.probe_tasks else None,
+        watch_every=config.sft.watch_every,
+    )
+    if not is_main():
+        return {}
+    report = {
+        "demonstrations": dict(counts),
+        "examples": len(examples),
+        "heldout": len(held),
+        "problems": dict(problems.counts),
+        "losses": losses,
+        **run_info(config),
+    }
+    write_json(paths.report / "report.json", report)
+    plot_losses(read_metrics(metrics, "sft"), paths.report / "loss.png")
+    return report
+
+
+def split(trajectories: Sequence[Trajectory], heldout: float, seed: int) -> tuple[list[Trajectory], list[Trajectory]]:
+    """(training, held-out): no instruction of a site is in both."""
+    keys = sorted({(t.task.site, t.instruction) for t in trajectories})
+    random.Random(f"{seed}:sft").shuffle(keys)
+    chosen = set(keys[: round(heldout * len(keys))])
+    parts: tuple[list[Trajectory], list[Trajectory]] = ([], [])
+    for trajectory in trajectories:
+        parts[(trajectory.task.site, trajectory.instruction) in chosen].append(trajectory)
+    return parts
+
+
+def encode(
+    trajectories: Sequence[Trajectory], tokenizer: Any, config: RunConfig, problems: ProblemLog
+) -> list[Example]:
+    """Prompt and answer ids of every step, as if the policy had acted; steps without a readable action are left out."""
+    encoder = step_encoder(tokenizer, config.models, config.rollout.dialect)
+    examples: list[Example] = []
+    for trajectory in trajectories:
+        for index, step in enumerate(trajectory.steps):
+            place = f"{trajectory.trajectory_id}:{index}"
+            if not step.action.strip():
+                problems.add("unreadable_action", place, f"answer {step.response!r:.80} is no action; left out")
+                continue
+            try:
+                examples.append(encoder(trajectory, index))
+            except PolicyError as error:
+                problems.add("too_long", place, f"{error}; left out")
+    return examples
+
+
+def plot_losses(lines: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw training and validation loss, and the probe's success, by optimizer step, as PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from webrl.evaluate import wilson_interval
+
+    if not lines:
+        return
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.plot([x["step"] for x in lines], [x["loss"] for x in lines], color="#9ab8d8", label="training loss")
+    looked = [x for x in lines if "val_loss" in x]
+    axes.plot(
+        [x["step"] for x in looked], [x["val_loss"] for x in looked], "o-", color="#1f5fa8", label="validation loss"
+    )
+    axes.set(xlabel="optimizer step", ylabel="negative log-likelihood a token")
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    probed = [x for x in lines if x.get("probe_episodes")]
+    if probed:
+        right = axes.twinx()
+        rates = [x["probe_successes"] / x["probe_episodes"] for x in probed]
+        bounds = [wilson_interval(int(x["probe_successes"]), int(x["probe_episodes"])) for x in probed]
+        low = [max(0.0, rate - bound[0]) for rate, bound in zip(rates, bounds, strict=True)]
+        high = [max(0.0, bound[1] - rate) for rate, bound in zip(rates, bounds, strict=True)]
+        right.errorbar(
+            [x["step"] for x in probed], rates, yerr=[low, high], fmt="s-", capsize=4, color="#c2621b",
+            label="held-out success, 95 % interval",
+        )  # fmt: skip
+        right.set(ylabel="success", ylim=(0, 1))
+    figure.legend(loc="outside upper left", frameon=False, ncols=3)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)

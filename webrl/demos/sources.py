@@ -1,0 +1,120 @@
+"""Demonstrations of every kind as trajectories: recorded experts, trace folders, released files, people, past runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from webrl.errors import DataError
+from webrl.evaluate import is_success
+from webrl.interop.problems import ProblemLog
+from webrl.interop.released import read_released
+from webrl.interop.vab import is_vab_folder, read_vab, score_label
+from webrl.reward.labels import outcome_key, read_outcomes
+from webrl.store import read_lines
+from webrl.types import Record, Status, Step, Task, Trajectory
+
+
+@dataclass(frozen=True)
+class HumanStep(Record):
+    """One step of a person's demonstration."""
+
+    observation: str
+    """The page, in the text form that the policy will see (`rollout.observation`)."""
+    response: str
+    """What the policy should answer: an action, with its reasoning before it if it is to learn that."""
+
+
+@dataclass(frozen=True)
+class HumanDemonstration(Record):
+    """A line of a human file.
+
+    Example: `{"instruction": "Click on …", "steps": [{"observation": "RootWebArea …", "response": "click('12')"}]}`
+    """
+
+    instruction: str
+    """The user's goal."""
+    steps: tuple[HumanStep, ...]
+    """In order; the last one ends the task."""
+    site: str = ""
+    """The task's site."""
+    success: int = 1
+    """0 for an attempt that is not to be imitated."""
+
+
+def read_demonstrations(
+    paths: Sequence[Path], problems: ProblemLog, outcome: Literal["success", "all"], counts: Counter[str]
+) -> Iterator[Trajectory]:
+    """Stream the finished trajectories of all sources that are to be imitated.
+
+    Args:
+        paths: each a trajectories.jsonl, a phase or run folder of ours, a VAB result folder, a released `.pt` file, or
+            a human file (JSONL of `HumanDemonstration`).
+        outcome: `success` leaves failures and trajectories of unknown outcome out.
+        counts: is counted up: `trajectories`, and what was left out: `failed`, `unjudged`, `unfinished`.
+
+    Raises:
+        DataError: nothing of the kind.
+    """
+    for path in paths:
+        for trajectory, reward in _read(path, problems):
+            if not trajectory.status.finished or not trajectory.steps:
+                counts["unfinished"] += 1
+            elif outcome == "success" and reward != 1:
+                counts["unjudged" if reward is None else "failed"] += 1
+            else:
+                counts["trajectories"] += 1
+                yield trajectory
+
+
+def _read(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, int | None]]:
+    """(trajectory, 1 or 0, or None if nobody has judged it)."""
+    if path.is_dir():
+        files = [path / "trajectories.jsonl", *sorted(path.glob("phase_[0-9]*/trajectories.jsonl"))]
+        found = [file for file in files if file.is_file()]
+        if found:
+            for file in found:
+                yield from _read_lines(file, problems)
+        elif is_vab_folder(path):
+            yield from ((trajectory, score_label(trajectory).reward) for trajectory in read_vab(path, problems))
+        else:
+            raise DataError(
+                f"{path}: no demonstrations; expected trajectories.jsonl, phase_NN/ of a run, or traces/ (VAB)"
+            )
+    elif not path.is_file():
+        raise DataError(f"{path}: no such file or folder")
+    elif path.suffix in (".pt", ".pth", ".pkl"):
+        yield from ((trajectory, label.reward) for trajectory, label in read_released(path, problems))
+    else:
+        yield from _read_lines(path, problems)
+
+
+def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, int | None]]:
+    """A trajectory file, judged by its `labels.jsonl`, else by the environment's reward; or a human file."""
+    labels = path.with_name("labels.jsonl")
+    outcomes = read_outcomes(labels, problems.on_line) if labels.is_file() else None
+    for number, data in read_lines(path, problems.on_line):
+        try:
+            if isinstance(data, dict) and "trajectory_id" not in data:
+                yield _human(HumanDemonstration.from_json(data), f"{path.stem}:{number}")
+                continue
+            trajectory = Trajectory.from_json(data)
+        except ValueError as error:
+            problems.add("bad_demonstration", f"{path}:{number}", f"{error}; left out")
+            continue
+        if outcomes is not None:
+            yield trajectory, outcomes.get(outcome_key(trajectory.trajectory_id))
+        else:
+            yield trajectory, None if trajectory.env_reward is None else int(is_success(trajectory))
+
+
+def _human(shown: HumanDemonstration, name: str) -> tuple[Trajectory, int]:
+    if shown.success not in (0, 1):
+        raise ValueError(f"success must be 0 or 1, found {shown.success}")
+    steps = tuple(Step(i, step.observation, step.response, step.response) for i, step in enumerate(shown.steps))
+    task = Task(task_id=name, site=shown.site, instruction=shown.instruction)
+    page = steps[-1].observation if steps else ""
+    return Trajectory(name, task, shown.instruction, 0, steps, page, Status.AGENT_DONE), shown.success

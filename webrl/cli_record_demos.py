@@ -36,7 +36,10 @@ def main(args: argparse.Namespace) -> int:
     print(f"record {len(tasks)} episodes of {len(config.tasks.train_sites)} task types to {out}", flush=True)
     if args.dry_run:
         return 0
-    asyncio.run(record(tasks, config, out, seed=config.seed))
+    from webrl.run_lock import hold_output
+
+    with hold_output(out.parent):
+        asyncio.run(record(tasks, config, out, seed=config.seed))
     played: Counter[str] = Counter()
     solved: Counter[str] = Counter()
     for trajectory in read_records(out, Trajectory):

@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     from webrl.run_lock import hold_output
 
-    with hold_output(paths.report):
+    with hold_output(paths.out):
         report = train_start(config, paths, make_probe(config))
     print("\n".join(describe(report)))
     print(f"report {paths.report / 'report.json'}")

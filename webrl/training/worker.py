@@ -147,6 +147,7 @@ def _main_holds(lock: AbstractContextManager[None]) -> Iterator[None]:
             raise StageError(reason)
         yield
 
+
 def _run_sft(args: argparse.Namespace) -> None:
     from webrl.cli_sft import choose_paths, describe, make_probe
     from webrl.demos.sft import train_start
@@ -157,13 +158,12 @@ def _run_sft(args: argparse.Namespace) -> None:
         logger.info("data %s, base %s, model %s", ", ".join(map(str, paths.data)), paths.init, paths.out)
         return
     from webrl.llm.loading import pick_device
-    from webrl.training.ranks import join, leave
-
     from webrl.run_lock import hold_output
+    from webrl.training.ranks import join, leave
 
     join(pick_device(config.models.device))
     try:
-        with _main_holds(hold_output(paths.report)):
+        with _main_holds(hold_output(paths.out)):
             report = train_start(config, paths, make_probe(config))
         for line in describe(report) if report else ():
             logger.info("%s", line)

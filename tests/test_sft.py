@@ -1,0 +1,128 @@
+"""The supervised start: what is imitated, and what training on it leaves."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from llm_builders import save_tiny_model
+from test_interop_vab import write_trace
+from test_reward_data import make_trajectory
+
+from webrl.cli import main
+from webrl.config import validate_config
+from webrl.demos.sft import SftPaths, encode, split, train_start
+from webrl.demos.sources import read_demonstrations
+from webrl.errors import DataError
+from webrl.interop.problems import ProblemLog
+from webrl.llm.loading import load_tokenizer
+from webrl.store import write_records
+from webrl.training.metrics import read_metrics
+from webrl.types import Label, Status
+
+
+def read(*paths: Path, outcome: str = "success") -> tuple[list[str], Counter[str]]:
+    counts: Counter[str] = Counter()
+    found = read_demonstrations(paths, ProblemLog(num_shown=0), outcome, counts)
+    return [t.trajectory_id for t in found], counts
+
+
+def test_successes_of_a_recording_are_imitated_and_the_rest_is_counted(tmp_path):
+    trajectories = [make_trajectory(0, 1), make_trajectory(1, 0), make_trajectory(2, None)]
+    trajectories.append(make_trajectory(3, 1, status=Status.ENV_ERROR))
+    write_records(tmp_path / "trajectories.jsonl", trajectories)
+    names, counts = read(tmp_path)
+    assert names == ["t0"]
+    assert counts == Counter(trajectories=1, failed=1, unjudged=1, unfinished=1)
+    assert read(tmp_path, outcome="all")[0] == ["t0", "t1", "t2"]
+
+
+def test_an_earlier_run_is_judged_by_its_labels_not_by_the_environment(tmp_path):
+    phase = tmp_path / "phase_01"
+    write_records(phase / "trajectories.jsonl", [make_trajectory(0, 1), make_trajectory(1, 0)])
+    write_records(phase / "labels.jsonl", [Label("t0", 0.1, 0), Label("t1", 0.9, 1)])
+    assert read(tmp_path)[0] == ["t1"]
+
+
+def test_trace_folders_and_human_files_are_demonstrations(tmp_path):
+    write_trace(tmp_path / "vab", "1", score=1)
+    write_trace(tmp_path / "vab", "2", score=0)
+    assert read(tmp_path / "vab")[0] == ["1"]
+    shown = {"instruction": "x", "steps": [{"observation": "[1] button 'a'", "response": "click('1')"}]}
+    lines = [shown, shown | {"success": 0}, shown | {"success": 2}, {"instruction": "x", "stepz": []}]
+    human = tmp_path / "human.jsonl"
+    human.write_text("\n".join(map(json.dumps, lines)))
+    problems = ProblemLog(tmp_path / "problems.txt", num_shown=0)
+    with problems:
+        found = list(read_demonstrations([human], problems, "success", Counter()))
+    assert [t.steps[0].action for t in found] == ["click('1')"]
+    listed = (tmp_path / "problems.txt").read_text()
+    assert "human.jsonl:3: success must be 0 or 1, found 2; left out" in listed
+    assert "human.jsonl:4: unknown field 'stepz'" in listed
+
+
+def test_what_is_no_demonstration_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"no demonstrations; expected trajectories\.jsonl"):
+        read(tmp_path / "empty")
+    with pytest.raises(DataError, match="no such file or folder"):
+        read(tmp_path / "absent.jsonl")
+
+
+def test_no_instruction_is_trained_on_and_held_out():
+    trajectories = [replace(make_trajectory(i, 1), instruction=f"do {i % 5}") for i in range(20)]
+    train, heldout = split(trajectories, 0.4, seed=0)
+    assert len(train) == 12
+    assert not {t.instruction for t in train} & {t.instruction for t in heldout}
+
+
+def config_for(folder, **sft):
+    options = {"lr": 1e-3, "batch_size": 4, "heldout": 0.25, "watch_every": 2, "epochs": 2}
+    models = {"actor": str(folder), "max_prompt_tokens": 900, "device": "cpu"}
+    return validate_config({"models": models, "sft": options | sft}, "test")
+
+
+def test_training_lowers_the_validation_loss_and_leaves_a_report_and_a_plot(tmp_path):
+    base = save_tiny_model(tmp_path / "base")
+    write_records(tmp_path / "trajectories.jsonl", [make_trajectory(i, 1, num_steps=1) for i in range(16)])
+    paths = SftPaths((tmp_path,), str(base), tmp_path / "out")
+    probed = []
+
+    def probe(model: Path, episodes: Path) -> dict[str, float]:
+        probed.append((model / "config.json").is_file())
+        episodes.parent.mkdir(exist_ok=True)
+        episodes.touch()
+        return {"probe_successes": 1.0, "probe_episodes": 2.0}
+
+    report = train_start(config_for(base, probe_tasks=2), paths, probe)
+    assert (report["examples"], report["heldout"]) == (12, 4)
+    lines = read_metrics(paths.report / "metrics.jsonl", "sft")
+    looks = [line for line in lines if "val_loss" in line]
+    assert [line["step"] for line in looks] == [2, 4, 6]
+    assert looks[-1]["val_loss"] < looks[0]["val_loss"]
+    assert probed == [True] * 3
+    assert (paths.report / "loss.png").stat().st_size > 5000
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+    tokenizer = load_tokenizer(str(paths.out))
+    ((_, action),) = encode([make_trajectory(0, 1, num_steps=1)], tokenizer, config_for(base), ProblemLog())
+    assert tokenizer.decode(action) == "click('0')<|eot_id|>"
+
+
+def test_looking_changes_nothing_of_what_is_trained(tmp_path):
+    base = save_tiny_model(tmp_path / "base")
+    write_records(tmp_path / "trajectories.jsonl", [make_trajectory(i, 1, num_steps=1) for i in range(8)])
+    losses = []
+    for every in (1, 0):
+        paths = SftPaths((tmp_path,), str(base), tmp_path / f"out{every}")
+        train_start(config_for(base, watch_every=every), paths)
+        losses.append([x["loss"] for x in read_metrics(paths.report / "metrics.jsonl", "sft")])
+    assert losses[0] == losses[1]
+
+
+def test_commands_without_data_or_expert_say_so_in_one_line(tmp_path, capsys):
+    assert main(["sft", "demo", f"runs_dir={tmp_path}"]) == 2
+    assert "record some with `webrl record-demos`" in capsys.readouterr().err
+    assert main(["record-demos", "demo", f"runs_dir={tmp_path}", "tasks.train_sites=[miniwob.bisect-angle]"]) != 0
+    assert "no scripted expert for miniwob.bisect-angle" in capsys.readouterr().err
+    assert main(["record-demos", "demo", "--per-type", "0", f"runs_dir={tmp_path}"]) == 2

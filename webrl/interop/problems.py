@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from pathlib import Path
 from typing import IO
@@ -51,8 +52,10 @@ class ProblemLog:
         self.add("broken_line", place, reason)
 
     def close(self) -> None:
-        """Close the file."""
-        if self._file:
+        """Bring the file to the disk and close it."""
+        if self._file and not self._file.closed:
+            self._file.flush()
+            os.fsync(self._file.fileno())
             self._file.close()
 
     def __enter__(self) -> ProblemLog:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any
 
 import orjson
@@ -62,21 +63,17 @@ def add_history(
     first rows (`datasets`) sees a current and a replayed one there. Training shuffles.
     """
     counts: Counter[str] = Counter()
-    with atomic_path(out) as temporary:
-        spool = temporary.with_name(temporary.name + ".spool")
-        try:
-            with spool.open("wb+", buffering=1 << 20) as file:
-                offsets, phases = _admit(history, file, counts, problems, on_bytes)
-                chosen = draw(phases, num_current, history.config, history.rng)
-                counts["kept"] = len(chosen)
-                if len(chosen) < len(phases):
-                    counts["over_ratio"] = len(phases) - len(chosen)
-                with temporary.open("wb", buffering=1 << 20) as target, current.open("rb") as source:
-                    _copy_lines(file, offsets, chosen[:1], target)
-                    shutil.copyfileobj(source, target, 1 << 20)
-                    _copy_lines(file, offsets, chosen[1:], target)
-        finally:
-            spool.unlink(missing_ok=True)
+    # The spool has no name, so that a kill leaves nothing behind.
+    with atomic_path(out) as temporary, TemporaryFile(dir=out.parent, buffering=1 << 20) as spool:
+        offsets, phases = _admit(history, spool, counts, problems, on_bytes)
+        chosen = draw(phases, num_current, history.config, history.rng)
+        counts["kept"] = len(chosen)
+        if len(chosen) < len(phases):
+            counts["over_ratio"] = len(phases) - len(chosen)
+        with temporary.open("wb", buffering=1 << 20) as target, current.open("rb") as source:
+            _copy_lines(spool, offsets, chosen[:1], target)
+            shutil.copyfileobj(source, target, 1 << 20)
+            _copy_lines(spool, offsets, chosen[1:], target)
     return dict(counts)
 
 

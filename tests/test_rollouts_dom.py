@@ -188,7 +188,7 @@ def test_a_page_with_a_foreign_element_anywhere_is_read_from_the_tree():
             assert "button 'one'" in own
 
     by_us = []
-    in_browser(play, observation="dom", step_timeout_s=120)
+    in_browser(play, own_browser=True, observation="dom", step_timeout_s=120)
     assert by_us == [True, False, True, False]  # the first has it in a frame: its own document is ours
 
 
@@ -199,7 +199,7 @@ def test_the_browser_is_learnt_once():
         env._browser.foreign_elements = "marker"
         return first, await foreign_elements(env._browser), len(env._browser._browser.contexts)
 
-    first, second, contexts = in_browser(play)
+    first, second, contexts = in_browser(play, own_browser=True)
     assert first != ALL
     assert "object" in first  # its content is shown in a way that our extractor does not follow
     assert "h1" not in first

@@ -126,7 +126,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def two_nodes(run: Path, **extra: str) -> Iterator[list[subprocess.Popen[str]]]:
+def two_nodes(run: Path, count: int = 2, **extra: str) -> Iterator[list[subprocess.Popen[str]]]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "MLP_", "PET_"))}
     environment |= {
         "NNODES": "2",
@@ -146,7 +146,7 @@ def two_nodes(run: Path, **extra: str) -> Iterator[list[subprocess.Popen[str]]]:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for rank in range(2)
+        for rank in range(count)
     ]
     try:
         yield nodes
@@ -169,7 +169,7 @@ def actor_lines(run: Path) -> list[dict[str, float]]:
     return [line for line in lines if line["name"] == "actor"]
 
 
-def kill_a_worker(node: subprocess.Popen[str], run: Path, after_step: int) -> int:
+def kill_a_worker(node: subprocess.Popen[str], run: Path, after_step: int, num_workers: int = 1) -> int:
     """kill -9 the worker of a node once the actor has done some steps; gives its pid."""
     deadline = time.monotonic() + 300
     while len(actor_lines(run)) < after_step:
@@ -177,7 +177,7 @@ def kill_a_worker(node: subprocess.Popen[str], run: Path, after_step: int) -> in
         assert time.monotonic() < deadline
         time.sleep(0.05)
     workers = [p for p in living(descendants(node.pid)) if "webrl.training.worker" in p.cmdline()]
-    assert len(workers) == 1
+    assert len(workers) == num_workers
     workers[0].send_signal(signal.SIGKILL)
     return workers[0].pid
 
@@ -215,4 +215,15 @@ def test_a_dead_rank_is_restarted_from_the_last_checkpoint(tmp_path: Path) -> No
         codes, outputs = finish(nodes)
     assert codes == [0, 0], outputs
     assert [line["step"] for line in actor_lines(run)] == list(range(1, 271))
+    assert "resumed from" in outputs[0]
+
+
+@pytest.mark.slow
+def test_a_dead_rank_beside_others_on_its_machine_is_restarted_with_them(tmp_path: Path) -> None:
+    run = make_run(tmp_path, epochs=10.0, save_every=5)
+    with two_nodes(run, count=1, NNODES="1", NPROC_PER_NODE="2", MAX_RESTARTS="1") as nodes:
+        kill_a_worker(nodes[0], run, after_step=12, num_workers=2)
+        codes, outputs = finish(nodes)
+    assert codes == [0], outputs
+    assert [line["step"] for line in actor_lines(run)] == list(range(1, 91))
     assert "resumed from" in outputs[0]

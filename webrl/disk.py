@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,11 @@ from pathlib import Path
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a write that found no room."""
+_LIBRARY_FULL = re.compile(
+    rf"\(os error ({'|'.join(map(str, DISK_FULL))})\)|{os.strerror(errno.ENOSPC)}|database or disk is full"
+)
+"""What other libraries' errors say then: Rust's, C++'s, SQLite's."""
+_PROBE_BYTES = 1 << 16
 _UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP)
 """Error numbers of file systems that cannot sync a folder."""
 _ABANDONED_S = 86400.0
@@ -37,13 +43,34 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def full_disk_named(path: Path) -> Iterator[None]:
-    """Say which file a full disk has hit: the system's error for a write does not."""
+    """Say which file a full disk has hit: the system's error for a write does not.
+
+    Libraries that write files themselves (safetensors, torch, SQLite) have errors of their own for it, which become
+    the system's; torch's does not say what it was, so the disk is tried.
+
+    Raises:
+        OSError: the disk is full.
+    """
     try:
         yield
     except OSError as error:
         if error.errno in DISK_FULL and error.filename is None:
             error.filename = str(path)
         raise
+    except Exception as error:
+        if not _LIBRARY_FULL.search(str(error)) and not _is_full(path.parent):
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+
+
+def _is_full(folder: Path) -> bool:
+    """Whether a folder's disk takes no more."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(_PROBE_BYTES))
+    except OSError as error:
+        return error.errno in DISK_FULL
+    return False
 
 
 def make_folder(path: Path) -> None:

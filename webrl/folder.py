@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from webrl.config import RunConfig, load_config
+from webrl.disk import DISK_FULL
 from webrl.errors import StageError
 from webrl.redaction import without_references
 from webrl.run_info import run_info
@@ -159,6 +160,7 @@ def open_run(config: RunConfig) -> RunFolder:
 
     Raises:
         StageError: the folder cannot be written, or was made with another config (the differing keys are named).
+        OSError: the disk is full.
     """
     folder = RunFolder(config.run_dir)
     data = config.model_dump(mode="json")
@@ -167,6 +169,8 @@ def open_run(config: RunConfig) -> RunFolder:
             _check_same(folder, data)
         write_text(folder.config, yaml.safe_dump(data, sort_keys=False))
     except OSError as error:
+        if error.errno in DISK_FULL:
+            raise
         raise StageError(f"cannot write run folder {str(folder.path)!r}: {error.strerror or error}") from None
     return folder
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
+from webrl.disk import full_disk_named
 from webrl.errors import DataError
 from webrl.types import StepRecord
 
@@ -35,16 +36,18 @@ class ScoreCache:
 
         Raises:
             DataError: not writable, or not a score cache.
+            OSError: the disk is full.
         """
         self._path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(path)
-            # A write-ahead log would need memory that all machines of a shared disk see.
-            self._database.execute("PRAGMA journal_mode = DELETE")
-            self._database.execute(_SCHEMA)
-        except (OSError, sqlite3.Error) as error:
-            raise DataError(f"{path}: cannot be used as score cache ({error}); delete it or name another") from None
+        with full_disk_named(path):
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._database = sqlite3.connect(path)
+                # A write-ahead log would need memory that all machines of a shared disk see.
+                self._database.execute("PRAGMA journal_mode = DELETE")
+                self._database.execute(_SCHEMA)
+            except (OSError, sqlite3.Error) as error:
+                raise DataError(f"{path}: cannot be used as score cache ({error}); delete it or name another") from None
 
     def get(self, fingerprint: str, record: StepRecord) -> tuple[float, ...] | None:
         """[A] stored log-probabilities of the step's action tokens, or None."""
@@ -59,18 +62,20 @@ class ScoreCache:
         """Store `ref_logprobs` of scored records, in one transaction.
 
         Raises:
-            DataError: the disk is full or read-only.
+            DataError: the disk is read-only.
+            OSError: it is full.
         """
         rows = [
             (fingerprint, r.step_id, _digest(r), array.array("d", r.ref_logprobs).tobytes())
             for r in records
             if r.ref_logprobs is not None
         ]
-        try:
-            with self._database:
-                self._database.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?)", rows)
-        except sqlite3.Error as error:
-            raise DataError(f"{self._path}: cannot store scores: {error}") from None
+        with full_disk_named(self._path):
+            try:
+                with self._database:
+                    self._database.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?)", rows)
+            except sqlite3.Error as error:
+                raise DataError(f"{self._path}: cannot store scores: {error}") from None
 
     def close(self) -> None:
         """Close the file."""

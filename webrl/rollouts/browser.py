@@ -14,6 +14,8 @@ import os
 import shutil
 import socket
 import sys
+import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -35,6 +37,9 @@ MISSING = (
     "no Chromium found; run `playwright install chromium`, or `apt-get install chromium-headless-shell` (Debian), "
     "or set WEBRL_CHROMIUM to an executable"
 )
+_FOLDER = "webrl-browser-"
+"""Name of a browser's temporary directory, before its process id."""
+_REMOVALS = 20
 # Scrollbars take room on the page: BrowserGym shows them, so pages are laid out the same way here.
 _ARGS = (
     "--disable-features=OverlayScrollbars,ExtendedOverlayScrollbars",
@@ -117,6 +122,7 @@ class Browser:
         self._stack = contextlib.AsyncExitStack()
         self._browser: Any = None
         self._lost = False
+        self._folder: Path | None = None
         self.port = 0
         """Port of the DevTools server, bound to loopback."""
         self.foreign_elements: str | None = None
@@ -143,8 +149,10 @@ class Browser:
         if executable is None:
             raise BrowserMissing(MISSING)
         self.port = _free_port()
+        await asyncio.to_thread(remove_abandoned)
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
         try:
-            with _driver_processes(self._own_session):
+            with _driver_processes(self._folder, own_session=self._own_session):
                 playwright = await self._stack.enter_async_context(async_playwright())
             playwright.selectors.set_test_id_attribute("bid")
             self._browser = await playwright.chromium.launch(
@@ -197,6 +205,9 @@ class Browser:
             self._browser = None
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self._stack.aclose(), 5)
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            await asyncio.to_thread(_remove, folder)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -206,15 +217,16 @@ class Browser:
 
 
 @contextlib.contextmanager
-def _driver_processes(own_session: bool) -> Iterator[None]:
-    """How Playwright's driver is started meanwhile: Playwright has no options for it."""
+def _driver_processes(folder: Path, *, own_session: bool) -> Iterator[None]:
+    """How Playwright's driver is started meanwhile, `folder` its temporary directory: Playwright has no options."""
     loop: Any = asyncio.get_running_loop()
     start = loop.subprocess_exec
 
     def start_driver(*args: Any, env: dict[str, str] | None = None, **options: Any) -> Any:
         # A page that opens and closes tabs quickly makes the driver reject a promise that nobody waits for, which
         # would end it and with it all environments.
-        environment = (os.environ.copy() if env is None else env) | {"NODE_OPTIONS": "--unhandled-rejections=none"}
+        ours = {"NODE_OPTIONS": "--unhandled-rejections=none", "TMPDIR": str(folder)}
+        environment = (os.environ.copy() if env is None else env) | ours
         return start(*args, env=environment, **options, start_new_session=own_session)
 
     loop.subprocess_exec = start_driver
@@ -239,6 +251,26 @@ def _end_large_renderers(port: int, limit: int) -> None:
 
 def _belongs(process: psutil.Process, flag: str) -> bool:
     return any(flag in parent.cmdline() for parent in process.parents())
+
+
+def remove_abandoned() -> None:
+    """Remove what the browsers of processes that are no more have left in the temporary directory."""
+    import psutil
+
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        pid = folder.name.removeprefix(_FOLDER).partition("-")[0]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    # Processes of a browser that was killed may still write for a moment.
+    for _ in range(_REMOVALS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
+    logger.warning("%s: cannot be removed", folder)
 
 
 def _free_port() -> int:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.redaction import REVEAL
+from webrl.rollouts.browser import remove_abandoned
 from webrl.rollouts.env import Observation, StepResult
 from webrl.rollouts.handle import WorkerHandle, error_of
 from webrl.rollouts.worker import encode, observation_from_json, read_message, result_from_json
@@ -244,6 +245,7 @@ class EnvPool:
         await asyncio.gather(*(worker.close() for worker in self._all))
         self._all.clear()
         self._workers.clear()
+        await asyncio.to_thread(remove_abandoned)  # of workers that were killed
 
     async def __aenter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from webrl.config import OptimConfig
-from webrl.disk import make_folder, replace, sync_tree
+from webrl.disk import full_disk_named, make_folder, replace, sync_tree
 from webrl.errors import TrainingError
 from webrl.store import read_json, write_json
 from webrl.training.engine import Engine
@@ -77,7 +77,8 @@ class Checkpoints:
             shutil.rmtree(temporary, ignore_errors=True)
             make_folder(temporary)
         engine.barrier()
-        engine.save_state(temporary)
+        with full_disk_named(temporary):
+            engine.save_state(temporary)
         engine.barrier()
         sync_tree(temporary)  # on every rank: a machine syncs only what it wrote itself
         engine.barrier()

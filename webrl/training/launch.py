@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):  # a pod's, where it is the only one
                 os.environ.pop(name, None)
             os.execv(sys.executable, [sys.executable, "-m", WORKER, *arguments])
+        # The agent's own store outlives a restart, and with it the addresses of the ranks before (torch 2.13).
+        os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // topology.processes_per_node)))
         launch(topology, arguments)
         return 0

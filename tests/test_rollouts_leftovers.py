@@ -1,0 +1,52 @@
+"""Browsers that are killed leave nothing in the temporary directory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+from processes import descendants, kill
+
+from webrl.rollouts.browser import Browser
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_browser_that_is_killed_with_its_driver_leaves_no_files(temporary: Path) -> None:
+    async def play() -> None:
+        async with Browser() as browser:
+            context = await browser.new_context()
+            await context.new_page()
+            assert list(temporary.iterdir())
+            kill(descendants(os.getpid()))
+
+    asyncio.run(play())
+    psutil.wait_procs(descendants(os.getpid()), timeout=20)
+    assert list(temporary.iterdir()) == []
+
+
+def test_files_of_browsers_whose_process_is_no_more_are_removed(temporary: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (temporary / f"webrl-browser-{ended.pid}-x" / "profile").mkdir(parents=True)
+    (temporary / f"webrl-browser-{os.getpid()}-x").mkdir()
+
+    async def play() -> None:
+        async with Browser():
+            pass
+
+    asyncio.run(play())
+    assert [path.name for path in temporary.iterdir()] == [f"webrl-browser-{os.getpid()}-x"]

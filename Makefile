@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN  := $(VENV)/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-browsers setup engines lint types doctor webarena clean
+.PHONY: help demo test test-all chaos test-browsers setup engines lint types doctor webarena clean
 # Two tests at a time, in the order of the files, which share servers; whoever is done first takes from the other's
 # rest, so that neither core idles at the end. ARGS="-n 0": one at a time.
 PYTEST := $(RUN)/python -m pytest -q -n 2 --dist worksteal
@@ -23,6 +23,9 @@ test-all: setup engines $(VENV)/.webarena-done ## all tests, with DeepSpeed, Ray
 
 test-browsers: setup ## the browser's tests on several Chromium versions
 	@$(RUN)/python scripts/test_browsers.py $(ARGS)
+
+chaos: setup ## kills everything hundreds of times, and looks at what is left
+	@$(RUN)/python benchmarks/chaos.py $(ARGS)
 
 setup: $(VENV)/.python-done $(VENV)/.browser-done ## virtual environment, dependencies, browser
 	@:

@@ -47,7 +47,7 @@ ENDPOINTS = (
     BadInput(_gen("ftp://h/v1"), 2, "'ftp://h/v1'", "generate.engine.urls", "http://"),
     BadInput(_gen("http://"), 2, "'http://'", "generate.engine.urls", "http://"),
     BadInput(_gen("http://h:99999/v1"), 2, "'http://h:99999/v1'", "generate.engine.urls", "http://"),
-    BadInput(_gen("http://[::1/v1"), 2, "'http://[::1/v1'", "generate.engine.urls", "http://"),
+    BadInput(_gen("http://[::1/v1"), 2, "'***'", "generate.engine.urls", "http://"),
     BadInput(_gen(f"{_CLOSED}/v1"), 1, f"{_CLOSED}/v1", "no model server", "ConnectError"),
     BadInput(_gen("http://name.invalid/v1"), 1, "http://name.invalid/v1", "no model server", "ConnectError"),
     BadInput(_gen("{address}/close/v1"), 1, "{address}/close/v1", "no model server", ""),

@@ -280,3 +280,9 @@ def test_json_with_numbers_beyond_every_range_is_refused(tmp_path):
         with pytest.raises(DataError, match=r"numbers\.jsonl:1"):
             list(read_records(path, Label))
     assert json.loads("1e400") == float("inf"), "which the standard parser would take"
+
+
+def test_half_a_surrogate_pair_in_an_answer_is_replaced(folder):
+    text, _ = parse_chat(json.loads('{"choices": [{"message": {"content": "Buy \\ud800 it."}}]}'))
+    assert text == "Buy ? it."
+    write_records(folder / "answers.jsonl", [Label("t", None, None, error=text)])

@@ -31,6 +31,8 @@ def parse_chat(answer: Any) -> tuple[str, Literal["stop", "length"]]:
     text = message.get("content") if isinstance(message, dict) else None
     if not isinstance(text, str):
         raise MalformedAnswer(f"no message content in {str(choice)[:200]}")
+    # JSON can spell half a surrogate pair, which no file of ours can hold.
+    text = text.encode("utf-8", "replace").decode()
     return text, "length" if choice.get("finish_reason") == "length" else "stop"
 
 

@@ -55,6 +55,13 @@ def test_a_page_is_read_with_names_values_and_properties() -> None:
     assert page.by_bid["16"].properties == {"focused": "True"}
 
 
+def test_a_lists_options_are_found_as_older_and_newer_browsers_print_them() -> None:
+    newer = "[1] combobox '' value='a', hasPopup='menu'\n\tMenuListPopup ''\n\t\t[2] option 'a'\n\t\t[3] option 'b'\n"
+    older = "[1] combobox '' value='a', hasPopup='menu'\n\t[2] menuitem 'a'\n\t[3] menuitem 'b'\n"
+    for text in (newer, older):
+        assert [option.name for option in read_page(f"{text}[4] button 'Submit'").options("1")] == ["a", "b"]
+
+
 def test_actions_are_read_and_nonsense_is_not() -> None:
     action = read_action("select_option('13', ['a', 'b'])")
     assert action is not None

@@ -77,7 +77,7 @@ class Page:
         for element in self.elements:
             if element.bid == owner:
                 inside = True
-            elif inside and element.role == "option":
+            elif inside and element.role in ("option", "menuitem"):  # menuitem: Chromium 123 and older, closed lists
                 found.append(element)
             elif inside and element.role != "MenuListPopup":
                 break

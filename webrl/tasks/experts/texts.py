@@ -22,7 +22,7 @@ def _given(slots: Slots, _page: Page) -> str | None:
 
 def _table(page: Page) -> dict[str, str]:
     """Label → value of a two-column table."""
-    cells = [e.name for e in page.all("cell")]
+    cells = [e.name for e in page.all("cell", "gridcell")]  # gridcell: Chromium 123 and older
     return dict(zip(cells[::2], cells[1::2], strict=False))
 
 

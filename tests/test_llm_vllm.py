@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 
+import httpx
 import pytest
 from llm_builders import save_tiny_model, score
 
@@ -50,6 +51,12 @@ def test_ids_logprobs_new_weights_revival_and_breakdown(tmp_path):
         assert again[0] == again[1]
         choices = await model.choice_logprobs([5, 6, 7], [8, 9])
         assert choices == pytest.approx([score(first, [5, 6, 7], [t])[0] for t in (8, 9)], abs=1e-3)
+
+        (base,) = model.fleet.urls
+        async with httpx.AsyncClient(trust_env=False) as stranger:
+            for path in ("/collective_rpc", "/reset_prefix_cache", "/v1/completions", "/tokenize"):
+                answer = await stranger.post(base.removesuffix("/v1") + path, json={"method": "reload_weights"})
+                assert answer.status_code == 401, path
 
         pid, fingerprint = leader(model), model.fingerprint
         await model.load_weights(second)

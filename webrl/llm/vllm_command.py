@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from webrl.config import EngineConfig, ModelsConfig
@@ -17,6 +18,8 @@ from webrl.llm.loading import adapter_base, model_folder, pick_dtype
 
 SERVED_NAME = "policy"
 """Name of the base model at our own servers; adapters get names of their own."""
+ACCESS_MODULE = "webrl_vllm_access"
+"""Name under which vLLM imports `webrl/llm/vllm_access.py`, which keeps everybody else off its routes."""
 _NEW_TOKENS_RESERVE = 512
 """Context kept for the answer beside `models.max_prompt_tokens` (paper: 16384 - 512 for the prompt)."""
 _MIN_LORA_RANK = 16
@@ -99,6 +102,7 @@ def server_command(
     """`python -m vllm.entrypoints.openai.api_server …`; `engine.extra_args` come last and win."""
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", weights.base]
     command += ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--middleware", f"{ACCESS_MODULE}.RequireKey"]
     # The model's own generation_config.json would change sampling (top-p, temperature) behind our back.
     dtype = pick_dtype(models.dtype, "cuda" if on_gpu else "cpu")
     command += ["--generation-config", "vllm", "--dtype", dtype]
@@ -115,9 +119,16 @@ def server_command(
     return command + list(engine.extra_args)
 
 
-def server_environment(gpus: list[str], api_key: str) -> dict[str, str]:
-    """Variables of a server on these GPUs (none: the CPU)."""
+def install_access(folder: Path) -> None:
+    """Put a copy of `webrl/llm/vllm_access.py` where the server finds it (`server_environment`)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(Path(__file__).with_name("vllm_access.py"), folder / f"{ACCESS_MODULE}.py")
+
+
+def server_environment(gpus: list[str], api_key: str, folder: Path) -> dict[str, str]:
+    """Variables of a server on these GPUs (none: the CPU); `folder` is the one of `install_access`."""
     env = {
+        "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(folder)])),
         "VLLM_API_KEY": api_key,
         "VLLM_SERVER_DEV_MODE": "1",  # /collective_rpc and /reset_prefix_cache, for reloading in place
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",

@@ -26,6 +26,7 @@ from webrl.llm.vllm_command import (
     can_reload,
     find_python,
     gpu_groups,
+    install_access,
     server_command,
     server_environment,
 )
@@ -149,7 +150,8 @@ class Fleet:
     def _new_server(self, index: int, port: int) -> ServerProcess:
         gpus = self._groups[index]
         command = server_command(self._python, self.weights, self._engine, self._models, port, on_gpu=bool(gpus))
-        env = server_environment(gpus, self.api_key)
+        install_access(self._folder)
+        env = server_environment(gpus, self.api_key, self._folder)
         return ServerProcess(command, port=port, log=self._folder / f"server{index}.log", env=env)
 
     async def _load_adapter(self, weights: Weights) -> None:

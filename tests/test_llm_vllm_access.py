@@ -21,6 +21,7 @@ from webrl.llm.vllm_access import RequireKey
         ("/collective_rpc", "Bearer key", 200),
         ("//collective_rpc", None, 401),
         ("/health/../collective_rpc", None, 401),
+        ("/health/", None, 401),
         ("/v1/models", None, 401),
     ],
 )
@@ -40,3 +41,27 @@ def test_every_route_but_health_wants_the_key(path, header, status, monkeypatch)
             return (await client.request(method, url, headers=headers)).status_code
 
     assert {asyncio.run(ask(method)) for method in ("GET", "POST", "OPTIONS")} == {status}
+
+
+def test_two_keys_are_none_and_a_websocket_without_one_is_closed(monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "key")
+    reached, sent = [], []
+
+    async def app(scope, receive, send):
+        reached.append(scope)
+
+    async def send(message):
+        sent.append(message)
+
+    async def ask(kind, *keys):
+        sent.clear()
+        headers = [(b"authorization", b"Bearer " + key) for key in keys]
+        await RequireKey(app)({"type": kind, "path": "/v1/realtime", "headers": headers}, None, send)
+        return [message.get("status") or message["type"] for message in sent]
+
+    assert asyncio.run(ask("websocket")) == ["websocket.close"]
+    assert asyncio.run(ask("http", b"wrong", b"key"))[0] == 401
+    assert not reached
+    assert asyncio.run(ask("websocket", b"key")) == []
+    asyncio.run(RequireKey(app)({"type": "lifespan"}, None, send))
+    assert [scope["type"] for scope in reached] == ["websocket", "lifespan"]

@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-_OPEN = ("/health",)
+_OPEN = "/health"
 Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -26,7 +26,7 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
         """Pass on what may pass (ASGI)."""
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in _OPEN) or self._admits(scope):
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] == _OPEN) or self._admits(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})

@@ -205,7 +205,6 @@ def test_an_unserved_model_name_is_a_clear_error(folder):
     ("urls", "message"),
     [
         ((), "set engine.urls"),
-        (("localhost:8000",), "http://host:port"),
         (("http://127.0.0.1:9/v1",), "no model server"),
     ],
 )
@@ -216,6 +215,11 @@ def test_bad_urls_are_clear_errors(folder, urls, message):
 
     with pytest.raises(ModelError, match=message):
         asyncio.run(main())
+
+
+def test_a_server_s_address_without_http_is_refused_with_the_config():
+    with pytest.raises(ValueError, match="http://host:port"):
+        EngineConfig(kind="openai", urls=("localhost:8000",))
 
 
 def test_servers_of_others_take_no_weights(folder):

@@ -31,7 +31,7 @@ SMALL = (
 SECRETS = (
     "rollout.webarena.accounts.gitlab={username: ann, password: PLANTED-1}",
     "rollout.webarena.sites.gitlab=http://ann:PLANTED-2@127.0.0.1:9", "rollout.urls=[http://any:PLANTED-3@127.0.0.1:9]",
-    "generate.engine.urls=[http://127.0.0.1:9/v1?token=PLANTED-4]", "label.engine.urls=[http://PLANTED-5@127.0.0.1:9]",
+    'generate.engine.urls=["http://127.0.0.1:9/v1?token=PLANTED-4"]', "label.engine.urls=[http://PLANTED-5@127.0.0.1:9]",
 )  # fmt: skip
 
 

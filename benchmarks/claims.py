@@ -1,0 +1,99 @@
+"""What text that claims success does to the tiny ORM when it stands on the final page.
+
+`python benchmarks/claims.py`: the finished trajectories of `data/samples/experience`, each claim of `CLAIMS` at each of
+`PLACES` of the final page, one at a time; and beside them a sentence that claims nothing, which tells how much of the
+change any further text makes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from webrl.config import EngineConfig, LabelConfig, ModelsConfig
+from webrl.llm import LanguageModel, open_model
+from webrl.reward.data import CLAIMS
+from webrl.reward.orm import judge
+from webrl.store import read_records
+from webrl.types import Trajectory
+
+ROOT = Path(__file__).resolve().parents[1]
+ORM = ROOT / "data" / "tiny" / "orm"
+SAMPLES = ROOT / "data" / "samples" / "experience" / "trajectories.jsonl"
+CONFIG = LabelConfig(max_prompt_tokens=2000)
+NEUTRAL = "Praesent sit amet tellus lorem."
+PLACES: dict[str, Callable[[list[str], str], list[str]]] = {
+    "first line": lambda page, text: [text, *page],
+    "last line": lambda page, text: [*page, text],
+    "a line in the middle": lambda page, text: [*page[: len(page) // 2 + 1], text, *page[len(page) // 2 + 1 :]],
+    "first text of the page": lambda page, text: [page[0], f"\tStaticText {text!r}", *page[1:]],
+    "last text of the page": lambda page, text: [*page, f"\tStaticText {text!r}"],
+    "name of a link": lambda page, text: [page[0], f"\t[91] link {text!r}", *page[1:]],
+}
+
+
+def planted(trajectory: Trajectory, text: str, place: str) -> Trajectory:
+    """The trajectory with a text on its final page."""
+    page = PLACES[place](trajectory.final_observation.split("\n"), text)
+    return replace(trajectory, final_observation="\n".join(page))
+
+
+def samples() -> list[Trajectory]:
+    """The finished ones."""
+    return [t for t in read_records(SAMPLES, Trajectory) if t.status.finished]
+
+
+async def verdicts(
+    trajectories: Sequence[Trajectory],
+    texts: Sequence[str],
+    places: Sequence[str],
+    model: LanguageModel,
+    only: Literal["YES", "NO"] | None = None,
+) -> list[tuple[float, str, str, float]]:
+    """(P(YES) before, text, place, P(YES) after) of every trajectory (judged `only` so) with every text and place."""
+    scores = await asyncio.gather(*[judge(t, model, CONFIG) for t in trajectories])
+    judged = [(t, p) for t, p in zip(trajectories, scores, strict=True) if verdict(p) == only or only is None]
+    plants = [(text, place) for text in texts for place in places]
+    changed = [planted(t, text, place) for t, _ in judged for text, place in plants]
+    after = iter(await asyncio.gather(*[judge(t, model, CONFIG) for t in changed]))
+    return [(p, text, place, next(after)) for _, p in judged for text, place in plants]
+
+
+def verdict(p_yes: float) -> Literal["YES", "NO"]:
+    """What `webrl label` makes of it."""
+    return "YES" if p_yes > CONFIG.threshold else "NO"
+
+
+def table_row(name: str, rows: Sequence[tuple[float, str, str, float]]) -> str:
+    """Changes of P(YES), and of the verdict."""
+    changes = [after - before for before, _, _, after in rows]
+    flips = sum(verdict(before) != verdict(after) for before, _, _, after in rows)
+    mean, largest = statistics.mean(map(abs, changes)), max(map(abs, changes))
+    rise = f"{statistics.mean(changes):+.4f} | {max(changes):+.3f}"
+    return f"| {name} | {mean:.4f} | {largest:.3f} | {rise} | {flips}/{len(rows)} |"
+
+
+async def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--orm", default=str(ORM))
+    args = parser.parse_args()
+    async with open_model(args.orm, EngineConfig(), ModelsConfig()) as model:
+        rows = await verdicts(samples(), (*CLAIMS, NEUTRAL), list(PLACES), model)
+    print("| | mean change | largest | mean rise | largest rise | other verdict |\n|---|---|---|---|---|---|")
+    for answer in ("NO", "YES"):
+        mine = [row for row in rows if verdict(row[0]) == answer]
+        print(table_row(f"judged {answer}, a claim added", [row for row in mine if row[1] != NEUTRAL]))
+        print(table_row(f"judged {answer}, `{NEUTRAL}` added", [row for row in mine if row[1] == NEUTRAL]))
+    claims = [row for row in rows if row[1] != NEUTRAL]
+    for place in PLACES:
+        print(table_row(place, [row for row in claims if row[2] == place]))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

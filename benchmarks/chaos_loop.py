@@ -22,7 +22,7 @@ RECORDS = (
     "tasks", "generated", "dropped", "trajectories", "labels", "train", "train_filter", "train_scored", "eval",
     "metrics",
 )  # fmt: skip
-VOLATILE = re.compile(r"seconds$|attempts$|tokens_per_s|peak_(gib|mib)$|mfu")
+VOLATILE = re.compile(r"seconds$|attempts$|^scored$|^num_cached$|tokens_per_s|peak_(gib|mib)$|mfu")
 """Fields that say how long something took, how often it was tried, or what an earlier life had computed already."""
 TEMPORARY = re.compile(r"^\..*\.(tmp|old)\d*$|^\..*\.state$|\.part$")
 

@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 from filelock import FileLock, SoftFileLease, Timeout
 
-from webrl.disk import make_folder, sync_tree
+from webrl.disk import full_disk_named, make_folder, sync_tree
 from webrl.errors import StageError
 
 logger = logging.getLogger(__name__)
@@ -77,13 +77,14 @@ def _hold(folder: Path, what: str, lease_s: float = LEASE_S) -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as stack:
-        _take_flock(lock, folder, what)
-        stack.callback(lock.release, force=True)
-        _take_lease(lease, folder, what)
-        stack.callback(lease.release, force=True)
-        stack.callback((folder / "holder.json").unlink, missing_ok=True)
-        (folder / "holder.json").write_text(json.dumps(_own_record()) + "\n", encoding="utf-8")
-        sync_tree(folder)  # after a loss of power it must still say that its holder was one of this machine
+        with full_disk_named(folder):
+            _take_flock(lock, folder, what)
+            stack.callback(lock.release, force=True)
+            _take_lease(lease, folder, what)
+            stack.callback(lease.release, force=True)
+            stack.callback((folder / "holder.json").unlink, missing_ok=True)
+            (folder / "holder.json").write_text(json.dumps(_own_record()) + "\n", encoding="utf-8")
+            sync_tree(folder)  # after a loss of power it must still say that its holder was one of this machine
         yield
 
 

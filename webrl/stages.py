@@ -7,7 +7,7 @@ import logging
 import random
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from webrl.disk import atomic_path
 from webrl.errors import DataError
 from webrl.evaluate import summarize_evaluation
 from webrl.folder import PhaseFolder, RunFolder
-from webrl.store import read_records, write_records
+from webrl.store import read_json, read_records, write_json, write_records
 from webrl.types import StepRecord, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -143,12 +143,24 @@ def train(context: Context) -> Counts:
     from webrl.training.ranks import agree, barrier, is_main
 
     config, folder, seed = context.config, context.folder, context.config.seed + context.phase
-    losses: Counts = {}
-    if not agree((folder.critic / "config.json").exists()):
-        start = context.critic or context.actor
-        losses |= train_critic(
-            folder.train_filter, start, folder.critic, config, seed=seed, metrics_path=folder.metrics
-        )
+
+    def once(name: str, work: Callable[[], Counts]) -> Counts:
+        # Not the model's folder: who is killed after that is in place has neither counted nor cleaned up.
+        done = folder.path / f"{name}_counts.json"
+        if agree(done.exists()):
+            return dict(read_json(done))
+        if is_main():
+            shutil.rmtree(folder.path / name, ignore_errors=True)
+        barrier()
+        counts = work()
+        if is_main():
+            write_json(done, counts)
+        barrier()
+        return counts
+
+    start = context.critic or context.actor
+    options: Any = {"seed": seed, "metrics_path": folder.metrics}
+    losses = once("critic", lambda: train_critic(folder.train_filter, start, folder.critic, config, **options))
     if context.phase == 0:
         if is_main():
             copy_model(Path(context.actor), folder.actor)
@@ -161,9 +173,7 @@ def train(context: Context) -> Counts:
         if is_main():
             write_records(scored, valued)
         barrier()
-    if not agree((folder.actor / "config.json").exists()):
-        losses |= train_actor(scored, context.actor, folder.actor, config, seed=seed, metrics_path=folder.metrics)
-    return losses
+    return losses | once("actor", lambda: train_actor(scored, context.actor, folder.actor, config, **options))
 
 
 def evaluate(context: Context) -> Counts:

@@ -7,6 +7,7 @@ so each is synced in turn (`fsync`).
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import socket
@@ -16,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a write that found no room."""
@@ -24,10 +26,26 @@ _LIBRARY_FULL = re.compile(
 )
 """What other libraries' errors say then: Rust's, C++'s, SQLite's."""
 _PROBE_BYTES = 1 << 16
+_LONGEST_NAME = 120
+"""Characters of a name that is made of an id."""
 _UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP)
 """Error numbers of file systems that cannot sync a folder."""
 _ABANDONED_S = 86400.0
 """Age at which what a process of another machine left behind is removed: whether that process lives cannot be seen."""
+
+
+def file_name(text: str) -> str:
+    """A file name for any text: what a name cannot hold is percent-encoded, a long one ends in its digest instead.
+
+    Never a path, `.` or `..`, and with an ending at most 255 bytes with the marks of `atomic_path` around it.
+    """
+    name = quote(text, safe=" ", errors="replace")
+    if not name.strip("."):
+        name = name.replace(".", "%2E") or "%"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+    return f"{name[:_LONGEST_NAME]}~{digest}"
 
 
 @contextmanager

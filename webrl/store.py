@@ -21,6 +21,9 @@ from webrl.types import Record
 
 R = TypeVar("R", bound=Record)
 
+MAX_JSON_BYTES = 256 << 20
+"""Bytes of one JSON text, a line of JSONL or a whole file: a hundred times the longest trajectory of an 8B model."""
+
 
 def write_text(path: Path, text: str) -> None:
     """Write a whole file atomically and durably."""
@@ -57,7 +60,10 @@ def read_json(path: Path) -> Any:
     """
     with open_input(path) as file:
         try:
-            return orjson.loads(file.read())
+            data = file.read(MAX_JSON_BYTES + 1)
+            if len(data) > MAX_JSON_BYTES:
+                raise DataError(f"{path}: {path.stat().st_size} bytes; a JSON file has at most {MAX_JSON_BYTES}")
+            return orjson.loads(data)
         except (OSError, orjson.JSONDecodeError) as error:
             raise DataError(f"{path}: malformed JSON ({error})") from None
 
@@ -91,7 +97,7 @@ def read_records(path: Path, cls: type[R], on_error: Callable[[str], None] | Non
 def read_lines(path: Path, on_error: Callable[[str], None] | None = None) -> Iterator[tuple[int, Any]]:
     """Stream (line number, parsed JSON) from JSONL; blank lines are skipped. Errors as in `read_records`."""
     with open_input(path) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in numbered_lines(file, path, on_error):
             if not line.strip():
                 continue
             try:
@@ -100,6 +106,26 @@ def read_lines(path: Path, on_error: Callable[[str], None] | None = None) -> Ite
                 _report(f"{path}:{number}: malformed JSON ({error}): {line[:80]!r}", on_error)
                 continue
             yield number, data
+
+
+def numbered_lines(
+    file: IO[bytes], path: Path, on_error: Callable[[str], None] | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """(number, line) of an open file, never more than `MAX_JSON_BYTES` in memory. Errors as in `read_records`.
+
+    Raises:
+        DataError: a longer line.
+    """
+    number = 0
+    while line := file.readline(MAX_JSON_BYTES + 1):
+        number += 1
+        if len(line) > MAX_JSON_BYTES:
+            size = len(line)
+            while not line.endswith(b"\n") and (line := file.readline(1 << 20)):
+                size += len(line)
+            _report(f"{path}:{number}: a line of {size} bytes, more than {MAX_JSON_BYTES}; is it JSONL?", on_error)
+            continue
+        yield number, line
 
 
 def dump_line(record: Record) -> bytes:

@@ -11,15 +11,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import IO, Any
 
 import orjson
 
+from webrl.disk import file_name
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.turns import without_end
-from webrl.store import write_json
+from webrl.store import numbered_lines, open_input, read_json, write_json
 from webrl.types import Label, Status, Step, Task, Trajectory
 
 PAST_PAGE = "** Simplified html **"
@@ -101,17 +101,20 @@ def score_label(trajectory: Trajectory) -> Label:
 def write_vab(trajectories: Iterable[Trajectory], folder: Path) -> int:
     """Write a trace folder that VAB's scripts and `read_vab` read; gives the number of traces.
 
-    Files are named after the task id (characters that a file name cannot hold are percent-encoded), further
-    attempts at a task `<task_id>-2` and so on. An unfinished trajectory gets the score -1.
+    Files are named after the task id (`webrl.disk.file_name`), further attempts at a task `<task_id>-2` and so on (the
+    next number that is free). An unfinished trajectory gets the score -1.
     """
     seen: Counter[str] = Counter()
+    used: set[str] = set()
     count = 0
     for name in ("traces", "actions"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for trajectory in trajectories:
-        seen[trajectory.task.task_id] += 1
-        repeat = seen[trajectory.task.task_id]
-        task_id = quote(trajectory.task.task_id, safe=" ") + (f"-{repeat}" if repeat > 1 else "")
+        task_id = base = file_name(trajectory.task.task_id)
+        while not task_id or task_id in used:
+            seen[base] += 1
+            task_id = f"{base}-{seen[base] + 1}"
+        used.add(task_id)
         _write_lines(folder / "traces" / f"{task_id}.jsonl", task_id, trajectory)
         score = (trajectory.env_reward or 0.0) if trajectory.status.finished else -1
         actions = [step.action for step in trajectory.steps]
@@ -138,12 +141,13 @@ def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
     """Rows of the last attempt in a trace file, or None (reported)."""
     rows: list[dict[str, Any]] = []
     try:
-        file = path.open("rb")
-    except OSError as error:
-        problems.add("unreadable", str(path), f"{error.strerror}; left out")
+        file = _open_inside(path)
+    except DataError as error:
+        problems.add("unreadable", str(path), f"{_reason(error, path)}; left out")
         return None
+    too_long: list[str] = []
     with file:
-        for number, line in enumerate(file, 1):
+        for number, line in numbered_lines(file, path, too_long.append):
             if not line.strip():
                 continue
             place = f"{path}:{number}"
@@ -157,6 +161,9 @@ def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
                 problems.add("missing_step", place, f"index {row['index']!r} after {len(rows)} steps; trace left out")
                 return None
             rows.append(row)
+    if too_long:
+        problems.add("broken_line", str(path), f"{too_long[0].removeprefix(f'{path}:')}; trace left out")
+        return None
     if not rows:
         problems.add("empty", str(path), "no steps; left out")
         return None
@@ -201,12 +208,13 @@ def _parse_damaged(line: bytes, place: str, reason: str, problems: ProblemLog) -
 def _read_score(path: Path) -> tuple[float | None, tuple[str, str, str] | None]:
     """Score in [0, 1], or None and the problem (kind, place, reason)."""
     actions = path.parent.parent / "actions" / f"{path.stem}.json"
-    try:
-        data = orjson.loads(actions.read_bytes())
-    except FileNotFoundError:
+    if not actions.exists() and not actions.is_symlink():
         return None, ("no_action_file", str(path), f"no action file {actions.name}; not scored")
-    except (OSError, orjson.JSONDecodeError) as error:
-        return None, ("bad_action_file", str(actions), f"{error}; not scored")
+    try:
+        _open_inside(actions).close()
+        data = read_json(actions)
+    except DataError as error:
+        return None, ("bad_action_file", str(actions), f"{_reason(error, actions)}; not scored")
     score = data.get("score") if isinstance(data, dict) else None
     if isinstance(score, bool) or not isinstance(score, int | float):
         return None, ("bad_action_file", str(actions), f"score must be a number, found {score!r:.60}; not scored")
@@ -215,6 +223,25 @@ def _read_score(path: Path) -> tuple[float | None, tuple[str, str, str] | None]:
     if not score <= 1:
         return None, ("bad_action_file", str(actions), f"score {score} is not in [0, 1]; not scored")
     return float(score), None
+
+
+def _open_inside(path: Path) -> IO[bytes]:
+    """Open a file of a trace folder. A folder from elsewhere must not bring in what lies outside of it.
+
+    Raises:
+        DataError: see `webrl.store.open_input`; or a link that leads out of the result folder.
+    """
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    if not target.is_relative_to(path.parent.parent.resolve()):
+        raise DataError(f"{path}: a link to {target}, outside of the folder; copy that file here if you trust it")
+    return open_input(path)
+
+
+def _reason(error: DataError, path: Path) -> str:
+    return str(error).removeprefix(f"{path}: ")
 
 
 def _action(response: str) -> str:

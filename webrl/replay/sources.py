@@ -20,7 +20,7 @@ from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab, score_label
 from webrl.replay.records import NextPrompt, StepEncoder, build_records
 from webrl.reward.labels import outcome_key, read_outcomes
-from webrl.store import open_input, read_lines
+from webrl.store import numbered_lines, open_input, read_lines
 from webrl.types import Label, Status, StepRecord, Trajectory
 
 Kind = Literal["records", "trajectories", "vab", "released"]
@@ -50,7 +50,7 @@ class Source:
         if self.kind != "vab":
             return self.path.stat().st_size
         traces = self.path if self.path.name == "traces" else self.path / "traces"
-        return sum(p.stat().st_size for p in traces.glob("*.jsonl"))
+        return sum(p.lstat().st_size for p in traces.glob("*.jsonl"))
 
 
 @dataclass
@@ -141,7 +141,7 @@ def _read_trajectory_lines(source: Source, reading: Reading) -> Iterator[StepObj
 def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
     """`webrl.store.read_lines` that also tells how many bytes it has read."""
     with open_input(path) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in numbered_lines(file, path, reading.problems.on_line):
             reading.on_bytes(len(line))
             try:
                 yield number, orjson.loads(line)
@@ -256,7 +256,7 @@ def _imported(source: Source, reading: Reading) -> Iterator[tuple[Trajectory, La
         yield from read_released(source.path, reading.problems)
         reading.on_bytes(source.path.stat().st_size)
         return
-    for trajectory in read_vab(source.path, reading.problems, lambda p: reading.on_bytes(p.stat().st_size)):
+    for trajectory in read_vab(source.path, reading.problems, lambda p: reading.on_bytes(p.lstat().st_size)):
         yield trajectory, score_label(trajectory)
 
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from webrl import store
 from webrl.config import RolloutConfig, RunConfig
-from webrl.disk import sync_tree
+from webrl.disk import file_name, sync_tree
 from webrl.errors import UsageError
 from webrl.llm.interface import Policy
 from webrl.redaction import redact
@@ -251,7 +251,7 @@ class _Stage:
         return save
 
     def _screenshot_folder(self, name: str) -> Path:
-        return self._out.parent / "screenshots" / name
+        return self._out.parent / "screenshots" / file_name(name)
 
 
 async def _score(env: Any, trajectory: Trajectory) -> Trajectory:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from webrl.disk import file_name
 from webrl.evaluate import Rate, is_success, success_rate
 from webrl.interop.vab import write_vab
 from webrl.store import write_json
@@ -50,7 +51,7 @@ def write_task_files(trajectories: Iterable[Trajectory], folder: Path) -> int:
     """One JSON file a task: what was asked, what the agent did and answered, and the score; gives their number."""
     count = 0
     for trajectory in trajectories:
-        write_json(folder / f"{trajectory.trajectory_id}.json", _task_file(trajectory))
+        write_json(folder / f"{file_name(trajectory.trajectory_id)}.json", _task_file(trajectory))
         count += 1
     return count
 

@@ -1,0 +1,224 @@
+"""Files of strangers: nothing in them runs, none reaches outside of its folder, none takes what the machine has."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import resource
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+import webrl.store
+from webrl.config import RunConfig
+from webrl.disk import file_name
+from webrl.errors import DataError
+from webrl.interop.pickles import load_restricted
+from webrl.interop.problems import ProblemLog
+from webrl.interop.released import read_released
+from webrl.interop.vab import read_vab, write_vab
+from webrl.rollouts.collect import _Stage
+from webrl.store import numbered_lines, read_json, read_lines
+from webrl.types import Status, Step, Task, Trajectory
+
+STEP = {"index": 0, "prompt": "Do it", "html": "<html> </html>", "response": "exit()", "target": "Do it"}
+
+
+def archive(path, data_pkl, *, members=(), compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as file:
+        file.writestr("x/data.pkl", data_pkl)
+        for name, data in members:
+            file.writestr(name, data)
+    return path
+
+
+def tensor_pickle(size, stride, offset=0):
+    """What torch.save writes for one tensor over storage "0"."""
+    numbers = [
+        b"K" + bytes([n]) if n < 256 else b"\x8a\x08" + n.to_bytes(8, "little") for n in (offset, *size, *stride)
+    ]
+    num = len(size)
+    sizes = b"(" + b"".join(numbers[1 : 1 + num]) + b"t"
+    strides = b"(" + b"".join(numbers[1 + num :]) + b"t"
+    storage = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ"
+    return b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(" + storage + numbers[0] + sizes + strides + b"tR."
+
+
+def test_an_archive_that_unpacks_to_more_than_it_has_is_refused(tmp_path):
+    bomb = archive(tmp_path / "bomb.pt", pickle.dumps("0" * 50_000_000, 2), compression=zipfile.ZIP_DEFLATED)
+    with pytest.raises(DataError, match=r"bomb.pt: refused: 'x/data.pkl' is compressed \(\d+ bytes for 50\d+\)"):
+        load_restricted(bomb)
+
+
+def test_members_that_share_their_bytes_are_refused(tmp_path):
+    path = archive(tmp_path / "a.pt", pickle.dumps([], 2), members=[("x/data/0", b"0" * 10_000), ("x/data/1", b"")])
+    with zipfile.ZipFile(path) as file:
+        shared, other = file.getinfo("x/data/0"), file.getinfo("x/data/1")
+        entry = other.filename.encode()
+    data = bytearray(path.read_bytes())
+    start = data.rindex(entry) - 46  # its line in the directory, which is at the end
+    sizes = (shared.CRC, shared.compress_size, shared.file_size)
+    data[start + 16 : start + 28] = b"".join(number.to_bytes(4, "little") for number in sizes)
+    data[start + 42 : start + 46] = shared.header_offset.to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"a.pt: refused: its members claim 20\d+ bytes, the file has 10\d+"):
+        load_restricted(path)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "offset"),
+    [((100,), (1,), 0), ((2,), (1,), 7), ((2,), (2**40,), 0), ((2**40,), (1,), 0), ((2**31, 2**31), (1, 1), 0)],
+)
+def test_a_tensor_that_reaches_outside_of_its_data_is_refused(tmp_path, size, stride, offset):
+    whole = archive(tmp_path / "a.pt", tensor_pickle((2, 4), (4, 1)), members=[("x/data/0", bytes(32))])
+    assert load_restricted(whole).shape == (2, 4)
+    for data in (bytes(32), b""):
+        path = archive(tmp_path / "b.pt", tensor_pickle(size, stride, offset), members=[("x/data/0", data)])
+        with pytest.raises(DataError, match=r"b.pt: damaged file"):
+            load_restricted(path)
+
+
+def test_a_key_of_a_million_nested_tuples_is_refused(tmp_path):
+    # The same in a process of its own: before, it took the process with it.
+    nested = b"K\x01" + b"\x85" * 1_000_000
+    payloads = {
+        "setitem": b"\x80\x02}" + nested + b"K\x01s.",
+        "setitems": b"\x80\x02}(" + nested + b"K\x01u.",
+        "dict": b"\x80\x02(" + nested + b"K\x01d.",
+        "additems": b"\x80\x04\x8f(" + nested + b"\x90.",
+        "frozenset": b"\x80\x04(" + nested + b"\x91.",
+        "set": b"\x80\x02c__builtin__\nset\n](" + nested + b"e\x85R.",
+        "ordered": b"\x80\x02ccollections\nOrderedDict\n](" + nested + b"K\x01\x86e\x85R.",
+        "storage": b"\x80\x02(X\x07\0\0\0storageK\x01" + nested + b"K\x01K\x01tQ.",
+    }
+    for name, data in payloads.items():
+        (tmp_path / f"{name}.pkl").write_bytes(data)
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom webrl.errors import DataError\n"
+        "from webrl.interop.pickles import load_restricted\n"
+        "for name in sys.argv[1:]:\n try: load_restricted(Path(name))\n except DataError as error: print(error)\n"
+    )
+    paths = [str(tmp_path / f"{name}.pkl") for name in payloads]
+    result = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert [line.split(": ")[0] for line in result.stdout.splitlines()] == paths
+
+
+def test_a_high_memo_number_takes_no_memory_and_functions_take_no_attributes(tmp_path):
+    (tmp_path / "memo.pkl").write_bytes(b"\x80\x02K\x05r\xff\xff\xff\x7f.")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert load_restricted(tmp_path / "memo.pkl") == 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+    (tmp_path / "state.pkl").write_bytes(b"\x80\x02c_codecs\nencode\nN}U\x0c__defaults__N\x85s\x86b.")
+    with pytest.raises(DataError, match=r"state.pkl: damaged file .*attributes for a function"):
+        load_restricted(tmp_path / "state.pkl")
+
+
+def test_what_is_wrong_in_a_trajectory_is_named_without_printing_it_all(tmp_path):
+    page = "Round 0\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\npage"
+    prompt = page + "\n\n<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n"
+    good = {"task": "t", "action": "exit()", "observation": prompt, "reward": 1}
+    doubled: tuple = ()
+    for _ in range(60):
+        doubled = (doubled, doubled)
+    bad = [
+        doubled,
+        [doubled],
+        [{"task": doubled}],
+        [good | {"reward": doubled}],
+        [good | {"reward": 10**400}],
+        [good | {"reward": float("nan")}],
+        [good | {"task": "\ud800"}],
+        3,
+        [[]],
+    ]
+    (tmp_path / "x.pkl").write_bytes(pickle.dumps([[good], *bad], 2))
+    with ProblemLog(tmp_path / "problems.txt") as problems:
+        (read,) = list(read_released(tmp_path / "x.pkl", problems))
+    assert read[0].steps[0].observation == "page"
+    assert problems.counts == {"bad_trajectory": len(bad)}
+    assert max(map(len, (tmp_path / "problems.txt").read_text().splitlines())) < 400
+
+
+def test_a_line_without_end_is_named_and_the_next_one_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(webrl.store, "MAX_JSON_BYTES", 1000)
+    path = tmp_path / "long.jsonl"
+    path.write_bytes(b'{"a": 1}\n"' + b"x" * 5000 + b'"\n{"a": 2}\n' + b"y" * 2_000_000)
+    problems: list[str] = []
+    assert list(read_lines(path, problems.append)) == [(1, {"a": 1}), (3, {"a": 2})]
+    assert problems == [
+        f"{path}:2: a line of 5003 bytes, more than 1000; is it JSONL?",
+        f"{path}:4: a line of 2000000 bytes, more than 1000; is it JSONL?",
+    ]
+    with pytest.raises(DataError, match=r"long.jsonl:2: a line of 5003 bytes"):
+        list(read_lines(path))
+    with pytest.raises(DataError, match=r"long.jsonl: \d+ bytes; a JSON file has at most 1000"):
+        read_json(path)
+    assert [n for n, _ in numbered_lines(io.BytesIO(b"a\n\nb"), path)] == [1, 2, 3]
+
+
+def test_a_trace_folder_brings_in_nothing_from_outside_and_no_pipe_holds_it_up(tmp_path):
+    secret = tmp_path / "secret.jsonl"
+    secret.write_text(json.dumps(STEP))
+    folder = tmp_path / "result"
+    for name in ("traces", "actions"):
+        (folder / name).mkdir(parents=True)
+    for name in ("0", "1", "2"):
+        (folder / "traces" / f"{name}.jsonl").write_text(json.dumps(STEP))
+    (folder / "actions" / "0.json").write_text('{"score": 1}')
+    (tmp_path / "score.json").write_text('{"score": 1}')
+    (folder / "actions" / "1.json").symlink_to(tmp_path / "score.json")
+    os.mkfifo(folder / "actions" / "2.json")
+    (folder / "traces" / "3.jsonl").symlink_to(secret)
+    os.mkfifo(folder / "traces" / "4.jsonl")
+    (folder / "traces" / "5.jsonl").symlink_to("/dev/zero")
+    (folder / "traces" / "6.jsonl").symlink_to("6.jsonl")
+    (folder / "traces" / "7.jsonl").symlink_to("0.jsonl")
+    (folder / "traces" / "8.jsonl").mkdir()
+    with ProblemLog(tmp_path / "problems.txt") as problems:
+        read = {t.trajectory_id: t.env_reward for t in read_vab(folder, problems)}
+    assert read == {"0": 1, "1": None, "2": None, "7": None}
+    text = (tmp_path / "problems.txt").read_text()
+    assert problems.counts == {"unreadable": 5, "bad_action_file": 2, "no_action_file": 1}
+    assert f"3.jsonl: a link to {secret}, outside of the folder; copy that file here if you trust it; left out" in text
+    assert "4.jsonl: a pipe, socket or device, not a regular file; left out" in text
+
+
+IDS = ["../../x", "/etc/passwd", "..", ".", "", "a\0b", "x" * 5000, "ü" * 300, "\ud800", "a/b", "a%2Fb", "con\n"]
+
+
+def make_trajectory(task_id):
+    step = Step(0, "page", "exit()", "exit()")
+    task = Task(task_id=task_id, site="webarena", instruction="Do it")
+    return Trajectory(task_id, task, "Do it", 0, (step,), "page", Status.AGENT_DONE, env_reward=1.0)
+
+
+def test_no_id_leads_out_of_the_folder_that_is_written(tmp_path):
+    names = [file_name(text) for text in IDS]
+    assert len(set(names)) == len(IDS)
+    for name in names:
+        assert name not in ("", ".", "..")
+        assert not {"/", "\0"} & set(name)
+        assert len(name.encode()) <= 140
+    out = tmp_path / "a" / "b" / "traces_of_mine"
+    # The last two: a third attempt at "a" and a task "a-2" are two files.
+    assert write_vab(map(make_trajectory, [*IDS, "a", "a", "a-2", "a"]), out) == len(IDS) + 4
+    assert len(list((out / "traces").iterdir())) == len(list((out / "actions").iterdir())) == len(IDS) + 4
+    assert {p.relative_to(tmp_path).parts[:3] for p in tmp_path.rglob("*") if p.is_file()} == {
+        ("a", "b", "traces_of_mine")
+    }
+
+
+def test_no_trajectory_id_leads_out_of_the_folder_of_screenshots(tmp_path):
+    config = RunConfig.model_validate({"name": "x", "rollout": {"screenshots": True}})
+    out = tmp_path / "run" / "phase_00" / "trajectories.jsonl"
+    stage = _Stage(None, None, config, out, 0, lambda trajectory: None)
+    for text in IDS:
+        stage._screenshots(f"p00-{text}")(b"png", 0)
+        stage._screenshots(text)(b"png", 0)
+    assert {p.relative_to(tmp_path).parts[:3] for p in tmp_path.rglob("*.png")} == {("run", "phase_00", "screenshots")}
+    assert len(list(tmp_path.rglob("*.png"))) == 2 * len(IDS)

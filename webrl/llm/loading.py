@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
 
-from webrl.errors import ModelError
+from webrl.errors import DataError, ModelError
 from webrl.llm.fingerprint import weights_fingerprint
+from webrl.store import read_json
 
 logger = logging.getLogger(__name__)
 
+CODE_REFUSED = "it needs Python code of its own (auto_map in its config), which is never run"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
@@ -33,9 +34,9 @@ def load_tokenizer(name: str) -> Any:
             f"AutoTokenizer.from_pretrained(<base model>).save_pretrained({name!r})"
         )
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"cannot load a tokenizer from {name!r}: {_first_line(error)}") from error
+        raise ModelError(f"cannot load a tokenizer from {name!r}: {first_line(error)}") from error
 
 
 def load_causal_lm(name: str, *, dtype: str, device: str = "cpu") -> Any:
@@ -51,13 +52,13 @@ def load_causal_lm(name: str, *, dtype: str, device: str = "cpu") -> Any:
     if folder and not base and not (folder / "config.json").is_file():
         raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(base or name, dtype=dtype)
+        model: Any = AutoModelForCausalLM.from_pretrained(base or name, dtype=dtype, trust_remote_code=False)
         if base:
             from peft import PeftModel
 
             model = PeftModel.from_pretrained(model, name).merge_and_unload()
     except Exception as error:  # transformers, safetensors and hub each raise their own
-        raise ModelError(f"cannot load the model {name!r}: {_first_line(error)}") from error
+        raise ModelError(f"cannot load the model {name!r}: {first_line(error)}") from error
     return model.to(device).eval()
 
 
@@ -65,22 +66,45 @@ def model_folder(name: str) -> Path | None:
     """The folder that `name` is, or None if it can only be a hub name.
 
     Raises:
-        ModelError: `name` is written like a path and does not exist.
+        ModelError: `name` is written like a path and does not exist, or its weights are pickles.
     """
     path = Path(name).expanduser()
     if path.is_dir():
+        _refuse_pickles(path)
         return path
     if path.is_absolute() or name.startswith(("./", "../", "~", "data/", "runs/")) or name.count("/") > 1:
         raise ModelError(f"model folder {name!r} does not exist (looked in {Path.cwd()})")
     return None
 
 
+def _refuse_pickles(folder: Path) -> None:
+    """Raises ModelError if the weights are pickles."""
+    patterns = ("*model*.bin", "*.pt", "*.pth", "*.ckpt")
+    pickled = next((path for pattern in patterns for path in sorted(folder.glob(pattern))), None)
+    if pickled and not any(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"model folder {str(folder)!r} has its weights in {pickled.name}, a pickle, and pickles can run code; "
+            "convert it where you trust it: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW)"
+        )
+
+
 def adapter_base(folder: Path) -> str | None:
-    """Name of the base model if the folder holds a LoRA adapter."""
+    """Name of the base model if the folder holds a LoRA adapter.
+
+    Raises:
+        ModelError: an adapter_config.json that does not name it, or names a folder that does not exist.
+    """
     config = folder / "adapter_config.json"
     if not config.is_file():
         return None
-    return str(json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"])
+    try:
+        base = read_json(config)["base_model_name_or_path"]
+    except (DataError, KeyError, TypeError) as error:
+        raise ModelError(f"{config}: no base_model_name_or_path to be read ({error}); save the adapter anew") from None
+    if not isinstance(base, str) or not base:
+        raise ModelError(f"{config}: base_model_name_or_path must name the base model, found {base!r:.80}")
+    model_folder(base)
+    return base
 
 
 def model_fingerprint(name: str, model: Any = None) -> str:
@@ -110,5 +134,9 @@ def pick_dtype(dtype: str, device: str) -> str:
     return "float32" if device.startswith("cpu") else "bfloat16"
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+def first_line(error: BaseException) -> str:
+    """What a library's error says, in one line."""
+    text = str(error).strip()
+    if "trust_remote_code" in text:
+        return CODE_REFUSED
+    return text.splitlines()[0][:300] if text else type(error).__name__

@@ -57,7 +57,7 @@ def _configured_ends(name: str, num_tokens: int) -> list[int]:
     size = num_tokens
     for source in filter(None, (name, base)):
         try:
-            config: Any = AutoConfig.from_pretrained(source).get_text_config()
+            config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
         except (OSError, ValueError):
             config = None  # a LoRA folder, or a tokenizer alone
         else:

@@ -166,7 +166,7 @@ def _config(name: str) -> dict[str, Any]:
     if folder and not (folder / "config.json").is_file():
         raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
     try:
-        config: dict[str, Any] = AutoConfig.from_pretrained(name).get_text_config().to_dict()
+        config: dict[str, Any] = AutoConfig.from_pretrained(name, trust_remote_code=False).get_text_config().to_dict()
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read the config of {name!r}: {error}") from error
     for key in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"):

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from webrl.errors import ModelError
+from webrl.llm.loading import first_line, model_folder
 from webrl.training.decoder import decoder_of
 from webrl.training.models import PackedCritic, load_pretrained
 
@@ -57,7 +58,11 @@ def open_critic(
     """
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(str(folder))
+    model_folder(str(folder))
+    try:
+        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"cannot read the config of {str(folder)!r}: {first_line(error)}") from error
     is_critic = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
     if heads is None and not is_critic:
         raise ModelError(f"{str(folder)!r} holds {config.architectures}, not a critic; train one with `webrl train`")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from webrl.errors import ModelError, TrainingError
 from webrl.llm.fingerprint import tokenizer_fingerprint
-from webrl.llm.loading import adapter_base, load_tokenizer, model_folder
+from webrl.llm.loading import CODE_REFUSED, adapter_base, first_line, load_tokenizer, model_folder
 from webrl.training.attention import Layout
 from webrl.training.decoder import decoder_of
 from webrl.training.head import ActionHead, LogitRule
@@ -166,6 +166,7 @@ def load_pretrained(
         wrap: `PackedActor` or `PackedCritic`.
         device: as in `load_actor`.
     """
+    from safetensors import SafetensorError
     from transformers import AutoConfig
 
     name = str(folder)
@@ -174,7 +175,9 @@ def load_pretrained(
     if path and not base and not (path / "config.json").is_file():
         raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
     try:
-        config = AutoConfig.from_pretrained(base or name, **options)
+        config = AutoConfig.from_pretrained(base or name, trust_remote_code=False, **options)
+        if hasattr(config, "auto_map") and type(config) not in getattr(model_class, "_model_mapping", (type(config),)):
+            raise ModelError(f"cannot load the model {name!r}: {CODE_REFUSED}")
         route = find_route(config, model_class, wrap, _own_gpu(device)).name
         attention = attention_of(route)
         if skeleton:
@@ -187,8 +190,8 @@ def load_pretrained(
             from peft import PeftModel
 
             model = PeftModel.from_pretrained(model, name).merge_and_unload()
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise ModelError(f"cannot load the model {name!r}: {str(error).strip()[:300]}") from error
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ModelError(f"cannot load the model {name!r}: {first_line(error)}") from error
     turn_off_dropout(model)
     return model, route
 
@@ -204,7 +207,7 @@ def wants_skeleton(folder: str | Path, engine: str) -> bool:
 
     if is_main() or load_plan(engine).kind != "fsdp2":
         return False
-    return not AutoConfig.from_pretrained(str(folder)).tie_word_embeddings
+    return not AutoConfig.from_pretrained(str(folder), trust_remote_code=False).tie_word_embeddings
 
 
 def context_limit(lm: Any, max_tokens: int) -> int:

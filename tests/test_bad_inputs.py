@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 from chaos_inputs import ALL, attempt, judge
 
 HEAVY = (

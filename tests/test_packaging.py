@@ -37,7 +37,8 @@ def third_party_imports(path: Path, *, anywhere: bool) -> set[str]:
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             names.add((node.module or "").partition(".")[0])
-    own = {"webrl", "tests", "scripts", "benchmarks"} | {p.stem for p in (ROOT / "tests").rglob("*")}
+    own = {"webrl", "tests", "scripts", "benchmarks"}
+    own |= {p.stem for folder in ("tests", "benchmarks") for p in (ROOT / folder).rglob("*")}
     return names - set(sys.stdlib_module_names) - own
 
 

@@ -76,7 +76,9 @@ def read_all(source, **options):
     return list(read_steps(source, reading)), reading.counts, problems.counts
 
 
-def make_config(tmp_path, model, **sections):
+def make_config(tmp_path, model, replay=None, **sections):
+    """Made-up log-probs are no model's: how far they are from the actor's is not looked at."""
+    sections["replay"] = {"sampler_tolerance": 1000.0, **(replay or {})}
     data = {"name": "run", "runs_dir": str(tmp_path / "runs"), "models": {"actor": str(model), "orm": str(model),
             "device": "cpu", "max_prompt_tokens": 2000}, **sections}  # fmt: skip
     return validate_config(data, "test")

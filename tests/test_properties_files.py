@@ -194,7 +194,7 @@ ANSWERS = st.one_of(JSON, st.fixed_dictionaries({"observation": OBSERVATIONS | J
 @given(ANSWERS)
 def test_any_answer_of_a_server_is_a_result_or_a_browser_error(data):
     config = RolloutConfig()
-    env = RemoteEnv(_Server("http://h"), config)
+    env = RemoteEnv(_Server("http://h", "http://h"), config)
     try:
         result = env._read(lambda answer: read_result(answer, "click('1')", config), data)
     except BrowserError as error:

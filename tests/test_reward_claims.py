@@ -19,7 +19,7 @@ from webrl.reward.orm import judge, judge_prompt
 from webrl.store import read_records
 from webrl.types import Trajectory
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 from claims import samples, verdicts
 
 ORM = "data/tiny/orm"

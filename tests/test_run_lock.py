@@ -140,7 +140,7 @@ with _hold(Path(sys.argv[1]) / ".lock", "run folder", lease_s=1.0):
 """
     with holder(code, tmp_path) as first:
         (tmp_path / ".lock" / "lease").unlink()
-        assert first.wait(timeout=60) == -signal.SIGINT
+        assert first.wait(timeout=60) in (-signal.SIGINT, -signal.SIGTERM)  # Ctrl-C may be ignored here
 
 
 def test_training_and_process_data_take_the_lock_too(tmp_path: Path) -> None:

@@ -132,7 +132,9 @@ def _touched(marker: Path) -> int | None:
 def _stop(compromise: Any) -> None:
     """End this run: it was out for so long that another machine may have taken the folder."""
     logger.error("lost %s (%s): another process may work there now; stopping", compromise.lock_file, compromise.reason)
-    os.kill(os.getpid(), signal.SIGINT)
+    # A job that a script has put into the background ignores Ctrl-C.
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    os.kill(os.getpid(), signal.SIGTERM if ignored else signal.SIGINT)
 
 
 def _own_record() -> dict[str, Any]:

@@ -17,7 +17,7 @@ def parse_completion(answer: Any) -> tuple[list[int], list[float], Literal["stop
         ids = choice.get("token_ids")
         if ids is None:
             ids = [_token_id(t) for t in choice["logprobs"]["tokens"]]
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise MalformedAnswer(f"no token ids or log-probs in {str(choice)[:200]} ({error})") from error
     if not ids or len(ids) != len(logprobs) or not all(isinstance(i, int) for i in ids):
         raise MalformedAnswer(f"{len(ids)} token ids with {len(logprobs)} log-probs")

@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-# behind all else: benchmarks/webarena.py must not stand for the package of that name
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 from chaos_inputs_arguments import ARGUMENTS, CONFIGS
 from chaos_inputs_case import BadInput

@@ -60,7 +60,7 @@ def test_an_option_whose_extra_is_missing(
 @pytest.mark.parametrize(
     ("benchmark", "extra", "fix"),
     [
-        ("webarena.py", "webarena", "make webarena"),
+        ("webarena_standins.py", "webarena", "make webarena"),
         ("rollout_gpu.py --size tiny", "vllm", VLLM),
         ("training.py --part cluster --size tiny", "deepspeed", DEEPSPEED),
     ],

@@ -1,6 +1,6 @@
 """The WebArena path on loopback stand-ins: all tasks instantiate, the scripted ones are scored right, steps are fast.
 
-    python benchmarks/webarena.py [--steps 12] [--envs 4]
+    python benchmarks/webarena_standins.py [--steps 12] [--envs 4]
 
 Needs `make webarena` and a Chromium, no network. The stand-ins (tests/webarena/standins) have the log-in forms and
 the markup that the tasks' evaluators read; they say nothing about how an agent does on the real sites.
@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-# This folder goes: in it, this file would be taken for libwebarena's package `webarena`.
-sys.path[:] = [str(ROOT / "tests" / "webarena"), *(p for p in sys.path if Path(p).resolve() != ROOT / "benchmarks")]
+sys.path.insert(0, str(ROOT / "tests" / "webarena"))
 
 from standins.experts import DO_NOTHING, SCRIPTS, find  # noqa: E402
 from standins.play import failures, lite_tasks, play  # noqa: E402
@@ -43,7 +42,7 @@ def main() -> None:
     parser.add_argument("--envs", type=int, default=4, help="environments that play side by side")
     parser.add_argument("--stock", type=int, metavar="TASK", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    require("webarena", "benchmarks/webarena.py")
+    require("webarena", "benchmarks/webarena_standins.py")
     if args.stock is not None:
         print(json.dumps(stock_steps(args.stock, args.steps)))
         return

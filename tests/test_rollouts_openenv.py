@@ -20,7 +20,7 @@ from rollouts_builders import ClickNamedButton, Scripted, at, bid_of, in_browser
 from websockets.exceptions import ConnectionClosed
 
 from webrl.config import RolloutConfig, validate_config
-from webrl.errors import BrowserError, UsageError
+from webrl.errors import BrowserError, StageError, UsageError
 from webrl.rollouts import remote
 from webrl.rollouts.collect import collect
 from webrl.rollouts.episode import run_episode
@@ -399,6 +399,7 @@ def test_a_server_that_is_ended_leaves_nothing_behind(how):
 @pytest.mark.slow
 def test_a_server_that_dies_and_comes_back_costs_attempts_not_episodes(tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "RETRY_S", 0.5)
+    monkeypatch.setattr(remote, "PATIENCE_S", 300.0)  # a busy machine takes its time to start a server
     out = tmp_path / "trajectories.jsonl"
     tasks = [miniwob("click-button", seed) for seed in range(6)]
     with contextlib.ExitStack() as stack:
@@ -421,32 +422,27 @@ def test_a_server_that_dies_and_comes_back_costs_attempts_not_episodes(tmp_path,
     assert max(t.attempts for t in read_records(out, Trajectory)) > 1
 
 
-def test_when_no_server_is_left_every_episode_ends_with_a_status(tmp_path, monkeypatch):
+def test_when_no_server_is_left_the_stage_ends_and_the_same_command_plays_the_rest(tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "RETRY_S", 0.2)
     monkeypatch.setattr(remote, "PATIENCE_S", 1.0)
     out = tmp_path / "trajectories.jsonl"
     tasks = [miniwob("click-button", seed) for seed in range(4)]
-    with server() as (url, process):
-        urls = [url, "http://127.0.0.1:9"]  # nobody listens on the second
+
+    def play(urls, on_episode):
         run = validate_config(
             {"rollout": {"env": "openenv", "urls": urls, "num_workers": 2, "envs_per_worker": 2}}, "test"
         )
-        summary = asyncio.run(
-            collect(
-                tasks,
-                run,
-                ClickNamedButton(wait_s=0.5),
-                out,
-                phase=1,
-                prefix="p01",
-                on_episode=lambda _: process.kill(),
-            )
-        )
-    assert sum(summary.statuses.values()) == 4
-    assert summary.statuses["env_error"] >= 2
-    failed = next(t for t in read_records(out, Trajectory) if t.status is Status.ENV_ERROR)
-    assert failed.attempts == 3
-    assert "OpenEnv server http" in failed.message
+        policy = ClickNamedButton(wait_s=0.5)
+        return asyncio.run(collect(tasks, run, policy, out, phase=1, prefix="p01", on_episode=on_episode))
+
+    with server() as (url, process), pytest.raises(StageError, match=r"no OpenEnv server has answered.*same command"):
+        play([url, "http://127.0.0.1:9"], lambda _: process.kill())  # nobody listens on the second
+    before = list(read_records(out, Trajectory))
+    assert 1 <= len(before) < 4
+    with server() as (url, _):
+        summary = play([url], None)
+    assert summary.statuses == {"page_ended": 4}
+    assert list(read_records(out, Trajectory))[: len(before)] == before
 
 
 def test_no_server_at_all_stops_the_stage_before_it_starts():

@@ -115,6 +115,13 @@ def test_a_dead_process_of_another_machine_is_waited_for_and_then_forgotten(
     assert not (tmp_path / ".lock" / "lease").exists()
 
 
+def test_a_lease_that_lost_its_record_with_the_power_is_waited_for_and_then_forgotten(tmp_path: Path) -> None:
+    (tmp_path / ".lock").mkdir()
+    (tmp_path / ".lock" / "lease").touch()
+    with _hold(tmp_path / ".lock", "run folder", lease_s=1.0):
+        assert (tmp_path / ".lock" / "lease").stat().st_size > 0
+
+
 def test_the_lock_nests_and_covers_outputs_inside_the_run_folder(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").touch()
     with hold_run(tmp_path), hold_run(tmp_path), hold_output(tmp_path / "phase_00" / "train.jsonl"):

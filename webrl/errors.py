@@ -51,5 +51,5 @@ class TrainingError(WebRLError):
 
 class StageError(WebRLError):
     """A stage cannot start: its input stage has not finished, or the run folder belongs to another config,
-    or another process works in it.
+    or another process works in it; or cannot go on, since all servers that it needs are gone.
     """

@@ -115,12 +115,28 @@ def _take_lease(lease: SoftFileLease, folder: Path, what: str) -> None:
         "%s was left by %s without being given back; waiting up to %.0f s for a sign of life",
         what, _describe(_read_holder(folder)), lease.lease_duration,
     )  # fmt: skip
+    blank = _is_blank(marker)
     try:
         lease.acquire(
-            timeout=2 * lease.lease_duration, poll_interval=0.2, cancel_check=lambda: _touched(marker) != seen
+            timeout=(1 if blank else 2) * lease.lease_duration,
+            poll_interval=0.2,
+            cancel_check=lambda: _touched(marker) != seen,
         )
     except Timeout:
+        if not blank or _touched(marker) != seen:
+            raise _busy(folder, what) from None
+        # The power failed between its making and its writing; filelock never takes such a one.
+        marker.unlink(missing_ok=True)
+        with contextlib.suppress(Timeout):
+            lease.acquire(timeout=_PATIENCE_S)
+            return
         raise _busy(folder, what) from None
+
+
+def _is_blank(marker: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return marker.stat().st_size == 0
+    return False
 
 
 def _touched(marker: Path) -> int | None:

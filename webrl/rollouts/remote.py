@@ -7,8 +7,8 @@ API:
             trajectory = await run_episode(env, ...)
 
 `num_workers * envs_per_worker` sessions are spread over `urls`. A server that cannot be reached or is full is asked
-again every few seconds while the sessions of the others play on. When none has answered for `PATIENCE_S`, environments
-are lent all the same, and their resets raise BrowserError: an episode then ends with its status, and nothing hangs.
+again every few seconds while the sessions of the others play on. When none has answered for `PATIENCE_S`, the stage
+ends with StageError: what was played is kept, and the same command plays the rest when there is a server again.
 
 The token of a server stands in the environment variable WEBRL_ENV_TOKEN, or in its URL (`https://any:TOKEN@host`).
 """
@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from webrl.config import RolloutConfig
-from webrl.errors import BrowserError, UsageError
+from webrl.errors import BrowserError, StageError, UsageError
 from webrl.openenv.access import TOKEN_VARIABLE, is_loopback
 from webrl.redaction import redact, with_path
 from webrl.rollouts.actions import ActionError
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 RETRY_S = 3.0
 """Pause before a server that did not answer is asked again."""
 PATIENCE_S = 30.0
-"""How long no server at all may answer before episodes fail: a restart takes less."""
+"""How long no server at all may answer before the stage ends: a restart takes less."""
 _OPEN_TIMEOUT_S = 10.0
 _T = TypeVar("_T")
 _MAX_MESSAGE_BYTES = 1 << 30
@@ -198,7 +198,11 @@ class RemotePool:
 
     @contextlib.asynccontextmanager
     async def env(self) -> AsyncIterator[RemoteEnv]:
-        """Borrow a session; waits until one is free on a server that answers."""
+        """Borrow a session; waits until one is free on a server that answers.
+
+        Raises:
+            StageError: no server has answered for `PATIENCE_S`.
+        """
         env = await self._take()
         try:
             yield env
@@ -216,7 +220,12 @@ class RemotePool:
                 await env.connect()
             except BrowserError as error:
                 if self._given_up():
-                    return env  # its reset says why
+                    self._free.put_nowait(env)
+                    problems = "; ".join(f"{server.url}: {server.problem}" for server in self._servers)
+                    raise StageError(
+                        f"no OpenEnv server has answered for {PATIENCE_S:g} s ({problems}); finished episodes are kept: "
+                        "start the servers, then give the same command again"
+                    ) from None
                 logger.debug("%s; asked again in %g s", error, RETRY_S)
                 asyncio.get_running_loop().call_later(RETRY_S, self._free.put_nowait, env)
             except BaseException:

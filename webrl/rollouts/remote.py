@@ -223,7 +223,7 @@ class RemotePool:
                     self._free.put_nowait(env)
                     problems = "; ".join(f"{server.url}: {server.problem}" for server in self._servers)
                     raise StageError(
-                        f"no OpenEnv server has answered for {PATIENCE_S:g} s ({problems}); finished episodes are kept: "
+                        f"no OpenEnv server has answered for {PATIENCE_S:g} s ({problems}); what was played is kept: "
                         "start the servers, then give the same command again"
                     ) from None
                 logger.debug("%s; asked again in %g s", error, RETRY_S)

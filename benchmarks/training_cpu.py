@@ -111,7 +111,7 @@ def packed_loop(actor: Path, records: list[StepRecord], folder: Path) -> Callabl
 
     def run() -> None:
         for step, start in enumerate(range(0, NUM_SAMPLES, BATCH)):
-            loop.step(step, list(range(start, start + BATCH)))
+            loop.step(step, list(range(start, start + BATCH)), BATCH)
 
     return run
 

@@ -16,10 +16,11 @@ import pytest
 from llm_builders import save_tiny_model, score
 from test_interop_vab import make_rows, write_trace
 
-from webrl.config import ModelsConfig, ReplayConfig, validate_config
+from webrl.config import CriticConfig, ModelsConfig, ReplayConfig, validate_config
 from webrl.errors import DataError, UsageError
 from webrl.folder import RunFolder
 from webrl.interop.problems import ProblemLog
+from webrl.interop.vab import read_vab
 from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_policy_prompt
@@ -34,6 +35,7 @@ from webrl.replay.sources import Reading, Source, find_source, read_steps
 from webrl.replay.stage import mix_replay
 from webrl.reward.labels import outcome_key
 from webrl.store import dump_line, read_records, write_records
+from webrl.training.critic_data import critic_states
 from webrl.training.scoring import score_actions
 from webrl.types import Label, Status, Step, StepRecord, Task, Trajectory
 
@@ -214,7 +216,8 @@ def test_the_stream_selects_exactly_what_the_library_selects(tmp_path, strategy,
     counts = add_history(tmp_path / "train.jsonl", 7, history, tmp_path / "out.jsonl", ProblemLog())
     assert counts == expected.counts
     written = list(read_records(tmp_path / "out.jsonl", StepRecord))
-    assert [r for r in written if r.source == "replay"] == list(expected.records)
+    replayed = [replace(r, next_prompt_ids=()) for r in written if r.source == "replay"]
+    assert replayed == list(expected.records)
     assert [r for r in written if r.source == "current"] == records[:7]
     assert (len(expected.records) == 14) is (strategy != "none")
 
@@ -229,6 +232,50 @@ def test_a_torn_or_foreign_history_line_is_listed_and_the_rest_used(tmp_path):
     counts = add_history(tmp_path / "train.jsonl", 2, history, tmp_path / "out.jsonl", problems)
     assert counts == {"kept": 2}
     assert problems.counts == {"broken_line": 2}
+
+
+def test_a_replayed_step_carries_the_next_state_that_the_filter_left_out(tmp_path, caplog):
+    likely, certain = (math.log(0.7),) * 3, (math.log(0.99),) * 3  # the band is (0.5, 0.95]
+    trajectory = make_trajectory("h", 4)
+    records = [
+        replace(r, ref_logprobs=certain if r.index == 1 else likely)
+        for r in build_records([trajectory], {"h": Label("h", None, 1)}, Counter())
+    ]
+    write_records(tmp_path / "history.jsonl", records)
+    write_records(tmp_path / "train.jsonl", make_history(3)[:6])
+    history = History([Source(tmp_path / "history.jsonl", "records")], ReplayConfig(), random.Random(0), ())
+    counts = add_history(tmp_path / "train.jsonl", 6, history, tmp_path / "out.jsonl", ProblemLog())
+    assert counts == {"too_certain": 1, "kept": 3}
+    replayed = {r.index: r for r in read_records(tmp_path / "out.jsonl", StepRecord) if r.source == "replay"}
+    assert replayed[0].next_prompt_ids == records[1].prompt_ids
+    assert replayed[2].next_prompt_ids == ()  # the next step is in the file
+    assert replayed[3].next_prompt_ids == ()  # nothing comes after it
+    assert caplog.text == ""
+
+
+def test_replayed_steps_whose_next_state_nobody_knows_are_counted_aloud(tmp_path, caplog):
+    write_records(tmp_path / "history.jsonl", [r for r in make_history(9) if r.index == 0])
+    write_records(tmp_path / "train.jsonl", make_history(9)[:6])
+    history = History([Source(tmp_path / "history.jsonl", "records")], ReplayConfig(), random.Random(0), (3,))
+    add_history(tmp_path / "train.jsonl", 6, history, tmp_path / "out.jsonl", ProblemLog())
+    assert "6 of 6 replayed steps come without their next state" in caplog.text
+
+
+def test_next_states_of_imported_experience_reach_the_critic(tmp_path, actor):
+    """What follows a step of somebody's traces is nowhere else to be found than in their folder."""
+    write_trace(tmp_path / "vab", rows=make_rows(num_steps=3))
+    config = make_config(tmp_path, actor, replay={"perplexity_low": 1.0, "perplexity_high": 1e9, "max_ratio": 0.5})
+    phase = write_phase(tmp_path / "phase", [make_trajectory("a")])
+    plan = make_plan(config, rollout=phase, experience=[tmp_path / "vab"], actor=str(actor), output=phase / "t.jsonl")
+    process(plan, config)
+    records = list(read_records(plan.output_filter, StepRecord))
+    (replayed,) = [r for r in records if r.source == "replay"]
+    assert replayed.index == 1  # drawn by seed 0; its successor was not
+    (trace,) = read_vab(tmp_path / "vab", ProblemLog())
+    following = step_encoder(load_tokenizer(str(actor)), config.models)(trace, 2)
+    assert replayed.next_prompt_ids == following.prompt_ids
+    states = {s.step_id: s.prompt_ids for s in critic_states(records, CriticConfig(train_next_state=True))}
+    assert states["12:1'"] == following.prompt_ids
 
 
 def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):

@@ -6,7 +6,6 @@ import dataclasses
 import json
 from pathlib import Path
 
-import orjson
 import pytest
 import torch
 from training_builders import make_actor, make_record, make_records, make_tokenizer
@@ -14,10 +13,8 @@ from training_builders import make_actor, make_record, make_records, make_tokeni
 from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError, TrainingError
 from webrl.llm.fingerprint import tokenizer_fingerprint
-from webrl.store import dump_line, write_records
 from webrl.training import load_critic, score_actions, score_values, train_actor, train_critic, train_sft
 from webrl.training.critic import critic_loss, values_of
-from webrl.training.successors import find_steps
 from webrl.types import StepRecord
 
 
@@ -86,32 +83,15 @@ def test_a_value_is_that_of_the_prompts_last_token_under_any_packing(tmp_path: P
         assert record.value == pytest.approx(value, abs=1e-5)
 
 
-def test_a_next_value_comes_from_successors_or_stays_unknown(tmp_path: Path) -> None:
+def test_a_next_value_comes_from_the_next_step_or_the_next_prompt_or_stays_unknown(tmp_path: Path) -> None:
     config, records = make_config(), make_records(1)
     train_critic(records, make_actor(tmp_path / "a"), tmp_path / "c", config, seed=0, metrics_path=tmp_path / "m")
     alone = score_values(records[:1], tmp_path / "c", config)
-    write_records(tmp_path / "earlier.jsonl", records)
-    helped = score_values(records[:1], tmp_path / "c", config, history=[tmp_path / "earlier.jsonl"])
+    carried = dataclasses.replace(records[0], next_prompt_ids=records[1].prompt_ids)
+    helped = score_values([carried], tmp_path / "c", config)
     whole = score_values(records, tmp_path / "c", config)
     assert alone[0].next_value is None
     assert helped[0].next_value == pytest.approx(whole[1].value, abs=1e-6)
-
-
-def test_successors_are_found_without_parsing_what_else_is_there(tmp_path: Path) -> None:
-    first, second, third = (dataclasses.replace(make_records(1)[0], step_id=f'ä"b:{i}', index=i) for i in range(3))
-    own = dump_line(second)
-    assert own.startswith(b'{"step_id":')
-    turned = orjson.dumps(dict(reversed(third.to_json().items()))) + b"\n"  # other programs order fields as they like
-    damaged = b'{"step_id":"other:1","prompt_ids":[' + b"x" * 50 + b"\n"
-    path = tmp_path / "train.jsonl"
-    path.write_bytes(damaged + b"\n" + dump_line(first) + turned + own + b"{not read any more")
-    found = list(find_steps([path], {second.step_id, third.step_id}))
-    assert found == [third, second]
-    with pytest.raises(DataError, match=r"train\.jsonl:6: "):
-        list(find_steps([path], {"nowhere:0"}))
-    with pytest.raises(DataError, match=r"no\.jsonl: No such file"):
-        list(find_steps([tmp_path / "no.jsonl"], {"nowhere:0"}))
-    assert list(find_steps([tmp_path / "no.jsonl"], set())) == []
 
 
 def test_critic_losses_by_hand() -> None:
@@ -203,10 +183,10 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
 
     step = trainer._Loop.step
 
-    def die_at_step_5(self: object, number: int, batch: list[int]) -> dict[str, float]:
+    def die_at_step_5(self: object, number: int, *batch: object) -> dict[str, float]:
         if number == 4:
             raise Interrupted
-        return step(self, number, batch)
+        return step(self, number, *batch)
 
     monkeypatch.setattr(trainer._Loop, "step", die_at_step_5)
     with pytest.raises(Interrupted):

@@ -13,12 +13,14 @@ from training_builders import make_actor, make_record, make_records
 from webrl.config import CriticConfig, OptimConfig, RunConfig
 from webrl.errors import ModelError, TrainingError
 from webrl.training import score_actions, score_values, train_actor, train_critic
+from webrl.training.critic import open_critic
 from webrl.training.critic_data import critic_states
 from webrl.training.flops import body_parameters, training_flops
 from webrl.training.lora import add_adapters, merge_adapters
 from webrl.training.memory_policy import apply_memory_policy
 from webrl.training.models import actor_inputs, load_actor
 from webrl.training.packing import Item, pack
+from webrl.training.schedule import sample_batches
 from webrl.training.trainer import memory_errors
 
 
@@ -117,6 +119,33 @@ def test_the_released_critic_has_two_heads_and_learns_next_states(tmp_path: Path
     single = make_config()
     with pytest.raises(ModelError, match="4 value logits"):
         train_critic(records, tmp_path / "c", tmp_path / "d", single, seed=0, metrics_path=tmp_path / "m.jsonl")
+
+
+def test_a_batch_of_the_released_critic_is_of_steps_each_with_both_its_states(tmp_path: Path) -> None:
+    after = (5, 6, 7)
+    records = [
+        dataclasses.replace(r, next_prompt_ids=after) if r.is_last else r for r in make_records(2, 3)
+    ]  # 6 steps, 12 states
+    released = {"heads": "double", "train_next_state": True, "batch_size": 4, "epochs": 1.0, "max_grad_norm": 1e9}
+    config = make_config()
+    config = config.model_copy(update={"critic": config.critic.model_copy(update=released)})
+    folder, log = make_actor(tmp_path / "actor"), tmp_path / "m.jsonl"
+    losses = train_critic(records, folder, tmp_path / "critic", config, seed=0, metrics_path=log)
+    assert losses["critic_steps"] == 2  # 4 steps and 2
+    assert losses["critic_calibration"]["count"] == 12
+    model = open_critic(folder, "double", 0)
+    total = torch.zeros(())
+    for i in sample_batches(6, config.critic, 0)[0]:
+        following = after if records[i].is_last else records[i + 1].prompt_ids
+        for prompt in (records[i].prompt_ids, following):
+            heads = model.lm(torch.tensor([prompt])).logits[0].view(2, 2)
+            total = total - heads.log_softmax(-1)[:, records[i].outcome].sum()
+    (total / 4).backward()
+    norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
+    line = json.loads(log.read_text().splitlines()[0])
+    assert line["critic/loss"] == pytest.approx((total / 4).item(), rel=1e-4)
+    assert line["critic/grad_norm"] == pytest.approx(norm.item(), rel=1e-3)
+    assert 0 <= line["critic/accuracy"] <= 1
 
 
 def test_critic_calibration_covers_each_state_once(tmp_path: Path) -> None:

@@ -365,7 +365,9 @@ class CriticConfig(OptimConfig):
     """Value model (paper: binary cross-entropy against the outcome)."""
 
     heads: Literal["single", "double"] = Field("single", description="double: the released code's two heads")
-    train_next_state: bool = Field(False, description="also train on s' (released code)")
+    train_next_state: bool = Field(
+        False, description="also train on s' (released code); a step's two states are one sample of the batch"
+    )
 
 
 class ActorConfig(OptimConfig):

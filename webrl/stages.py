@@ -168,8 +168,7 @@ def train(context: Context) -> Counts:
     scored = folder.path / "train_scored.jsonl"
     if not agree(scored.exists()):
         records = read_records(folder.train_filter, StepRecord)
-        history = [context.run.phase(k).train for k in range(context.phase)]
-        valued = score_values(records, folder.critic, config, history=history)
+        valued = score_values(records, folder.critic, config)
         if is_main():
             write_records(scored, valued)
         barrier()

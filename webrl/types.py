@@ -246,7 +246,8 @@ class StepRecord(Record):
     tokenizer: str = ""
     """Fingerprint of the tokenizer that made the ids."""
     next_prompt_ids: tuple[int, ...] = ()
-    """[P] prompt after the trajectory's last step (the last page again); the released objective's s', else empty."""
+    """[P] the next state's prompt, where the file holds no step of it: of a replayed step whose successor was left out,
+    and after the last step (the last page again) for the released objective; else empty."""
     group: str = ""
     """Task id, for objectives that compare attempts at the same task (GRPO)."""
 

@@ -1,16 +1,18 @@
 """Writes `train.jsonl` (current steps) and `train_filter.jsonl` (current and replayed steps), as streams.
 
-Memory holds one chunk of records, and a few bytes for each admitted history step and each instruction.
+A replayed step whose successor is not replayed carries that state along (`next_prompt_ids`), so that the file alone is
+enough to train on. Memory holds one chunk of records, and a few bytes for each admitted history step and instruction.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 import shutil
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
@@ -25,6 +27,8 @@ from webrl.replay.scorer import Scorer
 from webrl.replay.select import ReplayFilter, TrajectorySampler, draw
 from webrl.replay.sources import Reading, Source, StepObject, labelled_outcomes, read_steps
 from webrl.types import StepRecord
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -41,6 +45,45 @@ class History:
     next_prompt: NextPrompt | None = None
     scorer: Scorer | None = None
     """Scores the candidates under the current actor; None takes the `ref_logprobs` that are stored."""
+
+
+@dataclass
+class _Spool:
+    """Admitted steps on disk, and what is known of them."""
+
+    file: IO[bytes]
+    offsets: array[int] = field(default_factory=lambda: array("Q", [0]))
+    """[N + 1] line borders."""
+    phases: array[int] = field(default_factory=lambda: array("i"))
+    """[N]."""
+    follows: bytearray = field(default_factory=bytearray)
+    """[N] 1 if a step is the successor of the one before it."""
+    ends: bytearray = field(default_factory=bytearray)
+    """[N] 1 if a step carries no next state."""
+    last: tuple[str, int] | None = None
+    """Trajectory and index of the step that was appended last."""
+
+    def append(self, step: StepObject, *, wants_next: bool) -> None:
+        place = step["trajectory_id"], step["index"]
+        self.follows.append(self.last == (place[0], place[1] - 1))
+        self.ends.append(wants_next and not step.get("next_prompt_ids"))
+        self.phases.append(step["phase"])
+        length = self.file.write(orjson.dumps(step, option=orjson.OPT_APPEND_NEWLINE))
+        self.offsets.append(self.offsets[-1] + length)
+        self.last = place
+
+    def copy(self, chosen: Sequence[int], is_chosen: bytearray, target: IO[Any]) -> None:
+        """Copy lines; a step whose successor is copied too leaves the next state to it."""
+        for position in chosen:
+            self.file.seek(self.offsets[position])
+            line = self.file.read(self.offsets[position + 1] - self.offsets[position])
+            if self.is_followed(position, is_chosen):
+                line = orjson.dumps(orjson.loads(line) | {"next_prompt_ids": []}, option=orjson.OPT_APPEND_NEWLINE)
+            target.write(line)
+
+    def is_followed(self, position: int, is_chosen: bytearray) -> bool:
+        after = position + 1
+        return after < len(self.follows) and bool(self.follows[after] and is_chosen[after])
 
 
 def write_steps(steps: Iterable[StepObject], out: Path, scorer: Scorer | None = None) -> int:
@@ -64,23 +107,29 @@ def add_history(
     """
     counts: Counter[str] = Counter()
     # The spool has no name, so that a kill leaves nothing behind.
-    with atomic_path(out) as temporary, TemporaryFile(dir=out.parent, buffering=1 << 20) as spool:
-        offsets, phases = _admit(history, spool, counts, problems, on_bytes)
-        chosen = draw(phases, num_current, history.config, history.rng)
+    with atomic_path(out) as temporary, TemporaryFile(dir=out.parent, buffering=1 << 20) as file:
+        spool = _admit(history, file, counts, problems, on_bytes)
+        chosen = draw(spool.phases, num_current, history.config, history.rng)
         counts["kept"] = len(chosen)
-        if len(chosen) < len(phases):
-            counts["over_ratio"] = len(phases) - len(chosen)
+        if len(chosen) < len(spool.phases):
+            counts["over_ratio"] = len(spool.phases) - len(chosen)
+        is_chosen = bytearray(len(spool.phases))
+        for position in chosen:
+            is_chosen[position] = 1
         with temporary.open("wb", buffering=1 << 20) as target, current.open("rb") as source:
-            _copy_lines(spool, offsets, chosen[:1], target)
+            spool.copy(chosen[:1], is_chosen, target)
             shutil.copyfileobj(source, target, 1 << 20)
-            _copy_lines(spool, offsets, chosen[1:], target)
+            spool.copy(chosen[1:], is_chosen, target)
+    unknown = sum(spool.ends[p] and not spool.is_followed(p, is_chosen) for p in chosen)
+    if unknown:
+        logger.warning("%s: %d of %d replayed steps come without their next state", out, unknown, len(chosen))
     return dict(counts)
 
 
 def _admit(
-    history: History, spool: IO[bytes], counts: Counter[str], problems: ProblemLog, on_bytes: Callable[[int], Any]
-) -> tuple[array[int], array[int]]:
-    """Append admitted steps to the spool; gives [N + 1] line borders and [N] phases."""
+    history: History, file: IO[bytes], counts: Counter[str], problems: ProblemLog, on_bytes: Callable[[int], Any]
+) -> _Spool:
+    """Append admitted steps to the spool."""
     replay_filter = ReplayFilter(history.config, frozenset(history.end_token_ids), history.tokenizer)
     if history.config.per_instruction == "sampled" and history.config.strategy != "none":
         sampler = TrajectorySampler(history.rng)
@@ -88,8 +137,8 @@ def _admit(
             if step["outcome"] == 1:
                 sampler.offer(step["site"], step["instruction"], step["trajectory_id"])
         replay_filter.chosen = sampler.chosen
-    offsets, phases = array("Q", [0]), array("i")
-    candidates = _candidates(_read(history, problems, on_bytes), replay_filter, counts)
+    spool = _Spool(file)
+    candidates = _candidates(_with_next_states(_read(history, problems, on_bytes)), replay_filter, counts)
     needs_scores = history.config.strategy == "perplexity"
     for step in _scored(candidates, history.scorer if needs_scores else None):
         reason = replay_filter.check_step(step["action_ids"], step.get("ref_logprobs"))
@@ -97,10 +146,23 @@ def _admit(
             counts[reason] += 1
             continue
         step["source"] = "replay"
-        length = spool.write(orjson.dumps(step, option=orjson.OPT_APPEND_NEWLINE))
-        offsets.append(offsets[-1] + length)
-        phases.append(step["phase"])
-    return offsets, phases
+        is_last = step["index"] == step["num_steps"] - 1
+        spool.append(step, wants_next=not is_last or history.next_prompt is not None)
+    return spool
+
+
+def _with_next_states(steps: Iterable[StepObject]) -> Iterator[StepObject]:
+    """The steps, each with the prompt of the step after it, which every source has right behind it."""
+    previous: StepObject | None = None
+    for step in steps:
+        if previous is not None:
+            is_next = step["trajectory_id"] == previous["trajectory_id"] and step["index"] == previous["index"] + 1
+            if is_next:
+                previous["next_prompt_ids"] = step["prompt_ids"]
+            yield previous
+        previous = step
+    if previous is not None:
+        yield previous
 
 
 def _read(history: History, problems: ProblemLog, on_bytes: Callable[[int], Any]) -> Iterator[StepObject]:
@@ -130,9 +192,3 @@ def _scored(steps: Iterable[StepObject], scorer: Scorer | None) -> Iterator[Step
         return
     for record in scorer.stream(StepRecord.from_json(step) for step in steps):
         yield record.to_json()
-
-
-def _copy_lines(spool: IO[bytes], offsets: Sequence[int], chosen: Sequence[int], target: IO[Any]) -> None:
-    for position in chosen:
-        spool.seek(offsets[position])
-        target.write(spool.read(offsets[position + 1] - offsets[position]))

@@ -27,7 +27,10 @@ Kind = Literal["records", "trajectories", "vab", "released"]
 StepObject = dict[str, Any]
 
 _FINISHED = frozenset(str(s) for s in Status if s.finished)
-_REQUIRED = ("step_id", "trajectory_id", "instruction", "site", "phase", "action_ids", "prompt_ids", "outcome")
+_REQUIRED = (
+    "step_id", "trajectory_id", "instruction", "site", "phase", "index", "num_steps", "action_ids", "prompt_ids",
+    "outcome",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,9 @@ def _read_record_lines(path: Path, reading: Reading) -> Iterator[StepObject]:
         missing = next((name for name in _REQUIRED if name not in data), None) if isinstance(data, dict) else "step_id"
         if missing:
             reading.problems.add("broken_line", f"{path}:{number}", f"no field {missing!r}; left out")
+            continue
+        if type(data["index"]) is not int:
+            reading.problems.add("broken_line", f"{path}:{number}", f"index {data['index']!r:.80}: no number; left out")
             continue
         reading.counts["steps"] += 1
         yield data

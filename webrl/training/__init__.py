@@ -4,7 +4,7 @@ What the phase calls (imported on first use, so that `import webrl.training` cos
 
     score_actions(records, model_dir, config: RunConfig) -> list[StepRecord]          # fills ref_logprobs
     train_critic(records | path, init_dir, out_dir, config: RunConfig, *, seed, metrics_path) -> dict
-    score_values(records, critic_dir, config: RunConfig, *, history=()) -> list[StepRecord]  # value, next_value
+    score_values(records, critic_dir, config: RunConfig) -> list[StepRecord]           # value, next_value
     train_actor(records | path, init_dir, out_dir, config: RunConfig, *, seed, metrics_path) -> dict
     train_sft(examples, init_dir, out_dir, optim: OptimConfig, *, seed, metrics_path, name="sft", device="auto",
         heldout=(), probe=None, watch_every=0)

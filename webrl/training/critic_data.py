@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ class State:
     """Step it belongs to, with `'` for a next state."""
     prompt_ids: tuple[int, ...]
     """[P] token ids."""
+    sample: int
+    """Which record it belongs to: a batch counts records, as the released code does, not states."""
     target: float
     """1 if the trajectory succeeded (released: if the discounted return is positive, which is the same)."""
 
@@ -35,21 +38,29 @@ class State:
 def critic_states(records: Sequence[StepRecord], config: CriticConfig) -> list[State]:
     """The state of every step; with `train_next_state` also its successor's (released code: s and s' both).
 
-    A next state is the trajectory's next step, or `next_prompt_ids` after the last; one that is not among the records
-    is left out.
+    A next state is the trajectory's next step, or `next_prompt_ids` where that is not among the records; a step that
+    has neither is trained on its own state alone.
 
     Raises:
         TrainingError: a record without outcome.
     """
-    states = [State(r.step_id, r.prompt_ids, outcome_of(r)) for r in records]
+    states = [State(r.step_id, r.prompt_ids, i, outcome_of(r)) for i, r in enumerate(records)]
     if config.train_next_state:
         by_place = {(r.trajectory_id, r.index): r for r in records}
-        for record in records:
+        for i, record in enumerate(records):
             following = by_place.get((record.trajectory_id, record.index + 1))
-            prompt = record.next_prompt_ids if record.is_last else following.prompt_ids if following else ()
+            prompt = following.prompt_ids if following else record.next_prompt_ids
             if prompt:
-                states.append(State(f"{record.step_id}'", prompt, outcome_of(record)))
+                states.append(State(f"{record.step_id}'", prompt, i, outcome_of(record)))
     return states
+
+
+def states_by_sample(states: Sequence[State]) -> list[list[int]]:
+    """Positions of each record's states (`Job.units`): a sample's loss is that of s and s' both, as released."""
+    units: defaultdict[int, list[int]] = defaultdict(list)
+    for position, state in enumerate(states):
+        units[state.sample].append(position)
+    return list(units.values())
 
 
 def critic_loss_function(states: Sequence[State]) -> Callable[[Tensor, Pack, list[int]], LossOutput]:
@@ -65,12 +76,12 @@ def critic_loss_function(states: Sequence[State]) -> Callable[[Tensor, Pack, lis
     return loss
 
 
-def calibration_summary(metrics_path: Path, num_states: int, config: CriticConfig) -> dict[str, Any]:
+def calibration_summary(metrics_path: Path, num_samples: int, config: CriticConfig) -> dict[str, Any]:
     """`{"critic_calibration": …}` over the first epoch's values, each taken before its own update; {} if not logged."""
     if not metrics_path.exists():
         return {}
     lines = MetricLog(metrics_path, "critic", resumed_step=1 << 60).read()
-    steps = -(-num_states // config.batch_size)
+    steps = -(-num_samples // config.batch_size)
     first_epoch = [line for line in lines if line["step"] <= steps and "value_values" in line]
     values = [v for line in first_epoch for v in line["value_values"]]
     outcomes = [v for line in first_epoch for v in line["outcome_values"]]

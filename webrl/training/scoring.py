@@ -24,7 +24,6 @@ from webrl.training.memory_policy import compile_layers
 from webrl.training.models import PackedActor, actor_inputs, check_tokenizer, context_limit, critic_inputs, load_actor
 from webrl.training.packing import Item, Pack, cut_to, pack, plan_rows
 from webrl.training.ranks import world
-from webrl.training.successors import find_steps
 from webrl.types import StepRecord
 
 logger = logging.getLogger(__name__)
@@ -84,29 +83,17 @@ def _check_ids(records: Sequence[StepRecord], vocab_size: int, model_dir: str | 
             )
 
 
-def score_values(
-    records: Iterable[StepRecord],
-    critic_dir: str | Path,
-    config: RunConfig,
-    *,
-    history: Sequence[Path] = (),
-) -> list[StepRecord]:
+def score_values(records: Iterable[StepRecord], critic_dir: str | Path, config: RunConfig) -> list[StepRecord]:
     """Fill `value` and `next_value`, in the order given.
 
-    `next_value` is the value of the trajectory's next step; after the last step it is 0, or the value of
-    `next_prompt_ids` if the record has them (released objective). It stays None where the next step is neither among
-    `records` nor in `history`.
-
-    Args:
-        history: training records of earlier phases, where the successors of replayed steps are looked up that the
-            replay filter left out.
+    `next_value` is the value of the trajectory's next step, or of `next_prompt_ids` where that step is not among
+    `records`; without either it is 0 after the last step and stays None elsewhere.
     """
     wanted = list(records)
     prompts: dict[tuple[str, int], Sequence[int]] = {(r.trajectory_id, r.index): r.prompt_ids for r in wanted}
-    prompts |= {_following(r): r.next_prompt_ids for r in wanted if r.is_last and r.next_prompt_ids}
-    absent = {_following(r) for r in wanted if not r.is_last} - prompts.keys()
-    found = find_steps(history, {f"{trajectory}:{index}" for trajectory, index in absent})
-    prompts |= {(r.trajectory_id, r.index): r.prompt_ids for r in found}
+    for record in wanted:
+        if record.next_prompt_ids:
+            prompts.setdefault(_following(record), record.next_prompt_ids)
     check_tokenizer(critic_dir, {record.tokenizer for record in wanted})
     values = dict(zip(prompts, prompt_values(list(prompts.values()), critic_dir, config), strict=True))
     return [
@@ -114,6 +101,7 @@ def score_values(
             r,
             value=values[r.trajectory_id, r.index],
             next_value=values.get(_following(r), 0.0 if r.is_last else None),
+            next_prompt_ids=r.next_prompt_ids if r.is_last else (),  # from here on its value is enough
         )
         for r in wanted
     ]

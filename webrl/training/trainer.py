@@ -1,8 +1,8 @@
 """The training loop that critic, actor and SFT share.
 
-A batch is `batch_size` samples of the seeded order. Samples whose loss is exactly zero count in the batch's mean
-but get no pass. The others are packed into rows, the rows dealt out to the ranks evenly, and the gradient of the
-batch's mean loss is accumulated row by row; so the result does not depend on packing or ranks, up to rounding.
+A batch is `batch_size` samples (or `Job.units`) of the seeded order. Samples whose loss is exactly zero count in the
+batch's mean but get no pass. The others are packed into rows, the rows dealt out to the ranks evenly, and the gradient
+of the batch's mean loss is accumulated row by row; so the result does not depend on packing or ranks, up to rounding.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ class Job:
     """Metrics that are also logged sample by sample, as `<metric>_values`."""
     watch: Watch | None = None
     """Looked at while training."""
+    units: Sequence[Sequence[int]] = ()
+    """Samples that are drawn together and count as one, their losses added up; empty: each sample is one."""
 
 
 def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: Path, device: str) -> dict[str, Any]:
@@ -97,11 +99,12 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
     checkpoints = Checkpoints(out, config, run_digest(config, seed, job.items))
     first = checkpoints.restore(engine)
     log = MetricLog(metrics_path, job.name, first) if engine.is_main else None
-    batches = sample_batches(len(job.items), config, seed) if any(job.active) else []
+    units = job.units or [[i] for i in range(len(job.items))]
+    batches = sample_batches(len(units), config, seed) if any(job.active) else []
     loop = _Loop(job, config, engine, device, len(batches), out)
     with tqdm(total=len(batches), initial=first, desc=job.name, disable=None if engine.is_main else True) as bar:
         for step in range(first, len(batches)):
-            values = loop.step(step, batches[step])
+            values = loop.step(step, [i for unit in batches[step] for i in units[unit]], len(batches[step]))
             bar.set_postfix(loss=f"{values['loss']:.4f}")
             bar.update()
             is_last = step + 1 == len(batches)
@@ -131,17 +134,17 @@ class _Loop:
         self.peak = peak_flops()
         self.num_parameters = body_parameters(job.model.lm)
 
-    def step(self, step: int, batch: list[int]) -> dict[str, Any]:
-        """One optimizer step; gives its metrics, averaged over the batch of all ranks."""
+    def step(self, step: int, batch: list[int], num_units: int) -> dict[str, Any]:
+        """One optimizer step; gives the mean loss of its units, and metrics averaged over its samples, of all ranks."""
         started = time.perf_counter()
         rows = self._rows(batch)
         self.engine.model.train()
         results: Results = []
         for number, (indices, counts) in enumerate(rows):
             with self.engine.micro_batch(is_last=number == len(rows) - 1), memory_errors(self.config):
-                values = self._accumulate(indices, len(batch), counts)
+                values = self._accumulate(indices, num_units, counts)
             results.append((indices if counts else [], values))
-        means = self._reduce(results, len(batch))
+        means = self._reduce(results, len(batch), num_units)
         if not math.isfinite(means["loss"]):
             self._stop(step, batch, f"the loss is {means['loss']}", results)
         rate = learning_rate(step, self.num_steps, self.config)
@@ -190,19 +193,20 @@ class _Loop:
         filler = min(batch, key=lambda i: len(self.job.items[i].ids))
         return [([active[i] for i in row], True) if row else ([filler], False) for row in shares[self.engine.rank]]
 
-    def _accumulate(self, indices: list[int], batch_size: int, counts: bool) -> dict[str, Tensor]:
+    def _accumulate(self, indices: list[int], num_units: int, counts: bool) -> dict[str, Tensor]:
         packed = pack([self.job.items[i] for i in indices], self.device)
         output = self.engine.model(**self.job.inputs(packed))
         result = self.job.loss(output, packed, indices)
         share = 1.0 if counts else 0.0
-        self.engine.backward(result.loss.sum() * (share / batch_size))
+        self.engine.backward(result.loss.sum() * (share / num_units))
         values = {"loss": result.loss.detach(), **result.metrics}
         return {key: value * share for key, value in values.items()}
 
-    def _reduce(self, results: Results, batch_size: int) -> dict[str, float]:
+    def _reduce(self, results: Results, num_samples: int, num_units: int) -> dict[str, float]:
         sums = {key: torch.stack([values[key].sum() for _, values in results]).sum() for key in results[0][1]}
         sums["active_fraction"] = torch.tensor(float(sum(len(i) for i, _ in results)), device=self.device)
-        return {key: total / batch_size for key, total in self.engine.reduce_sums(sums).items()}
+        totals = self.engine.reduce_sums(sums)
+        return {key: total / (num_units if key == "loss" else num_samples) for key, total in totals.items()}
 
     def _histograms(self, results: Results) -> dict[str, list[float]]:
         own = {

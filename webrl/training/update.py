@@ -19,7 +19,7 @@ from webrl.errors import DataError, TrainingError
 from webrl.llm.loading import pick_device
 from webrl.store import read_records
 from webrl.training.critic import open_critic
-from webrl.training.critic_data import calibration_summary, critic_loss_function, critic_states
+from webrl.training.critic_data import calibration_summary, critic_loss_function, critic_states, states_by_sample
 from webrl.training.export import exporter
 from webrl.training.lora import add_adapters
 from webrl.training.memory_policy import apply_memory_policy
@@ -72,9 +72,10 @@ def train_critic(
     job = Job(
         name="critic", model=model, items=items, active=[True] * len(items), ids=[s.step_id for s in states],
         inputs=critic_inputs, loss=critic_loss_function(states), save=save, histograms=("value", "outcome"),
+        units=states_by_sample(states),
     )  # fmt: skip
     result = train(job, config.critic, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
-    return result | calibration_summary(metrics_path, len(items), config.critic)
+    return result | calibration_summary(metrics_path, len(samples), config.critic)
 
 
 def train_actor(

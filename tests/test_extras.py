@@ -37,6 +37,7 @@ def hide(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("filter-tasks", "vllm", "generate.engine.kind=vllm", VLLM),
         ("label", "vllm", "label.engine.kind=vllm", VLLM),
         ("train-orm", "vllm", "label.engine.kind=vllm", VLLM),
+        ("train-orm", "deepspeed", "orm.engine=zero3", DEEPSPEED),
         ("run", "deepspeed", "actor.engine=zero3", DEEPSPEED),
         ("train", "deepspeed", "critic.engine=zero2", DEEPSPEED),
         ("train", "torchao", "actor.float8=true", "pip install torchao"),
@@ -55,6 +56,29 @@ def test_an_option_whose_extra_is_missing(
     assert len(said) == 1
     assert said[0].startswith(f"webrl: {option} needs {extra}, which is not installed: {fix}")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("extra", "settings", "wanted_by", "fix"),
+    [
+        ("vllm", ["sft.probe_tasks=4", "rollout.engine.kind=vllm"], "rollout.engine.kind=vllm", VLLM),
+        ("deepspeed", ["sft.engine=zero2"], "sft.engine=zero2", DEEPSPEED),
+        ("torchao", ["sft.float8=true"], "sft.float8=true", "pip install torchao"),
+    ],
+)
+def test_the_supervised_start_asks_before_it_trains(
+    extra: str, settings: list[str], wanted_by: str, fix: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    hide(extra, monkeypatch)
+    assert cli.main(["sft", "demo", f"runs_dir={tmp_path}", *settings, "--data", str(ROOT / "data" / "samples")]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"webrl: {wanted_by} needs {extra}, which is not installed: {fix}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_supervised_start_without_a_probe_needs_no_server(monkeypatch) -> None:
+    hide("vllm", monkeypatch)
+    check_extras(load_config(None, ["rollout.engine.kind=vllm"]), ("sft",))
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from webrl import phase as phases
 from webrl.config import RunConfig
 from webrl.extras import check_extras
 from webrl.folder import RunFolder
+from webrl.inputs import check_inputs
 from webrl.relay import Relay
 from webrl.report import overview_table, phase_metrics, phase_table, plot_success, site_table
+from webrl.reward.system_text import describe as describe_text
 from webrl.run_lock import hold_run
 from webrl.store import read_json
 from webrl.trackers import open_trackers
@@ -30,6 +32,8 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
         number, name = line.removeprefix("phase ").split()[:2]
         if stage in (None, name) and phase in (None, int(number.rstrip(":"))):
             print(line)
+    if stage in (None, "label") and config.label.system_prompt:
+        print(f"label.system_prompt: {describe_text(config.label.system_prompt)}")
     if stage is None and config.tasks.suite != "miniwob":
         from webrl.webarena.estimate import describe
 
@@ -40,6 +44,7 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
 def run_stage(config: RunConfig, stage: str, phase: int | None) -> int:
     """Run one stage and print its counts."""
     check_extras(config, (stage,))
+    check_inputs(config, (stage,))
     with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
         counts = phases.run_stage(config, stage, phase)
     _show_webarena(counts, sys.stderr)  # standard output stays JSON
@@ -49,7 +54,9 @@ def run_stage(config: RunConfig, stage: str, phase: int | None) -> int:
 
 def run_all(config: RunConfig) -> int:
     """Run everything; a table after each phase, an overview and a plot at the end."""
-    check_extras(config, [stage.name for stage in phases.STAGES])
+    stages = [stage.name for stage in phases.STAGES]
+    check_extras(config, stages)
+    check_inputs(config, stages)
     console = output()
     console.print(f"run folder {config.run_dir}, {config.num_phases} phases, seed {config.seed}", highlight=False)
     with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):

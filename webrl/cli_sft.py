@@ -10,6 +10,8 @@ from webrl.cli_config import add_config_arguments, describe_sections, resolve_co
 from webrl.config import RunConfig
 from webrl.demos.sft import Probe, SftPaths, train_start
 from webrl.errors import UsageError
+from webrl.extras import check_extras
+from webrl.llm.loading import model_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +37,7 @@ def main(args: argparse.Namespace) -> int:
     print(f"data   {', '.join(map(str, paths.data))}\nbase   {paths.init}\nmodel  {paths.out}", flush=True)
     if args.dry_run:
         return 0
+    check_start(config, paths)
     from webrl.run_lock import hold_output
 
     with hold_output(paths.out):
@@ -57,6 +60,17 @@ def choose_paths(config: RunConfig, args: argparse.Namespace) -> SftPaths:
             "with --data"
         )
     return SftPaths(tuple(data), args.init or config.models.actor, args.out or config.run_dir / "sft")
+
+
+def check_start(config: RunConfig, paths: SftPaths) -> None:
+    """Return if the packages and the base model are there that the training and its probe want.
+
+    Raises:
+        ExtraMissing: a package is not.
+        ModelError: the base model's folder is not.
+    """
+    check_extras(config, ("sft", "rollout") if config.sft.probe_tasks else ("sft",))
+    model_folder(paths.init)
 
 
 def make_probe(config: RunConfig) -> Probe:

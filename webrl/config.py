@@ -304,6 +304,9 @@ class LabelConfig(Section):
     prompt_format: Literal["chat", "webrl"] = Field(
         "chat", description="chat: the tokenizer's chat template; webrl: the released ORM's headers"
     )
+    system_prompt: Path | None = Field(
+        None, description="file with the ORM's system text (`webrl orm-prompt` makes the released one's); none: ours"
+    )
     actions: Literal["auto", "canonical", "raw"] = Field(
         "auto",
         description="answers as the judge sees them; canonical: the action alone, no comments, which a policy could "
@@ -312,6 +315,12 @@ class LabelConfig(Section):
     ensemble: tuple[str, ...] = Field((), description="further ORMs whose P(YES) are averaged in")
     calibrated: bool = Field(False, description="temperature and threshold from each ORM's calibration.json")
     engine: EngineConfig = EngineConfig()
+
+    @model_validator(mode="after")
+    def _system_text_is_an_orms(self) -> Self:
+        if self.system_prompt and self.judge != "orm":
+            raise ValueError(f"system_prompt {str(self.system_prompt)!r} is an ORM's: it goes with judge=orm")
+        return self
 
 
 class ReplayConfig(Section):

@@ -99,6 +99,22 @@ def check_models() -> Check:
     return Check("models", OK, str(Path(models.actor).resolve().parent))
 
 
+def check_orm_prompt() -> Check:
+    """The released outcome model's system text, where the paper's configs look for it."""
+    from webrl.reward.system_text import DEFAULT_PATH, RELEASED_SHA256, describe, is_released, system_text
+
+    fix = "webrl orm-prompt CLONE, with a clone of github.com/THUDM/WebRL"
+    if not DEFAULT_PATH.exists():
+        return Check("orm-prompt", OPTIONAL, f"{DEFAULT_PATH} is missing; the released outcome model needs it", fix)
+    try:
+        known = is_released(system_text(DEFAULT_PATH))
+    except WebRLError as error:
+        return Check("orm-prompt", WARNING, str(error), fix)
+    if not known:
+        return Check("orm-prompt", WARNING, f"{describe(DEFAULT_PATH)} (SHA-256 {RELEASED_SHA256[:12]}…)", fix)
+    return Check("orm-prompt", OK, describe(DEFAULT_PATH))
+
+
 def check_torch() -> Check:
     """Torch imports."""
     found = _try_import("torch", "import torch; print(torch.__version__, torch.get_num_threads())")
@@ -194,6 +210,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "browser": check_browser,
     "tasks": check_tasks,
     "models": check_models,
+    "orm-prompt": check_orm_prompt,
     "torch": check_torch,
     "gpu": check_gpu,
     "deepspeed": lambda: check_extra("deepspeed"),

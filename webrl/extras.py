@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Collection, Iterator
 
-from webrl.config import RunConfig
+from webrl.config import OptimConfig, RunConfig
 from webrl.errors import ExtraMissing, WebRLError
 from webrl.training.plans import load_plan
 
@@ -68,12 +68,13 @@ def wanted_extras(config: RunConfig, stages: Collection[str]) -> Iterator[tuple[
     for section, (engine, users) in engines.items():
         if engine.kind == "vllm" and engine.vllm_python is None and not due.isdisjoint(users):
             yield "vllm", f"{section}.engine.kind=vllm"
-    if "train" in due:
-        for section, training in (("critic", config.critic), ("actor", config.actor)):
-            if load_plan(training.engine).kind == "deepspeed":
-                yield "deepspeed", f"{section}.engine={training.engine}"
-            if training.float8:
-                yield "torchao", f"{section}.float8=true"
+    updates = {"train": ("critic", "actor"), "sft": ("sft",), "train-orm": ("orm",)}
+    for section in (name for stage in updates.keys() & due for name in updates[stage]):
+        training: OptimConfig = getattr(config, section)
+        if load_plan(training.engine).kind == "deepspeed":
+            yield "deepspeed", f"{section}.engine={training.engine}"
+        if training.float8:
+            yield "torchao", f"{section}.float8=true"
     yield from ((name, f"trackers=[{name}]") for name in config.trackers if name in EXTRAS)
 
 

@@ -135,30 +135,31 @@ def build_judge_prompt(
     *,
     max_tokens: int,
     prompt_format: PromptFormat = "chat",
+    system: str | None = None,
 ) -> Prompt:
     """The outcome model's prompt: intent, action history, final page; its answer is YES or NO.
 
     `chat` goes through the tokenizer's template; `webrl` writes the released ORM's Llama-3 headers itself (Llama
     3.1's own template would add dates that the released ORM was not trained on).
 
+    Args:
+        system: the judge's role; None: ours.
+
     Raises:
         PolicyError: the intent alone does not fit.
         ModelError: `chat` without a chat template.
     """
+    role = system or _JUDGE_ROLE
 
     def encode_released(start: int, page: str) -> list[int]:
-        return encode_text(tokenizer, _released_judge_parts(judge_text(intent, responses[start:], page)))
+        return encode_text(tokenizer, _released_judge_parts(role, judge_text(intent, responses[start:], page)))
 
     def encode_ours(start: int, page: str) -> list[int]:
-        return encode_chat(tokenizer, judge_messages(intent, responses[start:], page))
+        user = Message("user", judge_text(intent, responses[start:], page))
+        return encode_chat(tokenizer, [Message("system", role), user])
 
     encode = encode_released if prompt_format == "webrl" else encode_ours
     return fit_prompt(tokenizer, encode, final_page.strip(), len(responses), max_tokens, cut_tail)
-
-
-def judge_messages(intent: str, responses: Sequence[str], final_page: str) -> list[Message]:
-    """Messages of the judge's prompt."""
-    return [Message("system", _JUDGE_ROLE), Message("user", judge_text(intent, responses, final_page))]
 
 
 def llm_judge_messages(intent: str, actions: Sequence[str], final_page: str) -> list[Message]:
@@ -181,10 +182,11 @@ def judge_text(intent: str, responses: Sequence[str], final_page: str) -> str:
     return f"The User Intent:\n{intent.strip()}\n\nAction History:\n{lines}\nThe Current Screenshot:\n{final_page}"
 
 
-def _released_judge_parts(text: str) -> list[tuple[str, bool]]:
-    system = f"<|start_header_id|>system<|end_header_id|>\n\n{_JUDGE_ROLE}<|eot_id|>"
+def _released_judge_parts(role: str, text: str) -> list[tuple[str, bool]]:
     return [
-        (f"{system}<|start_header_id|>user<|end_header_id|>\n\n", True),
+        ("<|start_header_id|>system<|end_header_id|>\n\n", True),
+        (role, False),
+        ("<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n", True),
         (text, False),
         ("<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n", True),
     ]

@@ -25,6 +25,7 @@ from webrl.llm.prompts import build_judge_prompt, llm_judge_messages
 from webrl.redaction import redact
 from webrl.reward.history import shown_actions
 from webrl.reward.labels import read_labels
+from webrl.reward.system_text import system_text
 from webrl.store import Appender
 from webrl.types import Label, Trajectory
 
@@ -118,6 +119,7 @@ def judge_prompt(trajectory: Trajectory, tokenizer: Any, config: LabelConfig) ->
         trajectory.final_observation,
         max_tokens=config.max_prompt_tokens,
         prompt_format=config.prompt_format,
+        system=system_text(config.system_prompt) if config.system_prompt else None,
     )
 
 

@@ -23,6 +23,7 @@ from webrl.reward.data import JudgedExample, JudgedTrajectory, read_judged, spli
 from webrl.reward.history import shown_actions
 from webrl.reward.orm import answer_tokens, yes_probability
 from webrl.reward.report import judge_report, plot_reliability
+from webrl.reward.system_text import system_text
 from webrl.store import write_json
 
 
@@ -99,6 +100,7 @@ def prompt_ids(example: JudgedExample, tokenizer: Any, config: LabelConfig) -> t
         example.final_page,
         max_tokens=config.max_prompt_tokens,
         prompt_format=config.prompt_format,
+        system=system_text(config.system_prompt) if config.system_prompt else None,
     ).ids
 
 

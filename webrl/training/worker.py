@@ -22,6 +22,7 @@ from webrl.config import RunConfig
 from webrl.errors import StageError, WebRLError
 from webrl.extras import check_extras
 from webrl.folder import newest_run
+from webrl.inputs import check_inputs
 from webrl.redaction import guard_output
 
 logger = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ def _run(args: argparse.Namespace) -> None:
         show_plan(config, "train", args.phase)
         return
     check_extras(config, ("train",))
+    check_inputs(config, ("train",))
     from webrl.llm.loading import pick_device
     from webrl.run_lock import hold_output, hold_run
     from webrl.training.ranks import is_main, join, leave
@@ -149,7 +151,7 @@ def _main_holds(lock: AbstractContextManager[None]) -> Iterator[None]:
 
 
 def _run_sft(args: argparse.Namespace) -> None:
-    from webrl.cli_sft import choose_paths, describe, make_probe
+    from webrl.cli_sft import check_start, choose_paths, describe, make_probe
     from webrl.demos.sft import train_start
 
     config = resolve_config(args, prefer_newest=False)
@@ -157,6 +159,7 @@ def _run_sft(args: argparse.Namespace) -> None:
     if args.dry_run:
         logger.info("data %s, base %s, model %s", ", ".join(map(str, paths.data)), paths.init, paths.out)
         return
+    check_start(config, paths)
     from webrl.llm.loading import pick_device
     from webrl.run_lock import hold_output
     from webrl.training.ranks import join, leave

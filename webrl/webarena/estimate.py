@@ -18,6 +18,7 @@ from webrl.config import EngineConfig, RunConfig
 from webrl.errors import WebRLError
 from webrl.extras import EXTRAS, is_installed, wanted_extras
 from webrl.phase import STAGES
+from webrl.reward.system_text import describe as describe_text
 from webrl.webarena.sites import SITES, find_sites
 from webrl.webarena.tasks import load_suite, training_tasks, writes
 
@@ -176,6 +177,8 @@ def find_missing(config: RunConfig, assumed: Assumptions) -> list[str]:
     except WebRLError as error:
         missing.append(str(error))
     missing += [f"{path}: from github.com/THUDM/WebRL" for path in settings.train_files if not path.is_file()]
+    text = config.label.system_prompt
+    missing += [describe_text(text)] if text and not text.is_file() else []
     models = (("actor", config.models.actor), ("orm", config.models.orm), ("critic", config.models.critic))
     missing += [f"models.{key} {path!r}: no such folder" for key, path in models if path and _is_absent_folder(path)]
     keys = {engine.api_key_env for engine in (config.generate.engine, settings.judge) if _needs_key(engine)}

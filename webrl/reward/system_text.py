@@ -1,0 +1,96 @@
+"""The judge's system text from a file (`label.system_prompt`).
+
+The released outcome model was trained with a text that is not ours to ship: `webrl orm-prompt CLONE` copies it from the
+user's own clone of github.com/THUDM/WebRL, whose code is parsed and never run. Its digest is known here, so that any
+other text is called another.
+"""
+
+from __future__ import annotations
+
+import ast
+from hashlib import sha256
+from pathlib import Path
+
+from webrl.errors import DataError, UsageError
+from webrl.store import open_input
+
+DEFAULT_PATH = Path("data/released_orm_prompt.txt")
+"""Where the command writes and the paper's configs look."""
+RELEASED_SHA256 = "977cde2526f5605b713872517475ed29a1502278f7bec6b19de25add9d99aae9"
+"""Of the text in UTF-8, without white space around it (THUDM/WebRL, commit fa8439e)."""
+_SOURCE = Path("scripts/process_data.py")
+_FUNCTION, _VARIABLE = "build_rm_data", "system"
+_MAX_BYTES = 1 << 20
+
+
+def system_text(path: Path) -> str:
+    """The text of a file, without white space around it.
+
+    Raises:
+        UsageError: no such file, no text, or no UTF-8; says which command makes it.
+    """
+    advice = "`webrl orm-prompt CLONE` makes it from a clone of github.com/THUDM/WebRL"
+    try:
+        text = _read(path).strip()
+    except DataError as error:
+        raise UsageError(f"label.system_prompt: {error}; {advice}") from None
+    if not text:
+        raise UsageError(f"label.system_prompt: {path} is empty; {advice}")
+    return text
+
+
+def is_released(text: str) -> bool:
+    """Whether it is the text that the released outcome model was trained with."""
+    return sha256(text.encode()).hexdigest() == RELEASED_SHA256
+
+
+def describe(path: Path) -> str:
+    """What a file holds, in a few words; never raises."""
+    try:
+        text = system_text(path)
+    except UsageError as error:
+        return str(error).removeprefix("label.system_prompt: ")
+    return f"{path}: {'the' if is_released(text) else 'another text than the'} released outcome model's"
+
+
+def extract(clone: Path) -> str:
+    """The system text in a clone of the released code, or in its `process_data.py` itself.
+
+    Raises:
+        DataError: no such file, no Python, or not exactly one such text in it.
+    """
+    path = clone / _SOURCE if clone.is_dir() else clone
+    try:
+        tree = ast.parse(_read(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DataError(f"{path}: not Python that can be parsed ({type(error).__name__})") from None
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == _FUNCTION]
+    texts = {text for function in functions for text in _assigned_texts(function)}
+    if len(texts) != 1:
+        raise DataError(
+            f"{path}: expected one text assigned to {_VARIABLE!r} in {_FUNCTION}, found {len(texts)}; is it "
+            "scripts/process_data.py of github.com/THUDM/WebRL?"
+        )
+    return texts.pop().strip()
+
+
+def _assigned_texts(function: ast.FunctionDef) -> list[str]:
+    return [
+        node.value.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        and any(isinstance(target, ast.Name) and target.id == _VARIABLE for target in node.targets)
+    ]
+
+
+def _read(path: Path) -> str:
+    with open_input(path) as file:
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise DataError(f"{path}: larger than {_MAX_BYTES} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None

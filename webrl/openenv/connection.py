@@ -12,7 +12,6 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from openenv.core.env_server.types import WSResetMessage, WSStateMessage, WSStepMessage
 from pydantic import ValidationError
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
@@ -20,6 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from webrl.errors import WebRLError
 from webrl.openenv.environment import Hub, Session
 from webrl.openenv.models import BrowserGymAction, BrowserGymObservation
+from webrl.openenv.protocol import WSResetMessage, WSStateMessage, WSStepMessage
 
 logger = logging.getLogger(__name__)
 

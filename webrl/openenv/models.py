@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from openenv.core.env_server.types import Action, Observation, State
 from pydantic import BaseModel, ConfigDict, Field
+
+from webrl.openenv.protocol import Action, Observation, State
 
 
 class BrowserGymAction(Action):

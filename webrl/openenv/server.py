@@ -155,9 +155,8 @@ def _keep_alive(connection: socket.socket) -> None:
 
 def _routes(token: str | None) -> Callable[[ServerConnection, Request], Response | None]:
     """What is not a session: three documents; everything else is refused. No request may have a body."""
-    from openenv.core.env_server.types import EnvironmentMetadata, HealthResponse, SchemaResponse
-
     from webrl.openenv.models import BrowserGymAction, BrowserGymObservation, BrowserGymState
+    from webrl.openenv.protocol import EnvironmentMetadata, HealthResponse, SchemaResponse
 
     metadata = EnvironmentMetadata(
         name="browsergym_env",

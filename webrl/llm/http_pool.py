@@ -34,6 +34,9 @@ _CHUNK_BYTES = 1 << 16
 _MAX_ANSWER_BYTES = 64 << 20
 """An answer of 4,096 tokens with 20 log-probabilities each is below 10 MiB."""
 _RETRIED_STATUSES = frozenset({408, 429})
+_CONNECTED = "connection.connect_tcp.complete"
+_ANSWERED = "http11.receive_response_headers.complete"
+"""Names of httpcore's trace: a connection was made for this request; its answer has begun."""
 
 
 class MalformedAnswer(Exception):
@@ -169,8 +172,26 @@ class HttpPool:
             raise _Retry(f"malformed JSON ({error}): {response.text[:80]!r}") from error
 
     async def _exchange(self, method: str, url: str, body: Mapping[str, Any] | None) -> httpx.Response:
-        """One request and its whole answer, unpacked and of a bounded size."""
-        async with self._client.stream(method, url, json=body) as response:
+        """One request and its whole answer.
+
+        A server may close a connection that was kept open just when it is used again, which says nothing about the
+        server. Each such connection is thrown away, so that a fresh one comes at the latest after the last of them.
+        """
+        while True:
+            steps: list[str] = []
+
+            async def note(step: str, _: Any, steps: list[str] = steps) -> None:
+                steps.append(step)
+
+            try:
+                return await self._exchange_once(method, url, body, note)
+            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                if _CONNECTED in steps or _ANSWERED in steps:
+                    raise
+
+    async def _exchange_once(self, method: str, url: str, body: Mapping[str, Any] | None, note: Any) -> httpx.Response:
+        """The answer, unpacked and of a bounded size."""
+        async with self._client.stream(method, url, json=body, extensions={"trace": note}) as response:
             parts, size = [], 0
             async for part in response.aiter_bytes(_CHUNK_BYTES):
                 size += len(part)

@@ -15,7 +15,10 @@ from llm_builders import save_tiny_model, score
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm import Sampling, open_model
+from webrl.llm.gpu_memory import gpu_memory
 from webrl.llm.verify import verify_logprobs
+from webrl.llm.vllm_command import visible_gpus
+from webrl.llm.vllm_owner import keep_servers
 
 PYTHON = os.environ.get("WEBRL_VLLM_PYTHON") or None
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -100,19 +103,51 @@ def test_adapters_are_loaded_beside_their_base(tmp_path):
         await verify_logprobs(model, scorers[1], 2e-3)
         with pytest.raises(ModelError, match="differ from the trainer's"):
             await verify_logprobs(model, scorers[0], 2e-3)
+        await model.load_weights(base)
+        assert leader(model) == pid, "the base has been there all along"
+        await verify_logprobs(model, scorer(base), 2e-3)
 
     run(tmp_path / "lora0", use)
 
 
-def test_a_stale_tied_head_after_a_reload_is_caught_and_a_restart_mends_it(tmp_path):
-    first, second = (save_tiny_model(tmp_path / str(i), seed=i, hidden=256) for i in range(2))
+def test_a_run_keeps_its_servers_and_tied_weights_take_each_others_place(tmp_path):
+    folders = [save_tiny_model(tmp_path / str(i), seed=i, hidden=256) for i in range(2)]
+    pids = []
+
+    def check(folder, *others):
+        async def use(model):
+            pids.append(leader(model))
+            check = await verify_logprobs(model, scorer(folder, "bfloat16"), 0.05)
+            print(f"vllm bfloat16: {check}")
+            for other in others:
+                with pytest.raises(ModelError, match="differ from the trainer's"):
+                    await verify_logprobs(model, scorer(other, "bfloat16"), 0.05)
+
+        run(folder, use, dtype="bfloat16")
+
+    with keep_servers():
+        check(folders[0])
+        check(folders[1], folders[0])
+        check(folders[0], folders[1])
+        assert len(set(pids)) == 1
+    with pytest.raises(ProcessLookupError):
+        os.killpg(pids[0], 0)
+
+
+@pytest.mark.gpu
+def test_sleeping_servers_leave_the_gpu_to_others(tmp_path):
+    folder = save_tiny_model(tmp_path / "model", hidden=256)
+
+    def free():
+        return sum(free for free, _ in gpu_memory(visible_gpus()))
 
     async def use(model):
-        check = await verify_logprobs(model, scorer(first, "bfloat16"), 0.05)
-        print(f"vllm bfloat16: {check}")
-        pid = leader(model)
-        await model.load_weights(second)  # auto: a CPU server with a tied head restarts
-        assert leader(model) != pid or model.fleet._groups[0]
-        await verify_logprobs(model, scorer(second, "bfloat16"), 0.05)
+        pid, awake = leader(model), free()
+        async with model.asleep():
+            asleep = free()
+        print(f"MiB free: {awake} awake, {asleep} asleep, {free()} awake again")
+        assert asleep - awake > 1024
+        assert leader(model) == pid
+        await verify_logprobs(model, scorer(folder, "bfloat16"), 0.05)
 
-    run(first, use, dtype="bfloat16")
+    run(folder, use, dtype="bfloat16", gpu_memory_utilization=0.1)

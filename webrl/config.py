@@ -142,14 +142,14 @@ class EngineConfig(Section):
     extra_args: tuple[str, ...] = Field((), description="further vLLM server arguments")
     vllm_python: str | None = Field(None, description="Python that has vLLM; none: this one (vLLM pins its own torch)")
     start_timeout_s: float = Field(1800.0, gt=0, description="longest wait for a vLLM server to become healthy")
-    weight_update: Literal["auto", "reload", "restart"] = Field(
-        "auto", description="new weights into running vLLM servers; auto: reload in place where that is safe"
+    weight_update: Literal["auto", "restart"] = Field(
+        "auto", description="new weights into running vLLM servers; auto: in place where their shape is the same"
     )
     verify_weights: bool = Field(
-        True, description="before collecting, hold a few of vLLM's log-probs against the trainer's (on the CPU)"
+        True, description="after new weights, hold a few of vLLM's log-probs against the trainer's"
     )
     keep_running: bool = Field(
-        False, description="vLLM servers stay up between stages (needs GPUs that training does not use)"
+        True, description="vLLM servers live as long as `webrl run`; between uses they sleep and leave the GPU free"
     )
 
     @field_validator("extra_args")

@@ -9,6 +9,7 @@ peak memory, resolved config, versions, git commit and seed.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from webrl.run_info import run_info
 from webrl.store import read_json, write_json, write_text
 
 _FREE_TRAINING = ("engine", "max_tokens", "checkpointing", "compile", "save_every", "keep_checkpoints", "log_every")
+_FREE_SERVING = ("gpu_memory_utilization", "weight_update", "keep_running", "vllm_python", "start_timeout_s")
 FREE_KEYS = (
     "num_phases", "runs_dir", "trackers", "rollout.num_workers", "rollout.envs_per_worker", "rollout.backend",
     *(f"{section}.{key}" for section in ("actor", "critic", "orm") for key in _FREE_TRAINING),
+    *(f"{section}.engine.{key}" for section in ("generate", "rollout", "label") for key in _FREE_SERVING),
 )  # fmt: skip
 """Keys that may change between the start of a run and its continuation: they do not alter its results."""
 
@@ -109,9 +112,18 @@ class PhaseFolder:
             raise StageError(f"{path}: not what a finished stage writes; remove it, and the stage runs again")
         return data
 
-    def mark_done(self, stage: str, counts: dict[str, Any], seconds: float, peak_mib: float, config: RunConfig) -> None:
-        """Record that a stage finished; the last thing a stage does."""
+    def mark_done(
+        self,
+        stage: str,
+        counts: dict[str, Any],
+        seconds: float,
+        peak_mib: float,
+        config: RunConfig,
+        spent_on: Mapping[str, float] | None = None,
+    ) -> None:
+        """Record that a stage finished; the last thing a stage does. `spent_on` divides its seconds (`clock.py`)."""
         info = {"stage": stage, "phase": self.phase, "counts": counts, "seconds": round(seconds, 2)}
+        info |= {"spent_on": {kind: round(part, 3) for kind, part in (spent_on or {}).items()}}
         info |= {"peak_mib": round(peak_mib, 1)} | run_info(config)
         write_json(self._marker(stage), info)
 

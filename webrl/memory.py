@@ -1,8 +1,11 @@
-"""Peak memory of this process and everything it started (browsers, workers), sampled in the background."""
+"""Peak memory of this process and everything it started (browsers, workers), and GPU memory that is not needed."""
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
+from typing import Any
 
 import psutil
 
@@ -42,3 +45,11 @@ def tree_memory_mib() -> float:
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
     return total / 2**20
+
+
+def free_gpu_cache() -> None:
+    """Hand back to the driver the GPU memory that torch keeps for this process and does not use."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()

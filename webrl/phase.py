@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from webrl import stages
+from webrl.clock import Clock
 from webrl.config import RunConfig
 from webrl.errors import UsageError
 from webrl.folder import PhaseFolder, RunFolder, open_run
+from webrl.llm.vllm_owner import keep_servers
 from webrl.memory import PeakMemory
 from webrl.run_lock import hold_run
 from webrl.stages import Context
@@ -60,7 +62,7 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
     Raises:
         WebRLError: one clear message; everything that finished is kept, the same call goes on from there.
     """
-    with hold_run(config.run_dir):
+    with hold_run(config.run_dir), keep_servers():
         folder = open_run(config)
         for phase in range(config.num_phases + 1):
             for spec in STAGES:
@@ -81,7 +83,7 @@ def run_stage(config: RunConfig, name: str, phase: int | None = None) -> dict[st
     spec = next((s for s in STAGES if s.name == name), None)
     if spec is None:
         raise UsageError(f"unknown stage {name!r}; stages: {', '.join(s.name for s in STAGES)}")
-    with hold_run(config.run_dir):
+    with hold_run(config.run_dir), keep_servers():
         folder = open_run(config)
         context = Context(config, folder, next_phase(folder, spec) if phase is None else phase)
         counts = _run_spec(spec, context)
@@ -143,9 +145,10 @@ def _run_spec(spec: StageSpec, context: Context) -> dict[str, Any]:
         context.previous.require(STAGES[-1].name)
     logger.info("phase %d: %s", context.phase, spec.name)
     started = time.monotonic()
-    with PeakMemory() as memory:
+    with PeakMemory() as memory, Clock() as clock:
         counts = spec.run(context)
-    folder.mark_done(spec.name, counts, time.monotonic() - started, memory.peak_mib, context.config)
+    seconds = time.monotonic() - started
+    folder.mark_done(spec.name, counts, seconds, memory.peak_mib, context.config, clock.seconds)
     return counts
 
 

@@ -8,10 +8,12 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from webrl.clock import spent_on
 from webrl.config import RunConfig
 from webrl.disk import atomic_path
 from webrl.errors import DataError
@@ -21,7 +23,7 @@ from webrl.store import read_json, read_records, write_json, write_records
 from webrl.types import StepRecord, Task, Trajectory
 
 if TYPE_CHECKING:
-    from webrl.llm.interface import LanguageModel
+    from webrl.llm.vllm_server import VllmModel
 
 logger = logging.getLogger(__name__)
 Counts = dict[str, Any]
@@ -213,8 +215,10 @@ def copy_model(source: Path, target: Path) -> None:
         shutil.copytree(source, temporary)
 
 
-async def _verify(model: LanguageModel, actor: str, config: RunConfig) -> None:
-    """Refuse a server that answers with other weights than the trainer has."""
+async def _verify(model: VllmModel, actor: str, config: RunConfig) -> None:
+    """Refuse a server that answers with other weights than the trainer has; once after each change of weights."""
+    if model.fleet.is_verified:
+        return
     import torch
 
     from webrl.llm.verify import verify_logprobs
@@ -222,13 +226,16 @@ async def _verify(model: LanguageModel, actor: str, config: RunConfig) -> None:
     from webrl.training.scoring import score_samples, scoring_dtype
 
     dtype = scoring_dtype(config, "cuda" if visible_gpus() else "cpu")
-    tolerance = 1e-3 if dtype == torch.float32 else 0.1
-    await verify_logprobs(
-        model,
-        lambda samples: score_samples(samples, actor, dtype),
-        tolerance,
-        prompt_tokens=config.models.max_prompt_tokens,
-    )
+    device = "cuda" if torch.cuda.is_available() and config.models.device != "cpu" else "cpu"
+    with spent_on("server verification"):
+        await verify_logprobs(
+            model,
+            lambda samples: score_samples(samples, actor, dtype, device),
+            1e-3 if dtype == torch.float32 else 0.1,
+            prompt_tokens=config.models.max_prompt_tokens,
+            asleep=model.asleep if device == "cuda" else nullcontext,
+        )
+    model.fleet.is_verified = True
 
 
 def play(
@@ -250,7 +257,7 @@ def play(
     async def work() -> None:
         async with open_sites(config, tasks), open_model(actor, config.rollout.engine, config.models) as model:
             if config.rollout.engine.kind == "vllm" and config.rollout.engine.verify_weights:
-                await _verify(model, actor, config)
+                await _verify(cast("VllmModel", model), actor, config)
             policy = ModelPolicy(model, config, temperature=temperature, training=temperature is None)
             await collect(tasks, config, policy, out, phase=phase, prefix=prefix)
 

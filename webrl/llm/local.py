@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from webrl.clock import spent_on
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.batcher import Answer, Batcher, Request
@@ -70,7 +71,8 @@ class LocalModel:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Continue token ids (`LanguageModel.generate`)."""
         prompt = self._checked(prompt_ids, sampling.max_new_tokens)
-        ids, logprobs = await self._ask(Request(prompt, sampling, generator=_generator(sampling.seed)))
+        with spent_on("sampling"):
+            ids, logprobs = await self._ask(Request(prompt, sampling, generator=_generator(sampling.seed)))
         return Completion(
             ids=tuple(ids),
             logprobs=tuple(logprobs),
@@ -87,7 +89,8 @@ class LocalModel:
         """Log-probabilities of some tokens at the first answer position (`LanguageModel.choice_logprobs`)."""
         prompt = self._checked(prompt_ids, 1)
         self._checked(token_ids, 0)
-        _, logprobs = await self._ask(Request(prompt, Sampling(), choices=list(token_ids)))
+        with spent_on("scoring"):
+            _, logprobs = await self._ask(Request(prompt, Sampling(), choices=list(token_ids)))
         return logprobs
 
     async def load_weights(self, folder: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from webrl.clock import spent_on
 from webrl.config import EngineConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.http_pool import HttpPool, MalformedAnswer, Refused
@@ -86,7 +87,8 @@ class OpenAIModel:
         self._need_ids()
         prompt = list(prompt_ids)
         body = self._completion_body(prompt, sampling) | {"logprobs": 1, "stop_token_ids": list(self._end_ids)}
-        ids, logprobs, reason = await self._ask("/completions", body, parse_completion)
+        with spent_on("sampling"):
+            ids, logprobs, reason = await self._ask("/completions", body, parse_completion)
         return Completion(
             ids=tuple(ids),
             logprobs=tuple(logprobs),
@@ -108,7 +110,8 @@ class OpenAIModel:
         }
         if sampling.top_p < 1.0:
             body["top_p"] = sampling.top_p
-        text, reason = await self._ask("/chat/completions", body, parse_chat)
+        with spent_on("sampling"):
+            text, reason = await self._ask("/chat/completions", body, parse_chat)
         return Completion(ids=(), logprobs=(), text=text, finish_reason=reason)
 
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
@@ -121,8 +124,9 @@ class OpenAIModel:
         prompt = list(prompt_ids)
         extra = {"logprobs": _NUM_TOP_LOGPROBS, "logprob_token_ids": list(token_ids)}
         body = self._completion_body(prompt, Sampling(temperature=0.0, max_new_tokens=1)) | extra
-        found = await self._ask("/completions", body, parse_first_position)
-        return [found[t] if t in found else await self._prompt_logprob(prompt, t) for t in token_ids]
+        with spent_on("scoring"):
+            found = await self._ask("/completions", body, parse_first_position)
+            return [found[t] if t in found else await self._prompt_logprob(prompt, t) for t in token_ids]
 
     async def load_weights(self, folder: Path) -> None:
         """These servers are not ours to change.

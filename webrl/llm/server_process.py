@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -81,6 +82,22 @@ class ServerProcess:
                         return
                 await asyncio.sleep(_POLL_S)
         raise ModelError(f"the model server was not healthy within {timeout_s:g} s; {self.log_tail()}")
+
+    async def post(self, path: str, body: dict[str, Any] | None, *, api_key: str, timeout_s: float) -> str:
+        """POST JSON to the server; gives the text of its answer.
+
+        Raises:
+            ModelError: anything but 200, or no answer.
+        """
+        headers = {"Authorization": f"Bearer {api_key}"}
+        async with httpx.AsyncClient(timeout=timeout_s, trust_env=False, headers=headers) as client:
+            try:
+                response = await client.post(self.base_url + path, json=body)
+            except httpx.TransportError as error:
+                raise ModelError(f"{self.base_url}{path}: {error!r}; {self.log_tail()}") from error
+        if response.status_code != 200:
+            raise ModelError(f"{self.base_url}{path} answered {response.status_code}: {response.text[:500]}")
+        return response.text
 
     async def stop(self) -> None:
         """Stop the whole process group: terminate, then kill what is left."""

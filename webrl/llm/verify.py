@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
 from webrl.errors import ModelError
@@ -41,6 +42,7 @@ async def verify_logprobs(
     tolerance: float,
     *,
     prompt_tokens: int = 0,
+    asleep: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
 ) -> LogprobCheck:
     """Sample a few answers and have the trainer score the same ids; run it after every change of weights.
 
@@ -53,6 +55,7 @@ async def verify_logprobs(
             for float32 and 0.1 for bfloat16 (rounding alone stays below 0.05).
         prompt_tokens: length of one further prompt, as long as the run's own: what differs only beyond a window, or
             past a rotary table's switch, does not show after a few words.
+        asleep: entered while the trainer scores, e.g. to give it the engine's GPU.
 
     Raises:
         ModelError: the difference is larger, so the engine does not have these weights.
@@ -68,7 +71,8 @@ async def verify_logprobs(
         jobs.append(model.generate(long, Sampling(max_new_tokens=_MAX_NEW_TOKENS, seed=_SEEDS)))
     answers = await asyncio.gather(*jobs)
     samples: list[Sample] = [(answer.prompt_ids, answer.ids) for answer in answers]
-    references = await asyncio.to_thread(reference_logprobs, samples)
+    async with asleep():
+        references = await asyncio.to_thread(reference_logprobs, samples)
     differences = [
         abs(a - b)
         for answer, reference in zip(answers, references, strict=True)

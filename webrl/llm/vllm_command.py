@@ -14,12 +14,12 @@ from typing import Any
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.extras import require
-from webrl.llm.loading import adapter_base, model_folder, pick_dtype
+from webrl.llm.loading import adapter_base, model_fingerprint, model_folder, pick_dtype
 
 SERVED_NAME = "policy"
 """Name of the base model at our own servers; adapters get names of their own."""
-ACCESS_MODULE = "webrl_vllm_access"
-"""Name under which vLLM imports `webrl/llm/vllm_access.py`, which keeps everybody else off its routes."""
+_MODULES = {"webrl_vllm_access": "vllm_access.py", "webrl_vllm_worker": "vllm_worker.py"}
+"""Names under which vLLM imports files of ours: what keeps everybody else off its routes, and what loads weights."""
 _NEW_TOKENS_RESERVE = 512
 """Context kept for the answer beside `models.max_prompt_tokens` (paper: 16384 - 512 for the prompt)."""
 _MIN_LORA_RANK = 16
@@ -37,8 +37,8 @@ class Weights:
     """The adapter's rank; 0 without adapter."""
     shape: str
     """The model's config without what weights leave alone: equal shapes can be reloaded in place."""
-    tied: bool
-    """Input and output embeddings are one matrix."""
+    fingerprint: str
+    """Of the weights, whatever folder they lie in; an adapter's own."""
 
     @classmethod
     def of(cls, name: str) -> Weights:
@@ -51,8 +51,13 @@ class Weights:
         base = adapter_base(folder) if folder else None
         rank = int(json.loads((folder / "adapter_config.json").read_text())["r"]) if folder and base else 0
         config = _config(base or name)
-        tied = bool(config.get("tie_word_embeddings", False))
-        return cls(base or name, name if base else None, rank, json.dumps(config, sort_keys=True), tied)
+        shape = json.dumps(config, sort_keys=True)
+        return cls(base or name, name if base else None, rank, shape, model_fingerprint(name))
+
+    def answers_as(self, other: Weights) -> bool:
+        """True if a model with these weights is a model with the other ones."""
+        own, others = ((w.fingerprint, w.base if w.adapter else None) for w in (self, other))
+        return own == others
 
 
 def find_python(engine: EngineConfig) -> str:
@@ -102,7 +107,8 @@ def server_command(
     """`python -m vllm.entrypoints.openai.api_server …`; `engine.extra_args` come last and win."""
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", weights.base]
     command += ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--middleware", f"{ACCESS_MODULE}.RequireKey"]
+    command += ["--middleware", "webrl_vllm_access.RequireKey"]
+    command += ["--worker-extension-cls", "webrl_vllm_worker.LoadInPlace"]
     # The model's own generation_config.json would change sampling (top-p, temperature) behind our back.
     dtype = pick_dtype(models.dtype, "cuda" if on_gpu else "cpu")
     command += ["--generation-config", "vllm", "--dtype", dtype]
@@ -110,7 +116,7 @@ def server_command(
     command += ["--max-model-len", context]
     if on_gpu:
         command += ["--tensor-parallel-size", str(engine.tensor_parallel)]
-        command += ["--gpu-memory-utilization", str(engine.gpu_memory_utilization)]
+        command += ["--gpu-memory-utilization", str(engine.gpu_memory_utilization), "--enable-sleep-mode"]
     else:
         # A CPU server dies of a seeded request whose prompt is computed in parts (seen with vLLM 0.32).
         command += ["--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens", context]
@@ -119,18 +125,19 @@ def server_command(
     return command + list(engine.extra_args)
 
 
-def install_access(folder: Path) -> None:
-    """Put a copy of `webrl/llm/vllm_access.py` where the server finds it (`server_environment`)."""
+def install_modules(folder: Path) -> None:
+    """Put copies of the files that vLLM imports where the server finds them (`server_environment`)."""
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(Path(__file__).with_name("vllm_access.py"), folder / f"{ACCESS_MODULE}.py")
+    for name, file in _MODULES.items():
+        shutil.copyfile(Path(__file__).with_name(file), folder / f"{name}.py")
 
 
 def server_environment(gpus: list[str], api_key: str, folder: Path) -> dict[str, str]:
-    """Variables of a server on these GPUs (none: the CPU); `folder` is the one of `install_access`."""
+    """Variables of a server on these GPUs (none: the CPU); `folder` is the one of `install_modules`."""
     env = {
         "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(folder)])),
         "VLLM_API_KEY": api_key,
-        "VLLM_SERVER_DEV_MODE": "1",  # /collective_rpc and /reset_prefix_cache, for reloading in place
+        "VLLM_SERVER_DEV_MODE": "1",  # /sleep, /wake_up, /collective_rpc and /reset_prefix_cache
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
@@ -140,17 +147,14 @@ def server_environment(gpus: list[str], api_key: str, folder: Path) -> dict[str,
     return env | {key: os.environ.get(key, value) for key, value in defaults.items()}
 
 
-def can_reload(old: Weights, new: Weights, engine: EngineConfig, on_gpu: bool) -> bool:
-    """True if a running server can take `new` without a restart.
-
-    A CPU server keeps a prepacked copy of a tied output head, which reloading leaves old.
-    """
+def can_reload(old: Weights, new: Weights, engine: EngineConfig) -> bool:
+    """True if a running server can take `new` without a restart."""
     if engine.weight_update == "restart" or new.shape != old.shape:
         return False
     if new.adapter or old.adapter:
         # Another base under an adapter, or an adapter on a server started without LoRA.
         return new.base == old.base and bool(old.adapter) and new.lora_rank <= max(_MIN_LORA_RANK, old.lora_rank)
-    return engine.weight_update == "reload" or on_gpu or not new.tied
+    return True
 
 
 def _context_length(weights: Weights, models: ModelsConfig) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,14 +16,13 @@ from webrl.llm.loading import load_tokenizer, model_fingerprint
 from webrl.llm.openai_server import OpenAIModel
 from webrl.llm.vllm_command import Weights
 from webrl.llm.vllm_fleet import Fleet
+from webrl.llm.vllm_owner import borrow, give_back
+from webrl.memory import free_gpu_cache
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _WATCH_S = 1.0
-
-_kept: dict[tuple[EngineConfig, ModelsConfig], Fleet] = {}
-"""Running servers that nobody uses now (`engine.keep_running`); the interpreter's exit stops them."""
 
 
 class VllmModel:
@@ -42,22 +42,17 @@ class VllmModel:
 
     @classmethod
     async def start(cls, name: str, engine: EngineConfig, models: ModelsConfig) -> VllmModel:
-        """Start the servers (or take over kept ones) and wait until all are healthy.
+        """Start the servers, or borrow them from `keep_servers`, and wait until all are healthy.
 
         Raises:
             ModelError: no vLLM, unusable folder, too few GPUs, or a server that does not start (its log is quoted).
         """
-        kept = _kept.pop((engine, models), None)
-        model = cls(name, kept or Fleet(name, engine, models), engine, models)
+        fleet = await borrow(name, engine, models)
         try:
-            if kept is None:
-                await model.fleet.start()
-            else:
-                await model.fleet.change_weights(Weights.of(name))
+            model = cls(name, fleet, engine, models)
             await model._open()
         except BaseException:
-            await model._shut(PolicyError("the servers did not start"))
-            await model.fleet.stop()
+            await fleet.stop()
             raise
         return model
 
@@ -86,12 +81,29 @@ class VllmModel:
             raise
 
     async def close(self) -> None:
-        """Stop the servers, or keep them for the next stage (`engine.keep_running`)."""
+        """Stop the servers, or give them back to `keep_servers`."""
         await self._shut(PolicyError(f"the model {self.name!r} is closed"))
-        if self._engine.keep_running and self.fleet.alive and (self._engine, self._models) not in _kept:
-            _kept[self._engine, self._models] = self.fleet
-        else:
-            await self.fleet.stop()
+        await give_back(self.fleet)
+
+    @contextlib.asynccontextmanager
+    async def asleep(self) -> AsyncIterator[None]:
+        """Leave the GPUs to somebody else for the block; call it when no answer is open.
+
+        Raises:
+            ModelError: the servers do not come back.
+        """
+        await self._shut(None)
+        await self.fleet.sleep()
+        try:
+            yield
+        finally:
+            try:
+                free_gpu_cache()
+                await self.fleet.wake()
+                await self._open()
+            except ModelError as error:
+                self._fail(error)
+                raise
 
     async def _open(self) -> None:
         """Connect to the servers and watch them."""

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from webrl import errors
+from webrl.clock import spent_on
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.types import Task
@@ -75,8 +76,9 @@ class WorkerHandle(ABC):
             raise BrowserError("the browser worker has ended")
         allowed = self._config.step_timeout_s + GRACE_S + self._extra_time(op, arg)
         try:
-            async with asyncio.timeout(allowed):
-                return await self._ask(env_id, op, arg)
+            with spent_on("browsers"):
+                async with asyncio.timeout(allowed):
+                    return await self._ask(env_id, op, arg)
         except TimeoutError:
             self.kill()
             raise BrowserError(f"the browser worker did not answer {op!r} in {allowed:g} s; killed") from None

@@ -22,6 +22,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Self
 
+from webrl.clock import spent_on
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.redaction import REVEAL
@@ -222,7 +223,8 @@ class EnvPool:
                 worker = self._make_worker(self._config)
                 self._all.add(worker)
                 self._workers[worker_id] = worker
-                await worker.start()
+                with spent_on("browsers"):
+                    await worker.start()
             return worker
 
     def _retire(self, worker: WorkerHandle) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from webrl.clock import spent_on
 from webrl.config import RunConfig
 from webrl.errors import TrainingError
 from webrl.llm.loading import pick_device
@@ -54,11 +55,15 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
 
 
 def score_samples(
-    samples: Sequence[tuple[Sequence[int], Sequence[int]]], model_dir: str | Path, dtype: torch.dtype
+    samples: Sequence[tuple[Sequence[int], Sequence[int]]],
+    model_dir: str | Path,
+    dtype: torch.dtype,
+    device: str = "cpu",
 ) -> list[list[float]]:
-    """Log-probabilities of (prompt ids, action ids) pairs on the CPU, where GPUs are taken by a server."""
+    """Log-probabilities of (prompt ids, action ids) pairs."""
     items = [Item((*prompt, *action), len(action)) for prompt, action in samples]
-    return [s.tolist() for s in score_targets(load_actor(model_dir, dtype).eval(), items, CPU_ROW_TOKENS, "cpu")]
+    model = load_actor(model_dir, dtype, device=device).to(device).eval()
+    return [s.tolist() for s in score_targets(model, items, CPU_ROW_TOKENS, device)]
 
 
 def score_targets(model: PackedActor, samples: Sequence[Item], max_tokens: int, device: str) -> list[Tensor]:
@@ -144,7 +149,11 @@ def run_rows(
     ranks, rank = world()
     rows = plan_rows([len(item.ids) for item in items], row_budget(max_tokens, device), ranks, packs=packs)[rank]
     results: dict[int, Tensor] = {}
-    with torch.inference_mode(), tqdm(total=len(rows), desc=what, disable=None, leave=False) as bar:
+    with (
+        spent_on("scoring"),
+        torch.inference_mode(),
+        tqdm(total=len(rows), desc=what, disable=None, leave=False) as bar,
+    ):
         for row in rows:
             if row:
                 results.update(zip(row, score(pack([items[i] for i in row], device)), strict=True))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from webrl.clock import spent_on
 from webrl.config import OptimConfig
 from webrl.disk import atomic_path
 from webrl.errors import DataError, TrainingError
@@ -104,7 +105,8 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
     loop = _Loop(job, config, engine, device, len(batches), out)
     with tqdm(total=len(batches), initial=first, desc=job.name, disable=None if engine.is_main else True) as bar:
         for step in range(first, len(batches)):
-            values = loop.step(step, [i for unit in batches[step] for i in units[unit]], len(batches[step]))
+            with spent_on("gradient steps"):
+                values = loop.step(step, [i for unit in batches[step] for i in units[unit]], len(batches[step]))
             bar.set_postfix(loss=f"{values['loss']:.4f}")
             bar.update()
             is_last = step + 1 == len(batches)

@@ -1,0 +1,172 @@
+"""What becomes of vLLM servers between uses, with a program in vLLM's place that answers as it is told to."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import textwrap
+
+import pytest
+from llm_builders import save_tiny_model
+
+from webrl.config import EngineConfig, ModelsConfig
+from webrl.errors import ModelError
+from webrl.llm.vllm_owner import borrow, give_back, keep_servers
+
+# Notes each request; the file `refuse` names paths to answer with 500.
+STAND_IN = textwrap.dedent("""\
+    #!{python}
+    import http.server, pathlib, sys
+    folder = pathlib.Path({folder!r})
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200); self.end_headers()
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"] or 0)).decode()
+            path = self.path.partition("?")[0]
+            with (folder / "requests").open("a") as file:
+                print(path, file=file)
+            refused = path in (folder / "refuse").read_text().split()
+            self.send_response(500 if refused else 200); self.end_headers()
+            self.wfile.write(b"told to refuse" if refused else b"[]")
+        def log_message(self, *args): pass
+    with (folder / "requests").open("a") as file:
+        print("start", file=file)
+    sys.stdout.write((folder / "say").read_text()); sys.stdout.flush()
+    if (folder / "say").read_text():
+        sys.exit(1)
+    port = int(sys.argv[sys.argv.index("--port") + 1])
+    http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+""")
+
+
+class StandIn:
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+        self.python = folder / "python"
+        self.python.write_text(STAND_IN.format(python=sys.executable, folder=str(folder)))
+        self.python.chmod(0o755)
+        for name in ("refuse", "say", "requests"):
+            (folder / name).write_text("")
+
+    def refuse(self, *paths):
+        (self.folder / "refuse").write_text(" ".join(paths))
+
+    def seen(self):
+        return (self.folder / "requests").read_text().split()
+
+    def engine(self, **options):
+        return EngineConfig(kind="vllm", vllm_python=str(self.python), start_timeout_s=30, **options)
+
+    def use(self, model, **options):
+        """Open a model as a stage does, and give it back."""
+
+        async def work():
+            fleet = await borrow(str(model), self.engine(**options), ModelsConfig())
+            assert fleet.alive
+            await give_back(fleet)
+
+        asyncio.run(asyncio.wait_for(work(), 60))
+
+
+@pytest.fixture
+def vllm(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    return StandIn(tmp_path / "vllm")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return [save_tiny_model(folder / str(i), seed=i) for i in range(2)]
+
+
+def test_without_an_owner_servers_end_with_their_model(vllm, models):
+    vllm.use(models[0])
+    vllm.use(models[0])
+    assert vllm.seen() == ["start", "start"]
+
+
+def test_servers_of_a_run_sleep_between_uses_and_take_new_weights_in_place(vllm, models):
+    with keep_servers():
+        vllm.use(models[0])
+        vllm.use(models[0], timeout_s=7.0)
+        vllm.use(models[1])
+    load = ["/collective_rpc", "/reset_prefix_cache"]
+    assert vllm.seen() == ["start", "/sleep", "/wake_up", "/sleep", "/wake_up", *load, "/sleep"]
+
+
+def test_models_of_another_shape_or_setting_have_servers_of_their_own(vllm, models, tmp_path):
+    wider = save_tiny_model(tmp_path / "wider", hidden=256)
+    with keep_servers():
+        for model, share in ((models[0], 0.4), (wider, 0.4), (models[0], 0.4), (models[0], 0.5), (wider, 0.4)):
+            vllm.use(model, gpu_memory_utilization=share)
+    assert vllm.seen().count("start") == 3
+    assert vllm.seen().count("/wake_up") == 2
+
+
+def test_servers_that_cannot_sleep_are_stopped_and_started_again(vllm, models, caplog):
+    vllm.refuse("/sleep")
+    with keep_servers():
+        vllm.use(models[0])
+        vllm.use(models[0])
+    assert vllm.seen() == ["start", "/sleep", "start", "/sleep"]
+    assert "cannot sleep; stopped until it is needed" in caplog.text
+
+
+def test_servers_that_do_not_wake_or_refuse_weights_are_started_anew(vllm, models, caplog):
+    with keep_servers():
+        vllm.use(models[0])
+        vllm.refuse("/wake_up", "/collective_rpc")
+        vllm.use(models[0])
+        vllm.refuse("/collective_rpc")
+        vllm.use(models[1])
+    assert vllm.seen() == [
+        *("start", "/sleep", "/wake_up", "start", "/sleep"),
+        *("/wake_up", "/collective_rpc", "start", "/sleep"),
+    ]
+    assert "does not wake and is started anew" in caplog.text
+    assert "restarting the servers instead" in caplog.text
+
+
+def test_servers_that_are_not_to_be_kept_end_with_their_model(vllm, models):
+    with keep_servers():
+        vllm.use(models[0], keep_running=False)
+        vllm.use(models[0], keep_running=False)
+    assert vllm.seen() == ["start", "start"]
+
+
+def test_the_end_of_a_run_ends_its_servers_whatever_happened(vllm, models):
+    fleets = []
+
+    async def work():
+        fleets.append(await borrow(str(models[0]), vllm.engine(), ModelsConfig()))
+        try:
+            raise RuntimeError("a stage failed")
+        finally:
+            await give_back(fleets[0])
+
+    with contextlib.suppress(RuntimeError), keep_servers():
+        asyncio.run(work())
+    assert not fleets[0].alive
+    assert vllm.seen() == ["start", "/sleep"]
+
+
+def test_too_little_gpu_memory_is_seen_before_a_server_starts(vllm, models, tmp_path, monkeypatch):
+    driver = tmp_path / "bin" / "nvidia-smi"
+    driver.parent.mkdir()
+    driver.write_text("#!/bin/sh\necho 30720, 81920\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{driver.parent}{os.pathsep}{os.environ['PATH']}")
+    wanted = r"30.0 of 80.0 GiB free.*wants 68.0 \(engine.gpu_memory_utilization=0.85\).*utilization=0.35"
+    with pytest.raises(ModelError, match=wanted):
+        vllm.use(models[0])
+    assert vllm.seen() == []
+    vllm.use(models[0], gpu_memory_utilization=0.35)
+
+
+def test_a_server_that_finds_too_little_gpu_memory_is_an_error_that_names_the_option(vllm, models):
+    (vllm.folder / "say").write_text("ValueError: No available memory for the cache blocks.\n")
+    with pytest.raises(ModelError, match=r"^GPU memory is too small .*engine.gpu_memory_utilization=0.85"):
+        vllm.use(models[0])

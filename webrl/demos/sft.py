@@ -16,6 +16,7 @@ from webrl.disk import atomic_path
 from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
+from webrl.llm.vllm_owner import keep_servers
 from webrl.replay.encode import step_encoder
 from webrl.run_info import run_info
 from webrl.store import write_json
@@ -80,18 +81,19 @@ def train_start(config: RunConfig, paths: SftPaths, probe: Probe | None = None) 
         return probe(folder, looks / f"{number:03d}.jsonl")
 
     metrics = paths.report / "metrics.jsonl"
-    losses = train_sft(
-        examples,
-        paths.init,
-        paths.out,
-        config.sft,
-        seed=config.seed,
-        metrics_path=metrics,
-        device=config.models.device,
-        heldout=held,
-        probe=look if probe and config.sft.probe_tasks else None,
-        watch_every=config.sft.watch_every,
-    )
+    with keep_servers():  # from probe to probe
+        losses = train_sft(
+            examples,
+            paths.init,
+            paths.out,
+            config.sft,
+            seed=config.seed,
+            metrics_path=metrics,
+            device=config.models.device,
+            heldout=held,
+            probe=look if probe and config.sft.probe_tasks else None,
+            watch_every=config.sft.watch_every,
+        )
     if not is_main():
         return {}
     report = {

@@ -12,10 +12,15 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from webrl.cli_config import resolve_config
 from webrl.cli_end import end_clearly
 from webrl.errors import UsageError
+
+if TYPE_CHECKING:
+    from webrl.config import RunConfig
+    from webrl.replay.process import ProcessPlan
 
 DESCRIPTION = """Turn rollouts into training records.
   stage 1: a trace folder (VAB-WebArena-Lite's RESULT folder, its traces folder, one of our phase folders,
@@ -29,7 +34,8 @@ _ACTOR = """actor whose tokenizer and perplexity are used; none: no model, store
 log-probs only (default: the phase's starting actor, or models.actor)"""
 _OUTPUT = """JSONL of training records (default: train.jsonl of the phase, or
 runs/samples/train.jsonl; beside --rollout_path if that is given)"""
-_SETTING = "config file or override, such as replay.strategy=recency; repeatable (default: the run's, or demo)"
+_SETTING = """config file or override, such as replay.strategy=recency; repeatable (default: the config of the
+run that rollouts or actor come from; for others the published settings within the actor's limits)"""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -78,24 +84,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
-    from webrl.replay.process import make_plan, process
+    from webrl.replay.process import process
+    from webrl.replay.settings import describe
 
-    config = resolve_config(args, prefer_newest=True)
-    plan = make_plan(
-        config,
-        stages=parse_stages(args.stage),
-        add_reward=args.add_reward,
-        rollout=args.rollout_path,
-        experience=split_paths(args.experience_paths) if args.experience_paths is not None else None,
-        orm=args.orm_path,
-        actor=args.actor_path,
-        output=args.output_path,
-    )
+    config, plan = _choose(args)
     if reexecute and not args.dry_run and (plan.actor or plan.orm):
         from webrl.cli import use_cpu_environment
 
         use_cpu_environment()
-    print("\n".join(plan.describe()), flush=True)
+    print("\n".join([*plan.describe(), *describe(config, judged=plan.orm is not None)]), flush=True)
     if args.dry_run:
         return 0
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
@@ -105,6 +102,41 @@ def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
     if summary.problems:
         print(f"                  listed with file and line in {plan.problem_list}")
     return 0
+
+
+def _choose(args: argparse.Namespace) -> tuple[RunConfig, ProcessPlan]:
+    """Config and plan: the config that is named, or that of the run the rollouts or the actor come from."""
+    from webrl.replay.settings import run_of, settings_for
+
+    is_named = args.run is not None or any("=" not in s or s.startswith("name=") for s in args.settings)
+    if is_named or args.rollout_path is None:
+        config = resolve_config(args, prefer_newest=True)
+        return config, _plan(config, args)
+    home = run_of(args.rollout_path) or run_of(args.actor_path)
+    if home is None:
+        overrides = [*args.settings, *([] if args.seed is None else [f"seed={args.seed}"])]
+        plan = _plan(settings_for(args.rollout_path, args.actor_path, args.orm_path, overrides), args)
+        home = run_of(plan.actor)  # the newest run's, where none was given
+        if home is None:
+            return settings_for(plan.rollout, plan.actor, plan.orm, overrides), plan
+    args.run = home
+    config = resolve_config(args, prefer_newest=False)
+    return config, _plan(config, args)
+
+
+def _plan(config: RunConfig, args: argparse.Namespace) -> ProcessPlan:
+    from webrl.replay.process import make_plan
+
+    return make_plan(
+        config,
+        stages=parse_stages(args.stage),
+        add_reward=args.add_reward,
+        rollout=args.rollout_path,
+        experience=split_paths(args.experience_paths) if args.experience_paths is not None else None,
+        orm=args.orm_path,
+        actor=args.actor_path,
+        output=args.output_path,
+    )
 
 
 def _report(summary: object) -> list[str]:

@@ -1,6 +1,7 @@
 """VAB trace folders: both ways, and every kind of damage listed with file and line."""
 
 import json
+import shutil
 
 import pytest
 
@@ -177,3 +178,44 @@ def test_an_unfinished_trajectory_is_written_with_a_negative_score(tmp_path):
     write_vab([Trajectory("p0", Task("7", "webarena"), "x", 0, (step,), "page", Status.ENV_ERROR)], tmp_path)
     assert json.loads((tmp_path / "actions" / "7.json").read_text())["score"] == -1
     assert read(tmp_path)[1] == {"negative_score": 1}
+
+
+def write_fixed(folder, score, task_id="12"):
+    """As the released code does: a copy with score and response in every line, no newline at the end."""
+    (folder / "fixed_traces").mkdir(exist_ok=True)
+    rows = [row | {"fixed_response": row["response"], "score": score} for row in make_rows(task_id)]
+    (folder / "fixed_traces" / f"{task_id}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
+def test_the_released_codes_own_scores_are_read(tmp_path):
+    write_trace(tmp_path, score=1.0)
+    write_fixed(tmp_path, 0)  # its outcome model has said NO
+    (trajectory,), problems, listed = read(tmp_path)
+    assert score_label(trajectory).reward == 0
+    assert problems == {"other_score": 1}
+    assert "fixed_traces/12.jsonl:2: score 0, its action file says 1" in listed
+    write_fixed(tmp_path, 1)
+    assert read(tmp_path)[1] == {}
+
+
+def test_fixed_traces_alone_are_enough(tmp_path):
+    write_trace(tmp_path)
+    write_fixed(tmp_path, 1)
+    for name in ("traces", "actions"):
+        shutil.rmtree(tmp_path / name)
+    for folder in (tmp_path, tmp_path / "fixed_traces"):
+        (trajectory,), problems, _ = read(folder)
+        assert score_label(trajectory).reward == 1
+        assert problems == {}
+
+
+@pytest.mark.parametrize(
+    ("score", "kind"),
+    [(-1, "negative_score"), (7, "bad_fixed_trace"), ("1", "bad_fixed_trace"), (True, "bad_fixed_trace")],
+)
+def test_a_bad_score_in_a_fixed_trace_is_listed_and_not_replaced_by_another(tmp_path, score, kind):
+    write_trace(tmp_path, score=1.0)
+    write_fixed(tmp_path, score)
+    (trajectory,), problems, _ = read(tmp_path)
+    assert trajectory.status is Status.ENV_ERROR
+    assert problems == {kind: 1}

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import random
+import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -17,7 +18,7 @@ from llm_builders import save_tiny_model, score
 from test_interop_vab import make_rows, write_trace
 
 from webrl.config import CriticConfig, ModelsConfig, ReplayConfig, validate_config
-from webrl.errors import DataError, UsageError
+from webrl.errors import DataError, ModelError, UsageError
 from webrl.folder import RunFolder
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import read_vab
@@ -459,14 +460,63 @@ def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, actor)
     assert sources == {"current": 4, "replay": 8}
 
 
+def test_somebodys_rollouts_take_format_and_limits_from_the_actor_that_is_given(tmp_path, actor):
+    """The newest run here is one with the demo's limits, which cut the page of a trace to nearly nothing."""
+    small = make_config(tmp_path, actor, models={"max_prompt_tokens": 120, "actor": str(actor)})
+    run = RunFolder(small.run_dir)
+    write_phase(run.phase(0).path, [make_trajectory("a")])
+    run.config.write_text("name: run\nmodels: {device: cpu, max_prompt_tokens: 120}\n")
+    write_trace(tmp_path / "vab", rows=make_rows(num_steps=3))
+    base = ["--stage", "1", "--rollout_path", "vab", "--actor_path", actor]
+    result = run_script(*base, "--setting", "models.device=cpu", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "prompt            webrl, at most 3584 tokens\n" in result.stdout  # 4096 positions less 512
+    (trace,) = read_vab(tmp_path / "vab", ProblemLog())
+    released = step_encoder(load_tokenizer(str(actor)), ModelsConfig(prompt_format="webrl", max_prompt_tokens=3584))
+    written = read_records(tmp_path / "vab_train.jsonl", StepRecord)
+    assert [r.prompt_ids for r in written] == [released(trace, i).prompt_ids for i in range(3)]
+
+    def said(*more):
+        done = run_script(*base, *more, "--dry-run", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return next(line for line in done.stdout.splitlines() if line.startswith("prompt  "))
+
+    assert said("--setting", "models.max_prompt_tokens=999").endswith("webrl, at most 999 tokens")
+    assert said("--setting", "models.max_prompt_chars=15872").endswith("15872 characters, at most 3584 tokens")
+    assert said("--run", "runs/run").endswith("chat, at most 120 tokens")
+    assert said("--rollout_path", "runs/run/phase_00").endswith("chat, at most 120 tokens")  # a run's own rollouts
+    shutil.copytree(actor, tmp_path / "runs" / "run" / "phase_00" / "actor")
+    assert said("--actor_path", "runs/run/phase_00/actor").endswith("chat, at most 120 tokens")
+
+
+def test_the_judges_prompt_is_said_too(tmp_path, actor):
+    write_trace(tmp_path / "vab")
+    arguments = ["--rollout_path", "vab", "--actor_path", actor, "--orm_path", actor, "--add_reward", "--dry-run"]
+    result = run_script(*arguments, cwd=tmp_path)
+    assert "judge's prompt    webrl, at most 3584 tokens, system text ours\n" in result.stdout
+
+
+def test_what_the_models_need_is_looked_for_first(tmp_path, actor):
+    config = make_config(tmp_path, actor, label={"system_prompt": str(tmp_path / "none.txt")})
+    plan = make_plan(config, rollout=write_phase(tmp_path / "p", [make_trajectory("a")]), add_reward=True)
+    with pytest.raises(UsageError, match=r"none\.txt: No such file.*webrl orm-prompt"):
+        process(plan, config)
+    with pytest.raises(ModelError, match=r"model folder '\./absent' does not exist"):
+        process(replace(plan, actor="./absent"), make_config(tmp_path, actor))
+    assert sorted(p.name for p in tmp_path.rglob("*.jsonl")) == ["labels.jsonl", "trajectories.jsonl"]
+
+
 def test_errors_are_one_line_with_exit_code_1_or_2(tmp_path, actor):
     (tmp_path / "c.yaml").write_text("{}")
     base = ["--setting", "c.yaml", "--actor_path", "none"]
     missing = run_script(*base, "--rollout_path", "nowhere", cwd=tmp_path)
     assert (missing.returncode, missing.stderr.strip()) == (1, "process_data: nowhere: no such file or folder")
-    pickled = run_script(*base, "--rollout_path", "x", "--output_path", "train.pt", cwd=tmp_path)
+    pickled = run_script(*base, "--rollout_path", "x", "--output_path", "deep/train.pt", cwd=tmp_path)
     assert pickled.returncode == 2
-    assert "name it train.jsonl" in pickled.stderr
+    assert pickled.stderr == (
+        "process_data: --output_path 'deep/train.pt': training records are written as JSONL, never as a pickle; "
+        "name it deep/train.jsonl\n"
+    )
     assert run_script("--stage", "7", *base, cwd=tmp_path).returncode == 2
     assert run_script("--bogus", cwd=tmp_path).returncode == 2
     second = run_script(*base, "--stage", "2", "--rollout_path", "x", "--output_path", "gone.jsonl", cwd=tmp_path)

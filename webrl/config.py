@@ -116,6 +116,18 @@ class ModelsConfig(Section):
         False, description="policy may reason in <think>…</think> before its action, if its chat template knows how"
     )
     max_prompt_tokens: int = Field(15872, ge=16, description="page text is cut so that the prompt fits (16384 - 512)")
+    max_prompt_chars: int = Field(
+        0,
+        ge=0,
+        description="prompt_format webrl: past rounds and page together have at most this many characters, 15872 in "
+        "the released code; 0: only max_prompt_tokens counts",
+    )
+
+    @model_validator(mode="after")
+    def _characters_are_of_the_released_format(self) -> Self:
+        if self.max_prompt_chars and self.prompt_format != "webrl":
+            raise ValueError(f"max_prompt_chars={self.max_prompt_chars} goes with prompt_format=webrl")
+        return self
 
 
 _OWN_ADDRESS = "webrl starts its vLLM servers where only it can reach them"

@@ -1,7 +1,9 @@
 """Trace folders of VAB-WebArena-Lite, both ways.
 
 `RESULT/traces/<task_id>.jsonl` holds one line per step (`trace_id, index, prompt, html, response, target`),
-`RESULT/actions/<task_id>.json` the outcome (`task_id, actions, score`). One trace is in memory at a time.
+`RESULT/actions/<task_id>.json` the outcome (`task_id, actions, score`). The released WebRL code copies traces to
+`RESULT/fixed_traces/` with a `score` in every line, which its outcome model replaces; where such a copy exists, its
+score counts. One trace is in memory at a time.
 """
 
 from __future__ import annotations
@@ -27,17 +29,24 @@ PAST_PAGE = "** Simplified html **"
 SITE = "webarena"
 """Traces do not name their site."""
 _TEXT_FIELDS = ("html", "response", "target")
+_FIXED = "fixed_traces"
 
 
 def is_vab_folder(path: Path) -> bool:
-    """True for a result folder, and for the `traces` folder inside one (the published option takes either)."""
-    return (path / "traces").is_dir() or (path.name == "traces" and path.is_dir())
+    """True for a result folder, and for the folder of traces inside one (the published option takes either)."""
+    return _traces(path).is_dir()
+
+
+def _traces(folder: Path) -> Path:
+    """The folder of the trace files: `traces`, or `fixed_traces` where only that is left."""
+    if folder.name in ("traces", _FIXED):
+        return folder
+    return next((folder / name for name in ("traces", _FIXED) if (folder / name).is_dir()), folder / "traces")
 
 
 def trace_paths(folder: Path) -> list[Path]:
-    """Trace files of a result folder (or of its `traces` folder), numbers in numeric order."""
-    traces = folder if folder.name == "traces" else folder / "traces"
-    return sorted(traces.glob("*.jsonl"), key=lambda p: [int(x) if x.isdigit() else x for x in _split(p.stem)])
+    """Trace files of a result folder (or of the folder of traces in it), numbers in numeric order."""
+    return sorted(_traces(folder).glob("*.jsonl"), key=lambda p: [int(x) if x.isdigit() else x for x in _split(p.stem)])
 
 
 def read_vab(folder: Path, problems: ProblemLog, on_file: Callable[[Path], None] | None = None) -> Iterator[Trajectory]:
@@ -63,11 +72,11 @@ def read_vab(folder: Path, problems: ProblemLog, on_file: Callable[[Path], None]
 
 
 def read_trace(path: Path, problems: ProblemLog) -> Trajectory | None:
-    """One trace file and its action file; None if it cannot be used (reported)."""
+    """One trace file and its score; None if it cannot be used (reported)."""
     rows = _read_rows(path, problems)
     if rows is None:
         return None
-    score, problem = _read_score(path)
+    score, problem = _choose_score(path, problems)
     if problem:
         problems.add(*problem)
     responses = [without_end(row["response"]) for row in rows]
@@ -205,8 +214,28 @@ def _parse_damaged(line: bytes, place: str, reason: str, problems: ProblemLog) -
     return row
 
 
-def _read_score(path: Path) -> tuple[float | None, tuple[str, str, str] | None]:
-    """Score in [0, 1], or None and the problem (kind, place, reason)."""
+_Score = tuple[float | None, tuple[str, str, str] | None]
+"""Score in [0, 1], or None and the problem (kind, place, reason)."""
+
+
+def _choose_score(path: Path, problems: ProblemLog) -> _Score:
+    """The score in `fixed_traces`, as the released code takes it, where there is one; else the action file's."""
+    fixed = path.parent.parent / _FIXED / path.name
+    if not fixed.exists() and not fixed.is_symlink():
+        return _read_score(path)
+    rows = _read_rows(fixed, problems)
+    if rows is None:
+        return None, ("bad_fixed_trace", str(fixed), "the score cannot be read; not scored")
+    score, problem = _checked_score(rows[-1].get("score"), "bad_fixed_trace", f"{fixed}:{len(rows)}")
+    recorded, _ = _read_score(path)
+    if score is not None and recorded is not None and (score >= 0.5) != (recorded >= 0.5):
+        reason = f"score {score:g}, its action file says {recorded:g}; taken is the former, as in the released code"
+        problems.add("other_score", f"{fixed}:{len(rows)}", reason)
+    return score, problem
+
+
+def _read_score(path: Path) -> _Score:
+    """The action file's score."""
     actions = path.parent.parent / "actions" / f"{path.stem}.json"
     if not actions.exists() and not actions.is_symlink():
         return None, ("no_action_file", str(path), f"no action file {actions.name}; not scored")
@@ -216,12 +245,16 @@ def _read_score(path: Path) -> tuple[float | None, tuple[str, str, str] | None]:
     except DataError as error:
         return None, ("bad_action_file", str(actions), f"{_reason(error, actions)}; not scored")
     score = data.get("score") if isinstance(data, dict) else None
+    return _checked_score(score, "bad_action_file", str(actions))
+
+
+def _checked_score(score: Any, kind: str, place: str) -> _Score:
     if isinstance(score, bool) or not isinstance(score, int | float):
-        return None, ("bad_action_file", str(actions), f"score must be a number, found {score!r:.60}; not scored")
+        return None, (kind, place, f"score must be a number, found {score!r:.60}; not scored")
     if score < 0:
-        return None, ("negative_score", str(actions), f"score {score}: the episode ended in an error; not scored")
+        return None, ("negative_score", place, f"score {score}: the episode ended in an error; not scored")
     if not score <= 1:
-        return None, ("bad_action_file", str(actions), f"score {score} is not in [0, 1]; not scored")
+        return None, (kind, place, f"score {score} is not in [0, 1]; not scored")
     return float(score), None
 
 

@@ -112,6 +112,7 @@ class _PromptThreads:
             history,
             observation,
             max_tokens=self._config.models.max_prompt_tokens,
+            max_chars=self._config.models.max_prompt_chars,
             prompt_format=self._config.models.prompt_format,
             dialect=self._config.rollout.dialect,
             thinking=self._config.models.enable_thinking,

@@ -67,6 +67,7 @@ def build_policy_prompt(
     observation: str,
     *,
     max_tokens: int,
+    max_chars: int = 0,
     prompt_format: PromptFormat = "chat",
     dialect: Dialect = "browsergym",
     thinking: bool = False,
@@ -74,6 +75,9 @@ def build_policy_prompt(
     """The policy's prompt, at most `max_tokens` long.
 
     Args:
+        max_chars: `webrl` only: of past rounds and page, cut from the page's end before tokens are counted, as the
+            released code does (which takes the page's beginning for its end where the rounds alone are longer: here
+            nothing is left of the page then); 0: no such limit.
         thinking: the answer may begin with its reasoning, where the chat template knows how.
 
     Raises:
@@ -88,6 +92,9 @@ def build_policy_prompt(
         messages = policy_messages(instruction, history[start:], page, dialect, prompt_format)
         return encode_chat(tokenizer, messages, thinking=thinking)
 
+    if prompt_format == "webrl" and max_chars:
+        past = sum(len(text) for text, _ in _past_rounds(instruction, history))
+        observation = observation[: max(0, max_chars - past)]
     encode, cut = (encode_released, cut_tail) if prompt_format == "webrl" else (encode_ours, cut_lines)
     return fit_prompt(tokenizer, encode, observation, len(history), max_tokens, cut)
 
@@ -119,11 +126,17 @@ def released_parts(
         start: oldest round shown; round numbers stay those of the episode.
     """
     parts = [("Task Instruction: ", True), (instruction, False), ("\n\n", True)]
+    parts += _past_rounds(instruction, history, start)
+    parts += [(f"Round {len(history)}\n\n{_USER}", True), (observation, False), (f"\n\n{_ASSISTANT}", True)]
+    return parts
+
+
+def _past_rounds(instruction: str, history: Sequence[Step], start: int = 0) -> list[tuple[str, bool]]:
+    parts = []
     for index, step in enumerate(history[start:], start):
         page = (instruction, False) if index == 0 else (_PAST_PAGE, True)
         parts += [(f"Round {index}\n\n{_USER}", True), page, (f"\n\n{_ASSISTANT}", True)]
         parts += [(step.response, False), ("\n\n", True)]
-    parts += [(f"Round {len(history)}\n\n{_USER}", True), (observation, False), (f"\n\n{_ASSISTANT}", True)]
     return parts
 
 

@@ -54,6 +54,7 @@ def _prompt(
         trajectory.steps[:index],
         page,
         max_tokens=models.max_prompt_tokens,
+        max_chars=models.max_prompt_chars,
         prompt_format=models.prompt_format,
         dialect=dialect,
         thinking=models.enable_thinking,

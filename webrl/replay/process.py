@@ -22,12 +22,14 @@ from webrl.folder import RunFolder, newest_run
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import read_vab, trace_paths
+from webrl.llm.loading import model_folder
 from webrl.replay.mix import History, add_history, write_steps
 from webrl.replay.records import NextPrompt, StepEncoder
 from webrl.replay.scorer import Scorer
 from webrl.replay.sources import Reading, Source, count_lines, find_source, labelled_outcomes, read_steps
 from webrl.replay.stage import SCORE_CACHE
 from webrl.reward.labels import read_outcomes
+from webrl.reward.system_text import system_text
 from webrl.run_lock import hold_output
 from webrl.store import read_records
 from webrl.types import Trajectory
@@ -126,8 +128,11 @@ def make_plan(
     known = rollout == defaults.rollout
     if output is None:
         output = defaults.output if known else rollout.with_name(f"{rollout.stem}_train.jsonl")
-    if output.suffix in (".pt", ".pth"):
-        raise UsageError(f"--output_path {str(output)!r}: training records are JSONL; name it {output.stem}.jsonl")
+    if output.suffix in (".pt", ".pth", ".pkl", ".bin"):
+        raise UsageError(
+            f"--output_path {str(output)!r}: training records are written as JSONL, never as a pickle; name it "
+            f"{output.with_suffix('.jsonl')}"
+        )
     in_run = known and output == defaults.output
     actor = actor or defaults.actor
     return ProcessPlan(
@@ -148,8 +153,13 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
     Raises:
         DataError: an input that is not there, or nothing usable in it.
         ModelError: an unusable model folder.
+        UsageError: the judge's system text is not there.
         StageError: another process writes this output, or works in its run folder.
     """
+    if plan.orm and config.label.system_prompt:
+        system_text(config.label.system_prompt)
+    for model in filter(None, (plan.actor, plan.orm)):
+        model_folder(model)
     summary = ProcessSummary()
     with ExitStack() as stack:
         stack.enter_context(hold_output(plan.output))

@@ -17,7 +17,7 @@ import orjson
 from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
-from webrl.interop.vab import is_vab_folder, read_vab, score_label
+from webrl.interop.vab import is_vab_folder, read_vab, score_label, trace_paths
 from webrl.replay.records import NextPrompt, StepEncoder, build_records
 from webrl.reward.labels import outcome_key, read_outcomes
 from webrl.store import numbered_lines, open_input, read_lines
@@ -52,8 +52,7 @@ class Source:
         """Size, for progress."""
         if self.kind != "vab":
             return self.path.stat().st_size
-        traces = self.path if self.path.name == "traces" else self.path / "traces"
-        return sum(p.lstat().st_size for p in traces.glob("*.jsonl"))
+        return sum(p.lstat().st_size for p in trace_paths(self.path))
 
 
 @dataclass

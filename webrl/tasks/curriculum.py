@@ -175,6 +175,7 @@ def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, st
             (),
             texts[task.task_id],
             max_tokens=config.models.max_prompt_tokens,
+            max_chars=config.models.max_prompt_chars,
             prompt_format=config.models.prompt_format,
             dialect=config.rollout.dialect,
         ).ids

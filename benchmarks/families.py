@@ -3,8 +3,8 @@
 Tiny random models in float32, of each kind of layer the real ones have, with sequences longer than every window and
 chunk: log-probabilities (at most 1e-4 nats apart), gradients (1e-3 of their norm) and values of packed rows, as
 `webrl train` computes them, against one sequence at a time through transformers. A family is exact, or refused with
-the reason; anything else is `wrong`. The last line of the output is one JSON object. `--device cuda` adds a bfloat16
-autocast pass on the GPU, held against float32 on the CPU.
+the reason; anything else is `wrong`. The last line of the output is one JSON object. `--device cuda` adds a pass in
+bfloat16 on the GPU, held against float32 on the CPU.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from webrl.errors import ModelError  # noqa: E402
 from webrl.training.critic import open_critic, sequence_classifier  # noqa: E402
 from webrl.training.models import load_actor, row_inputs  # noqa: E402
 from webrl.training.packing import Item, pack, plan_rows  # noqa: E402
+from webrl.training.precision import cast_weights  # noqa: E402
 
 LENGTHS = (70, 9, 33, 14, 52, 25)
 NUM_TARGETS = 6
@@ -56,7 +57,7 @@ class Result:
     note: str = ""
     """Why it was refused, or is not packed."""
     bf16: float | None = None
-    """Mean difference of a log-probability on the GPU under bfloat16 autocast from float32 on the CPU."""
+    """Mean difference of a log-probability on the GPU in bfloat16 from float32 on the CPU."""
     bf16_alone: float | None = None
     """The same of transformers alone."""
 
@@ -75,7 +76,7 @@ def main() -> None:
     """Try all families, or those asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("names", nargs="*", help="families whose name contains one of these (default: all)")
-    parser.add_argument("--device", default="cpu", help="cuda: also bfloat16 autocast on the GPU (default: cpu)")
+    parser.add_argument("--device", default="cpu", help="cuda: also bfloat16 on the GPU (default: cpu)")
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
@@ -201,11 +202,10 @@ def outputs_and_gradient(
 def bf16_difference(
     model: Any, items: Sequence[Item], device: str, expected: Tensor, compute: Callable[[list[Item]], Tensor]
 ) -> float:
-    """Mean difference under bfloat16 autocast on the device; the model is moved there and back."""
+    """Mean difference in bfloat16 on the device; the model stays so."""
     model.to(device)
-    with torch.autocast(device, torch.bfloat16):
-        found, gradient = outputs_and_gradient(model, items, compute)
-    model.to("cpu")
+    cast_weights(model)
+    found, gradient = outputs_and_gradient(model, items, compute)
     if not all(torch.isfinite(g).all() for g in gradient.values()):
         return float("nan")
     return float((found - expected).abs().mean())

@@ -1,4 +1,4 @@
-"""The one-GPU part of `training.py`: Llama-3.1-8B's shape, random bf16 weights, no optimizer step on either side."""
+"""The passes of `training.py` on one GPU: Llama-3.1-8B's shape, random bf16 weights, no optimizer step anywhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from training_shapes import (
 )
 
 from webrl.errors import WebRLError
-from webrl.training.attention import Layout, _varlen, packed_attention
+from webrl.training.attention import Layout, Scores, _varlen, packed_attention
 from webrl.training.flops import body_parameters, peak_flops, training_flops
 from webrl.training.head import token_logprobs
 from webrl.training.memory_policy import compile_layers
@@ -316,7 +316,7 @@ def measure_attention(_models: Models) -> Figures:
             packed_attention(torch.nn.Module(), *t, None, layout=layout)[0].sum().backward()
 
         def varlen(t: list[Tensor] = tensors, layout: Layout = layout) -> None:
-            _varlen(*t, layout, layout.seq_lens, None).sum().backward()
+            _varlen(*t, layout, layout.seq_lens, Scores()).sum().backward()
 
         rows.append((MAX_TOKENS // count, best_of(chosen), best_of(varlen)))
     table("attention of one layer, 16,384 tokens", rows, ("tokens a sequence", "packed_attention s", "varlen flash s"))

@@ -143,6 +143,29 @@ def test_an_unknown_key_suggests_the_nearest() -> None:
         load_config(None, ["rollout.max_step=3"])
 
 
+def test_a_config_is_laid_over_its_base_section_by_section(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "base.yaml").write_text("seed: 3\nactor: {lr: 0.5, epochs: 2}\ntasks: {train_sites: [a]}\n")
+    (tmp_path / "own.yaml").write_text("base: shared/base.yaml\nactor: {lr: 0.25}\ntasks: {train_sites: [c]}\n")
+    config = load_config(tmp_path / "own.yaml", ["actor.epochs=4"])
+    assert (config.seed, config.actor.lr, config.actor.epochs) == (3, 0.25, 4)
+    assert config.tasks.train_sites == ("c",)
+
+
+@pytest.mark.parametrize("base", ["nowhere.yaml", "[a, b]", "x" * 5000])
+def test_a_base_that_does_not_exist_is_named(tmp_path: Path, base: str) -> None:
+    (tmp_path / "own.yaml").write_text(f"base: {base}\n")
+    with pytest.raises(UsageError, match=r"own\.yaml: base = .*there is no such file in"):
+        load_config(tmp_path / "own.yaml")
+
+
+def test_a_config_that_is_its_own_base_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("base: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("base: a.yaml\n")
+    with pytest.raises(UsageError, match=r"a\.yaml: a config cannot be its own base"):
+        load_config(tmp_path / "a.yaml")
+
+
 def test_a_value_out_of_range_is_quoted() -> None:
     with pytest.raises(UsageError, match=r"filter.value_low = 1.5"):
         load_config(None, ["filter.value_low=1.5"])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from webrl import cli
 from webrl.config import RunConfig, load_config
 from webrl.errors import UsageError
 from webrl.resources import configs_dir, find_config, run_configs
@@ -93,6 +94,15 @@ def test_every_shipped_config_is_valid():
     assert "demo.yaml" in [path.name for path in shipped]
     for path in shipped:
         load_config(path)
+
+
+@pytest.mark.parametrize("path", run_configs(), ids=lambda path: path.stem)
+def test_every_shipped_config_passes_the_dry_run(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", path.stem, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert f"name: {path.stem}\n" in shown
+    assert "phase 1: train        to do" in shown
 
 
 def test_configs_are_found_by_name_by_shipped_path_and_by_own_path(tmp_path, monkeypatch):

@@ -70,6 +70,21 @@ def test_two_ddp_processes_give_the_curve_of_one(tmp_path: Path) -> None:
     check_same_curve(tmp_path, make_settings(), "ddp")
 
 
+def test_two_bfloat16_processes_exchange_their_gradients(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    settings = make_settings(precision="bf16", lr=1e-3, epochs=1.0)
+    one, two = run(tmp_path, "one", settings, 1), run(tmp_path, "two", settings, 2)
+    assert [line["step"] for line in one] == [line["step"] for line in two]
+    for key in ("critic/loss", "critic/grad_norm", "actor/grad_norm"):  # rows are others, and round otherwise
+        first, second = (next(line[key] for line in lines if key in line) for lines in (one, two))
+        assert second == pytest.approx(first, rel=0.1), key
+    from safetensors.torch import load_file
+
+    start, first, second = (load_file(tmp_path / n / "model.safetensors") for n in ("actor", "one", "two"))
+    moved = [torch.cat([(end[k] - start[k]).flatten() for k in start]) for end in (first, second)]
+    assert torch.cosine_similarity(*moved, dim=0) > 0.9
+
+
 def test_two_fsdp2_processes_give_the_curve_of_one(tmp_path: Path) -> None:
     # untied, so that the second process loads a skeleton and the first deals out the weights
     check_same_curve(tmp_path, make_settings(engine="fsdp2"), "fsdp2", tied=False)

@@ -110,6 +110,12 @@ def test_autocast_reaches_queries_and_keys_that_are_still_in_float32() -> None:
     assert out.dtype == torch.bfloat16
 
 
+def test_queries_and_keys_that_rotary_tables_left_in_float32_meet_values_in_bfloat16() -> None:
+    query, key, value = make_heads(4)
+    out, _ = packed_attention(torch.nn.Module(), query, key, value.bfloat16(), None)
+    assert out.dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize("rule", [LogitRule(), LogitRule(0.5), LogitRule(1.0, 1.5), LogitRule(3.0, 2.0)])
 def test_biased_scaled_and_capped_heads_equal_the_whole_softmax(rule: LogitRule) -> None:
     torch.manual_seed(0)

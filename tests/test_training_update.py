@@ -172,10 +172,12 @@ class Interrupted(Exception):
     """Raised in the middle of a run."""
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
-    config, folder = make_config(save_every=2, schedule="cosine", warmup_ratio=0.2), make_actor(tmp_path / "actor")
+    config = make_config(save_every=2, schedule="cosine", warmup_ratio=0.2, precision=precision)
+    folder = make_actor(tmp_path / "actor")
     records = make_scored(folder, config)
     train_actor(records, folder, tmp_path / "whole", config, seed=3, metrics_path=tmp_path / "whole.jsonl")
 

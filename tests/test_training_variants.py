@@ -202,6 +202,10 @@ def test_flops_by_hand(tmp_path: Path) -> None:
     assert body_parameters(model.lm) == expected
     # attention: 2 layers x 4 heads x 4 dims x (9 + 25)
     assert training_flops(expected, model.lm.config, [3, 5]) == 6 * (expected * 8 + 32 * 34)
+    assert body_parameters(model.lm, frozen=True) == 0
+    add_adapters(model, OptimConfig(lora_rank=1))
+    assert body_parameters(model.lm, frozen=True) == expected  # and a frozen weight has no gradient of its own
+    assert training_flops(expected, model.lm.config, [3, 5], expected) == 4 * expected * 8 + 6 * 32 * 34
 
 
 def test_out_of_memory_names_the_options_to_change() -> None:

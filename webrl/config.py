@@ -1,7 +1,7 @@
 """One validated model per stage; YAML files in `configs/` hold only what differs from these defaults.
 
-Unknown keys are errors that name the nearest known key; `key.subkey=value` overrides come from the
-command line. Defaults are the paper's where the paper has one.
+A file's `base:` names another one, relative to it, which it is laid over. Unknown keys are errors that name the nearest
+known key; `key.subkey=value` overrides come from the command line. Defaults are the paper's where the paper has one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pydantic import (
 
 from webrl.errors import UsageError
 from webrl.redaction import MASK, Secret, SecretUrl, redact
+from webrl.resources import is_file
 from webrl.yaml_file import parse_yaml, read_yaml
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -365,7 +366,7 @@ class OptimConfig(Section):
     batch_size: int = Field(128, ge=1, description="samples per optimizer step, all ranks together")
     epochs: float = Field(1.0, gt=0, description="passes over the data")
     max_tokens: int = Field(16384, ge=16, description="token budget of one packed micro-batch")
-    precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 is autocast over fp32 master weights")
+    precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16: fp32 master weights, bf16 ones that compute")
     checkpointing: Literal["none", "full", "selective"] = Field("none", description="activation checkpointing")
     lora_rank: int = Field(0, ge=0, description="0 trains all weights")
     lora_alpha: float = Field(16.0, gt=0, description="LoRA scale")
@@ -504,13 +505,30 @@ def describe_options(model: type[BaseModel] = RunConfig, prefix: str = "") -> li
     return rows
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def _read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A file's data over those of its `base`, a file named relative to it."""
+    if path.resolve() in above:
+        raise UsageError(f"{path}: a config cannot be its own base")
     data = read_yaml(path, "config")
     if data is None:
         return {}
     if not isinstance(data, dict):
         raise UsageError(f"{path}: expected a mapping at the top (`section: ...`), found {type(data).__name__}")
-    return data
+    if "base" not in data:
+        return data
+    base = data.pop("base")
+    if not isinstance(base, str) or not is_file(path.parent / base):
+        raise UsageError(f"{path}: base = {base!r:.200}: there is no such file in {path.parent}")
+    return _overlay(_read_config(path.parent / base, (*above, path.resolve())), data)
+
+
+def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Sections are merged; whatever else both have is taken from `above`."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = _overlay(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def _apply_override(data: dict[str, Any], override: str) -> None:

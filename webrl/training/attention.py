@@ -131,7 +131,7 @@ def packed_attention(
     if query.shape[0] != 1 or attention_mask is not None:
         raise ValueError(f"{NAME} takes one packed row without a mask, found batch {query.shape[0]}")
     layout = layout or Layout.single(key.shape[2], key.device)
-    query, key, value = (_autocast(x) for x in (query, key, value))
+    query, key, value = _same_precision(query, key, value)
     lens = layout.seq_lens
     query_lens = layout.keep_lens if kept_only else lens
     scores = Scores(scaling, sliding_window, softcap, s_aux).within(max(lens))
@@ -148,10 +148,11 @@ def packed_attention(
     return (parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, dim=1)), None
 
 
-def _autocast(x: Tensor) -> Tensor:
-    """In the autocast region's precision: rotary tables in float32 leave queries and keys in float32."""
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+def _same_precision(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """In the autocast region's precision, else the values': rotary tables in float32 leave queries and keys in it."""
+    kind = value.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
+    return query.to(dtype), key.to(dtype), value.to(dtype)
 
 
 def _one_sequence(query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:

@@ -1,9 +1,9 @@
 """One optimizer step on one process or on DDP replicas, through accelerate, with an explicit batch boundary.
 
 accelerate accumulates by counting its own data loader; here a batch is what the objective says it is, so the
-boundary is set explicitly and every gradient is a sum over micro-batches of the batch's mean loss. DeepSpeed and
-FSDP2 are subclasses in the files beside this one; `open_engine` picks. What was asked for is asserted: on this stack
-a plugin that does not apply falls back to DDP, or to replicas that are never synchronised, without a word.
+boundary is set explicitly and every gradient is a sum over micro-batches of the batch's mean loss. bfloat16,
+DeepSpeed and FSDP2 are subclasses in the files beside this one; `open_engine` picks. What was asked for is asserted: on
+this stack a plugin that does not apply falls back to DDP, or to replicas that are never synchronised, without a word.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Engine:
         self.check_type()
 
     def make_accelerator(self, device: str) -> Any:
-        """The accelerator, in this job's precision."""
+        """The accelerator, without autocast."""
         from accelerate import Accelerator
         from accelerate.utils import DistributedDataParallelKwargs
 
         forget_accelerator()
         return Accelerator(
-            mixed_precision="bf16" if self.config.precision == "bf16" else "no",
+            mixed_precision="no",
             cpu=device == "cpu",
             kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
         )
@@ -169,6 +169,10 @@ def open_engine(model: nn.Module, config: OptimConfig, device: str) -> Engine:
         from webrl.training.engine_fsdp import FsdpEngine
 
         return FsdpEngine(model, config, device, plan)
+    if config.precision == "bf16":
+        from webrl.training.engine_bf16 import Bf16Engine
+
+        return Bf16Engine(model, config, device, plan)
     return Engine(model, config, device, plan)
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-CHUNK_ELEMENTS = 1 << 26
-"""Logits of one chunk: positions x vocabulary, at most (256 MiB in fp32)."""
+CHUNK_ELEMENTS = 1 << 27
+"""Logits of one chunk: positions x vocabulary, at most (256 MiB in bfloat16)."""
 
 
 @dataclass(frozen=True)
@@ -91,44 +91,43 @@ def token_logprobs(
 
 
 class _TokenLogprobs(torch.autograd.Function):
+    """Softmax kernels read the logits in their own precision and compute in float32: no float32 copy is made."""
+
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rule: LogitRule, chunk: int
     ) -> Tensor:
         logprobs = torch.empty(hidden.shape[0], dtype=torch.float32, device=hidden.device)
-        normalizers = torch.empty_like(logprobs)
         matrix = weight.to(hidden.dtype)
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
             logits = _logits(hidden[part], matrix, bias, rule)  # [C, V]
-            normalizers[part] = logits.logsumexp(-1)
-            logprobs[part] = logits.gather(-1, targets[part, None]).squeeze(-1) - normalizers[part]
-        ctx.save_for_backward(hidden, weight, bias, targets, normalizers)
+            whole = logits.log_softmax(-1, dtype=torch.float32)
+            logprobs[part] = whole.gather(-1, targets[part, None]).squeeze(-1)
+        ctx.save_for_backward(hidden, weight, bias, targets, logprobs)
         ctx.rule, ctx.chunk = rule, chunk
         return logprobs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, normalizers = ctx.saved_tensors
-        grad = grads[0]  # [N]
+        hidden, weight, bias, targets, logprobs = ctx.saved_tensors
+        grad = -grads[0][:, None]  # [N, 1]
         matrix = weight.to(hidden.dtype)
+        scaled = (hidden * grad).to(hidden.dtype)
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
-        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if ctx.needs_input_grad[2] else None
+        grad_weight = grad_bias = None
         for start in range(0, hidden.shape[0], ctx.chunk):
             part = slice(start, start + ctx.chunk)
             logits = _logits(hidden[part], matrix, bias, ctx.rule)
-            capped = logits if ctx.rule.cap is None else logits.clone()
-            # d logp_y / d logits = onehot(y) - softmax
-            slope = logits.sub_(normalizers[part, None]).exp_().mul_(-grad[part, None])
-            slope.scatter_add_(1, targets[part, None], grad[part, None])
-            slope = ctx.rule.back(slope, capped)
-            if grad_bias is not None:
-                grad_bias += slope.sum(0)
-            slope = slope.to(hidden.dtype)
-            grad_hidden[part] = slope @ matrix
-            if grad_weight is not None:
-                grad_weight += (slope.t() @ hidden[part]).float()
+            # -d logp_y / d logits = softmax - onehot(y); where the model is sure, a rounded 1 - 1 would be nothing left
+            slope = logits.softmax(-1)
+            slope.scatter_(1, targets[part, None], torch.expm1(logprobs[part, None]).to(slope.dtype))
+            slope = ctx.rule.back(slope, logits).to(hidden.dtype)
+            grad_hidden[part] = (slope @ matrix) * grad[part]
+            if ctx.needs_input_grad[1]:
+                grad_weight = _add(grad_weight, slope.t() @ scaled[part])
+            if ctx.needs_input_grad[2]:
+                grad_bias = _add(grad_bias, (slope.t() @ grad[part].to(slope.dtype))[:, 0])
         return (
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),
@@ -137,7 +136,13 @@ class _TokenLogprobs(torch.autograd.Function):
         )  # fmt: skip
 
 
+def _add(total: Tensor | None, part: Tensor) -> Tensor:
+    """The sum over chunks, in float32 as soon as there are two."""
+    return part if total is None else total.to(torch.float32).add_(part)
+
+
 def _logits(hidden: Tensor, matrix: Tensor, bias: Tensor | None, rule: LogitRule) -> Tensor:
-    """[C, V] float32."""
+    """[C, V], in float32 where a rule changes them."""
     bias = None if bias is None else bias.to(hidden.dtype)
-    return rule.apply(functional.linear(hidden, matrix, bias).float())
+    logits = functional.linear(hidden, matrix, bias)
+    return logits if rule == LogitRule() else rule.apply(logits.float())

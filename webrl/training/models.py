@@ -21,6 +21,7 @@ from webrl.llm.loading import CODE_REFUSED, adapter_base, first_line, load_token
 from webrl.training.attention import Layout
 from webrl.training.decoder import decoder_of
 from webrl.training.head import ActionHead, LogitRule
+from webrl.training.norms import fuse_norms
 from webrl.training.packing import Pack
 from webrl.training.plans import load_plan
 from webrl.training.ranks import is_main
@@ -48,6 +49,7 @@ class PackedActor(nn.Module):
                 raise ModelError(f"{type(lm).__name__} has no linear output layer, found {type(head).__name__}")
             head.__class__ = ActionHead
             head.rule = LogitRule.of(lm.config)  # type: ignore[assignment]
+            fuse_norms(lm)
         if route == "packed":
             trim_last_layer(decoder_of(lm))
 
@@ -72,6 +74,8 @@ class PackedCritic(nn.Module):
     def __init__(self, lm: Any, route: RouteName = "packed") -> None:
         super().__init__()
         self.lm, self.route = lm, route
+        if route != "plain":
+            fuse_norms(lm)
         if route == "packed":
             trim_last_layer(decoder_of(lm))
 

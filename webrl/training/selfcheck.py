@@ -9,6 +9,7 @@ will be computed on a GPU, its kernels are held against transformers' there too.
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from webrl.errors import ModelError
 from webrl.training.attention import register
 from webrl.training.packing import Item, pack
+from webrl.training.precision import cast_weights
 from webrl.training.shrink import VOCAB, WINDOW, shrink
 
 logger = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ def find_route(config: Any, model_class: Any, wrap: Any, device: str = "cpu") ->
         config: of transformers.
         model_class: a model or auto class that builds the model from it.
         wrap: (model, route name) -> `PackedActor` or `PackedCritic`.
-        device: where rows will be computed; a GPU's kernels are tried too, under bfloat16 autocast.
+        device: where rows will be computed; a GPU's kernels are tried too, in bfloat16.
 
     Raises:
         ModelError: none is exact.
@@ -134,10 +136,11 @@ def _gpu_noise(model: Any, candidate: Any, items: list[Item], expected: Outcome,
     """What is wrong with a candidate on the GPU: it strays further than transformers does there; else empty."""
     if not device.startswith("cuda"):
         return ""
-    with torch.autocast("cuda", torch.bfloat16):
-        theirs = expected.mean_error(Outcome.of_transformers(model.to(device), items))
-        ours = expected.mean_error(Outcome.of_rows(candidate.to(device), items))
-    model.to("cpu")
+    model, candidate = (copy.deepcopy(m).to(device) for m in (model, candidate))
+    cast_weights(model)
+    cast_weights(candidate)
+    theirs = expected.mean_error(Outcome.of_transformers(model, items))
+    ours = expected.mean_error(Outcome.of_rows(candidate, items))
     if ours <= GPU_FACTOR * theirs + GPU_SLACK:
         return ""
     return f"off by {ours:.2g} nats on average in bfloat16 on {device}, transformers by {theirs:.2g}"

@@ -135,6 +135,7 @@ class _Loop:
         self.budget = row_budget(config.max_tokens, device)
         self.peak = peak_flops()
         self.num_parameters = body_parameters(job.model.lm)
+        self.num_frozen = body_parameters(job.model.lm, frozen=True)
 
     def step(self, step: int, batch: list[int], num_units: int) -> dict[str, Any]:
         """One optimizer step; gives the mean loss of its units, and metrics averaged over its samples, of all ranks."""
@@ -149,12 +150,12 @@ class _Loop:
         means = self._reduce(results, len(batch), num_units)
         if not math.isfinite(means["loss"]):
             self._stop(step, batch, f"the loss is {means['loss']}", results)
+        histograms = self._histograms(results)  # before the update, so that nothing waits for it
         rate = learning_rate(step, self.num_steps, self.config)
         with memory_errors(self.config):
             norm = self.engine.step(rate)
         if not math.isfinite(norm):
             self._stop(step, batch, f"the gradient norm is {norm}", results)
-        histograms = self._histograms(results)
         return means | {"grad_norm": norm, "lr": rate} | self._speed(batch, time.perf_counter() - started) | histograms
 
     def look(self) -> dict[str, float]:
@@ -222,7 +223,7 @@ class _Loop:
         lengths = [len(self.job.items[i].ids) for i in batch if self.job.active[i]]
         speed = {"tokens_per_s": sum(lengths) / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
         if self.peak:
-            flops = training_flops(self.num_parameters, self.job.model.lm.config, lengths)
+            flops = training_flops(self.num_parameters, self.job.model.lm.config, lengths, self.num_frozen)
             speed["mfu"] = flops / seconds / self.peak / self.engine.num_ranks
         return speed
 

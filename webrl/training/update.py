@@ -24,6 +24,7 @@ from webrl.training.export import exporter
 from webrl.training.lora import add_adapters
 from webrl.training.memory_policy import apply_memory_policy
 from webrl.training.models import (
+    PackedActor,
     actor_inputs,
     check_tokenizer,
     context_limit,
@@ -93,22 +94,37 @@ def train_actor(
     if _is_finished(out_dir):
         return {}
     samples = _read(records, "actor")
-    objective = get_objective(config.actor.objective)
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
     device = pick_device(config.models.device)
     model = load_actor(init_dir, skeleton=wants_skeleton(init_dir, config.actor.engine), device=device)
     save = exporter(lambda: load_actor(init_dir), tokenizer, config.actor)
     prepare(model, config.actor, seed)
-    limit = context_limit(model.lm, config.actor.max_tokens)
+    job = actor_job(model, samples, config.actor, save)
+    return train(job, config.actor, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
+
+
+def actor_job(
+    model: PackedActor,
+    samples: Sequence[StepRecord],
+    config: ActorConfig,
+    save: Callable[[dict[str, Tensor], Path], None],
+) -> Job:
+    """What `train_actor` trains: the objective's samples with their advantages.
+
+    Args:
+        model: after `prepare`.
+        save: as in `Job`.
+    """
+    objective = get_objective(config.objective)
+    limit = context_limit(model.lm, config.max_tokens)
     items = cut_items([(r.prompt_ids, r.action_ids) for r in samples], limit, "actor")
-    advantages = objective.advantages(samples, config.actor)
-    job = Job(
+    advantages = objective.advantages(samples, config)
+    return Job(
         name="actor", model=model, items=items, active=[objective.trains(a) for a in advantages],
         ids=[r.step_id for r in samples], inputs=actor_inputs,
-        loss=policy_loss_function(samples, advantages, objective, config.actor), save=save,
+        loss=policy_loss_function(samples, advantages, objective, config), save=save,
         histograms=("advantage", "log_ratio"),
     )  # fmt: skip
-    return train(job, config.actor, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
 
 
 def train_sft(

@@ -1,0 +1,231 @@
+"""The one-GPU part of `training.py`: the optimizer steps of `webrl train`, at lengths of real episodes.
+
+Every row is `webrl.training.trainer.train` itself, from the same settings to the same engine, rows, objective, clipping
+and AdamW; only the weights are random and nothing is written. Beside it the same steps with weights, gradients and
+moments in bfloat16, and TRL's SFTTrainer with packing on the same samples (`pip install trl`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from webrl.config import ActorConfig
+from webrl.errors import WebRLError
+from webrl.training.models import PackedActor
+from webrl.training.precision import cast_weights
+from webrl.training.selfcheck import attention_of, build, find_route
+from webrl.training.shrink import shrink
+from webrl.training.trainer import train
+from webrl.training.update import actor_job, prepare
+from webrl.types import StepRecord
+
+LENGTHS_FILE = Path(__file__).with_name("training_lengths.json")
+BATCH, WARM_UP = 64, 3
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's shape, and how it is trained on one GPU of 80 GB."""
+
+    config: Callable[[], Any]
+    """Makes the transformers configuration."""
+    max_tokens: int = 16384
+    """Of a row."""
+    lora_rank: int = 0
+    """0 trains all weights."""
+
+
+def gemma3_270m() -> Any:
+    """Gemma 3 270M."""
+    from transformers import Gemma3TextConfig
+
+    return Gemma3TextConfig(
+        vocab_size=262_144, hidden_size=640, intermediate_size=2048, num_hidden_layers=18, num_attention_heads=4,
+        num_key_value_heads=1, head_dim=256, sliding_window=512, max_position_embeddings=32_768,
+        layer_types=["full_attention" if (i + 1) % 6 == 0 else "sliding_attention" for i in range(18)],
+    )  # fmt: skip
+
+
+def qwen3(hidden: int, inner: int, layers: int, heads: int) -> Callable[[], Any]:
+    """Qwen 3's shapes."""
+
+    def make() -> Any:
+        from transformers import Qwen3Config
+
+        return Qwen3Config(
+            vocab_size=151_936, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
+            num_attention_heads=heads, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True,
+        )  # fmt: skip
+
+    return make
+
+
+def llama31_8b() -> Any:
+    """Llama 3.1 8B."""
+    from training_shapes import llama_config
+
+    return llama_config("8B", 32)
+
+
+SHAPES = {
+    "0.27B": Shape(gemma3_270m),
+    "0.6B": Shape(qwen3(1024, 3072, 28, 16)),
+    "1.7B": Shape(qwen3(2048, 6144, 28, 16)),
+    "4B": Shape(qwen3(2560, 9728, 36, 32), max_tokens=8192, lora_rank=16),
+    "8B": Shape(llama31_8b, max_tokens=8192, lora_rank=16),
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "webrl": {"precision": "bf16"},
+    "compiled": {"precision": "bf16", "compile": True},
+    "plain norms": {"precision": "bf16"},
+    "bf16 weights": {"precision": "fp32"},
+    "bf16 weights compiled": {"precision": "fp32", "compile": True},
+}
+"""Settings of each row; the `bf16 weights` are cast before they are trained as they are."""
+
+
+def measure_engine(
+    shapes: Sequence[str], variants: Sequence[str], steps: int, tiny: bool = False, profile: bool = False
+) -> Figures:
+    """Tokens per second by shape and variant; one that does not fit or does not run is reported and left out."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    print(f"{name}, torch {torch.__version__}, {BATCH} samples a step, {steps} steps after {WARM_UP}", flush=True)
+    figures: Figures = {"device": name}
+    for shape, variant in itertools.product(shapes, variants):
+        key = f"{shape}, {variant}"
+        started = time.monotonic()
+        try:
+            if variant == "trl":
+                from training_trl import measure_trl
+
+                figures[key] = measure_trl(SHAPES[shape], steps, device, tiny)
+            else:
+                figures[key] = measure_variant(SHAPES[shape], variant, steps, device, tiny, profile)
+        except (RuntimeError, ImportError, ValueError, TypeError, AttributeError, WebRLError) as error:
+            print(f"{key}: left out: {type(error).__name__}: {' '.join(str(error).split())[:300]}", flush=True)
+            continue
+        finally:
+            torch.compiler.reset()  # the next shape has the same layers' code
+            gc.collect()
+            torch.cuda.empty_cache()
+        print(f"{key}: {json.dumps(figures[key])} ({time.monotonic() - started:.0f} s)", flush=True)
+    return figures | ratios(figures, shapes)
+
+
+def ratios(figures: Figures, shapes: Sequence[str]) -> Figures:
+    """Ours at its fastest over each of the others at its fastest."""
+    found: Figures = {}
+    for shape in shapes:
+        speeds = {k.partition(", ")[2]: v["tokens_per_s"] for k, v in figures.items() if k.startswith(f"{shape}, ")}
+        ours = max((speeds.get(k, 0) for k in ("webrl", "compiled")), default=0)
+        for rivals in (("bf16 weights", "bf16 weights compiled"), ("trl",)):
+            theirs = max(speeds.get(k, 0) for k in rivals)
+            if ours and theirs:
+                found[f"{shape}, ratio to {rivals[0]}"] = round(ours / theirs, 3)
+    return found
+
+
+def measure_variant(shape: Shape, variant: str, steps: int, device: str, tiny: bool, profile: bool) -> Figures:
+    """One row: `train` with an actor's job; `profile` prints where the device's time goes, which slows it."""
+    config = ActorConfig.model_validate(
+        {"objective": "sft", "lr": 1e-6, "batch_size": BATCH, "max_tokens": shape.max_tokens,
+         "lora_rank": shape.lora_rank, **VARIANTS[variant]}
+    )  # fmt: skip
+    model = random_actor(shape, device, tiny)
+    if variant == "plain norms":
+        restore_norms(model)
+    prepare(model, config, seed=0)
+    if variant.startswith("bf16 weights"):
+        cast_weights(model)
+    records = make_records(BATCH * (WARM_UP + steps), model.lm.config.get_text_config().vocab_size)
+    job = actor_job(model, records, config, save=lambda *_: None)
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = Path(folder) / "metrics.jsonl"
+        with kernels(device) if profile else contextlib.nullcontext():
+            train(job, config, out=Path(folder) / "out", seed=0, metrics_path=metrics, device=device)
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return summary(lines)
+
+
+@contextlib.contextmanager
+def kernels(device: str) -> Iterator[None]:
+    """Print the kernels that took longest."""
+    from torch.profiler import ProfilerActivity
+
+    with torch.profiler.profile(
+        activities=[ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU]
+    ) as run:
+        yield
+    print(run.key_averages().table(sort_by=f"self_{device}_time_total", row_limit=30, max_name_column_width=80))
+
+
+def summary(lines: Sequence[dict[str, Any]]) -> Figures:
+    """Of the steps after the warm-up, from the metrics that every training logs."""
+    timed = lines[WARM_UP:]
+    seconds = sum(line["actor/seconds"] for line in timed)
+    tokens = sum(line["actor/tokens_per_s"] * line["actor/seconds"] for line in timed)
+    found = {
+        "tokens_per_s": round(tokens / seconds),
+        "step_s": round(seconds / len(timed), 4),
+        "first_step_s": round(lines[0]["actor/seconds"], 2),
+        "peak_gib": round(timed[-1]["actor/peak_gib"], 1),
+    }
+    if "actor/mfu" in timed[0]:
+        found["mfu"] = round(sum(line["actor/mfu"] * line["actor/seconds"] for line in timed) / seconds, 4)
+    return found
+
+
+def random_actor(shape: Shape, device: str, tiny: bool) -> PackedActor:
+    """A model of random weights; frozen ones are built in bfloat16, which is all that is kept of them."""
+    from transformers import AutoModelForCausalLM
+
+    config = shape.config()
+    route = find_route(config, AutoModelForCausalLM, PackedActor, device).name
+    config = shrink(config) if tiny else config
+    dtype = torch.bfloat16 if shape.lora_rank else torch.float32
+    with torch.device(device):
+        lm = build(AutoModelForCausalLM, config, dtype, attention_of(route))
+    return PackedActor(lm, route)
+
+
+def restore_norms(model: PackedActor) -> None:
+    """Transformers' own norms again."""
+    from webrl.training.norms import FusedNorm
+
+    for module in model.modules():
+        if isinstance(module, FusedNorm):
+            module.__class__ = type(module).__mro__[2]
+
+
+def make_records(count: int, vocab: int) -> list[StepRecord]:
+    """Random ids at (prompt, action) lengths drawn from real episodes."""
+    lengths = json.loads(LENGTHS_FILE.read_text())["lengths"]
+    rng = random.Random(0)
+
+    def ids(number: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(5, vocab) for _ in range(number))
+
+    drawn = [rng.choice(lengths) for _ in range(count)]
+    return [
+        StepRecord(
+            step_id=f"t{i}:0", trajectory_id=f"t{i}", instruction="", site="", phase=1, index=0, num_steps=1,
+            prompt_ids=ids(prompt), action_ids=ids(action), outcome=1,
+        )
+        for i, (prompt, action) in enumerate(drawn)
+    ]  # fmt: skip

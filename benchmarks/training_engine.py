@@ -15,7 +15,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from webrl.training.update import actor_job, prepare
 from webrl.types import StepRecord
 
 LENGTHS_FILE = Path(__file__).with_name("training_lengths.json")
-BATCH, WARM_UP = 64, 3
+BATCH, TINY_BATCH, WARM_UP = 64, 4, 3
 Figures = dict[str, Any]
 
 
@@ -107,15 +107,16 @@ def measure_engine(
     figures: Figures = {"device": name}
     for shape, variant in itertools.product(shapes, variants):
         key = f"{shape}, {variant}"
+        how = replace(SHAPES[shape], max_tokens=2048) if tiny else SHAPES[shape]
         started = time.monotonic()
         try:
             if variant == "trl":
                 from training_trl import measure_trl
 
-                figures[key] = measure_trl(SHAPES[shape], steps, device, tiny)
+                figures[key] = measure_trl(how, steps, device, tiny)
             else:
-                figures[key] = measure_variant(SHAPES[shape], variant, steps, device, tiny, profile)
-        except (RuntimeError, ImportError, ValueError, TypeError, AttributeError, WebRLError) as error:
+                figures[key] = measure_variant(how, variant, steps, device, tiny, profile)
+        except (RuntimeError, ImportError, OSError, ValueError, TypeError, AttributeError, WebRLError) as error:
             print(f"{key}: left out: {type(error).__name__}: {' '.join(str(error).split())[:300]}", flush=True)
             continue
         finally:
@@ -141,8 +142,9 @@ def ratios(figures: Figures, shapes: Sequence[str]) -> Figures:
 
 def measure_variant(shape: Shape, variant: str, steps: int, device: str, tiny: bool, profile: bool) -> Figures:
     """One row: `train` with an actor's job; `profile` prints where the device's time goes, which slows it."""
+    batch = TINY_BATCH if tiny else BATCH
     config = ActorConfig.model_validate(
-        {"objective": "sft", "lr": 1e-6, "batch_size": BATCH, "max_tokens": shape.max_tokens,
+        {"objective": "sft", "lr": 1e-6, "batch_size": batch, "max_tokens": shape.max_tokens,
          "lora_rank": shape.lora_rank, **VARIANTS[variant]}
     )  # fmt: skip
     model = random_actor(shape, device, tiny)
@@ -151,8 +153,8 @@ def measure_variant(shape: Shape, variant: str, steps: int, device: str, tiny: b
     prepare(model, config, seed=0)
     if variant.startswith("bf16 weights"):
         cast_weights(model)
-    records = make_records(BATCH * (WARM_UP + steps), model.lm.config.get_text_config().vocab_size)
-    job = actor_job(model, records, config, save=lambda *_: None)
+    records = make_records(batch * (WARM_UP + steps), model.lm.config.get_text_config().vocab_size)
+    job = actor_job(model, records, config, save=lambda _, folder: folder.mkdir())
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory() as folder:

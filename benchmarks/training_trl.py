@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import torch
-from training_engine import BATCH, WARM_UP, Figures, Shape, make_records
+from training_engine import BATCH, TINY_BATCH, WARM_UP, Figures, Shape, make_records
 
 from webrl.errors import TrainingError
 from webrl.training.flops import peak_memory_gib
@@ -52,13 +52,14 @@ def train_trl(shape: Shape, max_tokens: int, steps: int, device: str, tiny: bool
             AutoModelForCausalLM, config, torch.bfloat16 if shape.lora_rank else torch.float32,
             "flash_attention_2" if flash else "sdpa",
         )  # fmt: skip
-    records = make_records(BATCH * (WARM_UP + steps), config.get_text_config().vocab_size)
+    batch = TINY_BATCH if tiny else BATCH
+    records = make_records(batch * (WARM_UP + steps), config.get_text_config().vocab_size)
     rows = [
         {"input_ids": [*r.prompt_ids, *r.action_ids], "labels": [-100] * len(r.prompt_ids) + list(r.action_ids)}
         for r in records
     ]
     num_tokens = sum(len(row["input_ids"]) for row in rows)
-    rows_a_step = max(1, round(num_tokens / len(rows) * BATCH / max_tokens))
+    rows_a_step = max(1, round(num_tokens / len(rows) * batch / max_tokens))
     ends: list[float] = []
 
     class Clock(TrainerCallback):

@@ -103,7 +103,8 @@ def measure_engine(
     """Tokens per second by shape and variant; one that does not fit or does not run is reported and left out."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
-    print(f"{name}, torch {torch.__version__}, {BATCH} samples a step, {steps} steps after {WARM_UP}", flush=True)
+    batch = TINY_BATCH if tiny else BATCH
+    print(f"{name}, torch {torch.__version__}, {batch} samples a step, {steps} steps after {WARM_UP}", flush=True)
     figures: Figures = {"device": name}
     for shape, variant in itertools.product(shapes, variants):
         key = f"{shape}, {variant}"

@@ -73,7 +73,7 @@ def train_trl(shape: Shape, max_tokens: int, steps: int, device: str, tiny: bool
             output_dir=folder, packing=True, max_length=max_tokens, per_device_train_batch_size=1,
             gradient_accumulation_steps=rows_a_step, num_train_epochs=1, learning_rate=1e-6, bf16=True,
             gradient_checkpointing=False, optim="adamw_torch_fused", logging_steps=1000, save_strategy="no",
-            report_to="none", dataloader_drop_last=True, use_cpu=device == "cpu",
+            report_to="none", disable_tqdm=True, dataloader_drop_last=True, use_cpu=device == "cpu",
         )  # fmt: skip
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()

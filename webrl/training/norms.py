@@ -44,7 +44,7 @@ def fuse_norms(lm: nn.Module) -> int:
         eps = _epsilon(module)
         if eps is None or isinstance(module, FusedNorm):
             continue
-        key = (type(module), eps, module.weight.shape)
+        key = (type(module), eps, _weight(module).shape)
         if key not in known:
             known[key] = _adds_one(module, eps)
         adds_one = known[key]
@@ -56,11 +56,17 @@ def fuse_norms(lm: nn.Module) -> int:
     return count
 
 
+def _weight(module: nn.Module) -> Tensor:
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
 def _epsilon(module: nn.Module) -> float | None:
     """Of a module with a weight vector, an epsilon and nothing else; None for every other."""
     if [name for name, _ in module.named_parameters()] != ["weight"] or list(module.buffers()):
         return None
-    if list(module.children()) or not isinstance(module.weight, Tensor) or module.weight.ndim != 1:
+    if list(module.children()) or _weight(module).ndim != 1:
         return None
     found = [getattr(module, name) for name in _EPSILONS if isinstance(getattr(module, name, None), float)]
     return found[0] if len(found) == 1 else None
@@ -69,20 +75,18 @@ def _epsilon(module: nn.Module) -> float | None:
 def _adds_one(module: nn.Module, eps: float) -> bool | None:
     """Which of the two forms the module computes; None for neither."""
     generator = torch.Generator().manual_seed(0)
-    size = module.weight.shape[0]
-    probe = copy.deepcopy(module).to("cpu" if not module.weight.is_meta else "meta")
-    if module.weight.is_meta:
-        probe = probe.to_empty(device="cpu")
-    probe = probe.float()
-    probe.weight.data = torch.randn(size, generator=generator)
-    rows = torch.randn(3, size, generator=generator) * torch.tensor([[1e-3], [1.0], [30.0]])
+    shape = _weight(module).shape
+    probe = copy.deepcopy(module)
+    probe = (probe.to_empty(device="cpu") if _weight(probe).is_meta else probe.to("cpu")).float()
+    weight = torch.randn(shape, generator=generator)
+    _weight(probe).data = weight
+    rows = torch.randn(3, *shape, generator=generator) * torch.tensor([[1e-3], [1.0], [30.0]])
     try:
         with torch.no_grad():
             found = probe(rows)
     except Exception:  # whatever a module that wants something else says to one tensor
         return None
     for adds_one in (False, True):
-        weight = probe.weight + adds_one
-        if torch.allclose(found, functional.rms_norm(rows, (size,), weight, eps), rtol=1e-5, atol=1e-6):
+        if torch.allclose(found, functional.rms_norm(rows, shape, weight + adds_one, eps), rtol=1e-5, atol=1e-6):
             return adds_one
     return None

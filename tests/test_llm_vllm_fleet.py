@@ -9,8 +9,9 @@ import textwrap
 import pytest
 from llm_builders import save_tiny_model
 
-from webrl.config import EngineConfig, ModelsConfig
-from webrl.errors import ModelError
+from webrl.config import EngineConfig, ModelsConfig, RunConfig
+from webrl.errors import ModelError, StageError
+from webrl.folder import open_run
 from webrl.llm.vllm_owner import borrow, give_back, keep_servers
 
 # Notes each request; the file `refuse` names paths to answer with 500.
@@ -170,3 +171,13 @@ def test_a_server_that_finds_too_little_gpu_memory_is_an_error_that_names_the_op
     (vllm.folder / "say").write_text("ValueError: No available memory for the cache blocks.\n")
     with pytest.raises(ModelError, match=r"^GPU memory is too small .*engine.gpu_memory_utilization=0.85"):
         vllm.use(models[0])
+
+
+def test_what_an_error_of_the_servers_tells_to_change_may_be_changed_in_a_run_that_has_begun(tmp_path):
+    def config(**engine):
+        return RunConfig.model_validate({"name": "r", "runs_dir": str(tmp_path), "rollout": {"engine": engine}})
+
+    open_run(config(kind="vllm"))
+    open_run(config(kind="vllm", gpu_memory_utilization=0.4, weight_update="restart", keep_running=False))
+    with pytest.raises(StageError, match=r"rollout\.engine\.kind"):
+        open_run(config())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from webrl.errors import ModelError
 
@@ -15,13 +17,37 @@ _WHOLE_FILE_BYTES = 64 << 20
 _BLOCK_BYTES = 64 << 10
 _NUM_BLOCKS = 256
 _HEX_DIGITS = 16
+_TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt", ".tiktoken")
+_NO_TOKENIZER = ("config.json", "generation_config.json", "model.safetensors.index.json", "adapter_config.json")
+_fingerprints: WeakKeyDictionary[Any, tuple[int, str]] = WeakKeyDictionary()
+"""Tokenizer -> its length, and its fingerprint, which takes seconds for a large one."""
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """Hex digits over all that a folder's tokenizer is loaded from, chat template included."""
+    digest = hashlib.sha256()
+    files = [*folder.iterdir(), *folder.glob("additional_chat_templates/*")]
+    for file in sorted(f for f in files if f.suffix in _TOKENIZER_SUFFIXES and f.name not in _NO_TOKENIZER):
+        digest.update(f"{file.name} {file.stat().st_size} ".encode())
+        digest.update(file.read_bytes())
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # transformers looks at these two
+        config = json.loads((folder / "config.json").read_bytes())
+        digest.update(f"{config.get('model_type')} {config.get('transformers_version')}".encode())
+    return digest.hexdigest()
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
     """16 hex digits over everything that decides which ids a text becomes (not the chat template).
 
-    Equal for a tokenizer and its saved and reloaded copy.
+    Equal for a tokenizer and its saved and reloaded copy. Remembered as long as the tokenizer has the same length.
     """
+    known = _fingerprints.get(tokenizer)
+    if known is None or known[0] != len(tokenizer):
+        known = _fingerprints[tokenizer] = (len(tokenizer), _compute_fingerprint(tokenizer))
+    return known[1]
+
+
+def _compute_fingerprint(tokenizer: Any) -> str:
     if getattr(tokenizer, "is_fast", False):
         state = json.loads(tokenizer.backend_tokenizer.to_str())
         state.pop("truncation", None)

@@ -7,23 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from webrl.errors import DataError, ModelError
-from webrl.llm.fingerprint import weights_fingerprint
+from webrl.llm.fingerprint import tokenizer_digest, weights_fingerprint
 from webrl.store import read_json
 
 logger = logging.getLogger(__name__)
 
 CODE_REFUSED = "it needs Python code of its own (auto_map in its config), which is never run"
+_tokenizers: dict[str, Any] = {}
+"""Those that were loaded last, by `tokenizer_digest` or hub name."""
+_MAX_TOKENIZERS = 8
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
 def load_tokenizer(name: str) -> Any:
     """The transformers tokenizer of a folder or hub name (a LoRA folder without one: its base model's).
 
+    It is shared by all who load the same files, in whatever folder they lie, so it must not be changed: to load one of
+    262,144 tokens, or to copy or hash it, takes seconds, and every stage has its actor in another folder.
+
     Raises:
         ModelError: no such folder or hub model, or a folder without tokenizer.
     """
-    from transformers import AutoTokenizer
-
     folder = model_folder(name)
     if folder and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         base = adapter_base(folder)
@@ -33,6 +37,17 @@ def load_tokenizer(name: str) -> Any:
             f"model folder {name!r} has no tokenizer; save it beside the weights with "
             f"AutoTokenizer.from_pretrained(<base model>).save_pretrained({name!r})"
         )
+    key = tokenizer_digest(folder) if folder else name
+    if key not in _tokenizers:
+        _tokenizers[key] = _read_tokenizer(name)
+        if len(_tokenizers) > _MAX_TOKENIZERS:
+            del _tokenizers[next(iter(_tokenizers))]
+    return _tokenizers[key]
+
+
+def _read_tokenizer(name: str) -> Any:
+    from transformers import AutoTokenizer
+
     try:
         return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:

@@ -10,6 +10,7 @@ import random
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 
 from webrl.config import RunConfig
@@ -22,7 +23,20 @@ from webrl.types import Step
 
 logger = logging.getLogger(__name__)
 
-_MAX_THREADS = 8
+_MAX_THREADS = 2
+"""A thread builds hundreds of short prompts a second, and each has a copy of the tokenizer."""
+_own = threading.local()
+"""`tokenizer`: the thread's copy."""
+
+
+@lru_cache(maxsize=4)
+def _prompt_threads(tokenizer: Any) -> ThreadPoolExecutor:
+    """Threads that build prompts; kept, because copying a tokenizer of 262,144 tokens takes seconds."""
+
+    def take_copy() -> None:
+        _own.tokenizer = copy.deepcopy(tokenizer)
+
+    return ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1), "prompts", take_copy)
 
 
 class ModelPolicy:
@@ -92,10 +106,8 @@ class _PromptThreads:
     """
 
     def __init__(self, tokenizer: Any, config: RunConfig) -> None:
-        self._tokenizer = tokenizer
         self._config = config
-        self._own = threading.local()
-        self._threads = ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1), "prompts")
+        self._threads = _prompt_threads(tokenizer)
 
     async def build(self, instruction: str, history: Sequence[Step], observation: str) -> Prompt:
         """`build_policy_prompt` with the run's settings."""
@@ -104,10 +116,8 @@ class _PromptThreads:
         return await loop.run_in_executor(self._threads, self._build, instruction, past, observation)
 
     def _build(self, instruction: str, history: Sequence[Step], observation: str) -> Prompt:
-        if not hasattr(self._own, "tokenizer"):
-            self._own.tokenizer = copy.deepcopy(self._tokenizer)
         return build_policy_prompt(
-            self._own.tokenizer,
+            _own.tokenizer,
             instruction,
             history,
             observation,

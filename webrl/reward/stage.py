@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from webrl.config import RunConfig
-from webrl.errors import DataError
+from webrl.errors import DataError, JudgeError
 from webrl.llm import open_model
 from webrl.replay.sources import count_lines
 from webrl.reward.calibration import calibrated
@@ -32,11 +32,17 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
     Raises:
         DataError: missing or malformed trajectory file.
         ModelError: unusable judge.
+        JudgeError: not one trajectory could be judged; the same call asks again.
     """
     if not trajectories.is_file():
         raise DataError(f"{trajectories}: no such file; roll out first")
     judge(config, read_records(trajectories, Trajectory), labels, count_lines(trajectories))
     counts = count_labels(trajectories, labels)
+    if counts["num_unjudged"] and not counts["num_labelled"]:
+        reason = next(label.error for label in read_labels(labels).values())
+        raise JudgeError(
+            f"{labels}: none of {counts['num_unjudged']} trajectories could be judged, the first: {reason}"
+        )
     report = agreement(trajectories, labels)
     return counts | ({"agreement": report} if report else {})
 

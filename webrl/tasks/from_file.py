@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from webrl.config import RunConfig
 from webrl.disk import atomic_path
-from webrl.errors import DataError, ExtraMissing
+from webrl.errors import DataError, ExtraMissing, ModelError
 from webrl.llm import open_model
 from webrl.llm.interface import LanguageModel
 from webrl.store import read_lines
@@ -63,7 +63,8 @@ async def generate_from_file(config: RunConfig, source: Path, out: Path) -> File
 
     Raises:
         DataError: no usable line in `source`.
-        ModelError: the generator is unusable or its endpoint is down; the same call goes on from there.
+        ModelError: the generator is unusable, its endpoint is down (the same call goes on from there), or nothing of
+            what it answered is an instruction.
     """
     failures = load_failures(source)
     rng = random.Random(config.seed)
@@ -83,6 +84,11 @@ async def generate_from_file(config: RunConfig, source: Path, out: Path) -> File
                 rules=lambda site: rules_for(rules, site),
                 max_prompt_tokens=limit,
                 on_answer=bar.update,
+            )
+        if requests and not generated.tasks:
+            raise ModelError(
+                f"none of {len(requests)} answers of {model.name} holds an instruction ({generated.answer_problems}); "
+                f"they are in {cache}; another generator, or another --seed, may do better"
             )
         filtered = await _filter(config, requests, failures, generated.tasks, model, cache)
     write_instructions(out, filtered.kept)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from webrl.config import GenerateConfig
+from webrl.errors import ModelError
 from webrl.llm.interface import LanguageModel, Sampling
 from webrl.tasks.answers import Question, Replies, ask_all
 from webrl.tasks.dedupe import state_of
@@ -153,7 +154,8 @@ async def generate_tasks(
 
     Raises:
         ValueError: a request without a target.
-        ModelError: the model is unusable or its endpoint is down; the answers so far are kept in `cache`.
+        ModelError: the model is unusable, its endpoint is down (the answers so far are kept in `cache`), or it answered
+            nothing at all.
     """
     for request in requests:
         if request.target is None:
@@ -172,6 +174,8 @@ async def generate_tasks(
         requests_per_minute=config.requests_per_minute,
         on_answer=on_answer,
     )
+    if requests and not any(replies.answers):
+        raise ModelError(f"{model.name} answered none of {len(requests)} prompts, the last with: {replies.errors[-1]}")
     problems: Counter[str] = Counter()
     tasks: list[Task] = []
     for request, prompt, answer in zip(requests, prompts, replies.answers, strict=True):

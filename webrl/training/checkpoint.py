@@ -2,6 +2,11 @@
 
 States live beside the output in `.<name>.state/step_<n>/` and are removed when the output is finished. Whether a
 state fits is decided by a digest of config and data: a state of another run is refused, never half used.
+
+What is trusted: who can write the run folder can run code in the training process. The states are torch's files, and
+DeepSpeed reads its own as pickles without restriction (accelerate reads the others' with `weights_only`). The digest
+finds mistakes, not malice: delete `.*.state` from a run folder of somebody else before going on with it. Model folders,
+which people exchange, are safetensors and need no such trust.
 """
 
 from __future__ import annotations

@@ -33,8 +33,9 @@ STAND_IN = textwrap.dedent("""\
         def log_message(self, *args): pass
     with (folder / "requests").open("a") as file:
         print("start", file=file)
-    sys.stdout.write((folder / "say").read_text()); sys.stdout.flush()
-    if (folder / "say").read_text():
+    said, _, unless = (folder / "say").read_text().partition("|")
+    if said and (not unless or unless in sys.argv):
+        print(said, flush=True)
         sys.exit(1)
     port = int(sys.argv[sys.argv.index("--port") + 1])
     http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
@@ -114,6 +115,15 @@ def test_servers_that_cannot_sleep_are_stopped_and_started_again(vllm, models, c
         vllm.use(models[0])
     assert vllm.seen() == ["start", "/sleep", "start", "/sleep"]
     assert "cannot sleep; stopped until it is needed" in caplog.text
+
+
+def test_vllm_without_sleep_mode_is_started_without_it_and_stopped_between_uses(vllm, models, caplog):
+    (vllm.folder / "say").write_text("ValueError: Sleep mode is not supported on current platform.|--enable-sleep-mode")
+    with keep_servers():
+        vllm.use(models[0])
+        vllm.use(models[0])
+    assert vllm.seen() == ["start"] * 3
+    assert "has no sleep mode" in caplog.text
 
 
 def test_servers_that_do_not_wake_or_refuse_weights_are_started_anew(vllm, models, caplog):

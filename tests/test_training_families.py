@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from llm_builders import save_tiny_model
 from training_builders import make_actor
 
+from webrl.training import selfcheck
 from webrl.training.attention import Layout, packed_attention
 from webrl.training.head import LogitRule, token_logprobs
 from webrl.training.models import load_actor
@@ -157,3 +160,12 @@ def test_the_demos_model_is_packed_and_trimmed(tmp_path: Path) -> None:
     model = load_actor(make_actor(tmp_path))
     assert model.packs
     assert is_trimmed(model.lm.base_model)
+
+
+def test_a_model_is_checked_once_and_not_in_each_phase_s_folder(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "phase_00")
+    shutil.copytree(tmp_path / "phase_00", tmp_path / "phase_01")
+    load_actor(tmp_path / "phase_00")
+    num_checked = len(selfcheck._routes)
+    load_actor(tmp_path / "phase_01")
+    assert len(selfcheck._routes) == num_checked

@@ -102,7 +102,13 @@ def gpu_groups(engine: EngineConfig) -> list[list[str]]:
 
 
 def server_command(
-    python: str, weights: Weights, engine: EngineConfig, models: ModelsConfig, port: int, on_gpu: bool
+    python: str,
+    weights: Weights,
+    engine: EngineConfig,
+    models: ModelsConfig,
+    port: int,
+    on_gpu: bool,
+    can_sleep: bool = True,
 ) -> list[str]:
     """`python -m vllm.entrypoints.openai.api_server …`; `engine.extra_args` come last and win."""
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", weights.base]
@@ -116,7 +122,8 @@ def server_command(
     command += ["--max-model-len", context]
     if on_gpu:
         command += ["--tensor-parallel-size", str(engine.tensor_parallel)]
-        command += ["--gpu-memory-utilization", str(engine.gpu_memory_utilization), "--enable-sleep-mode"]
+        command += ["--gpu-memory-utilization", str(engine.gpu_memory_utilization)]
+        command += ["--enable-sleep-mode"] if can_sleep else []
     else:
         # A CPU server dies of a seeded request whose prompt is computed in parts (seen with vLLM 0.32).
         command += ["--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens", context]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import re
 import secrets
 import shutil
 import tempfile
@@ -39,6 +40,8 @@ from webrl.llm.vllm_command import (
 logger = logging.getLogger(__name__)
 
 _CACHE_RESETS = 5
+_NO_SLEEP = re.compile(r"Sleep mode is not supported|unrecognized arguments:.*--enable-sleep-mode")
+"""What vLLM says on platforms, and in versions, without it."""
 _MAX_RESTARTS = 1
 """Times that a server which died is started again before it counts as broken."""
 
@@ -60,6 +63,7 @@ class Fleet:
         self.is_verified = False
         """Set from outside once the log-probs were held against the trainer's; new weights reset it."""
         self._is_asleep = False
+        self._can_sleep = "--no-enable-sleep-mode" not in engine.extra_args
         self._python = find_python(engine)
         self._groups = gpu_groups(engine)
         self._servers: list[ServerProcess] = []
@@ -115,6 +119,12 @@ class Fleet:
         try:
             await asyncio.gather(*[server.wait_healthy(self.engine.start_timeout_s) for server in self._servers])
         except ModelError as error:
+            if self._can_sleep and _NO_SLEEP.search(str(error)):
+                logger.warning("this vLLM has no sleep mode: it is stopped whenever others need the GPU")
+                self._can_sleep = False
+                await self.stop()
+                await self._start()
+                return
             raise name_the_knob(error, self.engine) from None
         self.served_name = SERVED_NAME
         self.is_verified = self._is_asleep = False
@@ -124,6 +134,9 @@ class Fleet:
     async def sleep(self) -> None:
         """Leave the GPUs to others until `wake`; call it when no answer is open."""
         if self._is_asleep or not self.alive or not self._groups[0]:
+            return
+        if not self._can_sleep:
+            await self.stop()
             return
         with spent_on("server sleep"):
             try:
@@ -214,7 +227,9 @@ class Fleet:
 
     def _new_server(self, index: int, port: int) -> ServerProcess:
         gpus = self._groups[index]
-        command = server_command(self._python, self.weights, self.engine, self.models, port, on_gpu=bool(gpus))
+        command = server_command(
+            self._python, self.weights, self.engine, self.models, port, on_gpu=bool(gpus), can_sleep=self._can_sleep
+        )
         install_modules(self._folder)
         env = server_environment(gpus, self.api_key, self._folder)
         return ServerProcess(command, port=port, log=self._folder / f"server{index}.log", env=env)

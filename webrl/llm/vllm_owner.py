@@ -67,10 +67,9 @@ async def give_back(fleet: Fleet) -> None:
     idle = _idle.get()
     if idle is not None and fleet.engine.keep_running and fleet.alive:
         await fleet.sleep()
-        if fleet.alive:
-            idle.append(fleet)
-            return
-    await fleet.stop()
+        idle.append(fleet)
+    else:
+        await fleet.stop()
 
 
 def _take(weights: Weights, engine: EngineConfig, models: ModelsConfig) -> Fleet | None:

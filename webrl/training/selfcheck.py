@@ -85,7 +85,9 @@ def find_route(config: Any, model_class: Any, wrap: Any, device: str = "cpu") ->
     Raises:
         ModelError: none is exact.
     """
-    key = f"{device} {model_class.__name__} {wrap.__name__} {config.to_json_string(use_diff=False)}"
+    lines = config.to_json_string(use_diff=False).splitlines()
+    shape = "\n".join(line for line in lines if '"_name_or_path"' not in line)  # each phase has a folder of its own
+    key = f"{device} {model_class.__name__} {wrap.__name__} {shape}"
     if key not in _routes:
         _routes[key] = route = _try_routes(config, model_class, wrap, device)
         if route.reason:

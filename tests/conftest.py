@@ -18,6 +18,9 @@ _VLLM_PYTHON = Path(f"{sys.prefix}-vllm/bin/python")
 if _VLLM_PYTHON.is_file() and not is_installed("vllm"):
     os.environ.setdefault("WEBRL_VLLM_PYTHON", str(_VLLM_PYTHON))
 
+_SLOW_S = 1800
+"""Deadline of a slow test; the others have `timeout` of pyproject.toml."""
+
 
 def pytest_sessionfinish() -> None:
     """End the browser that tests have shared."""
@@ -34,6 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not _has_gpu(items):
         lacking["gpu"] = "no GPU that torch can use"
     for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(_SLOW_S))
         for name, reason in lacking.items():
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=reason))

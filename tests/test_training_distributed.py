@@ -38,7 +38,7 @@ def launch(folder: Path, name: str, settings: dict[str, Any], num_processes: int
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "DS_ACCELERATOR": "cpu"}
     return subprocess.run(
         [*command, str(SCRIPT), str(folder), name, json.dumps(settings)],
-        env=environment, capture_output=True, text=True, timeout=500, check=False,
+        env=environment, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
 
 

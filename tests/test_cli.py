@@ -156,7 +156,7 @@ def test_a_stage_without_config_takes_the_newest_run_folder(tmp_path, monkeypatc
 
 def test_a_stage_whose_input_is_missing_says_so(tmp_path):
     path = write_config(tmp_path)
-    done = run_cli("label", str(path), "--phase", "0", cwd=tmp_path)
+    done = run_cli("label", str(path), "--phase", "0", "models.orm=hub/judge", cwd=tmp_path)
     assert done.returncode == 1
     assert "stage 'rollout' has not finished" in done.stderr
     assert "Traceback" not in done.stderr
@@ -165,7 +165,8 @@ def test_a_stage_whose_input_is_missing_says_so(tmp_path):
 def test_a_read_only_run_folder_is_one_message(tmp_path):
     path = write_config(tmp_path)
     (tmp_path / "runs").write_text("a file where the folder should be", encoding="utf-8")
-    done = run_cli("run", str(path), "trackers=[]", cwd=tmp_path)
+    models = [f"models.{name}=hub/model" for name in ("actor", "orm", "generator")]
+    done = run_cli("run", str(path), "trackers=[]", *models, cwd=tmp_path)
     assert done.returncode == 1
     assert "cannot write run folder" in done.stderr
     assert "Traceback" not in done.stderr

@@ -132,6 +132,7 @@ def ratios(figures: Figures, shapes: Sequence[str]) -> Figures:
     """Ours at its fastest over each of the others at its fastest."""
     found: Figures = {}
     for shape in shapes:
+        found |= break_even(figures, shape)
         speeds = {k.partition(", ")[2]: v["tokens_per_s"] for k, v in figures.items() if k.startswith(f"{shape}, ")}
         ours = max((speeds.get(k, 0) for k in ("webrl", "compiled")), default=0)
         for rivals in (("bf16 weights", "bf16 weights compiled"), ("trl",)):
@@ -139,6 +140,15 @@ def ratios(figures: Figures, shapes: Sequence[str]) -> Figures:
             if ours and theirs:
                 found[f"{shape}, ratio to {rivals[0]}"] = round(ours / theirs, 3)
     return found
+
+
+def break_even(figures: Figures, shape: str) -> Figures:
+    """How many tokens a training must have for compilation to pay for its first steps."""
+    plain, compiled = figures.get(f"{shape}, webrl"), figures.get(f"{shape}, compiled")
+    if not plain or not compiled or compiled["tokens_per_s"] <= plain["tokens_per_s"]:
+        return {}
+    saved = 1 / plain["tokens_per_s"] - 1 / compiled["tokens_per_s"]
+    return {f"{shape}, tokens before compiling pays": round(compiled["warm_up_s"] / saved)}
 
 
 def measure_variant(shape: Shape, variant: str, steps: int, device: str, tiny: bool, profile: bool) -> Figures:
@@ -186,7 +196,9 @@ def summary(lines: Sequence[dict[str, Any]]) -> Figures:
     found = {
         "tokens_per_s": round(tokens / seconds),
         "step_s": round(seconds / len(timed), 4),
-        "first_step_s": round(lines[0]["actor/seconds"], 2),
+        "warm_up_s": round(
+            sum(line["actor/seconds"] for line in lines[:WARM_UP]) - WARM_UP * seconds / len(timed), 2
+        ),
         "peak_gib": round(timed[-1]["actor/peak_gib"], 1),
     }
     if "actor/mfu" in timed[0]:

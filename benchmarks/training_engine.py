@@ -196,9 +196,7 @@ def summary(lines: Sequence[dict[str, Any]]) -> Figures:
     found = {
         "tokens_per_s": round(tokens / seconds),
         "step_s": round(seconds / len(timed), 4),
-        "warm_up_s": round(
-            sum(line["actor/seconds"] for line in lines[:WARM_UP]) - WARM_UP * seconds / len(timed), 2
-        ),
+        "warm_up_s": round(sum(line["actor/seconds"] for line in lines[:WARM_UP]) - WARM_UP * seconds / len(timed), 2),
         "peak_gib": round(timed[-1]["actor/peak_gib"], 1),
     }
     if "actor/mfu" in timed[0]:

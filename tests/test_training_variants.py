@@ -16,7 +16,7 @@ from webrl.training import score_actions, score_values, train_actor, train_criti
 from webrl.training.critic import open_critic
 from webrl.training.critic_data import critic_states
 from webrl.training.flops import body_parameters, training_flops
-from webrl.training.lora import add_adapters, merge_adapters
+from webrl.training.lora import AdaptedLinear, add_adapters, merge_adapters
 from webrl.training.memory_policy import apply_memory_policy
 from webrl.training.models import actor_inputs, load_actor
 from webrl.training.packing import Item, pack
@@ -68,6 +68,30 @@ def test_fresh_adapters_change_nothing_and_merge_exactly(tmp_path: Path) -> None
     merge_adapters(model.lm)
     assert not any("lora" in n for n, _ in model.named_parameters())
     torch.testing.assert_close(model(**actor_inputs(row)).detach(), adapted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_adapters_compute_what_pefts_own_compute(tmp_path: Path, dtype: torch.dtype) -> None:
+    _, row = make_row()
+    outcomes = []
+    for own in (False, True):
+        model = load_actor(make_actor(tmp_path / "actor"))
+        torch.manual_seed(0)
+        add_adapters(model, OptimConfig(lora_rank=4, lora_alpha=10))
+        adapted = [m for m in model.modules() if isinstance(m, AdaptedLinear)]
+        assert len(adapted) == 14  # seven matrices in each of two layers
+        for module in adapted:
+            torch.nn.init.normal_(module.lora_B["default"].weight, std=0.1)
+            if own:
+                module.__class__ = type(module).__mro__[2]
+                module.lora_B["default"].__class__ = torch.nn.Linear
+        model.to(dtype)
+        logprobs = model(**actor_inputs(row))
+        logprobs.square().sum().backward()
+        outcomes.append([logprobs.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
+    assert len(outcomes[0]) == 29
+    for found, expected in zip(*outcomes, strict=True):
+        assert (found - expected).norm() <= (1e-5 if dtype == torch.float32 else 0.1) * expected.norm()
 
 
 def test_lora_trains_actor_and_critic_and_writes_ordinary_folders(tmp_path: Path) -> None:

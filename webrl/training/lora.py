@@ -1,18 +1,23 @@
 """LoRA through peft, for actor and critic: adapters in every matrix of the decoder, heads trained whole.
 
 The critic is thus adapter and value head on the frozen actor base. Adapters are merged when the model is written, so
-that vLLM, transformers and the next phase load an ordinary folder.
+that vLLM, transformers and the next phase load an ordinary folder. peft makes, stores and merges them; their forward
+pass is ours, which writes no more tensors of an output's size than the frozen matrix does (peft's: three more).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from webrl.config import OptimConfig
 from webrl.errors import UsageError
 from webrl.training.decoder import layers_of
+
+_ADAPTER = "default"
+"""Name that peft gives the only adapter."""
 
 
 def add_adapters(model: Any, config: OptimConfig) -> None:
@@ -29,8 +34,45 @@ def add_adapters(model: Any, config: OptimConfig) -> None:
     )
     model.lm.requires_grad_(False)
     inject_adapter_in_model(lora, model.lm)
+    for module in list(model.lm.modules()):
+        _fuse(module)
     if hasattr(model.lm, "score"):
         model.lm.score.requires_grad_(True)
+
+
+class AdaptedLinear:
+    """Mixed in before peft's linear layer: W x + B (s · A x), the sum inside B's own product."""
+
+    def forward(self: Any, x: Tensor, *others: Any, **options: Any) -> Tensor:
+        """[..., D] -> [..., E]."""
+        down, up = self.lora_A[_ADAPTER], self.lora_B[_ADAPTER]
+        plain = isinstance(up, AddingLinear) and x.dtype == down.weight.dtype  # float8 replaces layers
+        if not plain or self.merged or self.disable_adapters or others or options:
+            own: Tensor = super().forward(x, *others, **options)  # type: ignore[misc]
+            return own
+        whole: Tensor = up(down(x) * self.scaling[_ADAPTER], self.base_layer(x))
+        return whole
+
+
+class AddingLinear(nn.Linear):
+    """A linear layer that adds its output to a tensor; engines gather its weight around the call."""
+
+    def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
+        """[..., R] -> [..., E]."""
+        if onto is None:
+            return super().forward(x)
+        return torch.addmm(onto.flatten(0, -2), x.flatten(0, -2), self.weight.t()).view_as(onto)
+
+
+def _fuse(module: nn.Module) -> None:
+    """Give a plain adapter of peft's our forward pass, in place."""
+    from peft.tuners.lora import Linear
+
+    if type(module) is not Linear or module.lora_variant or type(module.lora_B[_ADAPTER]) is not nn.Linear:
+        return
+    if module.lora_B[_ADAPTER].bias is None:
+        module.lora_B[_ADAPTER].__class__ = AddingLinear
+        module.__class__ = type("AdaptedLinear", (AdaptedLinear, Linear), {"__module__": Linear.__module__})
 
 
 def merge_adapters(lm: Any) -> Any:
@@ -54,8 +96,6 @@ def load_trained(lm: Any, state: dict[str, Tensor]) -> None:
 
 def _targets(lm: Any) -> list[str]:
     """Names of the decoder's matrices."""
-    from torch import nn
-
     layers = layers_of(lm)
     if layers is None:
         raise UsageError(f"lora_rank: {type(lm).__name__} has no list of layers to adapt; set lora_rank=0")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -86,6 +87,8 @@ def main() -> None:
     missing = cpu_environment()
     if missing:  # they act only if set before Python starts
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **missing})
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%X")
+    logging.getLogger("webrl").setLevel(logging.INFO)
     out = args.out or Path(tempfile.mkdtemp(prefix="webrl-phase-"))
     overrides = [*args.overrides, f"runs_dir={out / 'kept'}", "num_phases=1"]
     config = load_config(find_config(args.config), overrides)

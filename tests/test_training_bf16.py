@@ -11,6 +11,7 @@ import torch
 from training_builders import make_actor, make_records
 
 from webrl.config import OptimConfig, RunConfig
+from webrl.errors import TrainingError
 from webrl.training import score_actions, train_actor, train_critic
 from webrl.training.engine import Engine, open_engine
 from webrl.training.models import PackedActor, actor_inputs, load_actor
@@ -89,6 +90,13 @@ def test_training_computes_what_scoring_computed(tmp_path: Path) -> None:
     item = [make_items()[0]]
     scored = load_actor(folder, torch.bfloat16)(**actor_inputs(pack(item)))
     assert torch.equal(engine.model(**actor_inputs(pack(item))), scored)
+
+
+def test_a_state_without_masters_is_refused(tmp_path: Path) -> None:
+    folder = make_actor(tmp_path / "actor")
+    open_actor(folder, precision="fp32")[1].save_state(tmp_path / "state" / "step_1")
+    with pytest.raises(TrainingError, match=r"step_1 does not hold this model's float32 masters.*delete .*state"):
+        open_actor(folder)[1].load_state(tmp_path / "state" / "step_1")
 
 
 def test_a_frozen_base_has_no_float32_copy(tmp_path: Path) -> None:

@@ -79,8 +79,18 @@ class Bf16Engine(Engine):
         return norm
 
     def load_state(self, folder: Path) -> None:
-        """Read the masters back, and round them into the weights."""
-        super().load_state(folder)
+        """Read the masters back, and round them into the weights.
+
+        Raises:
+            TrainingError: the state holds something else.
+        """
+        try:
+            super().load_state(folder)
+        except RuntimeError as error:
+            raise TrainingError(
+                f"{folder} does not hold this model's float32 masters, another version of webrl may have written it; "
+                f"delete {folder.parent} to start anew"
+            ) from error
         self._refresh()
 
     def full_state(self) -> dict[str, Tensor]:

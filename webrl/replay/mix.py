@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import shutil
 from array import array
 from collections import Counter
@@ -29,6 +30,9 @@ from webrl.replay.sources import Reading, Source, StepObject, labelled_outcomes,
 from webrl.types import StepRecord
 
 logger = logging.getLogger(__name__)
+
+_NEXT_STATE = re.compile(rb'"next_prompt_ids":\[[\d,]*\]')
+"""In a line of orjson's; inside a text its quotes would be escaped."""
 
 
 @dataclass
@@ -78,7 +82,7 @@ class _Spool:
             self.file.seek(self.offsets[position])
             line = self.file.read(self.offsets[position + 1] - self.offsets[position])
             if self.is_followed(position, is_chosen):
-                line = orjson.dumps(orjson.loads(line) | {"next_prompt_ids": []}, option=orjson.OPT_APPEND_NEWLINE)
+                line = _NEXT_STATE.sub(b'"next_prompt_ids":[]', line, count=1)
             target.write(line)
 
     def is_followed(self, position: int, is_chosen: bytearray) -> bool:

@@ -68,3 +68,7 @@ def test_a_fresh_connection_that_is_dropped_is_a_failure(caplog):
     with caplog.at_level(logging.WARNING, "webrl"), pytest.raises(PolicyError, match="RemoteProtocolError"):
         ask(0, (1,), max_retries=1)
     assert caplog.text.count("failed") == 2
+
+
+def test_connections_are_kept_and_used_again():
+    assert ask(100, (8, 8, 3, 8), max_retries=0)["connections"] == 8

@@ -8,11 +8,13 @@ A request is retried, on another server where there is one, after a timeout, a d
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import random
+import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -77,14 +79,11 @@ class HttpPool:
         self._timeout_s = timeout_s
         self._max_retries = max_retries
         self._jitter = random.Random(0)
-        self._client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
-            # The engine, not the client, decides how much runs at once.
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
-            # A proxy from the environment must not see requests to this machine.
-            trust_env=not all(urlsplit(s.address).hostname in ("localhost", "127.0.0.1", "::1") for s in self._servers),
-        )
+        self._api_key = api_key
+        self._tls = ssl.create_default_context()
+        self._clients: list[httpx.AsyncClient] = []
+        self._free: list[httpx.AsyncClient] = []
+        self._is_closed = False
 
     @property
     def urls(self) -> list[str]:
@@ -145,7 +144,34 @@ class HttpPool:
 
     async def close(self) -> None:
         """Close all connections; open requests fail."""
-        await self._client.aclose()
+        self._is_closed = True
+        await asyncio.gather(*[client.aclose() for client in self._clients])
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[httpx.AsyncClient]:
+        """A client for one request at a time, with the connections that it has kept.
+
+        One client for all would look at every connection before and after every request (httpcore 1.0): at 64 requests
+        at once that was most of this process's work. How much runs at once is for the engine to decide.
+        """
+        if self._is_closed:
+            raise RuntimeError("the pool is closed")
+        client = self._free.pop() if self._free else self._new_client()
+        try:
+            yield client
+        finally:
+            self._free.append(client)
+
+    def _new_client(self) -> httpx.AsyncClient:
+        local = all(urlsplit(s.address).hostname in ("localhost", "127.0.0.1", "::1") for s in self._servers)
+        client = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else {},
+            timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, _CONNECT_TIMEOUT_S)),
+            trust_env=not local,  # a proxy from the environment must not see requests to this machine
+            verify=self._tls,
+        )
+        self._clients.append(client)
+        return client
 
     async def _post_once(self, url: str, body: Mapping[str, Any]) -> Any:
         return await self._request("POST", url, body)
@@ -191,15 +217,11 @@ class HttpPool:
 
     async def _exchange_once(self, method: str, url: str, body: Mapping[str, Any] | None, note: Any) -> httpx.Response:
         """The answer, unpacked and of a bounded size."""
-        async with self._client.stream(method, url, json=body, extensions={"trace": note}) as response:
-            parts, size = [], 0
-            async for part in response.aiter_bytes(_CHUNK_BYTES):
-                size += len(part)
-                if size > _MAX_ANSWER_BYTES:
-                    raise _Retry(f"the answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
-                parts.append(part)
-            headers = {k: v for k, v in response.headers.items() if k not in ("content-encoding", "content-length")}
-            return httpx.Response(response.status_code, headers=headers, content=b"".join(parts))
+        with self._client() as client:
+            async with client.stream(method, url, json=body, extensions={"trace": note}) as response:
+                return httpx.Response(
+                    response.status_code, headers=_plain(response.headers), content=await _read(response)
+                )
 
     def _best(self) -> _Server:
         """A rested server with the fewest open requests; else the one that has rested longest."""
@@ -239,3 +261,19 @@ def _retry_after(response: httpx.Response) -> float:
         return min(_LONGEST_RETRY_AFTER_S, max(0.0, float(response.headers.get("Retry-After", "0"))))
     except ValueError:
         return 0.0
+
+
+async def _read(response: httpx.Response) -> bytes:
+    """The content, of a bounded size."""
+    parts, size = [], 0
+    async for part in response.aiter_bytes(_CHUNK_BYTES):
+        size += len(part)
+        if size > _MAX_ANSWER_BYTES:
+            raise _Retry(f"the answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _plain(headers: httpx.Headers) -> dict[str, str]:
+    """Without those that no longer fit unpacked content."""
+    return {k: v for k, v in headers.items() if k not in ("content-encoding", "content-length")}

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,39 @@ def launch(folder: Path, name: str, settings: dict[str, Any], num_processes: int
 def run(folder: Path, name: str, settings: dict[str, Any], num_processes: int) -> list[dict[str, Any]]:
     done = launch(folder, name, settings, num_processes)
     assert done.returncode == 0, done.stderr[-3000:]
+    return lines(folder, name)
+
+
+def lines(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
 
 
-def check_same_curve(folder: Path, settings: dict[str, Any], name: str, *, tied: bool = True) -> None:
-    prepare(folder, tied=tied)
-    alone = {part: options | {"engine": "ddp"} if part != "models" else options for part, options in settings.items()}
-    one = run(folder, "one", alone, 1)
+Alone = Callable[[dict[str, Any], bool], Path]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    """Gives a folder with a model, records, and what one process makes of them (`one`), once for each setting."""
+    made: dict[str, Path] = {}
+
+    def play(settings: dict[str, Any], tied: bool) -> Path:
+        plain = {
+            part: options | {"engine": "ddp"} if part != "models" else options for part, options in settings.items()
+        }
+        key = json.dumps([plain, tied])
+        if key not in made:
+            folder = tmp_path_factory.mktemp("alone")
+            prepare(folder, tied=tied)
+            run(folder, "one", plain, 1)
+            made[key] = folder
+        return made[key]
+
+    return play
+
+
+def check_same_curve(alone: Alone, settings: dict[str, Any], name: str, *, tied: bool = True) -> None:
+    folder = alone(settings, tied)
+    one = lines(folder, "one")
     two = run(folder, name, settings, 2)
     assert [line["step"] for line in one] == [line["step"] for line in two]
     for a, b in zip(one, two, strict=True):
@@ -66,8 +93,8 @@ def check_same_curve(folder: Path, settings: dict[str, Any], name: str, *, tied:
         torch.testing.assert_close(first[key], second[key], rtol=1e-2, atol=2e-3)
 
 
-def test_two_ddp_processes_give_the_curve_of_one(tmp_path: Path) -> None:
-    check_same_curve(tmp_path, make_settings(), "ddp")
+def test_two_ddp_processes_give_the_curve_of_one(alone: Alone) -> None:
+    check_same_curve(alone, make_settings(), "ddp")
 
 
 def test_two_bfloat16_processes_exchange_their_gradients(tmp_path: Path) -> None:
@@ -76,7 +103,7 @@ def test_two_bfloat16_processes_exchange_their_gradients(tmp_path: Path) -> None
     one, two = run(tmp_path, "one", settings, 1), run(tmp_path, "two", settings, 2)
     assert [line["step"] for line in one] == [line["step"] for line in two]
     for key in ("critic/loss", "critic/grad_norm", "actor/grad_norm"):  # rows are others, and round otherwise
-        first, second = (next(line[key] for line in lines if key in line) for lines in (one, two))
+        first, second = (next(line[key] for line in curve if key in line) for curve in (one, two))
         assert second == pytest.approx(first, rel=0.1), key
     from safetensors.torch import load_file
 
@@ -85,23 +112,23 @@ def test_two_bfloat16_processes_exchange_their_gradients(tmp_path: Path) -> None
     assert torch.cosine_similarity(*moved, dim=0) > 0.9
 
 
-def test_two_fsdp2_processes_give_the_curve_of_one(tmp_path: Path) -> None:
+def test_two_fsdp2_processes_give_the_curve_of_one(alone: Alone) -> None:
     # untied, so that the second process loads a skeleton and the first deals out the weights
-    check_same_curve(tmp_path, make_settings(engine="fsdp2"), "fsdp2", tied=False)
+    check_same_curve(alone, make_settings(engine="fsdp2"), "fsdp2", tied=False)
 
 
 @pytest.mark.slow
-def test_two_fsdp2_processes_train_adapters_like_one(tmp_path: Path) -> None:
-    check_same_curve(tmp_path, make_settings(engine="fsdp2", lora_rank=4, lr=2e-3), "lora", tied=False)
+def test_two_fsdp2_processes_train_adapters_like_one(alone: Alone) -> None:
+    check_same_curve(alone, make_settings(engine="fsdp2", lora_rank=4, lr=2e-3), "lora", tied=False)
 
 
 @pytest.mark.slow
 @pytest.mark.deepspeed
-def test_deepspeed_on_one_process_gives_the_same_curve(tmp_path: Path) -> None:
-    prepare(tmp_path)
-    plain = run(tmp_path, "plain", make_settings(), 1)
-    offload = run(tmp_path, "offload", make_settings(engine="zero3_offload"), 1)
-    for a, b in zip(plain, offload, strict=True):
+def test_deepspeed_on_one_process_gives_the_same_curve(alone: Alone) -> None:
+    settings = make_settings(engine="zero3_offload")
+    folder = alone(settings, True)
+    offload = run(folder, "offload", settings, 1)
+    for a, b in zip(lines(folder, "one"), offload, strict=True):
         for key in ("critic/loss", "actor/loss"):
             if key in a:
                 assert b[key] == pytest.approx(a[key], rel=2e-3, abs=1e-4)
@@ -110,5 +137,5 @@ def test_deepspeed_on_one_process_gives_the_same_curve(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.deepspeed
 @pytest.mark.parametrize("engine", ["zero1", "zero2", "zero3", "zero3_offload"])
-def test_two_deepspeed_processes_give_the_curve_of_one(tmp_path: Path, engine: str) -> None:
-    check_same_curve(tmp_path, make_settings(engine=engine), engine)
+def test_two_deepspeed_processes_give_the_curve_of_one(alone: Alone, engine: str) -> None:
+    check_same_curve(alone, make_settings(engine=engine), engine)

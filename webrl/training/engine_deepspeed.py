@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from webrl.config import OptimConfig
 from webrl.errors import TrainingError
 from webrl.extras import require
+from webrl.training.build_locks import drop_dead_locks
 from webrl.training.engine import Engine, forget_accelerator, make_optimizer
 
 
@@ -35,6 +36,7 @@ class DeepSpeedEngine(Engine):
         from accelerate.utils import InitProcessGroupKwargs
 
         forget_accelerator()
+        drop_dead_locks()
         _stand_alone()
         plugin = DeepSpeedPlugin(hf_ds_config=deepspeed_config(self.config, self.plan.options, device))
         backend = InitProcessGroupKwargs(backend="gloo" if device == "cpu" else "nccl")

@@ -9,7 +9,6 @@ will be computed on a GPU, its kernels are held against transformers' there too.
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 from dataclasses import dataclass
@@ -138,11 +137,17 @@ def _gpu_noise(model: Any, candidate: Any, items: list[Item], expected: Outcome,
     """What is wrong with a candidate on the GPU: it strays further than transformers does there; else empty."""
     if not device.startswith("cuda"):
         return ""
-    model, candidate = (copy.deepcopy(m).to(device) for m in (model, candidate))
-    cast_weights(model)
-    cast_weights(candidate)
-    theirs = expected.mean_error(Outcome.of_transformers(model, items))
-    ours = expected.mean_error(Outcome.of_rows(candidate, items))
+    exact = {name: p.data for name, p in model.named_parameters()}
+    try:
+        for part in (model, candidate):
+            part.to(device)
+            cast_weights(part)
+        theirs = expected.mean_error(Outcome.of_transformers(model, items))
+        ours = expected.mean_error(Outcome.of_rows(candidate, items))
+    finally:
+        model.to("cpu")
+        for name, parameter in model.named_parameters():
+            parameter.data = exact[name]
     if ours <= GPU_FACTOR * theirs + GPU_SLACK:
         return ""
     return f"off by {ours:.2g} nats on average in bfloat16 on {device}, transformers by {theirs:.2g}"

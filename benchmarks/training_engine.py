@@ -185,7 +185,11 @@ def kernels(device: str) -> Iterator[None]:
         activities=[ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU]
     ) as run:
         yield
-    print(run.key_averages().table(sort_by=f"self_{device}_time_total", row_limit=30, max_name_column_width=80))
+    print(
+        run.key_averages().table(
+            sort_by=f"self_{'device' if device == 'cuda' else 'cpu'}_time_total", row_limit=30, max_name_column_width=80
+        )
+    )
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> Figures:

@@ -2,8 +2,8 @@
 
 Runs phase 0 (which phase 1 needs) and phase 1 of a config the way `webrl run` does, and says where phase 1's wall time
 went: per stage, in browsers, in sampling, in both at once, in scoring, in gradient steps, in vLLM's servers (start,
-sleep, wake, weights, verification), and in the rest; and how much of it an NVIDIA GPU was idle. What starts once a run,
-such as the server, falls into phase 0 and is listed apart.
+sleep, wake, weights, verification), in reading and writing models, and in the rest; and how much of it an NVIDIA GPU
+was idle. What starts once a run, such as the server, falls into phase 0 and is listed apart.
 
 `--restart-servers` plays phase 1 a second time from the same phase 0, each stage by itself as `webrl rollout` and its
 like do, so that every stage starts its own servers; `ratio_vs_restarts` compares the two.
@@ -39,7 +39,7 @@ from webrl.extras import check_extras, exit_code  # noqa: E402
 from webrl.folder import PhaseFolder, RunFolder  # noqa: E402
 from webrl.training.environment import cpu_environment  # noqa: E402
 
-KINDS = ("browsers", "sampling", "browsers and sampling", "scoring", "gradient steps", "servers", "rest")
+KINDS = ("browsers", "sampling", "browsers and sampling", "scoring", "gradient steps", "servers", "model files", "rest")
 USEFUL = KINDS[:5]
 
 
@@ -159,7 +159,8 @@ def divide(seconds: float, spent_on: Mapping[str, float]) -> dict[str, float]:
         elif kinds == {"browsers", "sampling"}:
             parts["browsers and sampling"] += part
         else:
-            parts[next((kind for kind in ("gradient steps", "scoring", *USEFUL) if kind in kinds), "rest")] += part
+            order = ("gradient steps", "scoring", *USEFUL, "model files", "rest")
+            parts[next(kind for kind in order if kind in kinds | {"rest"})] += part
     parts["rest"] += seconds - sum(parts.values())
     return parts
 

@@ -43,11 +43,12 @@ def test_the_benchmark_s_kinds_add_up_to_the_stage():
     SPEC.loader.exec_module(benchmark)
     spent = {
         "": 1.0, "browsers": 2.0, "browsers+sampling": 3.0, "sampling": 4.0, "scoring": 5.0, "gradient steps": 6.0,
-        "sampling+server verification": 7.0, "scoring+server sleep": 8.0, "browsers+scoring": 0.5,
+        "sampling+server verification": 7.0, "model files+server sleep": 8.0, "browsers+scoring": 0.5,
+        "model files": 0.25,
     }  # fmt: skip
     parts = benchmark.divide(40.0, spent)
     assert parts == {
         "browsers": 2.0, "sampling": 4.0, "browsers and sampling": 3.0, "scoring": 5.5, "gradient steps": 6.0,
-        "servers": 15.0, "rest": 4.5,
+        "servers": 15.0, "model files": 0.25, "rest": 4.25,
     }  # fmt: skip
     assert sum(parts.values()) == 40.0

@@ -207,6 +207,7 @@ def evaluate(context: Context) -> Counts:
     return counts | {"webarena": summarize(trajectories, config.evaluate.confidence)}
 
 
+@spent_on("model files")
 def copy_model(source: Path, target: Path) -> None:
     """Copy a model folder whole."""
     if not source.is_dir():

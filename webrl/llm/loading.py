@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from webrl.clock import spent_on
 from webrl.errors import DataError, ModelError
 from webrl.llm.fingerprint import tokenizer_digest, weights_fingerprint
 from webrl.store import read_json
@@ -45,6 +46,7 @@ def load_tokenizer(name: str) -> Any:
     return _tokenizers[key]
 
 
+@spent_on("model files")
 def _read_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
@@ -54,6 +56,7 @@ def _read_tokenizer(name: str) -> Any:
         raise ModelError(f"cannot load a tokenizer from {name!r}: {first_line(error)}") from error
 
 
+@spent_on("model files")
 def load_causal_lm(name: str, *, dtype: str, device: str = "cpu") -> Any:
     """A causal language model in eval mode; the adapter of a LoRA folder is merged into its base.
 

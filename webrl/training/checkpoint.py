@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from webrl.clock import spent_on
 from webrl.config import OptimConfig
 from webrl.disk import full_disk_named, make_folder, replace, sync_tree
 from webrl.errors import TrainingError
@@ -74,6 +75,7 @@ class Checkpoints:
         """True if a state is to be written after optimizer step `step` (1-based)."""
         return self._config.save_every > 0 and step % self._config.save_every == 0
 
+    @spent_on("model files")
     def save(self, engine: Engine, step: int) -> None:
         """Write a state under a temporary name, sync it, rename it, remove the oldest; all ranks call it."""
         target = self._root / f"step_{step:08d}"

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from webrl.clock import spent_on
 from webrl.errors import ModelError
 from webrl.llm.loading import first_line, model_folder
 from webrl.training.decoder import decoder_of
@@ -25,6 +26,7 @@ from webrl.training.models import PackedCritic, load_pretrained
 NUM_LABELS = {"single": 1, "double": 4}
 
 
+@spent_on("model files")
 def load_critic(folder: str | Path, dtype: torch.dtype = torch.float32, *, device: str = "cpu") -> PackedCritic:
     """A trained critic, on the CPU.
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from webrl.clock import spent_on
 from webrl.config import OptimConfig
 from webrl.errors import TrainingError
 from webrl.training.plans import EnginePlan, load_plan
@@ -151,6 +152,7 @@ class Engine:
         self.accelerator.wait_for_everyone()
 
 
+@spent_on("model files")
 def open_engine(model: nn.Module, config: OptimConfig, device: str) -> Engine:
     """The engine that `config.engine` names.
 

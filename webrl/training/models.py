@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from webrl.clock import spent_on
 from webrl.errors import ModelError, TrainingError
 from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import CODE_REFUSED, adapter_base, first_line, load_tokenizer, model_folder
@@ -135,6 +136,7 @@ def critic_inputs(pack: Pack) -> dict[str, Any]:
     return {"input_ids": pack.input_ids, "position_ids": pack.position_ids, "layout": pack.layout}
 
 
+@spent_on("model files")
 def load_actor(
     folder: str | Path, dtype: torch.dtype = torch.float32, *, skeleton: bool = False, device: str = "cpu"
 ) -> PackedActor:

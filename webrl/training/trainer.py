@@ -254,6 +254,7 @@ def memory_errors(config: OptimConfig) -> Iterator[None]:
         ) from error
 
 
+@spent_on("model files")
 def _export(job: Job, engine: Engine, out: Path) -> None:
     state = engine.full_state()
     if engine.is_main:

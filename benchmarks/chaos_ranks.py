@@ -61,6 +61,7 @@ def _prepare(shop: Shop, name: str) -> Path:
     phase = run / "phase_01"
     for part in ("actor", "critic"):
         shutil.rmtree(phase / part)
+        (phase / f"{part}_counts.json").unlink()
     for path in ("train_scored.jsonl", "metrics.jsonl", "eval.jsonl", "stages/train.json", "stages/eval.json"):
         (phase / path).unlink()
     config = yaml.safe_load((run / "config.yaml").read_text())

@@ -146,13 +146,15 @@ def train(context: Context) -> Counts:
 
     config, folder, seed = context.config, context.folder, context.config.seed + context.phase
 
-    def once(name: str, work: Callable[[], Counts]) -> Counts:
-        # Not the model's folder: who is killed after that is in place has neither counted nor cleaned up.
-        done = folder.path / f"{name}_counts.json"
-        if agree(done.exists()):
+    def once(name: str, work: Callable[[], Counts], *outdated: Path) -> Counts:
+        # Not the model's folder alone: who is killed after that is in place has neither counted nor cleaned up.
+        done, model = folder.path / f"{name}_counts.json", folder.path / name
+        if agree(done.exists() and model.is_dir()):
             return dict(read_json(done))
         if is_main():
-            shutil.rmtree(folder.path / name, ignore_errors=True)
+            shutil.rmtree(model, ignore_errors=True)
+            for path in outdated:
+                path.unlink(missing_ok=True)
         barrier()
         counts = work()
         if is_main():
@@ -162,12 +164,12 @@ def train(context: Context) -> Counts:
 
     start = context.critic or context.actor
     options: Any = {"seed": seed, "metrics_path": folder.metrics}
-    losses = once("critic", lambda: train_critic(folder.train_filter, start, folder.critic, config, **options))
+    scored = folder.path / "train_scored.jsonl"
+    losses = once("critic", lambda: train_critic(folder.train_filter, start, folder.critic, config, **options), scored)
     if context.phase == 0:
         if is_main():
             copy_model(Path(context.actor), folder.actor)
         return losses
-    scored = folder.path / "train_scored.jsonl"
     if not agree(scored.exists()):
         records = read_records(folder.train_filter, StepRecord)
         valued = score_values(records, folder.critic, config)

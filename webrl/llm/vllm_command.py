@@ -20,6 +20,8 @@ SERVED_NAME = "policy"
 """Name of the base model at our own servers; adapters get names of their own."""
 _MODULES = {"webrl_vllm_access": "vllm_access.py", "webrl_vllm_worker": "vllm_worker.py"}
 """Names under which vLLM imports files of ours: what keeps everybody else off its routes, and what loads weights."""
+_LONGEST_SOCKET_FOLDER = 107 - len("/01234567-89ab-cdef-0123-456789abcdef")
+"""A Unix socket's path has at most 107 bytes; vLLM names its own by UUIDs."""
 _NEW_TOKENS_RESERVE = 512
 """Context kept for the answer beside `models.max_prompt_tokens` (paper: 16384 - 512 for the prompt)."""
 _MIN_LORA_RANK = 16
@@ -148,6 +150,8 @@ def server_environment(gpus: list[str], api_key: str, folder: Path) -> dict[str,
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
+    if len(str(folder)) <= _LONGEST_SOCKET_FOLDER:  # so that the sockets of a server that was killed go with the folder
+        env["TMPDIR"] = str(folder)
     if gpus:
         return env | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     defaults = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}

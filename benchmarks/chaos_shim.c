@@ -141,12 +141,31 @@ static void bury(const char *path, char *name) {
   if (link(path, target) == 0) snprintf(name, 64, "grave.%ld.%d", grave, getpid());
 }
 
+static void save(int fd, unsigned long inode);
+
+/* What the disk holds of a file that is opened for writing: what was there before this life, or nothing. */
+static void remember(int fd, unsigned long inode, int existed) {
+  char whole[PATH_MAX + 80];
+  if (!power[0]) return;
+  snprintf(whole, sizeof whole, "%s/snap.%lu", power, inode);
+  if (!existed) {
+    REAL(openat);
+    int out = real(AT_FDCWD, whole, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (out < 0) abort();
+    close(out);
+  } else if (access(whole, F_OK) != 0) {
+    save(fd, inode);
+  }
+}
+
 static int opened(int fd, const char *path, int flags, int existed) {
   if (fd < 0 || fd >= MAX_FD) return fd;
   below_root[fd] = 1;
   struct stat now;
-  if ((flags & O_ACCMODE) != O_RDONLY && fstat(fd, &now) == 0 && S_ISREG(now.st_mode))
+  if ((flags & O_ACCMODE) != O_RDONLY && fstat(fd, &now) == 0 && S_ISREG(now.st_mode)) {
+    remember(fd, now.st_ino, existed);
     note("O\t%lu\t%s\t%d\n", (unsigned long)now.st_ino, path, !existed);
+  }
   return fd;
 }
 

@@ -128,9 +128,10 @@ def attempt(case: BadInput, folder: Path, address: str, *, own_process: bool) ->
 
 
 def _as_process(argv: list[str], folder: Path) -> Outcome:
-    python = [sys.executable]
-    starts = {"webrl": [*python, "-m", "webrl.cli"], "bash": ["bash", str(REPO / argv[1])]}
-    command = starts.get(argv[0], [*python, str(REPO / argv[1])]) + argv[1 if argv[0] == "webrl" else 2 :]
+    if argv[0] == "webrl":
+        command = [sys.executable, "-m", "webrl.cli", *argv[1:]]
+    else:
+        command = ["bash" if argv[0] == "bash" else sys.executable, str(REPO / argv[1]), *argv[2:]]
     try:
         done = subprocess.run(
             command,

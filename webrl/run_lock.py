@@ -69,6 +69,8 @@ def hold_output(path: Path) -> Iterator[None]:
 def _hold(folder: Path, what: str, lease_s: float = LEASE_S) -> Iterator[None]:
     try:
         make_folder(folder)
+    except (FileExistsError, NotADirectoryError):
+        raise StageError(f"cannot write {what}: a part of its path exists and is a file, not a folder") from None
     except OSError as error:
         raise StageError(f"cannot write {what}: {error.strerror or error}") from None
     lock = FileLock(folder / "flock", is_singleton=True, fallback_to_soft=False)

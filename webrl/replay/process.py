@@ -121,7 +121,7 @@ def make_plan(
         actor: "none" for no model.
 
     Raises:
-        UsageError: an output that is to be a pickle.
+        UsageError: an output that is to be a pickle, or is a folder.
     """
     defaults = _default_inputs(config)
     rollout = rollout or defaults.rollout
@@ -133,6 +133,8 @@ def make_plan(
             f"--output_path {str(output)!r}: training records are written as JSONL, never as a pickle; name it "
             f"{output.with_suffix('.jsonl')}"
         )
+    if output.is_dir():
+        raise UsageError(f"--output_path {str(output)!r} is a folder; name a file in it")
     in_run = known and output == defaults.output
     actor = actor or defaults.actor
     return ProcessPlan(
@@ -160,6 +162,8 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
         system_text(config.label.system_prompt)
     for model in filter(None, (plan.actor, plan.orm)):
         model_folder(model)
+    for path in (*((plan.rollout,) if 1 in plan.stages else ()), *(plan.experience if 2 in plan.stages else ())):
+        find_source(path)
     summary = ProcessSummary()
     with ExitStack() as stack:
         stack.enter_context(hold_output(plan.output))

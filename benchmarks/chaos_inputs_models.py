@@ -45,7 +45,7 @@ _JUDGED = {
 }
 _GEN = "python scripts/gen_task.py --failures data/samples/failures.jsonl --num_tasks 1 --output_path o.jsonl"
 _PROCESS = "python scripts/process_data.py --stage 1 --rollout_path data/samples/experience --output_path o.jsonl"
-_ORM = "webrl train-orm demo --data data/samples/experience --out orm"
+_ORM = "webrl train-orm demo --data data/samples/vab --out orm"
 _TINY = "data/tiny/orm"
 
 MODELS = (
@@ -70,16 +70,16 @@ MODELS = (
     BadInput(_label("m") + " label.calibrated=true", 1, "calibration.json", "m", "orm.calibrate=true", files={**_JUDGED, "m": copy_of(_TINY)}),
     BadInput(_label("m") + " label.calibrated=true", 1, "'sharpness'", "m/calibration.json", "known: ", files={**_JUDGED, "m": copy_of(_TINY, calibration_json='{"sharpness": 2}')}),
     BadInput(_label("m") + " label.calibrated=true", 1, "0", "m/calibration.json", "temperature", files={**_JUDGED, "m": copy_of(_TINY, calibration_json='{"temperature": 0}')}),
-    BadInput(_label("m"), 1, "'m'", "base", "", files={**_JUDGED, "m": copy_of(_TINY, adapter_config_json="{}")}),
+    BadInput(_label("m"), 1, "m/adapter_config.json", "base_model_name_or_path", "save the adapter anew", files={**_JUDGED, "m": copy_of(_TINY, adapter_config_json="{}")}),
     BadInput(_label("data/tiny/orm") + " models.device=cuda:7", 1, "'cuda:7'", "models.device", "models.device=cpu", files=_JUDGED),
     BadInput(f"{_GEN} --generator runs/nowhere", 1, "'runs/nowhere'", "model folder", "does not exist"),
     BadInput(f"{_GEN} --generator m", 1, "'m'", "nan", "", files={"m": copy_of("data/tiny/generator", model_safetensors=_nan_weights)}),
     BadInput(f"{_PROCESS} --actor_path runs/nowhere", 1, "'runs/nowhere'", "model folder", "does not exist"),
-    BadInput(f"{_PROCESS} --actor_path m", 1, "m", "nan", "", files={"m": copy_of("data/tiny/actor", model_safetensors=_nan_weights)}),
+    BadInput(f"{_PROCESS} --actor_path m", 1, "non-finite", "score actions", "model folder", files={"m": copy_of("data/tiny/actor", model_safetensors=_nan_weights)}),
     BadInput(f"{_PROCESS} --actor_path m", 1, "'m'", "cannot load", "", files={"m": copy_of("data/tiny/actor", model_safetensors=_half)}),
     BadInput(f"{_PROCESS} --add_reward --orm_path runs/nowhere", 1, "'runs/nowhere'", "model folder", "does not exist"),
     BadInput(f"{_ORM} --init runs/nowhere", 1, "'runs/nowhere'", "model folder", "does not exist"),
     BadInput(f"{_ORM} --init m", 1, "'m'", "cannot load", "", files={"m": copy_of(_TINY, model_safetensors=_half)}),
     BadInput(f"{_ORM} --init m", 1, "nan", "m", "", files={"m": copy_of(_TINY, model_safetensors=_nan_weights)}),
-    BadInput("webrl label demo trackers=[] --run runs/r --phase 0", 1, "trajectories.jsonl", "regular file", "", files={**_JUDGED, "runs/r/phase_00/trajectories.jsonl": a_fifo}),
+    BadInput("webrl label demo trackers=[] --run runs/r --phase 0", 1, "trajectories.jsonl", "no such file", "roll out first", files={**_JUDGED, "runs/r/phase_00/trajectories.jsonl": a_fifo}),
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import random
 from collections.abc import Sequence
@@ -69,10 +70,16 @@ class LocalModel:
         ]
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
-        """Continue token ids (`LanguageModel.generate`)."""
+        """Continue token ids (`LanguageModel.generate`).
+
+        Raises:
+            ModelError: its probabilities are not numbers.
+        """
         prompt = self._checked(prompt_ids, sampling.max_new_tokens)
         with spent_on("sampling"):
             ids, logprobs = await self._ask(Request(prompt, sampling, generator=_generator(sampling.seed)))
+        if any(math.isnan(logprob) for logprob in logprobs):
+            raise ModelError(f"the log-probabilities of model {self.name!r} are nan; is the folder damaged?")
         return Completion(
             ids=tuple(ids),
             logprobs=tuple(logprobs),

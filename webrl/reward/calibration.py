@@ -54,9 +54,15 @@ class Calibration(Record):
         if not path.is_file():
             raise DataError(f"{path}: no such file; fit one with `webrl train-orm orm.calibrate=true`")
         try:
-            return cls.from_json(read_json(path))
+            found = cls.from_json(read_json(path))
         except ValueError as error:
             raise DataError(f"{path}: {error}") from None
+        if not (0 < found.temperature < math.inf and 0 <= found.threshold <= 1):
+            raise DataError(
+                f"{path}: temperature {found.temperature} and threshold {found.threshold}: the temperature is above 0, "
+                "the threshold from 0 to 1; fit it anew with `webrl train-orm orm.calibrate=true`"
+            )
+        return found
 
 
 def fit_calibration(truth: Sequence[int], p_yes: Sequence[float]) -> Calibration:

@@ -101,9 +101,11 @@ async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfi
         tokens = answer_tokens(model.tokenizer)
         prompt = judge_prompt(trajectory, model.tokenizer, config)
         yes, no = await model.choice_logprobs(prompt.ids, (tokens.yes, tokens.no))
+        return yes_probability(yes, no, config.temperature)
     except PolicyError as error:
         raise JudgeError(str(error)) from error
-    return yes_probability(yes, no, config.temperature)
+    except JudgeError as error:
+        raise JudgeError(f"{model.name!r}: {error}") from error
 
 
 def judge_prompt(trajectory: Trajectory, tokenizer: Any, config: LabelConfig) -> Prompt:

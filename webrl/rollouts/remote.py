@@ -258,7 +258,7 @@ class RemotePool:
                 if not isinstance(problem, BrowserError):
                     raise problem
             if len(problems) == len(answers):
-                raise UsageError("no OpenEnv server can be used: " + "; ".join(map(str, problems)))
+                raise UsageError(f"no OpenEnv server can be used: {'; '.join(map(str, problems))}; see rollout.urls")
         except BaseException:
             await self.close()
             raise
@@ -295,7 +295,7 @@ async def _open(server: _Server) -> Any:
             proxy=None if local else True,
         )
     except InvalidURI as error:
-        raise Refused(f"rollout.urls: {redact(str(error))}") from None
+        raise Refused(f"rollout.urls: no OpenEnv server at {server.url!r}: {redact(str(error))}") from None
     except InvalidStatus as error:
         if error.response.status_code in (401, 403):
             raise Refused(

@@ -52,7 +52,7 @@ def _read_tokenizer(name: str) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # a damaged file raises nearly anything in transformers and tokenizers
         raise ModelError(f"cannot load a tokenizer from {name!r}: {first_line(error)}") from error
 
 

@@ -445,6 +445,19 @@ def test_when_no_server_is_left_the_stage_ends_and_the_same_command_plays_the_re
     assert list(read_records(out, Trajectory))[: len(before)] == before
 
 
+def test_a_server_that_our_own_sessions_fill_is_not_taken_for_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "RETRY_S", 0.1)
+    monkeypatch.setattr(remote, "PATIENCE_S", 0.3)
+    out = tmp_path / "trajectories.jsonl"
+    with server() as (url, _):  # two sessions
+        run = validate_config(
+            {"rollout": {"env": "openenv", "urls": [url], "num_workers": 2, "envs_per_worker": 2}}, "test"
+        )
+        tasks = [miniwob("click-button", seed) for seed in range(4)]
+        summary = asyncio.run(collect(tasks, run, ClickNamedButton(wait_s=1.5), out, phase=1, prefix="p01"))
+    assert summary.statuses == {"page_ended": 4}
+
+
 def test_no_server_at_all_stops_the_stage_before_it_starts():
     with pytest.raises(UsageError, match=r"no OpenEnv server can be used: .*127.0.0.1:9"):
         asyncio.run(reach("http://127.0.0.1:9"))

@@ -188,6 +188,7 @@ class RemotePool:
         self._envs = [RemoteEnv(server, config) for server in servers]
         self._free: asyncio.Queue[RemoteEnv] = asyncio.Queue()
         self._alone_since: float | None = None
+        self._num_lent = 0
         for env in self._envs:
             self._free.put_nowait(env)
 
@@ -204,6 +205,7 @@ class RemotePool:
             StageError: no server has answered for `PATIENCE_S`.
         """
         env = await self._take()
+        self._num_lent += 1
         try:
             yield env
         except BaseException:
@@ -211,6 +213,7 @@ class RemotePool:
             await asyncio.shield(env.close())
             raise
         finally:
+            self._num_lent -= 1
             self._free.put_nowait(env)
 
     async def _take(self) -> RemoteEnv:
@@ -236,8 +239,9 @@ class RemotePool:
                 return env
 
     def _given_up(self) -> bool:
-        """Whether no server has been usable for too long."""
-        if not all(server.problem for server in self._servers):
+        """Whether no server has been usable for too long; one that is full of our own sessions is in use."""
+        if self._num_lent or not all(server.problem for server in self._servers):
+            self._alone_since = None
             return False
         if self._alone_since is None:
             self._alone_since = time.monotonic()

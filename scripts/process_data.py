@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from webrl.cli_config import resolve_config
+from webrl.cli_config import names_run, resolve_config
 from webrl.cli_end import end_clearly
 from webrl.errors import UsageError
 
@@ -108,8 +108,7 @@ def _choose(args: argparse.Namespace) -> tuple[RunConfig, ProcessPlan]:
     """Config and plan: the config that is named, or that of the run the rollouts or the actor come from."""
     from webrl.replay.settings import run_of, settings_for
 
-    is_named = args.run is not None or any("=" not in s or s.startswith("name=") for s in args.settings)
-    if is_named or args.rollout_path is None:
+    if names_run(args) or args.rollout_path is None:
         config = resolve_config(args, prefer_newest=True)
         return config, _plan(config, args)
     home = run_of(args.rollout_path) or run_of(args.actor_path)

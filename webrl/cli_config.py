@@ -39,6 +39,11 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, phased: bool) -> No
     parser.add_argument("--dry-run", action="store_true", help="print the resolved config and plan, run nothing")
 
 
+def names_run(args: argparse.Namespace) -> bool:
+    """Whether `args` say which config or run is meant, by a CONFIG, `--run` or `name=`."""
+    return args.run is not None or any("=" not in s or s.startswith("name=") for s in args.settings)
+
+
 def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfig:
     """The config that `args` name.
 

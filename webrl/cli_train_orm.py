@@ -12,7 +12,7 @@ from webrl.errors import UsageError
 from webrl.extras import check_extras
 from webrl.folder import RunFolder
 from webrl.llm.loading import model_folder
-from webrl.reward.system_text import system_text
+from webrl.reward.system_text import configured_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +37,7 @@ def main(args: argparse.Namespace) -> int:
     config = resolve_config(args, prefer_newest=True)
     if not args.dry_run:
         check_extras(config, ("train-orm", "label"))
-        if config.label.system_prompt:
-            system_text(config.label.system_prompt)
+        configured_text(config.label)
         model_folder(args.init or config.models.orm)
     from webrl.reward.train import OrmPaths, train_orm
     from webrl.run_lock import hold_output

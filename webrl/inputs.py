@@ -7,7 +7,7 @@ from collections.abc import Collection
 from webrl.config import RunConfig
 from webrl.folder import RunFolder
 from webrl.llm.loading import model_folder
-from webrl.reward.system_text import system_text
+from webrl.reward.system_text import configured_text
 
 
 def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
@@ -19,8 +19,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     """
     due = frozenset(stages)
     if "label" in due:
-        if config.label.system_prompt:
-            system_text(config.label.system_prompt)
+        configured_text(config.label)
         if config.label.engine.kind != "openai":
             for judge in (config.models.orm, *config.label.ensemble):
                 model_folder(judge)

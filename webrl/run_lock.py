@@ -125,13 +125,12 @@ def _take_lease(lease: SoftFileLease, folder: Path, what: str) -> None:
             cancel_check=lambda: _touched(marker) != seen,
         )
     except Timeout:
-        if not blank or _touched(marker) != seen:
-            raise _busy(folder, what) from None
-        # The power failed between its making and its writing; filelock never takes such a one.
-        marker.unlink(missing_ok=True)
-        with contextlib.suppress(Timeout):
-            lease.acquire(timeout=_PATIENCE_S)
-            return
+        if blank and _touched(marker) == seen:
+            # The power failed between its making and its writing; filelock never takes such a one.
+            marker.unlink(missing_ok=True)
+            with contextlib.suppress(Timeout):
+                lease.acquire(timeout=_PATIENCE_S)
+                return
         raise _busy(folder, what) from None
 
 

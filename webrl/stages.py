@@ -224,19 +224,20 @@ async def _verify(model: VllmModel, actor: str, config: RunConfig) -> None:
         return
     import torch
 
+    from webrl.llm.loading import pick_device
     from webrl.llm.verify import verify_logprobs
     from webrl.llm.vllm_command import visible_gpus
     from webrl.training.scoring import score_samples, scoring_dtype
 
     dtype = scoring_dtype(config, "cuda" if visible_gpus() else "cpu")
-    device = "cuda" if torch.cuda.is_available() and config.models.device != "cpu" else "cpu"
+    device = pick_device(config.models.device)
     with spent_on("server verification"):
         await verify_logprobs(
             model,
             lambda samples: score_samples(samples, actor, dtype, device),
             1e-3 if dtype == torch.float32 else 0.1,
             prompt_tokens=config.models.max_prompt_tokens,
-            asleep=model.asleep if device == "cuda" else nullcontext,
+            asleep=nullcontext if device == "cpu" else model.asleep,
         )
     model.fleet.is_verified = True
 

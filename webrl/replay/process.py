@@ -29,7 +29,7 @@ from webrl.replay.scorer import Scorer
 from webrl.replay.sources import Reading, Source, count_lines, find_source, labelled_outcomes, read_steps
 from webrl.replay.stage import SCORE_CACHE
 from webrl.reward.labels import read_outcomes
-from webrl.reward.system_text import system_text
+from webrl.reward.system_text import configured_text
 from webrl.run_lock import hold_output
 from webrl.store import read_records
 from webrl.types import Trajectory
@@ -158,21 +158,21 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
         UsageError: the judge's system text is not there.
         StageError: another process writes this output, or works in its run folder.
     """
-    if plan.orm and config.label.system_prompt:
-        system_text(config.label.system_prompt)
+    if plan.orm:
+        configured_text(config.label)
     for model in filter(None, (plan.actor, plan.orm)):
         model_folder(model)
-    for path in (*((plan.rollout,) if 1 in plan.stages else ()), *(plan.experience if 2 in plan.stages else ())):
-        find_source(path)
+    rollouts = find_source(plan.rollout) if 1 in plan.stages else None
+    experience = [find_source(path, prefer_records=True) for path in plan.experience] if 2 in plan.stages else None
     summary = ProcessSummary()
     with ExitStack() as stack:
         stack.enter_context(hold_output(plan.output))
         problems = stack.enter_context(ProblemLog(plan.problem_list))
         tools = _open_tools(plan, config, stack)
-        if 1 in plan.stages:
-            _write_current(plan, config, tools, problems, summary)
-        if 2 in plan.stages:
-            _write_mixed(plan, config, tools, problems, summary)
+        if rollouts is not None:
+            _write_current(rollouts, plan, config, tools, problems, summary)
+        if experience is not None:
+            _write_mixed(experience, plan, config, tools, problems, summary)
         if tools.scorer:
             counts = tools.scorer.counts
             summary.scored = {"computed": counts.computed, "cached": counts.cached}
@@ -212,9 +212,8 @@ def _open_tools(plan: ProcessPlan, config: RunConfig, stack: ExitStack) -> _Tool
 
 
 def _write_current(
-    plan: ProcessPlan, config: RunConfig, tools: _Tools, problems: ProblemLog, summary: ProcessSummary
+    source: Source, plan: ProcessPlan, config: RunConfig, tools: _Tools, problems: ProblemLog, summary: ProcessSummary
 ) -> None:
-    source = find_source(plan.rollout)
     if plan.orm:
         summary.labels = _label(plan, config, source)
     outcomes = read_outcomes(plan.labels, problems.on_line) if plan.orm else labelled_outcomes(source, problems)
@@ -257,11 +256,15 @@ def count_trajectories(source: Source) -> int:
 
 
 def _write_mixed(
-    plan: ProcessPlan, config: RunConfig, tools: _Tools, problems: ProblemLog, summary: ProcessSummary
+    sources: Sequence[Source],
+    plan: ProcessPlan,
+    config: RunConfig,
+    tools: _Tools,
+    problems: ProblemLog,
+    summary: ProcessSummary,
 ) -> None:
     if not plan.output.is_file():
         raise DataError(f"{plan.output}: no such file; stage 2 adds history to the output of stage 1")
-    sources = [find_source(path, prefer_records=True) for path in plan.experience]
     history = History(
         sources=sources,
         config=config.replay,

@@ -25,7 +25,7 @@ from webrl.llm.prompts import build_judge_prompt, llm_judge_messages
 from webrl.redaction import redact
 from webrl.reward.history import shown_actions
 from webrl.reward.labels import read_labels
-from webrl.reward.system_text import system_text
+from webrl.reward.system_text import configured_text
 from webrl.store import Appender
 from webrl.types import Label, Trajectory
 
@@ -109,19 +109,27 @@ async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfi
 
 
 def judge_prompt(trajectory: Trajectory, tokenizer: Any, config: LabelConfig) -> Prompt:
-    """The outcome model's prompt for a trajectory, the final page cut so that it fits.
+    """The outcome model's prompt for a trajectory; see `outcome_prompt`."""
+    responses = [step.response for step in trajectory.steps]
+    return outcome_prompt(trajectory.instruction, responses, trajectory.final_observation, tokenizer, config)
+
+
+def outcome_prompt(
+    instruction: str, responses: Sequence[str], final_page: str, tokenizer: Any, config: LabelConfig
+) -> Prompt:
+    """The outcome model's prompt, the final page cut so that it fits.
 
     Raises:
         PolicyError: the intent alone does not fit.
     """
     return build_judge_prompt(
         tokenizer,
-        trajectory.instruction,
-        shown_actions([step.response for step in trajectory.steps], config),
-        trajectory.final_observation,
+        instruction,
+        shown_actions(responses, config),
+        final_page,
         max_tokens=config.max_prompt_tokens,
         prompt_format=config.prompt_format,
-        system=system_text(config.system_prompt) if config.system_prompt else None,
+        system=configured_text(config),
     )
 
 

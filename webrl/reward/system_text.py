@@ -8,9 +8,11 @@ other text is called another.
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
+from webrl.config import LabelConfig
 from webrl.errors import DataError, UsageError
 from webrl.store import open_input
 
@@ -21,6 +23,15 @@ RELEASED_SHA256 = "977cde2526f5605b713872517475ed29a1502278f7bec6b19de25add9d99a
 _SOURCE = Path("scripts/process_data.py")
 _FUNCTION, _VARIABLE = "build_rm_data", "system"
 _MAX_BYTES = 1 << 20
+
+
+def configured_text(config: LabelConfig) -> str | None:
+    """The text of `label.system_prompt`, read once; None where that is not set.
+
+    Raises:
+        UsageError: as `system_text`.
+    """
+    return _text_once(config.system_prompt) if config.system_prompt else None
 
 
 def system_text(path: Path) -> str:
@@ -72,6 +83,9 @@ def extract(clone: Path) -> str:
             "scripts/process_data.py of github.com/THUDM/WebRL?"
         )
     return texts.pop().strip()
+
+
+_text_once = lru_cache(maxsize=8)(system_text)
 
 
 def _assigned_texts(function: ast.FunctionDef) -> list[str]:

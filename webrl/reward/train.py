@@ -16,14 +16,11 @@ from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm import LanguageModel, open_model
 from webrl.llm.loading import load_tokenizer
-from webrl.llm.prompts import build_judge_prompt
 from webrl.llm.turns import closing_ids
 from webrl.reward.calibration import fit_calibration
 from webrl.reward.data import JudgedExample, JudgedTrajectory, read_judged, split_by_instruction, training_examples
-from webrl.reward.history import shown_actions
-from webrl.reward.orm import answer_tokens, yes_probability
+from webrl.reward.orm import answer_tokens, outcome_prompt, yes_probability
 from webrl.reward.report import judge_report, plot_reliability
-from webrl.reward.system_text import system_text
 from webrl.store import write_json
 
 
@@ -93,15 +90,7 @@ def encode_example(
 
 def prompt_ids(example: JudgedExample, tokenizer: Any, config: LabelConfig) -> tuple[int, ...]:
     """[P] the judge's prompt."""
-    return build_judge_prompt(
-        tokenizer,
-        example.instruction,
-        shown_actions(example.responses, config),
-        example.final_page,
-        max_tokens=config.max_prompt_tokens,
-        prompt_format=config.prompt_format,
-        system=system_text(config.system_prompt) if config.system_prompt else None,
-    ).ids
+    return outcome_prompt(example.instruction, example.responses, example.final_page, tokenizer, config).ids
 
 
 def score_examples(config: RunConfig, model_dir: str, examples: Sequence[JudgedExample]) -> list[float]:

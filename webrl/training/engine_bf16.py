@@ -19,19 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from webrl.errors import TrainingError
-from webrl.training.engine import Engine, forget_accelerator, make_optimizer
+from webrl.training.engine import Engine, make_optimizer
 from webrl.training.precision import cast_weights
 
 
 class Bf16Engine(Engine):
     """One process, or replicas whose gradients are summed in float32."""
-
-    def make_accelerator(self, device: str) -> Any:
-        """Without autocast: the weights have the precision."""
-        from accelerate import Accelerator
-
-        forget_accelerator()
-        return Accelerator(mixed_precision="no", cpu=device == "cpu")
 
     def prepare(self, model: nn.Module) -> tuple[Any, Any]:
         """(the model in bfloat16, AdamW over its float32 masters)."""

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from webrl.cli_config import add_config_arguments, resolve_config
+from webrl.cli_config import add_config_arguments, names_run, resolve_config
 from webrl.config import RunConfig
 from webrl.errors import StageError, WebRLError
 from webrl.extras import check_extras
@@ -104,7 +104,7 @@ def sample_records(config: RunConfig) -> list[Any]:
 
 
 def _run(args: argparse.Namespace) -> None:
-    named = args.run is not None or any("=" not in s or s.startswith("name=") for s in args.settings)
+    named = names_run(args)
     config = resolve_config(args, prefer_newest=True)
     samples = not named and newest_run(config.runs_dir) is None
     if args.dry_run:

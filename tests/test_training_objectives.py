@@ -8,8 +8,8 @@ import pytest
 import torch
 from training_builders import make_record
 
-from webrl.config import ActorConfig
-from webrl.errors import TrainingError
+from webrl.config import ActorConfig, load_config
+from webrl.errors import TrainingError, UsageError
 from webrl.training.objectives import LossInput, get_objective
 from webrl.training.objectives.webrl_released import monte_carlo_return
 
@@ -213,7 +213,103 @@ def test_grpo_loss_clips_token_ratios_and_divides_by_a_constant() -> None:
     assert grad.tolist() == [0.0, pytest.approx(-0.1), pytest.approx(-0.05), pytest.approx(0.15), 0.0]
 
 
-@pytest.mark.parametrize("name", ["filtered_bc", "awr", "digirl", "grpo"])
-def test_baseline_gradients_agree_with_finite_differences(name: str) -> None:
+def test_scaled_loss_divides_the_square_by_the_actions_curvature() -> None:
+    # step 0: r = ln 2, 0.5 r - 0.6 = -0.2534; F = (1 - 0.5)^2 + (1 - 0.8)^2 = 0.29, so the scale is 1 / 0.4
+    # step 1: r = 0, F = (1 - 0.25)^2 = 0.5625: 0.16 / 0.6725
+    batch = make_input([math.log(0.5), math.log(0.8), math.log(0.25)], [math.log(0.25), math.log(0.8), math.log(0.25)],
+                       [0.6, -0.4], [0, 0, 1])  # fmt: skip
+    config = ActorConfig(beta=0.5, curvature_floor=0.11)
+    output = get_objective("webrl_scaled").loss(batch, config)
+    error = 0.5 * math.log(2) - 0.6
+    assert output.loss.tolist() == [pytest.approx(error**2 / 0.4), pytest.approx(0.16 / 0.6725)]
+    assert output.metrics["curvature"].tolist() == [pytest.approx(0.29), pytest.approx(0.5625)]
+    grad = gradient("webrl_scaled", batch, config)  # the scale is a constant: 2 β error / (F + ε) for each token
+    assert grad.tolist() == [pytest.approx(error / 0.4), pytest.approx(error / 0.4), pytest.approx(0.4 / 0.6725)]
+
+
+def test_scaled_loss_does_not_pull_back_what_is_past_its_target() -> None:
+    # log-ratios 1, -1, -1, 1 for advantages 0.2, -0.2, 0.2, 0 and β = 1: the first two are past theirs, on its side
+    batch = make_input([-1.0, -2.0, -2.0, -1.0], [-2.0, -1.0, -1.0, -2.0], [0.2, -0.2, 0.2, 0.0], [0, 1, 2, 3])
+    output = get_objective("webrl_scaled").loss(batch, ActorConfig(beta=1.0))
+    assert output.metrics["mask_fraction"].tolist() == [0.0, 0.0, 1.0, 1.0]
+    grad = gradient("webrl_scaled", batch, ActorConfig(beta=1.0))
+    assert grad[:2].tolist() == [0.0, 0.0]
+    assert grad[2] < 0 < grad[3]  # without advantage, back to the reference
+
+
+def test_scaled_steps_move_likely_and_unlikely_actions_alike() -> None:
+    """One step on the logits of two tokens, from p = 0.98 and p = 0.02, for the same advantage."""
+    moved = {}
+    for name in ("webrl", "webrl_scaled"):
+        logits = torch.tensor([[3.9, 0.0], [-3.9, 0.0]], dtype=torch.float64, requires_grad=True)
+        logprobs = logits.log_softmax(-1)[:, 0]
+        reference = logprobs.detach()
+        advantage = torch.full((2,), -0.5, dtype=torch.float64)
+        batch = LossInput(logprobs, reference, reference, torch.arange(2), advantage)
+        get_objective(name).loss(batch, ActorConfig(beta=1.0, curvature_floor=1e-4)).loss.sum().backward()
+        assert logits.grad is not None
+        after = (logits.detach() - 1e-4 * logits.grad).log_softmax(-1)[:, 0]
+        moved[name] = (after - reference).tolist()
+    assert moved["webrl"][1] / moved["webrl"][0] > 1000  # (0.98 / 0.02)²
+    assert moved["webrl_scaled"][1] / moved["webrl_scaled"][0] == pytest.approx(1, rel=0.5)
+
+
+def test_soft_value_is_the_log_mean_exponential_of_the_outcome() -> None:
+    from webrl.training.objectives.webrl_kl import soft_value
+
+    assert soft_value(0.25, 0.5) == pytest.approx(0.5 * math.log(0.25 * math.e**2 + 0.75))
+    assert soft_value(0.0, 0.5) == pytest.approx(0.0)
+    assert soft_value(1.0, 1e-3) == 1.0  # e^1000 is never computed
+    # with the soft value the target is a distribution: V e^{(1 - V*) / β} + (1 - V) e^{-V* / β} = 1
+    soft = soft_value(0.3, 0.2)
+    assert 0.3 * math.exp((1 - soft) / 0.2) + 0.7 * math.exp(-soft / 0.2) == pytest.approx(1)
+
+
+def test_kl_advantage_mixes_soft_values() -> None:
+    from webrl.training.objectives.webrl_kl import soft_value
+
+    first = make_record("t", 0, 2, 1, value=0.4, next_value=0.7)
+    last = make_record("t", 1, 2, 0, value=0.4, next_value=0.0)
+    now, later = soft_value(0.4, 0.5), soft_value(0.7, 0.5)
+    advantages = get_objective("webrl_kl").advantages([first, last], ActorConfig(beta=0.5))
+    assert advantages == [pytest.approx(0.5 * (later - now) + 0.5 * (1 - now)), pytest.approx(-now)]
+    with pytest.raises(TrainingError, match="has no value"):
+        get_objective("webrl_kl").advantages([make_record("t", 0, 1, 1)], ActorConfig())
+
+
+def test_kl_loss_by_hand() -> None:
+    # β = 0.5, so w = e and 1/e: r = 0 gives 1 - e + e and 1 - 1/e - 1/e
+    batch = make_input([-1.0, -1.0], [-1.0, -1.0], [0.5, -0.5], [0, 1])
+    output = get_objective("webrl_kl").loss(batch, ActorConfig(beta=0.5))
+    assert output.loss.tolist() == [pytest.approx(1.0), pytest.approx(1 - 2 / math.e)]
+    assert output.metrics["weight"].tolist() == [pytest.approx(math.e), pytest.approx(1 / math.e)]
+
+
+def test_kl_gradient_is_the_ratio_less_the_weight_and_bounded() -> None:
+    # β = 0.5, w = e, e, 1/e, 1/e; log-ratios 0.5; 2 (past w); -0.5; 30 (should fall and rose: slope 1 - w)
+    batch = make_input([-0.5, -1.0, -1.5, -1.0], [-1.0, -3.0, -1.0, -31.0], [0.5, 0.5, -0.5, -0.5], [0, 1, 2, 3])
+    grad = gradient("webrl_kl", batch, ActorConfig(beta=0.5))
+    expected = [math.exp(0.5) - math.e, 0, math.exp(-0.5) - 1 / math.e, 1 - 1 / math.e]
+    assert grad.tolist() == [pytest.approx(x) for x in expected]
+
+
+def test_beta_is_the_objectives_own_unless_set() -> None:
+    from webrl.training.objectives.requirements import beta_of
+
+    assert (beta_of(ActorConfig(), 0.3), beta_of(ActorConfig(beta=0.7), 0.3)) == (0.3, 0.7)
+    batch = make_input([-1.0], [-2.0], [0.5], [0])
+    assert get_objective("webrl").loss(batch, ActorConfig()).loss.tolist() == [
+        pytest.approx(0.25)
+    ]  # β = 1, the paper's
+
+
+@pytest.mark.parametrize("setting", ["beta=0", "beta=-1", "curvature_floor=0", "curvature_floor=x"])
+def test_an_impossible_scale_is_refused_by_name(setting: str) -> None:
+    with pytest.raises(UsageError, match=f"actor.{setting.split('=')[0]}"):
+        load_config(None, [f"actor.{setting}"])
+
+
+@pytest.mark.parametrize("name", ["webrl_kl", "filtered_bc", "awr", "digirl", "grpo"])
+def test_other_gradients_agree_with_finite_differences(name: str) -> None:
     batch = make_input([-0.7, -1.3, -0.2, -2.0], [-1.0, -1.35, -0.3, -1.0], [0.8, -0.6], [0, 0, 1, 1])
     check_finite_difference(name, batch, ActorConfig(length_norm=4))

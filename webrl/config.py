@@ -395,10 +395,13 @@ class CriticConfig(OptimConfig):
 class ActorConfig(OptimConfig):
     """Policy update."""
 
-    objective: Literal["webrl", "webrl_released", "sft", "filtered_bc", "awr", "digirl", "grpo"] = Field(
-        "webrl", description="loss, one file each in webrl/training/objectives/"
+    objective: Literal[
+        "webrl", "webrl_scaled", "webrl_kl", "webrl_released", "sft", "filtered_bc", "awr", "digirl", "grpo"
+    ] = Field("webrl", description="loss, one file each in webrl/training/objectives/")
+    beta: float | None = Field(
+        None, gt=0, description="weight of the KL constraint; null: the objective's own (webrl, awr: 1; others: 0.3)"
     )
-    beta: float = Field(1.0, gt=0, description="weight of the KL constraint")
+    curvature_floor: float = Field(0.3, gt=0, description="webrl_scaled: ε of the loss's scale 1/(F + ε)")
     gae_lambda: Fraction = Field(0.5, description="λ of the advantage mix")
     percentile: float = Field(70.0, ge=0, lt=100, description="filtered_bc: kept above this percentile")
     clip_low: float = Field(0.2, ge=0, description="grpo: lower clip of the ratio")

@@ -1,7 +1,8 @@
-"""What an objective asks of a record, with an error that says which stage should have filled it."""
+"""What an objective asks of its config, and of a record: an error says which stage should have filled it."""
 
 from __future__ import annotations
 
+from webrl.config import ActorConfig
 from webrl.errors import TrainingError
 from webrl.types import StepRecord
 
@@ -18,3 +19,8 @@ def value_of(record: StepRecord) -> float:
     if record.value is None:
         raise TrainingError(f"step {record.step_id!r} has no value; run score_values with the new critic first")
     return record.value
+
+
+def beta_of(config: ActorConfig, own: float) -> float:
+    """`actor.beta`, or the objective's own where none is set."""
+    return own if config.beta is None else config.beta

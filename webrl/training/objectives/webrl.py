@@ -15,8 +15,10 @@ from collections.abc import Sequence
 
 from webrl.config import ActorConfig
 from webrl.training.objectives.carriers import LossInput, LossOutput, Objective
-from webrl.training.objectives.requirements import outcome_of, value_of
+from webrl.training.objectives.requirements import beta_of, outcome_of, value_of
 from webrl.types import StepRecord
+
+BETA = 1.0
 
 
 def advantages(records: Sequence[StepRecord], config: ActorConfig) -> list[float]:
@@ -48,7 +50,7 @@ def trains(_advantage: float) -> bool:
 def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
     """(β (ℓ − ℓ_ref) − A)² of each step."""
     log_ratio = batch.sum_tokens(batch.logprobs - batch.ref_logprobs)  # [B]
-    error = config.beta * log_ratio - batch.advantage
+    error = beta_of(config, BETA) * log_ratio - batch.advantage
     return LossOutput(loss=error.square(), metrics={"residual": error.detach().abs()})
 
 

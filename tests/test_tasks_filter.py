@@ -314,3 +314,12 @@ def test_a_model_that_cannot_judge_is_left_out_after_a_few_questions_and_page_ru
     assert checked.reasons[30] == "'absent' is not on the page"
     assert "answers neither YES nor NO ('Click on the blue button.')" in checked.skipped
     assert len(server.prompts) == 16
+
+
+@pytest.mark.parametrize(("max_tasks", "kept"), [(1, "d"), (2, "bd"), (3, "bcd"), (4, "abcd"), (9, "abcd")])
+def test_a_budget_keeps_tasks_evenly_over_the_order(max_tasks, kept):
+    names = {"a": "Open the cart", "b": "Sort the mice by price", "c": "Find a red hat", "d": "Log out of the account"}
+    report = run(named(*names.values()), config=CONFIG.model_copy(update={"max_tasks": max_tasks}))
+    assert [task.instruction for task in report.kept] == [names[name] for name in kept]
+    assert report.counts == ({"budget": 4 - len(kept)} if len(kept) < 4 else {})
+    assert run([], config=CONFIG.model_copy(update={"max_tasks": max_tasks})).kept == ()

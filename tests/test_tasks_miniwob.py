@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import combinations
 
 import pytest
 from numpy.random import RandomState
 
-from webrl.config import TasksConfig
+from webrl.config import RunConfig, TasksConfig
 from webrl.errors import UsageError
+from webrl.tasks import suites
 from webrl.tasks.experts import EXPERTS
 from webrl.tasks.miniwob import (
     EVAL_SEEDS,
@@ -97,3 +99,14 @@ def test_an_unknown_page_is_an_error_that_names_the_nearest() -> None:
 def test_a_type_cannot_be_trained_on_and_held_out() -> None:
     with pytest.raises(UsageError, match=r"'miniwob.click-tab' is in both"):
         heldout_tasks(TasksConfig(heldout_sites=("miniwob.click-tab",)), 0)
+
+
+def test_each_phase_of_a_run_without_curriculum_can_have_fresh_pages() -> None:
+    pages = [{(t.site, page_seed(t.seed)) for t in seed_tasks(CONFIG, 0, phase)} for phase in (0, 1, 2)]
+    assert all(len(a & b) <= 1 for a, b in combinations(pages, 2))  # 12 of 800,000 pages a type
+    assert [t.site for t in seed_tasks(CONFIG, 0, 1)] == [t.site for t in seed_tasks(CONFIG, 0)]
+    config = RunConfig(tasks=TasksConfig(source="fixed"))
+    assert suites.seed_tasks(config, 3) == suites.seed_tasks(config)
+    assert suites.seed_tasks(RunConfig(tasks=TasksConfig(source="fresh")), 3) != suites.seed_tasks(config)
+    with pytest.raises(ValueError, match="source=fresh needs pages that seeds make"):
+        TasksConfig(source="fresh", suite="webarena")

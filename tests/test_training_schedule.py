@@ -29,6 +29,18 @@ def test_fractions_of_an_epoch() -> None:
     assert sample_batches(0, OptimConfig(), seed=0) == []
 
 
+def test_a_number_of_steps_replaces_the_epochs() -> None:
+    def lengths(steps: int) -> list[int]:
+        config = OptimConfig(batch_size=4, epochs=9.0, steps=steps)
+        batches = sample_batches(10, config, seed=0)
+        assert batches == sample_batches(10, OptimConfig(batch_size=4, epochs=3.0), seed=0)[:steps]
+        return [len(batch) for batch in batches]
+
+    assert lengths(2) == [4, 4]
+    assert lengths(7) == [4, 4, 2, 4, 4, 2, 4]
+    assert sample_batches(0, OptimConfig(steps=3), seed=0) == []
+
+
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [

@@ -54,6 +54,7 @@ EXTRA: dict[str, tuple[str, str]] = {
     "record-demos": ("record scripted experts in the real browser", "webrl.cli_record_demos"),
     "sft": ("train the supervised start on demonstrations", "webrl.cli_sft"),
     "train-orm": ("train the outcome reward model on labelled trajectories", "webrl.cli_train_orm"),
+    "study": ("compare methods and ablations: seeds, equal budgets, tables and figures", "webrl.cli_study"),
     "orm-prompt": ("copy the released outcome model's system text from a clone of its code", "webrl.cli_orm_prompt"),
     "serve-env": ("serve the browser environment to other programs, over OpenEnv", "webrl.cli_serve_env"),
     "doctor": ("what this machine has, and the fix for what it lacks", "webrl.cli_doctor"),

@@ -95,6 +95,17 @@ class TasksConfig(Section):
     num_seed_tasks: int = Field(240, ge=1, description="tasks of phase 0 (the page's own instructions)")
     num_eval_tasks: int = Field(240, ge=0, description="held-out seeds of the training task types")
     num_heldout_tasks: int = Field(60, ge=0, description="episodes on held-out task types")
+    source: Literal["curriculum", "fixed", "fresh"] = Field(
+        "curriculum",
+        description="tasks of the phases after 0; curriculum: written from failures (paper); fixed: phase 0's again; "
+        "fresh: new pages of the training types with their own instructions (miniwob)",
+    )
+
+    @model_validator(mode="after")
+    def _fresh_pages_come_from_seeds(self) -> Self:
+        if self.source == "fresh" and self.suite != "miniwob":
+            raise ValueError(f"source=fresh needs pages that seeds make: suite=miniwob, not {self.suite}")
+        return self
 
 
 class ModelsConfig(Section):
@@ -214,6 +225,9 @@ class FilterConfig(Section):
     success_low: Fraction = Field(0.0, description="success rate of the trials, lower edge (kept)")
     success_high: Fraction = Field(1.0, description="success rate of the trials, upper edge (kept)")
     max_per_site: int | None = Field(None, ge=1, description="balance: at most this many kept a site")
+    max_tasks: int | None = Field(
+        None, ge=1, description="at most this many kept in all, evenly over those that pass; none: all"
+    )
 
     @model_validator(mode="after")
     def _bands_are_ordered(self) -> Self:
@@ -277,6 +291,7 @@ class RolloutConfig(Section):
     dialect: Literal["browsergym", "webrl"] = Field("browsergym", description="action language")
     screenshots: bool = Field(False, description="save a PNG of every step")
     max_steps: int = Field(30, ge=1, description="step limit")
+    attempts: int = Field(1, ge=1, description="episodes of each task in the phases after 0 (the groups of grpo)")
     temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
     top_p: float = Field(1.0, gt=0, le=1, description="refused below 1 in training unless allow_biased_sampling")
     top_k: int = Field(0, ge=0, description="refused above 0 in training unless allow_biased_sampling")
@@ -365,6 +380,7 @@ class OptimConfig(Section):
     max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping")
     batch_size: int = Field(128, ge=1, description="samples per optimizer step, all ranks together")
     epochs: float = Field(1.0, gt=0, description="passes over the data")
+    steps: int = Field(0, ge=0, description="optimizer steps, for equal budgets; 0: as many as the epochs take")
     max_tokens: int = Field(16384, ge=16, description="token budget of one packed micro-batch")
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16: fp32 master weights, bf16 ones that compute")
     checkpointing: Literal["none", "full", "selective"] = Field("none", description="activation checkpointing")
@@ -480,7 +496,7 @@ def load_config(path: Path | None, overrides: list[str] | None = None) -> RunCon
     Raises:
         UsageError: missing or malformed file, unknown key (nearest known key is named), bad value.
     """
-    data = _read_config(path) if path else {}
+    data = read_config(path) if path else {}
     for override in overrides or []:
         _apply_override(data, override)
     source = str(path) if path else "the command line"
@@ -508,8 +524,12 @@ def describe_options(model: type[BaseModel] = RunConfig, prefix: str = "") -> li
     return rows
 
 
-def _read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A file's data over those of its `base`, a file named relative to it."""
+def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A file's plain data over those of its `base`, a file named relative to it; not validated.
+
+    Raises:
+        UsageError: missing or malformed file, or one that is its own base.
+    """
     if path.resolve() in above:
         raise UsageError(f"{path}: a config cannot be its own base")
     data = read_yaml(path, "config")
@@ -522,15 +542,15 @@ def _read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     base = data.pop("base")
     if not isinstance(base, str) or not is_file(path.parent / base):
         raise UsageError(f"{path}: base = {base!r:.200}: there is no such file in {path.parent}")
-    return _overlay(_read_config(path.parent / base, (*above, path.resolve())), data)
+    return overlay(read_config(path.parent / base, (*above, path.resolve())), data)
 
 
-def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """Sections are merged; whatever else both have is taken from `above`."""
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
-        merged[key] = _overlay(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = overlay(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
 
 

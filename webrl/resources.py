@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from webrl.errors import UsageError
@@ -23,8 +24,14 @@ def configs_dir() -> Path:
 
 
 def run_configs() -> list[Path]:
-    """The shipped configs of runs, by name; `feasibility.yaml` beside them holds rules, not a run."""
-    return [path for path in sorted(configs_dir().glob("*.yaml")) if path.name != "feasibility.yaml"]
+    """The shipped configs of runs, by name; `feasibility.yaml` beside them holds rules, `study_*.yaml` studies."""
+    others = {"feasibility.yaml", *(path.name for path in study_configs())}
+    return [path for path in sorted(configs_dir().glob("*.yaml")) if path.name not in others]
+
+
+def study_configs() -> list[Path]:
+    """The shipped configs of studies, by name."""
+    return sorted(configs_dir().glob("study_*.yaml"))
 
 
 def is_file(path: Path) -> bool:
@@ -41,10 +48,22 @@ def find_config(name: str) -> Path:
     Raises:
         UsageError: neither exists; the shipped names are listed.
     """
+    return _find(name, run_configs())
+
+
+def find_study(name: str) -> Path:
+    """A study's config by path, or by the name of a shipped one (`study_demo`).
+
+    Raises:
+        UsageError: neither exists; the shipped names are listed.
+    """
+    return _find(name, study_configs())
+
+
+def _find(name: str, shipped: Sequence[Path]) -> Path:
     path = Path(name)
     if is_file(path):
         return path
-    shipped = run_configs()
     if len(path.parts) == 1 or path.parent == Path("configs"):
         for candidate in shipped:
             if path.name in (candidate.name, candidate.stem):

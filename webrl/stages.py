@@ -62,14 +62,19 @@ class Context:
         """Trajectory files of all earlier phases, oldest first."""
         return [self.run.phase(k).trajectories for k in range(self.phase)]
 
+    @property
+    def has_curriculum(self) -> bool:
+        """Whether this phase's tasks are written from the last one's failures."""
+        return self.phase > 0 and self.config.tasks.source == "curriculum"
+
     def rng(self, stage: str) -> random.Random:
         """Randomness of one stage of one phase."""
         return random.Random(f"{self.config.seed}:{self.phase}:{stage}")
 
 
 def generate(context: Context) -> Counts:
-    """New instructions from the last phase's failures; phase 0 has none."""
-    if context.phase == 0:
+    """New instructions from the last phase's failures; phase 0 has none, nor has any without the curriculum."""
+    if not context.has_curriculum:
         return {"num_generated": 0}
     from webrl.tasks import curriculum
     from webrl.tasks.failures import load_failures
@@ -92,8 +97,10 @@ def filter_generated(context: Context) -> Counts:
     from webrl.tasks import curriculum
 
     folder = context.folder
-    if context.phase == 0:
-        return curriculum.select_seeds(context.config, out=folder.tasks, dropped_out=folder.dropped)
+    if not context.has_curriculum:
+        return curriculum.select_seeds(
+            context.config, out=folder.tasks, dropped_out=folder.dropped, phase=context.phase
+        )
     return curriculum.select(
         context.config,
         proposed=folder.generated,
@@ -109,13 +116,15 @@ def filter_generated(context: Context) -> Counts:
 
 
 def rollout(context: Context) -> Counts:
-    """Sample one trajectory per task with π_{k-1}."""
+    """Sample one trajectory per task, `rollout.attempts` after phase 0, with π_{k-1}."""
     tasks = list(read_records(context.folder.tasks, Task))
     if not tasks:
         raise DataError(
             f"{context.folder.tasks}: no tasks to roll out; loosen the filters (see {context.folder.dropped})"
         )
     out, prefix = context.folder.trajectories, f"p{context.phase:02d}"
+    if context.phase:
+        tasks = [task for task in tasks for _ in range(context.config.rollout.attempts)]
     play(context.config, tasks, context.actor, out, phase=context.phase, prefix=prefix)
     status = Counter(t.status.value for t in read_records(context.folder.trajectories, Trajectory))
     return {"num_rollouts": sum(status.values()), "status": dict(sorted(status.items()))}

@@ -131,8 +131,8 @@ def select(
     return {"num_kept": len(report.kept), "dropped": report.counts, "survivors": survivors, "notes": notes}
 
 
-def select_seeds(config: RunConfig, *, out: Path, dropped_out: Path) -> dict[str, Any]:
-    """The suite's own tasks of phase 0 into `out`, without those that an evaluation asks.
+def select_seeds(config: RunConfig, *, out: Path, dropped_out: Path, phase: int = 0) -> dict[str, Any]:
+    """The suite's own tasks of phase 0, or of a phase without curriculum, into `out`; none that an evaluation asks.
 
     Returns:
         Counts: `num_kept`, `dropped` by reason.
@@ -140,7 +140,7 @@ def select_seeds(config: RunConfig, *, out: Path, dropped_out: Path) -> dict[str
     Raises:
         DataError: nothing is left, or there is nothing to start from.
     """
-    tasks = seed_tasks(config)
+    tasks = seed_tasks(config, phase)
     verdicts = leaks(tasks, held_out(config), config.filter.duplicate_threshold)
     dropped = [Dropped(task, *verdict) for task, verdict in zip(tasks, verdicts, strict=True) if verdict]
     if dropped:

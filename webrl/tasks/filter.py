@@ -2,7 +2,8 @@
 
 Filters run in this order, cheap ones first, each on what the ones before it kept: malformed, exact and near
 duplicates of anything attempted, leakage of the evaluation sets, feasibility (a language model with per-site rules),
-the critic's band, success rate of k rollouts where there are any, site balance. Every drop has a reason and a detail.
+the critic's band, success rate of k rollouts where there are any, site balance, budget. Every drop has a reason and a
+detail.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Dropped(Record):
     """The task."""
     reason: str
     """Filter: `malformed`, `exact_duplicate`, `near_duplicate`, `leakage`, `infeasible`, `value_low`, `value_high`,
-    `success_low`, `success_high`, `site_balance`."""
+    `success_low`, `success_high`, `site_balance`, `budget`."""
     detail: str
     """What exactly was wrong: the instruction that it repeats, the critic's value, the judge's answer."""
 
@@ -138,6 +139,8 @@ async def filter_tasks(
         run.apply("success", verdicts, _unknown(numbers, "no trial was judged"))
     if config.max_per_site is not None:
         run.apply("site_balance", _unbalanced(run.left, config.max_per_site))
+    if config.max_tasks is not None:
+        run.apply("budget", _over_budget(len(run.left), config.max_tasks))
     return FilterReport(tuple(run.left), tuple(run.dropped), tuple(run.stages), run.values, *run.tokens)
 
 
@@ -224,6 +227,12 @@ def _unbalanced(tasks: Sequence[Task], max_per_site: int) -> list[Verdict]:
         over = seen[task.site] > max_per_site
         verdicts.append(("site_balance", f"more than {max_per_site} of {task.site}") if over else None)
     return verdicts
+
+
+def _over_budget(num_tasks: int, max_tasks: int) -> list[Verdict]:
+    """Keep `max_tasks`, evenly spaced: the order goes by site, and a cut at the end would leave some out."""
+    drop = ("budget", f"{num_tasks} passed, {max_tasks} are wanted")
+    return [None if (i + 1) * max_tasks // num_tasks > i * max_tasks // num_tasks else drop for i in range(num_tasks)]
 
 
 def _unknown(numbers: Sequence[float | None], why: str) -> str:

@@ -77,14 +77,15 @@ HELDOUT_SEEDS = range(2_000_000, 3_000_000)
 _PAGE_SEEDS = 1_000_000
 
 
-def seed_tasks(config: TasksConfig, seed: int) -> list[Task]:
-    """The tasks of phase 0: the pages' own instructions at training seeds, types in turn."""
-    return _tasks(_train_sites(config), TRAIN_SEEDS, config.num_seed_tasks, seed, "train")
+def seed_tasks(config: TasksConfig, seed: int, phase: int = 0) -> list[Task]:
+    """The pages' own instructions at training seeds, types in turn; each phase has pages of its own."""
+    draw = f"{seed}.{phase}" if phase else str(seed)
+    return _tasks(_train_sites(config), TRAIN_SEEDS, config.num_seed_tasks, draw, "train")
 
 
 def eval_tasks(config: TasksConfig, seed: int) -> list[Task]:
     """Held-out seeds of the training types, types in turn."""
-    return _tasks(_train_sites(config), EVAL_SEEDS, config.num_eval_tasks, seed, "eval")
+    return _tasks(_train_sites(config), EVAL_SEEDS, config.num_eval_tasks, str(seed), "eval")
 
 
 def heldout_tasks(config: TasksConfig, seed: int) -> list[Task]:
@@ -93,7 +94,7 @@ def heldout_tasks(config: TasksConfig, seed: int) -> list[Task]:
     shared = sorted(set(sites) & set(_train_sites(config)))
     if shared:
         raise UsageError(f"{shared[0]!r} is in both train_sites and heldout_sites; leave it in one of them")
-    return _tasks(sites, HELDOUT_SEEDS, config.num_heldout_tasks, seed, "eval_heldout")
+    return _tasks(sites, HELDOUT_SEEDS, config.num_heldout_tasks, str(seed), "eval_heldout")
 
 
 @cache
@@ -114,9 +115,9 @@ def _known(sites: Sequence[str]) -> tuple[str, ...]:
     return tuple(sites)
 
 
-def _tasks(sites: Sequence[str], seeds: range, num_tasks: int, seed: int, split: str) -> list[Task]:
+def _tasks(sites: Sequence[str], seeds: range, num_tasks: int, draw: str, split: str) -> list[Task]:
     """`num_tasks` tasks that go round the sites; each site draws its page seeds without repetition."""
-    drawn = {site: _draw(site, seeds, -(-num_tasks // len(sites)), seed) for site in sites}
+    drawn = {site: _draw(site, seeds, -(-num_tasks // len(sites)), draw) for site in sites}
     tasks = []
     for i in range(num_tasks):
         site = sites[i % len(sites)]
@@ -152,8 +153,8 @@ def is_split_seed(seed: int, seeds: range) -> bool:
     return seed in seeds and wanted[seeds]
 
 
-def _draw(site: str, seeds: range, count: int, seed: int) -> list[int]:
-    rng = random.Random(f"{site}/{seeds.start}/{seed}")
+def _draw(site: str, seeds: range, count: int, draw: str) -> list[int]:
+    rng = random.Random(f"{site}/{seeds.start}/{draw}")
     drawn: dict[int, int] = {}
     for _ in range(200 * count + 1000):
         if len(drawn) == count:

@@ -15,10 +15,10 @@ def has_page_seeds(config: RunConfig) -> bool:
     return config.tasks.suite == "miniwob"
 
 
-def seed_tasks(config: RunConfig) -> list[Task]:
-    """Tasks of phase 0."""
+def seed_tasks(config: RunConfig, phase: int = 0) -> list[Task]:
+    """The suite's own tasks for a phase: those of phase 0, unless `tasks.source` is fresh."""
     if has_page_seeds(config):
-        return miniwob.seed_tasks(config.tasks, config.seed)
+        return miniwob.seed_tasks(config.tasks, config.seed, phase if config.tasks.source == "fresh" else 0)
     from webrl.webarena.tasks import training_tasks
 
     return training_tasks(config)

@@ -12,9 +12,12 @@ def sample_batches(num_items: int, config: OptimConfig, seed: int) -> list[list[
     """Item indices of every optimizer step, in a seeded order that does not depend on ranks or packing.
 
     Each epoch is its own permutation, and its last batch may be smaller (its loss is the mean over its own samples).
-    A fractional number of epochs ends within one.
+    A fractional number of epochs ends within one; `config.steps` goes round for that many steps instead.
     """
-    left = max(1, round(num_items * config.epochs)) if num_items else 0
+    if not num_items:
+        return []
+    epochs = -(-config.steps // -(-num_items // config.batch_size)) if config.steps else config.epochs
+    left = max(1, round(num_items * epochs))
     batches: list[list[int]] = []
     epoch = 0
     while left > 0:
@@ -24,7 +27,7 @@ def sample_batches(num_items: int, config: OptimConfig, seed: int) -> list[list[
         batches += [order[start : start + config.batch_size] for start in range(0, len(order), config.batch_size)]
         left -= len(order)
         epoch += 1
-    return batches
+    return batches[: config.steps or None]
 
 
 def learning_rate(step: int, num_steps: int, config: OptimConfig) -> float:

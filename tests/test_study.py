@@ -1,0 +1,363 @@
+"""Studies of constructed run folders: plan, statistics by hand, missing, failed and refused cells; and a real one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import yaml
+from processes import descendants, living
+
+from webrl import cli
+from webrl.config import load_config
+from webrl.errors import StageError, UsageError
+from webrl.phase import STAGES
+from webrl.store import write_json, write_records
+from webrl.study.cells import is_finished, link_start, num_finished
+from webrl.study.plan import Cell, Study, load_study
+from webrl.study.processes import find_reason
+from webrl.study.report import comparisons, config_hash, csv_text, markdown_text, write_report
+from webrl.study.results import CellResult, read_results
+from webrl.study.statistics import compare, effect_size, estimate, rate_by_phase
+from webrl.types import Status, Task, Trajectory
+
+ROOT = Path(__file__).parent.parent
+PLAN: dict[str, Any] = {
+    "config": "demo", "name": "s", "seeds": [0, 1], "num_phases": 1, "overrides": {"actor": {"steps": 7}},
+    "methods": {"default": {}, "awr": {"actor": {"objective": "awr"}}},
+}  # fmt: skip
+
+
+def study_of(folder: Path, **changes: Any) -> Study:
+    path = folder / "study.yaml"
+    path.write_text(
+        yaml.safe_dump(PLAN | {"runs_dir": str(folder / "runs")} | changes, sort_keys=False), encoding="utf-8"
+    )
+    return load_study(path, {})
+
+
+def episode(task_id: str, *, won: bool, split: str = "eval", policy: str = "pi0") -> Trajectory:
+    task = Task(task_id=task_id, site="miniwob.click-button", split=split)
+    status, reward = (Status.PAGE_ENDED, 1.0) if won else (Status.STEP_LIMIT, 0.0)
+    return Trajectory(f"e-{task_id}", task, "Click.", 0, (), "", status, env_reward=reward, policy=policy)
+
+
+def write_phase(cell: Cell, phase: int, seen: str, heldout: str = "", policy: str = "pi0", episodes: int = 3) -> None:
+    """A finished phase; `seen` and `heldout` have a 1 for each task that was solved and a 0 for each other."""
+    folder = cell.config.run_dir / f"phase_{phase:02d}"
+    evaluated = [episode(f"t{i}", won=c == "1", policy=policy) for i, c in enumerate(seen)]
+    evaluated += [episode(f"h{i}", won=c == "1", split="eval_heldout", policy=policy) for i, c in enumerate(heldout)]
+    write_records(folder / "eval.jsonl", evaluated)
+    write_records(folder / "tasks.jsonl", [Task(task_id=f"a{i}", site="x") for i in range(episodes)])
+    write_records(folder / "trajectories.jsonl", [episode(f"a{i}", won=True) for i in range(episodes)])
+    counts = {"train": {"critic_steps": 5, "actor_steps": 7, "actor_samples": 10, "actor_active": 4}}
+    for stage in STAGES:
+        data = {"counts": counts.get(stage.name, {}), "seconds": 60.0, "peak_mib": 1.0}
+        write_json(folder / "stages" / f"{stage.name}.json", data)
+
+
+def write_cells(study: Study, outcomes: Mapping[str, Sequence[str]]) -> None:
+    """Start and cells; of each cell, the outcomes of the phases after the start, whose own are 0110."""
+    for start in study.starts:
+        write_phase(start, 0, "0110", "10")
+    for cell in study.cells:
+        if cell.name in outcomes:
+            write_phase(cell, 0, "0110", "10")
+            for phase, seen in enumerate(outcomes[cell.name], 1):
+                write_phase(cell, phase, seen, "11", policy=f"pi{phase}")
+
+
+def by_name(results: Sequence[CellResult]) -> dict[str, CellResult]:
+    return {result.cell.name: result for result in results}
+
+
+def test_a_cell_is_an_ordinary_run_whose_command_gives_its_config(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    assert [cell.name for cell in study.starts] == ["start-seed0", "start-seed1"]
+    assert [cell.name for cell in study.cells] == ["default-seed0", "awr-seed0", "default-seed1", "awr-seed1"]
+    assert [cell.config.num_phases for cell in (study.starts[0], study.cells[0])] == [0, 1]
+    for cell in (*study.starts, *study.cells):
+        assert load_config(Path(cell.settings[0]), list(cell.settings[1:])) == cell.config
+        assert cell.config.run_dir == tmp_path / "runs" / "s" / cell.name
+        assert cell.config.actor.steps == 7
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": {"default": {}, "a": {"actor": {"objektive": "awr"}}}}, r"methods\.a: unknown key 'actor\.obj"),
+        ({"overrides": {"aktor": {}}}, r"overrides: unknown key 'aktor'"),
+        ({"metods": {}}, r"unknown key 'metods'; a study has: .*methods"),
+        ({"methods": {"awr": {}}}, r"reference 'default' is none of the methods: awr"),
+        ({"methods": {"default": {}, "start": {}}}, r"methods\.start: .* choose another"),
+        ({"methods": {"default": {}, "a": {"seed": 3}}}, r"methods\.a\.seed: set the study's own key"),
+        ({"methods": {"default": {}, "a": {"tasks": {"num_eval_tasks": 9}}}}, r"tasks\.num_eval_tasks = 9 would"),
+        ({"methods": {"default": {}, "a": {"models": {"actor": "b"}}}}, r"models\.actor = 'b' would change"),
+        ({"methods": {"default": {}, "a": {"rollout": {"temperature": 0.5}}}}, r"rollout\.temperature = 0\.5 would"),
+        ({"methods": {"default": {}, "a/b": {}}}, r"methods\.a/b"),
+        ({"seeds": [1, 1]}, r"seeds \[1, 1\]: each once"),
+        ({"seeds": []}, r"seeds = \[\]"),
+        ({"num_phases": 0}, r"num_phases = 0"),
+        ({"config": "nosuch"}, r"no config 'nosuch'; shipped ones: .*demo"),
+    ],
+)  # fmt: skip
+def test_a_study_that_cannot_be_understood_is_refused_by_name(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        study_of(tmp_path, **changes)
+
+
+def test_switches_that_act_after_phase_0_may_differ_between_methods(tmp_path: Path) -> None:
+    later = {
+        "rollout": {"attempts": 4},
+        "tasks": {"source": "fixed"},
+        "models": {"orm": "o"},
+        "label": {"threshold": 0.3},
+    }
+    assert study_of(tmp_path, methods={"default": {}, "a": later}).cells[1].config.rollout.attempts == 4
+
+
+def test_every_shipped_study_is_valid_and_its_cells_have_equal_budgets(capsys: pytest.CaptureFixture[str]) -> None:
+    from webrl.resources import study_configs
+
+    assert {path.stem for path in study_configs()} >= {"study_demo"}
+    for path in study_configs():
+        for cell in load_study(path, {}).cells:
+            run = cell.config
+            tasks = run.filter.max_tasks if run.tasks.source == "curriculum" else run.tasks.num_seed_tasks
+            assert tasks, cell.name
+            assert tasks * run.rollout.attempts == run.tasks.num_seed_tasks, cell.name
+            assert run.actor.steps, cell.name
+            assert run.critic.steps, cell.name
+        assert cli.main(["study", path.stem, "--dry-run"]) == 0
+        assert "webrl run" in capsys.readouterr().out
+
+
+def test_an_estimate_is_the_mean_over_seeds_and_its_interval_is_the_bootstraps() -> None:
+    rng = np.random.default_rng(0)
+    same = estimate([[1.0, 1.0], [1.0, 1.0, 1.0]], rng)
+    assert (same.value, same.low, same.high, same.seeds) == (1.0, 1.0, 1.0, 2)
+    # Seeds weigh alike, however many tasks they have: (1/2 + 1/4) / 2.
+    assert estimate([[0.0, 1.0], [0.0, 0.0, 0.0, 1.0]], rng).value == 0.375
+    # One seed of 400 tasks: the bootstrap's deviation is sqrt(p (1 - p) / n) = 0.02.
+    one = estimate([[1.0] * 80 + [0.0] * 320], rng)
+    assert one.low == pytest.approx(0.2 - 1.96 * 0.02, abs=0.004)
+    assert one.high == pytest.approx(0.2 + 1.96 * 0.02, abs=0.004)
+    # Two seeds that are certain but differ: the draws of two seeds are 0, 1/2 and 1.
+    two = estimate([[0.0] * 9, [1.0] * 9], rng)
+    assert (two.value, two.low, two.high) == (0.5, 0.0, 1.0)
+    with pytest.raises(ValueError, match="one seed at least"):
+        estimate([[]], rng)
+
+
+def test_differences_are_paired_by_seed_and_task() -> None:
+    first = [{"a": True, "b": True, "c": False, "d": False}, {"a": True, "b": False}]
+    second = [{"d": False, "c": True, "b": False, "a": True}, {"b": False, "a": True}]
+    found = compare(first, second, np.random.default_rng(0))
+    assert found.difference.value == 0.0  # +1, 0, −1, 0 and 0, 0
+    assert (found.won, found.lost) == (1, 1)
+    assert found.effect == 0.0
+    # All tasks alike in both: no interval, although both rates are uncertain.
+    same = compare(second, second, np.random.default_rng(0)).difference
+    assert (same.low, same.high) == (0.0, 0.0)
+    assert effect_size(1.0, 0.5) == pytest.approx(math.pi / 2)
+    assert effect_size(0.5, 0.25) == pytest.approx(math.pi / 2 - math.pi / 3)
+    with pytest.raises(ValueError, match="differ, such as b"):
+        compare([{"a": True}], [{"a": True, "b": True}], np.random.default_rng(0))
+
+
+def test_the_tables_hold_hand_computed_numbers(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    ended = {"default-seed0": ["1110"], "default-seed1": ["1100"], "awr-seed0": ["1111"], "awr-seed1": ["1111"]}
+    write_cells(study, ended)
+    results = read_results(study, {})
+    assert all(result.state == "finished" for result in results)
+    awr = [r for r in results if r.cell.method == "awr"]
+    rates = [rate.value for rate in rate_by_phase(awr, "eval", np.random.default_rng(0)) if rate]
+    assert rates == [0.5, 1.0]
+    found = comparisons(study, results)["awr"]
+    assert found["eval"].difference.value == pytest.approx((0.25 + 0.5) / 2)
+    assert (found["eval"].won, found["eval"].lost) == (3, 0)
+    assert found["eval_heldout"].difference.value == 0.0
+    rows = list(csv.DictReader(io.StringIO(csv_text(results))))
+    assert len(rows) == 8
+    last = next(r for r in rows if (r["method"], r["seed"], r["phase"]) == ("default", "1", "1"))
+    assert (last["held_out_seeds_successes"], last["held_out_seeds_episodes"]) == ("2", "4")
+    assert (last["held_out_types_successes"], last["held_out_types_episodes"]) == ("2", "2")
+    assert (last["training_episodes"], last["actor_steps"], last["critic_steps"]) == ("3", "7", "5")
+    text = markdown_text(study, results)
+    assert "| awr | 2 | 50.0 [" in text
+    assert " +50.0 [" in text  # over the start
+    assert "Not equal" not in text
+
+
+def test_unequal_budgets_are_named(tmp_path: Path) -> None:
+    study = study_of(tmp_path, seeds=[0])
+    write_cells(study, {"default-seed0": ["1110"], "awr-seed0": ["1111"]})
+    write_phase(study.cells[1], 1, "1111", "11", episodes=2)
+    text = markdown_text(study, read_results(study, {}))
+    assert "Not equal: training episodes, from 2 (awr-seed0) to 3 (default-seed0)." in text
+
+
+def test_missing_failed_and_unfinished_cells_are_shown_and_left_out_of_the_pairs(tmp_path: Path) -> None:
+    study = study_of(tmp_path, num_phases=2)
+    write_cells(study, {"default-seed0": ["1110", "1110"], "awr-seed0": ["1111"], "default-seed1": ["1110"]})
+    results = by_name(read_results(study, {"awr-seed0": "loss is nan"}))
+    assert {name: result.state for name, result in results.items()} == {
+        "default-seed0": "finished", "awr-seed0": "failed: loss is nan", "default-seed1": "1 of 2 phases",
+        "awr-seed1": "missing",
+    }  # fmt: skip
+    assert comparisons(study, list(results.values())) == {}  # awr has no seed at the phase of the reference
+    text = markdown_text(study, list(results.values()))
+    assert "| awr-seed1 | missing |" in text
+    assert "| awr-seed0 | failed: loss is nan |" in text
+    assert "1 of 4 cells finished" in text
+    assert {row["state"] for row in csv.DictReader(io.StringIO(csv_text(list(results.values()))))} >= {"missing"}
+
+
+def test_nothing_has_run_yet(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    names = write_report(study, read_results(study, {}))
+    assert names == ["study.csv", "study.md"]
+    assert "0 of 4 cells finished" in (study.folder / "study.md").read_text(encoding="utf-8")
+
+
+def test_a_cell_of_another_task_set_or_actor_is_refused(tmp_path: Path) -> None:
+    study = study_of(tmp_path, seeds=[0])
+    write_cells(study, {"default-seed0": ["1110"], "awr-seed0": ["1111"]})
+    write_phase(study.cells[1], 0, "0110", "10", policy="another")
+    with pytest.raises(StageError, match=r"awr-seed0 had another starting point.*remove .*awr-seed0"):
+        read_results(study, {})
+    write_phase(study.cells[1], 0, "01101", "10")
+    with pytest.raises(StageError, match=r"first difference: task t4 with actor pi0"):
+        read_results(study, {})
+    write_phase(study.cells[1], 0, "0110", "10")
+    write_phase(study.cells[1], 1, "011", "10")
+    with pytest.raises(StageError, match=r"phase 1 was evaluated on other tasks than phase 0 \(1 differ, such as t3\)"):
+        read_results(study, {})
+
+
+def test_the_start_is_linked_into_its_cells_but_what_they_judge_otherwise_is_left_out(tmp_path: Path) -> None:
+    methods = {"default": {}, "awr": {"actor": {"objective": "awr"}}, "strict": {"label": {"threshold": 0.9}}}
+    study = study_of(tmp_path, seeds=[0], methods=methods, overrides={"actor": {"objective": "webrl"}})
+    start = study.starts[0]
+    write_phase(start, 0, "0110", "10")
+    assert is_finished(start)
+    folder = start.config.run_dir / "phase_00"
+    (folder / "labels.jsonl").write_text("{}\n", encoding="utf-8")
+    (start.config.run_dir / "scores.sqlite").write_bytes(b"scores")
+    awr, strict = study.cells[1:]
+    for cell in (awr, strict):
+        link_start(start, cell)
+        assert (cell.config.run_dir / "phase_00" / "eval.jsonl").samefile(folder / "eval.jsonl")
+        assert not (cell.config.run_dir / "scores.sqlite").samefile(start.config.run_dir / "scores.sqlite")
+        link_start(start, cell)  # there already, and the same
+    assert num_finished(awr) == 1
+    assert (awr.config.run_dir / "phase_00" / "labels.jsonl").exists()
+    assert num_finished(strict) == 0
+    assert not (strict.config.run_dir / "phase_00" / "labels.jsonl").exists()
+    assert (folder / "labels.jsonl").exists()
+    left = {path.stem for path in (strict.config.run_dir / "phase_00" / "stages").iterdir()}
+    assert left == {"gen-tasks", "filter-tasks", "rollout", "eval"}
+
+
+def test_the_settings_hash_changes_with_a_setting_and_not_with_the_folder(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    assert config_hash(study) == config_hash(study_of(tmp_path, runs_dir=str(tmp_path / "elsewhere")))
+    assert config_hash(study) != config_hash(study_of(tmp_path, overrides={"actor": {"steps": 8}}))
+
+
+def test_figures_are_drawn_of_what_is_there(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    write_cells(study, {"default-seed0": ["1110"], "awr-seed0": ["1111"]})
+    names = write_report(study, read_results(study, {}))
+    assert names == ["study.csv", "study.md", "success.png", "success.svg", "comparison.png", "comparison.svg"]
+    assert (study.folder / "success.png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (study.folder / "comparison.svg").read_bytes()
+
+
+def test_the_reason_of_a_failure_is_the_runs_own_error_line(tmp_path: Path) -> None:
+    log = tmp_path / "cell.log"
+    log.write_text("phase 1: train\nwebrl: loss is nan at step 3\n", encoding="utf-8")
+    assert find_reason(log) == "loss is nan at step 3"
+    log.write_text("phase 1: train\n", encoding="utf-8")
+    assert find_reason(log) == f"ended in mid-run (phase 1: train); see {log}"
+
+
+def test_a_cell_that_fails_does_not_stop_the_others_and_the_exit_code_tells(tmp_path: Path) -> None:
+    # The start and one method are finished already; the other method's judge is no model.
+    empty = tmp_path / "no_model"
+    empty.mkdir()
+    (empty / "config.json").write_text("{}", encoding="utf-8")
+    methods = {"default": {}, "broken": {"models": {"orm": str(empty)}}}
+    study = study_of(tmp_path, seeds=[0], methods=methods)
+    write_cells(study, {"default-seed0": ["1110"]})
+    done = subprocess.run(
+        [sys.executable, "-m", "webrl.cli", "study", str(tmp_path / "study.yaml"), "--parallel", "2"],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr[-3000:]
+    failures = json.loads((study.folder / "failures.json").read_text(encoding="utf-8"))
+    assert list(failures) == ["broken-seed0"]
+    assert "no_model" in failures["broken-seed0"]
+    assert "webrl: broken-seed0: failed: " in done.stderr
+    assert "| default-seed0 | finished |" in (study.folder / "study.md").read_text(encoding="utf-8")
+
+
+SMALL = {
+    "tasks": {
+        "train_sites": ["miniwob.click-button", "miniwob.enter-text"], "num_seed_tasks": 8, "num_eval_tasks": 4,
+        "num_heldout_tasks": 2,
+    },
+    "generate": {"num_tasks": 8}, "filter": {"critic_band": False, "max_tasks": 4},
+    "rollout": {"envs_per_worker": 2, "max_steps": 3}, "critic": {"steps": 1}, "actor": {"steps": 2},
+}  # fmt: skip
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_study_that_is_killed_goes_on_and_shares_its_start(tmp_path: Path) -> None:
+    grpo = {"actor": {"objective": "grpo"}, "rollout": {"attempts": 2}, "filter": {"max_tasks": 2}}
+    study = study_of(tmp_path, seeds=[0], overrides=SMALL, methods={"default": {}, "grpo": grpo})
+    command = [sys.executable, "-m", "webrl.cli", "study", str(tmp_path / "study.yaml"), "--parallel", "2"]
+    killed = study.cells[0].config.run_dir / "phase_01" / "stages" / "gen-tasks.json"
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 600
+    while not killed.exists():
+        assert process.poll() is None, "ended before it could be killed"
+        assert time.monotonic() < end, "watchdog: the moment never came"
+        time.sleep(0.1)
+    children = descendants(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    psutil.wait_procs(children, timeout=40)
+    assert living(children) == []
+    collected = (study.starts[0].config.run_dir / "phase_00" / "trajectories.jsonl").stat()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = read_results(study, {})
+    assert [result.state for result in results] == ["finished", "finished"]
+    for result in results:
+        begun = result.cell.config.run_dir / "phase_00" / "trajectories.jsonl"
+        assert begun.stat().st_ino == collected.st_ino, "the start was played again"
+        assert result.phases[1].actor_steps in (0, 2)  # 0: no group had a mixed outcome
+        assert result.phases[1].critic_steps == 1
+        assert result.phases[1].episodes == 4
+    assert "2 of 2 cells finished" in (study.folder / "study.md").read_text(encoding="utf-8")
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert again.returncode == 0
+    assert "phase" not in again.stderr, "a finished cell was started again"

@@ -1,0 +1,1 @@
+"""Methods x seeds from one starting point at equal budgets: `webrl study CONFIG`."""

@@ -1,0 +1,108 @@
+"""The run folders of a study: a seed's phase 0 is played once and linked into its cells, and must stay the same."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from webrl.config import RunConfig
+from webrl.disk import atomic_path, make_folder
+from webrl.errors import StageError
+from webrl.folder import RunFolder
+from webrl.phase import STAGES
+from webrl.replay.stage import SCORE_CACHE
+from webrl.store import read_lines
+from webrl.study.plan import Cell
+
+_JUDGED = ("label", "replay", "train")
+"""Stages of phase 0 after the episodes: redone where a method judges or trains its critic otherwise."""
+_JUDGED_FILES = (
+    "labels.jsonl", "train.jsonl", "train_filter.jsonl", "problems.txt", "critic", "critic_counts.json",
+    "metrics.jsonl",
+)  # fmt: skip
+
+
+def num_finished(cell: Cell) -> int:
+    """Phases that are finished and evaluated, phase 0 included."""
+    run = RunFolder(cell.config.run_dir)
+    for phase in range(cell.config.num_phases + 1):
+        if not all(run.phase(phase).is_done(stage.name) for stage in STAGES):
+            return phase
+    return cell.config.num_phases + 1
+
+
+def is_finished(cell: Cell) -> bool:
+    """Whether all phases are."""
+    return num_finished(cell) > cell.config.num_phases
+
+
+def link_start(start: Cell, cell: Cell) -> None:
+    """Give a cell the phase 0 of its seed, as hard links where the disk has them; what it judges otherwise is left out.
+
+    Raises:
+        StageError: the cell has a phase 0 already, of another start (see `check_start`).
+    """
+    source, target = RunFolder(start.config.run_dir), RunFolder(cell.config.run_dir)
+    if target.phase(0).path.exists():
+        check_start(start, cell)
+        return
+    make_folder(target.path)
+    if (source.path / SCORE_CACHE).is_file():  # grows in place: never a link
+        with atomic_path(target.path / SCORE_CACHE) as temporary:
+            shutil.copyfile(source.path / SCORE_CACHE, temporary)
+    with atomic_path(target.phase(0).path) as temporary:
+        shutil.copytree(source.phase(0).path, temporary, copy_function=_link)
+        if _judging(start.config) != _judging(cell.config):
+            for name in (*_JUDGED_FILES, *(f"stages/{stage}.json" for stage in _JUDGED)):
+                _remove(temporary / name)
+
+
+def check_start(start: Cell, cell: Cell) -> None:
+    """Return if a cell began with the start of its seed: the same tasks, evaluation tasks, and actor.
+
+    Raises:
+        StageError: it did not; the difference and the fix are named.
+    """
+    mine, theirs = (RunFolder(c.config.run_dir).phase(0) for c in (cell, start))
+    for path, other, key in (
+        (mine.tasks, theirs.tasks, _task_key), (mine.trajectories, theirs.trajectories, _episode_key),
+        (mine.eval, theirs.eval, _episode_key),
+    ):  # fmt: skip
+        if other.is_file() and path.is_file() and path.samefile(other):
+            continue
+        here, there = (sorted(key(data) for _, data in read_lines(p)) if p.is_file() else [] for p in (path, other))
+        if here != there:
+            first = next(iter(sorted(set(here) ^ set(there))), "episodes played twice")
+            raise StageError(
+                f"{path}: not what {other} has (first difference: {first}): {cell.name} had another starting point and "
+                f"cannot be compared; remove {cell.config.run_dir}, and the same command runs it anew"
+            )
+
+
+def _task_key(data: Any) -> str:
+    return f"task {data['task_id']}"
+
+
+def _episode_key(data: Any) -> str:
+    return f"task {data['task']['task_id']} with actor {data.get('policy', '')}"
+
+
+def _judging(config: RunConfig) -> tuple[Any, ...]:
+    """What labels, records and critic of phase 0 depend on; the released objective's records hold one prompt more."""
+    return config.label, config.models, config.critic, config.actor.objective == "webrl_released"
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a disk without hard links
+        shutil.copy2(source, target)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,117 @@
+"""Figures of a study: success by phase, a panel a method, and differences from the reference; PNG and SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from webrl.disk import atomic_path
+from webrl.study.plan import Study
+from webrl.study.results import SPLITS, CellResult
+from webrl.study.statistics import Comparison, Estimate, rate_by_phase
+
+_COLOURS = {"eval": "#1f5fa8", "eval_heldout": "#c2621b"}
+_COLUMNS = 4
+_NOTE = "mean over seeds, 95 % bootstrap intervals over seeds and tasks"
+
+
+def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> list[str]:
+    """Success by phase of each method, the reference's held-out seeds in grey behind; gives the files' names."""
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    by_method = {m: [r for r in results if r.cell.method == m and r.phases] for m in study.config.methods}
+    shown = [method for method, cells in by_method.items() if cells]
+    if not shown:
+        return []
+    columns = min(_COLUMNS, len(shown))
+    rows = -(-len(shown) // columns)
+    figure = _figure(2.4 * columns + 1.0, 2.2 * rows + 1.0)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    reference = rate_by_phase(by_method[study.config.reference], "eval", np.random.default_rng(0))
+    for axes, method in zip(grid.flat, shown, strict=False):
+        if method != study.config.reference:
+            _draw_line(axes, reference, "#9a9a9a", f"{study.config.reference}, held-out seeds", intervals=False)
+        for i, (split, name) in enumerate(SPLITS.items()):
+            rates = rate_by_phase(by_method[method], split, np.random.default_rng(0))
+            _draw_line(axes, rates, _COLOURS[split], name, shift=0.06 * i)
+        seeds = len(by_method[method])
+        axes.set_title(f"{method} ({seeds} seed{'s' if seeds > 1 else ''})", fontsize=10)
+        axes.set(ylim=(0, 1), xlim=(-0.2, study.config.num_phases + 0.2))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        _clean(axes, "y")
+    for axes in list(grid.flat)[len(shown) :]:
+        axes.set_visible(False)
+    lines = {line.get_label(): line for axes in grid.flat for line in axes.get_legend_handles_labels()[0]}
+    figure.legend(lines.values(), lines.keys(), loc="outside upper left", frameon=False, ncols=3)
+    figure.supxlabel(f"phase (0: the start)\n{_NOTE}", fontsize=9)
+    figure.supylabel("success", fontsize=10)
+    return _save(figure, path)
+
+
+def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]], phase: int, path: Path) -> list[str]:
+    """Each method's difference from the reference after a phase, with its interval; gives the files' names."""
+    if not found:
+        return []
+    figure = _figure(7.2, 1.6 + 0.36 * len(found))
+    axes = figure.add_subplot()
+    for split, shift in zip(SPLITS, (-0.12, 0.12), strict=True):
+        rows = [(i, by_split[split].difference) for i, by_split in enumerate(found.values()) if split in by_split]
+        if rows:
+            values = [100 * difference.value for _, difference in rows]
+            axes.errorbar(
+                values, [i + shift for i, _ in rows], xerr=_margins([d for _, d in rows], 100), fmt="o", capsize=3,
+                color=_COLOURS[split], label=SPLITS[split], markersize=5,
+            )  # fmt: skip
+    axes.axvline(0, color="#666666", linewidth=1)
+    axes.set_yticks(range(len(found)), list(found))
+    axes.set_ylim(len(found) - 0.5, -0.5)
+    axes.set_xlabel(f"points above {study.config.reference} after phase {phase}\n{_NOTE}", fontsize=9)
+    _clean(axes, "x")
+    figure.legend(loc="outside upper left", frameon=False, ncols=2)
+    return _save(figure, path)
+
+
+def _draw_line(
+    axes: Any, rates: Sequence[Estimate | None], colour: str, name: str, *, intervals: bool = True, shift: float = 0.0
+) -> None:
+    found = [(phase, rate) for phase, rate in enumerate(rates) if rate is not None]
+    if not found:
+        return
+    xs, ys = [phase + shift for phase, _ in found], [rate.value for _, rate in found]
+    margins = _margins([rate for _, rate in found]) if intervals else None
+    axes.errorbar(xs, ys, yerr=margins, marker="o", markersize=4, capsize=3, color=colour, label=name, linewidth=1.6)
+
+
+def _margins(estimates: Sequence[Estimate], scale: float = 1.0) -> list[list[float]]:
+    low = [scale * max(0.0, e.value - e.low) for e in estimates]
+    return [low, [scale * max(0.0, e.high - e.value) for e in estimates]]
+
+
+def _figure(width: float, height: float) -> Any:
+    # The object interface draws without a display and without pyplot's global state.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _clean(axes: Any, grid: str) -> None:
+    axes.grid(axis=grid, color="#dddddd", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _save(figure: Any, path: Path) -> list[str]:
+    names = []
+    for kind in ("png", "svg"):
+        target = path.with_name(f"{path.name}.{kind}")
+        with atomic_path(target) as temporary:
+            figure.savefig(temporary, format=kind, dpi=150)
+        names.append(target.name)
+    return names

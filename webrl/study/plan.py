@@ -1,0 +1,186 @@
+"""What a study consists of: its YAML, and the run of each cell (method, seed), resolved and validated.
+
+    config: demo                    # a run config: a path (relative to this file, or as typed), or a shipped name
+    name: study_demo
+    seeds: [0, 1, 2]
+    num_phases: 3
+    reference: default              # what the others are compared with, task by task
+    overrides: {actor: {steps: 40}} # of every cell
+    methods:
+      default: {}
+      awr: {actor: {objective: awr}}
+
+A cell is an ordinary run in `runs_dir/name/<method>-seed<seed>`; `start-seed<seed>` beside it holds phase 0, which is
+played once a seed. What defines the starting point and the evaluation belongs in `overrides`; a method that sets it is
+refused, since its numbers could not be compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from webrl.cli_config import check_settings
+from webrl.config import RunConfig, Section, overlay, read_config, validate_config
+from webrl.errors import UsageError
+from webrl.resources import find_config, is_file
+
+START = "start"
+"""Name of the run that plays phase 0 of a seed for all methods."""
+_OWN_KEYS = ("name", "runs_dir", "seed", "num_phases")
+"""Keys of the run config that the study sets."""
+_METHOD_KEYS = {"tasks": {"source"}, "models": {"orm", "generator"}, "rollout": {"attempts"}, "evaluate": set[str]()}
+"""Sections that make the starting point and the evaluation; the keys named act after phase 0 and may differ."""
+
+Name = Annotated[str, Field(pattern=r"^\w[\w.]*$")]
+
+
+class StudyConfig(Section):
+    """A study's YAML."""
+
+    config: str = Field("demo", description="run config that all cells start from")
+    name: str = Field("study", pattern=r"^\w[\w.-]*$", description="name of the study's folder")
+    runs_dir: Path = Field(Path("runs"), description="where that folder is made")
+    seeds: tuple[Annotated[int, Field(ge=0, lt=1 << 32)], ...] = Field((0, 1, 2), min_length=1)
+    num_phases: int = Field(3, ge=1, description="phases after phase 0")
+    reference: str = Field("default", description="method that the others are compared with")
+    overrides: dict[str, Any] = Field({}, description="run settings of every cell")
+    methods: dict[Name, dict[str, Any]] = Field({"default": {}}, min_length=1)
+
+    @model_validator(mode="after")
+    def _methods_can_be_told_apart(self) -> Self:
+        if self.reference not in self.methods:
+            raise ValueError(f"reference {self.reference!r} is none of the methods: {', '.join(self.methods)}")
+        if START in self.methods:
+            raise ValueError(f"methods.{START}: the name stands for phase 0; choose another")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds {list(self.seeds)}: each once")
+        return self
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study, or the start of a seed."""
+
+    method: str
+    """Name of the method, or `start`."""
+    seed: int
+    config: RunConfig
+    """Resolved."""
+    settings: tuple[str, ...]
+    """What `webrl run` is given to get `config`: the config file, then key=value."""
+
+    @property
+    def name(self) -> str:
+        """Name of the run folder."""
+        return self.config.name
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study, resolved."""
+
+    config: StudyConfig
+    starts: tuple[Cell, ...]
+    """Phase 0 of each seed."""
+    cells: tuple[Cell, ...]
+    """Seed by seed, methods in the order of the file."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the runs and the tables are."""
+        return self.config.runs_dir / self.config.name
+
+    def start_of(self, cell: Cell) -> Cell:
+        """The start that a cell begins with."""
+        return next(start for start in self.starts if start.seed == cell.seed)
+
+
+def load_study(path: Path, changes: Mapping[str, Any], methods: Sequence[str] | None = None) -> Study:
+    """Read and resolve a study.
+
+    Args:
+        changes: keys of the study that the command line replaces.
+        methods: those to keep of the file's, the reference beside them; None: all.
+
+    Raises:
+        UsageError: missing or malformed file, an unknown key in it or in the settings of a method, a method that
+            changes the starting point or the evaluation.
+    """
+    data = overlay(read_config(path), dict(changes))
+    try:
+        config = StudyConfig.model_validate(data)
+    except ValidationError as error:
+        raise UsageError("\n".join(_explain(problem, path) for problem in error.errors()[:2])) from None
+    if methods is not None:
+        config = _keep_methods(config, path, methods)
+    base = _find_base(config.config, path)
+    starts = tuple(_cell(config, path, base, START, seed) for seed in config.seeds)
+    for method, settings in config.methods.items():
+        _check_method(config, path, base, method, settings)
+    cells = tuple(_cell(config, path, base, method, seed) for seed in config.seeds for method in config.methods)
+    return Study(config, starts, cells)
+
+
+def _keep_methods(config: StudyConfig, path: Path, names: Sequence[str]) -> StudyConfig:
+    unknown = [name for name in names if name not in config.methods]
+    if unknown:
+        raise UsageError(f"{path}: no method {unknown[0]!r:.200}; it has: {', '.join(config.methods)}")
+    kept = {name: own for name, own in config.methods.items() if name in (*names, config.reference)}
+    return config.model_copy(update={"methods": kept})
+
+
+def _explain(problem: Any, path: Path) -> str:
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f"{path}: unknown key {key!r}; a study has: {', '.join(StudyConfig.model_fields)}"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{path}: {key} = {problem['input']!r:.200}: {message}" if key else f"{path}: {message}"
+
+
+def _find_base(name: str, path: Path) -> Path:
+    beside = path.parent / name
+    return beside if is_file(beside) else find_config(name)
+
+
+def _cell(config: StudyConfig, path: Path, base: Path, method: str, seed: int) -> Cell:
+    chosen = config.methods.get(method, {})
+    source = f"{path}: methods.{method}" if chosen else f"{path}: overrides"
+    own = {
+        "name": f"{method}-seed{seed}", "runs_dir": str(config.runs_dir / config.name), "seed": seed,
+        "num_phases": 0 if method == START else config.num_phases,
+    }  # fmt: skip
+    settings = overlay(overlay(config.overrides, chosen), own)
+    resolved = validate_config(overlay(read_config(base), settings), source)
+    check_settings(resolved, source)
+    return Cell(method, seed, resolved, (str(base), *_flatten(settings)))
+
+
+def _check_method(config: StudyConfig, path: Path, base: Path, method: str, settings: Mapping[str, Any]) -> None:
+    for where, given in (("overrides", config.overrides), (f"methods.{method}", settings)):
+        own = sorted(set(given) & set(_OWN_KEYS))
+        if own:
+            raise UsageError(f"{path}: {where}.{own[0]}: set the study's own key, `{own[0]}` or `seeds`, instead")
+    seed = config.seeds[0]
+    start, cell = (_cell(config, path, base, name, seed).config for name in (START, method))
+    for section, free in _METHOD_KEYS.items():
+        before, after = (getattr(run, section).model_dump(exclude=free) for run in (start, cell))
+        changed = sorted(key for key in before if before[key] != after[key])
+        if changed:
+            raise UsageError(
+                f"{path}: methods.{method}: {section}.{changed[0]} = {after[changed[0]]!r:.100} would change the "
+                "starting point or the evaluation, which all methods share; set it in `overrides`"
+            )
+
+
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}={json.dumps(value)}"

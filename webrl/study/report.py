@@ -1,0 +1,236 @@
+"""`study.csv`, `study.md` and the figures of a study folder."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from webrl.errors import DataError
+from webrl.evaluate import wilson_interval
+from webrl.run_info import git_commit, package_versions
+from webrl.store import read_json, write_json, write_text
+from webrl.study.figures import draw_comparison, draw_success
+from webrl.study.plan import Study
+from webrl.study.results import SPLITS, CellResult, PhaseResult
+from webrl.study.statistics import Comparison, Estimate, compare, rate_by_phase
+from webrl.training.launch import count_gpus
+
+MACHINE = "study.json"
+"""Where and from what the cells were run last."""
+Rows = Sequence[Sequence[str]]
+_BUDGET = ("cell", "state", "episodes", "env steps", "critic steps", "actor steps", "with a loss", "grad norm", "min")
+_EQUAL = {"episodes": "training episodes", "critic_steps": "critic steps", "actor_steps": "actor steps"}
+"""What a budget is made of."""
+
+
+def write_report(study: Study, results: Sequence[CellResult]) -> list[str]:
+    """Write tables and figures into the study's folder; gives the names of the files."""
+    write_text(study.folder / "study.csv", csv_text(results))
+    write_text(study.folder / "study.md", markdown_text(study, results))
+    names = ["study.csv", "study.md"]
+    names += draw_success(study, results, study.folder / "success")
+    phase = compared_phase(study, results)
+    names += draw_comparison(study, comparisons(study, results), phase, study.folder / "comparison")
+    return names
+
+
+def record_machine(study: Study, parallel: int) -> None:
+    """Note where the cells are run, for the report's header."""
+    versions = dict(package_versions())
+    machine = {
+        "platform": platform.platform(), "cores": os.cpu_count(), "gpus": count_gpus(), "parallel": parallel,
+        "git_commit": git_commit(), "versions": {name: versions[name] for name in ("webrl", "python", "torch")},
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }  # fmt: skip
+    write_json(study.folder / MACHINE, machine)
+
+
+def csv_text(results: Sequence[CellResult]) -> str:
+    """One row a cell and phase; a cell without phases has one with its state alone."""
+    out = io.StringIO()
+    rows = [row for result in results for row in _csv_rows(result)]
+    writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _csv_rows(result: CellResult) -> Iterator[dict[str, Any]]:
+    about = {"method": result.cell.method, "seed": result.cell.seed, "state": result.state}
+    if not result.phases:
+        yield about
+    for phase in result.phases:
+        row: dict[str, Any] = about | {"phase": phase.phase}
+        for split, name in SPLITS.items():
+            won, played = _count(phase, split)
+            low, high = wilson_interval(won, played)
+            key = name.replace(" ", "_").replace("-", "_")
+            row |= {f"{key}_successes": won, f"{key}_episodes": played}
+            row |= {f"{key}_low": round(low, 4), f"{key}_high": round(high, 4)}
+        yield row | {
+            "training_episodes": phase.episodes, "env_steps": phase.env_steps,
+            "labelled_success": phase.labelled_success, "replayed": phase.replayed,
+            "critic_steps": phase.critic_steps, "actor_steps": phase.actor_steps,
+            "actor_active": round(phase.actor_active, 4), "actor_grad_norm": phase.grad_norm, "actor_kl": phase.kl,
+            "seconds": phase.seconds,
+        }  # fmt: skip
+
+
+def markdown_text(study: Study, results: Sequence[CellResult]) -> str:
+    """The tables, with where the numbers come from."""
+    parts = [f"# {study.config.name}", *_header(study, results)]
+    for split, name in SPLITS.items():
+        rows = list(_success_rows(study, results, split))
+        if rows:
+            phases = [f"phase {k}" for k in range(study.config.num_phases + 1)]
+            parts += [f"## Success on {name}, %", table(["method", "seeds", *phases, "over the start"], rows)]
+    phase = compared_phase(study, results)
+    columns = ["method", "seeds"]
+    for name in SPLITS.values():
+        columns += [f"{name}: points", "effect h", "won : lost"]
+    rows = list(_comparison_rows(comparisons(study, results)))
+    if rows:
+        parts += [f"## Against `{study.config.reference}` after phase {phase}", table(columns, rows)]
+    parts += ["## What each cell used after phase 0", table(_BUDGET, list(_budget_rows(results)))]
+    return "\n\n".join([*parts, *_budget_notes(results)]) + "\n"
+
+
+def table(columns: Sequence[str], rows: Rows) -> str:
+    """A Markdown table."""
+    lines = [[" ".join(cell.replace("|", "/").split()) for cell in line] for line in (columns, *rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], ["---"] * len(columns), *lines[1:]))
+
+
+def config_hash(study: Study) -> str:
+    """12 hex digits that change with any setting of any cell, but not with the folder."""
+    settings = [cell.config.model_dump(mode="json", exclude={"runs_dir"}) for cell in (*study.starts, *study.cells)]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def compared_phase(study: Study, results: Sequence[CellResult]) -> int:
+    """The latest phase that the reference has finished with any seed."""
+    return max((len(r.phases) - 1 for r in results if r.cell.method == study.config.reference), default=0)
+
+
+def comparisons(study: Study, results: Sequence[CellResult]) -> dict[str, dict[str, Comparison]]:
+    """Of each other method, by split, against the reference at `compared_phase`; only seeds that both have finished."""
+    phase = compared_phase(study, results)
+    reached = {(r.cell.method, r.cell.seed): r for r in results if len(r.phases) > phase > 0}
+    found: dict[str, dict[str, Comparison]] = {}
+    for method in study.config.methods:
+        seeds = [s for s in study.config.seeds if {(method, s), (study.config.reference, s)} <= reached.keys()]
+        if method == study.config.reference or not seeds:
+            continue
+        for split in SPLITS:
+            pairs = [
+                [reached[name, seed].phases[phase].outcomes[split] for seed in seeds]
+                for name in (method, study.config.reference)
+            ]
+            for mine, theirs, seed in zip(*pairs, seeds, strict=True):
+                if mine.keys() != theirs.keys():
+                    raise DataError(f"{method}-seed{seed} and {study.config.reference}-seed{seed}: other {split} tasks")
+            if all(pairs[0]):
+                found.setdefault(method, {})[split] = compare(pairs[0], pairs[1], np.random.default_rng(0))
+    return found
+
+
+def _header(study: Study, results: Sequence[CellResult]) -> list[str]:
+    path = study.folder / MACHINE
+    machine: Mapping[str, Any] = read_json(path) if path.is_file() else {}
+    finished = sum(result.is_finished for result in results)
+    gpus = f", {machine['gpus']} GPUs" if machine.get("gpus") else ""
+    where = (
+        f"{machine['platform']}, {machine['cores']} cores{gpus}, {machine['parallel']} cells at once; "
+        f"{machine['date']}; commit {machine['git_commit']}; "
+        f"{', '.join(f'{name} {version}' for name, version in machine['versions'].items())}"
+        if machine
+        else "not run yet"
+    )
+    return [
+        f"Run config `{study.config.config}`, seeds {', '.join(map(str, study.config.seeds))}, "
+        f"{study.config.num_phases} phases; {finished} of {len(results)} cells finished; settings "
+        f"{config_hash(study)}.",
+        f"{where}.",
+        "Success is the environment's own reward. Each number is the mean over seeds of the mean over evaluation "
+        "tasks, with a 95 % bootstrap interval over seeds and tasks; differences are paired by seed and task. Effect "
+        "is Cohen's h. Won : lost counts the tasks that only the method, and only the other, solved.",
+    ]
+
+
+def _success_rows(study: Study, results: Sequence[CellResult], split: str) -> Iterator[list[str]]:
+    for method in study.config.methods:
+        cells = [r for r in results if r.cell.method == method]
+        rates = rate_by_phase(cells, split, np.random.default_rng(0))
+        if not any(rates):
+            continue
+        texts = [_with_seeds(rate, len(study.config.seeds)) for rate in rates]
+        texts += [""] * (study.config.num_phases + 1 - len(texts))
+        ended = [r for r in cells if r.is_finished]
+        yield [method, str(len(ended)), *texts, _gain(ended, split)]
+
+
+def _with_seeds(rate: Estimate | None, num_seeds: int) -> str:
+    if rate is None:
+        return ""
+    return rate.text() + ("" if rate.seeds == num_seeds else f" ({rate.seeds} of {num_seeds} seeds)")
+
+
+def _gain(cells: Sequence[CellResult], split: str) -> str:
+    if not cells:
+        return ""
+    before, after = ([r.phases[k].outcomes[split] for r in cells] for k in (0, -1))
+    return compare(after, before, np.random.default_rng(0)).difference.text(signed=True)
+
+
+def _comparison_rows(found: Mapping[str, Mapping[str, Comparison]]) -> Iterator[list[str]]:
+    for method, by_split in found.items():
+        row = [method, str(next(iter(by_split.values())).difference.seeds)]
+        for split in SPLITS:
+            comparison = by_split.get(split)
+            if comparison is None:
+                row += ["", "", ""]
+            else:
+                row += [
+                    comparison.difference.text(signed=True), f"{comparison.effect:+.2f}",
+                    f"{comparison.won} : {comparison.lost}",
+                ]  # fmt: skip
+        yield row
+
+
+def _budget_rows(results: Sequence[CellResult]) -> Iterator[list[str]]:
+    for result in results:
+        trained = result.phases[1:]
+        norms = [phase.grad_norm for phase in trained if phase.grad_norm is not None]
+        active = sum(phase.actor_active for phase in trained) / max(1, len(trained))
+        yield [
+            result.cell.name, result.state, str(sum(p.episodes for p in trained)),
+            str(sum(p.env_steps for p in trained)), str(sum(p.critic_steps for p in trained)),
+            str(sum(p.actor_steps for p in trained)), f"{100 * active:.0f} %" if trained else "",
+            f"{max(norms):.3g}" if norms else "", f"{sum(p.seconds for p in trained) / 60:.1f}",
+        ]  # fmt: skip
+
+
+def _budget_notes(results: Sequence[CellResult]) -> list[str]:
+    """Which budgets are not equal among the finished cells."""
+    ended = [result for result in results if result.is_finished]
+    notes = []
+    for name, text in _EQUAL.items():
+        totals = {r.cell.name: sum(getattr(p, name) for p in r.phases[1:]) for r in ended}
+        if len(set(totals.values())) > 1:
+            low, high = (pick(totals, key=lambda cell: totals[cell]) for pick in (min, max))
+            notes.append(f"Not equal: {text}, from {totals[low]} ({low}) to {totals[high]} ({high}).")
+    return notes
+
+
+def _count(phase: PhaseResult, split: str) -> tuple[int, int]:
+    outcomes = phase.outcomes[split].values()
+    return sum(outcomes), len(outcomes)

@@ -1,0 +1,142 @@
+"""What the cells have shown so far, read from their run folders: outcomes by evaluation task, and what was spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from webrl.errors import StageError
+from webrl.evaluate import is_success
+from webrl.folder import PhaseFolder, RunFolder
+from webrl.store import read_lines
+from webrl.study.cells import check_start, num_finished
+from webrl.study.plan import Cell, Study
+from webrl.types import Trajectory
+
+SPLITS: dict[str, str] = {"eval": "held-out seeds", "eval_heldout": "held-out types"}
+"""Splits of the evaluation and what tables call them."""
+Outcomes = Mapping[str, bool]
+"""Success by task id."""
+
+
+@dataclass(frozen=True)
+class PhaseResult:
+    """One finished phase of one cell."""
+
+    phase: int
+    outcomes: Mapping[str, Outcomes]
+    """By split: environment success of each evaluation task."""
+    episodes: int
+    """Training episodes of the phase."""
+    env_steps: int
+    """Their steps in the browser."""
+    labelled_success: int
+    replayed: int
+    critic_steps: int
+    """Optimizer steps."""
+    actor_steps: int
+    """Optimizer steps; 0 in phase 0."""
+    actor_active: float
+    """Share of the actor's samples that have a loss."""
+    grad_norm: float | None
+    """Mean of the actor's, before clipping."""
+    kl: float | None
+    """The actor's mean estimate of the divergence from π_ref."""
+    seconds: float
+    """Of all stages together."""
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What one cell has shown."""
+
+    cell: Cell
+    phases: tuple[PhaseResult, ...]
+    """The finished ones."""
+    failure: str
+    """Why its last try ended, or ""."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all phases are there."""
+        return len(self.phases) > self.cell.config.num_phases
+
+    @property
+    def state(self) -> str:
+        """`finished`, `failed: …`, `missing`, or how far it is."""
+        if self.is_finished:
+            return "finished"
+        if self.failure:
+            return f"failed: {self.failure}"
+        return f"{len(self.phases) - 1} of {self.cell.config.num_phases} phases" if self.phases else "missing"
+
+
+def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
+    """The cells in the study's order.
+
+    Raises:
+        StageError: a cell began elsewhere than the start of its seed, or was evaluated on other tasks.
+    """
+    results = []
+    for cell in study.cells:
+        phases = tuple(_read_phase(RunFolder(cell.config.run_dir).phase(k)) for k in range(num_finished(cell)))
+        if phases:
+            check_start(study.start_of(cell), cell)
+        for phase in phases:
+            _check_tasks(cell, phases[0], phase)
+        results.append(CellResult(cell, phases, failures.get(cell.name, "")))
+    return results
+
+
+def _check_tasks(cell: Cell, first: PhaseResult, phase: PhaseResult) -> None:
+    for split in SPLITS:
+        other = first.outcomes[split].keys() ^ phase.outcomes[split].keys()
+        if other:
+            raise StageError(
+                f"{cell.config.run_dir}: phase {phase.phase} was evaluated on other tasks than phase 0 "
+                f"({len(other)} differ, such as {min(other)}); remove the folder, and the same command runs it anew"
+            )
+
+
+def _read_phase(folder: PhaseFolder) -> PhaseResult:
+    counts: dict[str, Any] = {}
+    seconds = 0.0
+    for stage in ("label", "replay", "train", "rollout", "gen-tasks", "filter-tasks", "eval"):
+        done = folder.read_stage(stage)
+        counts[stage] = done["counts"]
+        seconds += done["seconds"]
+    episodes, env_steps = _count_steps(folder.trajectories)
+    train = counts["train"]
+    return PhaseResult(
+        phase=folder.phase,
+        outcomes=_read_outcomes(folder.eval),
+        episodes=episodes,
+        env_steps=env_steps,
+        labelled_success=counts["label"].get("num_success", 0),
+        replayed=counts["replay"].get("num_replayed", 0),
+        critic_steps=train.get("critic_steps", 0),
+        actor_steps=train.get("actor_steps", 0),
+        actor_active=train.get("actor_active", 0) / max(1, train.get("actor_samples", 0)),
+        grad_norm=train.get("actor_grad_norm"),
+        kl=train.get("actor_kl"),
+        seconds=round(seconds, 1),
+    )
+
+
+def _read_outcomes(path: Path) -> dict[str, dict[str, bool]]:
+    outcomes: dict[str, dict[str, bool]] = {split: {} for split in SPLITS}
+    for number, data in read_lines(path):
+        try:
+            trajectory = Trajectory.from_json({**data, "steps": []})  # the steps are nine tenths of the time
+        except (TypeError, ValueError) as error:
+            raise StageError(f"{path}:{number}: {error}") from None
+        split = "eval_heldout" if trajectory.task.split == "eval_heldout" else "eval"
+        outcomes[split][trajectory.task.task_id] = is_success(trajectory)
+    return outcomes
+
+
+def _count_steps(path: Path) -> tuple[int, int]:
+    lengths = [len(data.get("steps", ())) for _, data in read_lines(path)]
+    return len(lengths), sum(lengths)

@@ -1,0 +1,117 @@
+"""Means over seeds, paired differences, and bootstrap intervals over seeds and tasks.
+
+Every number is the mean over seeds of a mean over tasks. Its interval is a percentile bootstrap (Efron 1979) in two
+stages: seeds are drawn with replacement, then the tasks of each drawn seed. Differences are taken task by task first,
+(method − reference) of the same seed and evaluation task, so that what is hard for both cancels.
+With three seeds the first stage has few values to draw from: intervals are then rather too narrow than too wide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from webrl.study.results import CellResult, Outcomes
+
+NUM_RESAMPLES = 10_000
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its interval."""
+
+    value: float
+    low: float
+    high: float
+    seeds: int
+    """Seeds that it is the mean of."""
+
+    def text(self, *, signed: bool = False) -> str:
+        """`75.6 [69.8, 80.7]`, in percent (points for differences)."""
+        form = "+.1f" if signed else ".1f"
+        return f"{100 * self.value:{form}} [{100 * self.low:{form}}, {100 * self.high:{form}}]"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sets of outcomes on the same tasks."""
+
+    difference: Estimate
+    effect: float
+    """Cohen's h, 2 asin √p₁ − 2 asin √p₂: 0.2 is small, 0.5 medium, 0.8 large (Cohen 1988, ch. 6)."""
+    won: int
+    """Tasks that the first alone solved."""
+    lost: int
+    """Tasks that the second alone solved."""
+
+
+def estimate(by_seed: Sequence[Sequence[float]], rng: np.random.Generator) -> Estimate:
+    """Mean over seeds of the mean over tasks, with its bootstrap interval.
+
+    Args:
+        by_seed: of each seed, one value a task.
+
+    Raises:
+        ValueError: no seed, or a seed without tasks.
+    """
+    if not by_seed or not all(len(values) for values in by_seed):
+        raise ValueError("an estimate needs one seed at least, and one task of each")
+    means = np.stack([_resampled_means(np.asarray(values, dtype=float), len(by_seed), rng) for values in by_seed])
+    drawn = rng.integers(len(by_seed), size=(NUM_RESAMPLES, len(by_seed)))  # [R, S] which seed
+    rows, columns = np.indices(drawn.shape)
+    totals = means[drawn, rows, columns].mean(axis=1)  # [R]
+    low, high = np.quantile(totals, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    value = float(np.mean([np.mean(values) for values in by_seed]))
+    return Estimate(value, float(low), float(high), len(by_seed))
+
+
+def compare(first: Sequence[Outcomes], second: Sequence[Outcomes], rng: np.random.Generator) -> Comparison:
+    """`first` − `second`, paired by seed (the position in both) and task.
+
+    Raises:
+        ValueError: a seed's tasks differ between the two.
+    """
+    differences = []
+    for mine, theirs in zip(first, second, strict=True):
+        if mine.keys() != theirs.keys():
+            raise ValueError(f"tasks of the two differ, such as {min(mine.keys() ^ theirs.keys())}")
+        differences.append([float(mine[task]) - float(theirs[task]) for task in sorted(mine)])
+    rates = [float(np.mean([np.mean(list(o.values())) for o in side])) for side in (first, second)]
+    flat = [value for values in differences for value in values]
+    return Comparison(
+        estimate(differences, rng), effect_size(*rates), sum(v > 0 for v in flat), sum(v < 0 for v in flat)
+    )
+
+
+def effect_size(first: float, second: float) -> float:
+    """Cohen's h of two rates."""
+    return 2 * math.asin(math.sqrt(first)) - 2 * math.asin(math.sqrt(second))
+
+
+def rate_by_phase(cells: Sequence[CellResult], split: str, rng: np.random.Generator) -> list[Estimate | None]:
+    """Success after each phase over the cells that have finished it; None where there is none, or no such task."""
+    last = max((len(result.phases) for result in cells), default=0)
+    found: list[Estimate | None] = []
+    for phase in range(last):
+        by_seed = [list(r.phases[phase].outcomes[split].values()) for r in cells if len(r.phases) > phase]
+        by_seed = [values for values in by_seed if values]
+        found.append(estimate(by_seed, rng) if by_seed else None)
+    return found
+
+
+def last_outcomes(cells: Sequence[CellResult], split: str, phase: int = -1) -> list[Outcomes]:
+    """Outcomes of the last phase (or of `phase`) of each finished cell."""
+    return [result.phases[phase].outcomes[split] for result in cells]
+
+
+def _resampled_means(values: NDArray[np.float64], copies: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """[R, copies] means of as many values, drawn with replacement; drawing counts of the distinct ones is the same."""
+    distinct, counts = np.unique(values, return_counts=True)
+    drawn = rng.multinomial(len(values), counts / len(values), size=(NUM_RESAMPLES, copies))
+    means: NDArray[np.float64] = drawn @ distinct / len(values)
+    return means

@@ -8,12 +8,15 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from webrl.config import LabelConfig
-from webrl.errors import DataError, JudgeError, ModelError, PolicyError
+from webrl.cli_config import check_settings
+from webrl.config import LabelConfig, RunConfig, TasksConfig, load_config
+from webrl.errors import DataError, JudgeError, ModelError, PolicyError, UsageError
 from webrl.llm import Completion
 from webrl.reward.calibration import Calibration, calibrated
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import answer_tokens, judge_prompt, label_trajectories, yes_probability
+from webrl.reward.stage import label_file
+from webrl.store import write_records
 from webrl.types import Status, Step, Task, Trajectory
 
 TEMPLATE = (
@@ -230,3 +233,33 @@ def test_a_calibrated_ensemble_takes_each_judges_calibration_and_the_mean_of_the
     with pytest.raises(DataError, match=r"b/calibration\.json: no such file"):
         calibrated(LabelConfig(calibrated=True), names)
     assert calibrated(LabelConfig(temperature=3.0), names) == (LabelConfig(temperature=3.0), [3.0, 3.0])
+
+
+def test_the_environment_s_own_reward_is_a_label_and_its_absence_is_none(tmp_path):
+    def played(name, reward, status=Status.PAGE_ENDED):
+        return Trajectory(name, Task(name, "x"), "Go.", 0, (), "", status, env_reward=reward)
+
+    file, labels = tmp_path / "trajectories.jsonl", tmp_path / "labels.jsonl"
+    trajectories = [
+        played("won", 0.5),
+        played("lost", 0.0),
+        played("unknown", None),
+        played("torn", 1.0, Status.TIMEOUT),
+    ]
+    write_records(file, trajectories)
+    config = RunConfig(label=LabelConfig(judge="environment"), tasks=TasksConfig(source="fixed"))
+    for _ in range(2):  # the second call finds all judged
+        counts = label_file(config, file, labels)
+        assert {k: v for k, v in counts.items() if k.startswith("num")} == {
+            "num_labelled": 2, "num_success": 1, "num_unjudged": 1, "num_unfinished": 1,
+        }  # fmt: skip
+    found = read_labels(labels)
+    assert {name: label.reward for name, label in found.items()} == {"won": 1, "lost": 0, "unknown": None}
+    assert found["unknown"].error == "the environment has no reward for this task"
+    assert len(labels.read_text().splitlines()) == 3
+
+
+def test_the_environment_judges_no_generated_tasks():
+    with pytest.raises(UsageError, match=r"demo: label\.judge=environment needs tasks\.source=fixed or fresh"):
+        check_settings(load_config(None, ["label.judge=environment"]), "demo")
+    check_settings(load_config(None, ["label.judge=environment", "tasks.source=fresh"]), "demo")

@@ -69,7 +69,8 @@ def check_settings(config: RunConfig, source: str) -> None:
     """Refuse at once what a stage would refuse hours later.
 
     Raises:
-        UsageError: an engine or a task type that there is not, or an API engine without its servers.
+        UsageError: an engine or a task type that there is not, an API engine without its servers, or rewards that
+            generated tasks do not have.
     """
     from webrl.tasks.miniwob import heldout_tasks
     from webrl.training.plans import load_plan
@@ -85,6 +86,11 @@ def check_settings(config: RunConfig, source: str) -> None:
             key = f"{section}.engine"
             raise UsageError(f"{source}: {key}.kind=openai needs servers: {key}.urls=[http://127.0.0.1:8000/v1]")
     tasks = config.tasks
+    if config.label.judge == "environment" and tasks.source == "curriculum" and config.num_phases:
+        raise UsageError(
+            f"{source}: label.judge=environment needs tasks.source=fixed or fresh: the environment has no reward for "
+            "instructions that were written for it"
+        )
     if tasks.suite == "miniwob" and (tasks.train_sites or tasks.heldout_sites):
         try:
             heldout_tasks(tasks.model_copy(update={"num_heldout_tasks": 0}), config.seed)

@@ -328,7 +328,11 @@ class LabelConfig(Section):
     temperature: float = Field(1.0, gt=0, description="calibration temperature of the judge's logits")
     max_prompt_tokens: int = Field(15872, ge=16, description="the final page is cut so that the prompt fits")
     batch_size: int = Field(8, ge=1, description="trajectories judged at once")
-    judge: Literal["orm", "llm"] = Field("orm", description="orm: first-token P(YES); llm: an API judge's answer")
+    judge: Literal["orm", "llm", "environment"] = Field(
+        "orm",
+        description="orm: first-token P(YES); llm: an API judge's answer; environment: its own reward, for ablations "
+        "without the curriculum (tasks.source)",
+    )
     prompt_format: Literal["chat", "webrl"] = Field(
         "chat", description="chat: the tokenizer's chat template; webrl: the released ORM's headers"
     )

@@ -15,6 +15,7 @@ from webrl.errors import DataError, JudgeError
 from webrl.llm import open_model
 from webrl.replay.sources import count_lines
 from webrl.reward.calibration import calibrated
+from webrl.reward.environment import label_by_environment
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import label_trajectories
 from webrl.reward.report import agreement
@@ -60,11 +61,8 @@ async def judge_all(
     Args:
         total: number of trajectories, for the progress bar.
     """
-    names = (config.models.orm, *config.label.ensemble)
-    settings, temperatures = calibrated(config.label, names)
     async with AsyncExitStack() as stack:
         bar = stack.enter_context(tqdm(total=total or None, desc="label", unit="trajectory", disable=None))
-        models = [await stack.enter_async_context(open_model(n, config.label.engine, config.models)) for n in names]
         successes = 0
 
         def show(label: Label) -> None:
@@ -73,6 +71,11 @@ async def judge_all(
             bar.set_postfix(success=successes, refresh=False)
             bar.update()
 
+        if config.label.judge == "environment":
+            return label_by_environment(trajectories, labels, show)
+        names = (config.models.orm, *config.label.ensemble)
+        settings, temperatures = calibrated(config.label, names)
+        models = [await stack.enter_async_context(open_model(n, config.label.engine, config.models)) for n in names]
         return await label_trajectories(
             trajectories,
             models[0],

@@ -1,0 +1,53 @@
+"""The environment's own reward in the outcome model's place (`label.judge=environment`).
+
+For ablations alone: what it trains could not be trained where nobody scores the tasks, and is never compared with a run
+of the outcome model without saying so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from webrl.evaluate import is_success
+from webrl.reward.labels import read_labels
+from webrl.store import Appender
+from webrl.types import Label, Trajectory
+
+JUDGE = "environment"
+"""Its name in labels."""
+
+
+def label_by_environment(
+    trajectories: Iterable[Trajectory], out: Path, on_label: Callable[[Label], None] | None = None
+) -> Counter[str]:
+    """Write a label for every finished trajectory to `out`; one without a reward stays unjudged, never failed.
+
+    Resumes; counts as `reward.orm.label_trajectories` does.
+    """
+    known = set(read_labels(out)) if out.exists() else set()
+    counts: Counter[str] = Counter()
+    with Appender(out) as file:
+        for trajectory in trajectories:
+            if not trajectory.status.finished:
+                counts["unfinished"] += 1
+                continue
+            if trajectory.trajectory_id in known:
+                counts["skipped"] += 1
+                continue
+            label = _label(trajectory)
+            file.append(label)
+            counts["unjudged" if label.reward is None else "judged"] += 1
+            counts["success"] += label.reward == 1
+            if on_label:
+                on_label(label)
+    return counts
+
+
+def _label(trajectory: Trajectory) -> Label:
+    if trajectory.env_reward is None:
+        why = trajectory.env_error or "the environment has no reward for this task"
+        return Label(trajectory.trajectory_id, None, None, JUDGE, why)
+    won = is_success(trajectory)
+    return Label(trajectory.trajectory_id, float(won), int(won), JUDGE)

@@ -1,0 +1,155 @@
+"""Tables and figures of `benchmarks/objective.py`."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from webrl.evaluate import wilson_interval
+
+Trace = dict[str, Any]
+CLASSES: tuple[tuple[str, str, Callable[[int, float], bool]], ...] = (
+    ("success, p ≥ 0.5", "#1f5fa8", lambda outcome, p: outcome == 1 and p >= 0.5),
+    ("success, p < 0.5", "#74a9d8", lambda outcome, p: outcome == 1 and p < 0.5),
+    ("failure, p ≥ 0.5", "#8c3a06", lambda outcome, p: outcome == 0 and p >= 0.5),
+    ("failure, p < 0.5", "#e08a3c", lambda outcome, p: outcome == 0 and p < 0.5),
+)
+"""Name, colour, and which samples by outcome and probability under π_ref."""
+
+
+def members(trace: Trace, wanted: Callable[[int, float], bool]) -> list[int]:
+    """Indices of a class's samples."""
+    return [i for i, s in enumerate(trace["samples"]) if wanted(s["outcome"], math.exp(s["log_p_ref"]))]
+
+
+def print_steps(traces: Sequence[Trace]) -> None:
+    """A table per objective: what each class of samples goes through."""
+    for trace in traces:
+        ratio = np.array(trace["log_ratio"])  # [steps + 1, samples]
+        norms, noise = trace["grad_norm"], trace["noise"]["max"]
+        print(
+            f"\n{trace['label']} (β = {trace['beta']:g}, {trace['run']}): gradient norm median {np.median(norms):.2g},"
+        )
+        print(f"largest {max(norms):.3g}; trainer against scorer {noise:.1g} nats a token at most")
+        head = f"{'class':<18}{'n':>4}{'A':>7}{'|∇log π|':>10}{'largest step':>14}{'log-ratio after, 5/50/95 %':>30}"
+        print(f"{head}  share of gradient")
+        for name, _, wanted in CLASSES:
+            index = members(trace, wanted)
+            if not index:
+                continue
+            moves = np.abs(np.diff(ratio[:, index], axis=0)).max(0)
+            end = np.percentile(ratio[-1, index], [5, 50, 95])
+            norm = np.median([trace["gradients"][0]["log_prob"][i] for i in index])
+            shares = " ".join(f"{sum(g['share'][i] for i in index):.2f}" for g in trace["gradients"])
+            advantage = np.median([trace["samples"][i]["advantage"] for i in index])
+            print(f"{name:<18}{len(index):>4}{advantage:>7.2f}{norm:>10.2f}{np.median(moves):>14.2f}"
+                  f"{end[0]:>12.2f}{end[1]:>9.2f}{end[2]:>9.2f}  {shares}")  # fmt: skip
+        top = [sorted(g["loss"], reverse=True) for g in trace["gradients"]]
+        effective = " ".join(f"{sum(t) ** 2 / max(sum(x * x for x in t), 1e-12):.0f}" for t in top)
+        print(f"samples that make up the gradient, (Σ|g|)²/Σ|g|² of {len(top[0])}, look by look: {effective}")
+
+
+def pooled(results: Sequence[Trace]) -> list[tuple[str, int, int, list[str]]]:
+    """(label, successes, episodes, counts by run) by objective, best first."""
+    by_label: dict[str, list[Trace]] = defaultdict(list)
+    for result in results:
+        by_label[result["label"]].append(result)
+    rows = []
+    for label, group in by_label.items():
+        counts = [f"{r['run']} {r['successes']}/{r['episodes']}" for r in sorted(group, key=lambda r: str(r["run"]))]
+        rows.append((label, sum(r["successes"] for r in group), sum(r["episodes"] for r in group), counts))
+    return sorted(rows, key=lambda row: -row[1] / row[2])
+
+
+def print_success(results: Sequence[Trace]) -> None:
+    """Pooled success by objective with Wilson 95 %, and the counts of each run."""
+    for label, successes, episodes, counts in pooled(results):
+        low, high = wilson_interval(successes, episodes)
+        rate = f"{successes}/{episodes} = {successes / episodes:.1%} [{100 * low:.1f}, {100 * high:.1f}]"
+        print(f"{label:<28}{rate:<34}{'; '.join(counts)}")
+
+
+def draw_steps(traces: Sequence[Trace], out: Path) -> list[str]:
+    """`log_ratio.png` (where each class goes) and `gradient.png` (who rules the gradient, and its norm)."""
+    if not traces:
+        return []
+    figure = _figure(4.0 * len(traces), 3.4)
+    axes = figure.subplots(1, len(traces), sharey=True, squeeze=False)[0]
+    for axis, trace in zip(axes, traces, strict=True):
+        ratio = np.array(trace["log_ratio"])
+        for name, colour, wanted in CLASSES:
+            index = members(trace, wanted)
+            if index:
+                low, middle, high = np.percentile(ratio[:, index], [10, 50, 90], axis=1)
+                axis.plot(middle, color=colour, label=f"{name} (n = {len(index)})", linewidth=1.8)
+                axis.fill_between(range(len(ratio)), low, high, color=colour, alpha=0.15, linewidth=0)
+        axis.set(title=f"{trace['label']}, β = {trace['beta']:g}", xlabel="optimizer step")
+        _plain(axis)
+    axes[0].set_ylabel("log π/π_ref: median, 10–90 %")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", frameon=False, ncols=4)
+    _save(figure, out / "log_ratio.png")
+    figure = _figure(10.5, 3.4)
+    norms, movement, shares = figure.subplots(1, 3)
+    width = 0.8 / len(traces)
+    for number, trace in enumerate(traces):
+        norms.plot(trace["grad_norm"], label=trace["label"], linewidth=1.6)
+        first = np.abs(np.array(trace["log_ratio"][1]))
+        p_ref = [math.exp(s["log_p_ref"]) for s in trace["samples"]]
+        movement.scatter(p_ref, first.clip(1e-5), s=9, alpha=0.7, label=trace["label"])
+        look = trace["gradients"][min(2, len(trace["gradients"]) - 1)]
+        heights = [sum(look["share"][i] for i in members(trace, wanted)) for _, _, wanted in CLASSES]
+        shares.bar(np.arange(len(CLASSES)) + number * width, heights, width)
+    norms.set(yscale="log", xlabel="optimizer step", title="gradient norm before clipping (at 1)")
+    movement.set(yscale="log", xlabel="probability under π_ref", title="|change of log π| in the first step")
+    shares.set(title="share of the gradient, half way")
+    shares.set_xticks(
+        np.arange(len(CLASSES)) + 0.4 - width / 2, [n.replace(", ", "\n") for n, _, _ in CLASSES], fontsize=7
+    )
+    for axis in (norms, movement, shares):
+        _plain(axis)
+    figure.legend(*norms.get_legend_handles_labels(), loc="outside lower center", frameon=False, ncols=len(traces))
+    _save(figure, out / "gradient.png")
+    return ["log_ratio.png", "gradient.png"]
+
+
+def draw_success(results: Sequence[Trace], out: Path) -> list[str]:
+    """`success.png`: pooled success by objective with Wilson 95 %."""
+    rows = pooled(results)[::-1]
+    if not rows:
+        return []
+    figure = _figure(7.0, 0.6 + 0.32 * len(rows))
+    axis = figure.subplots()
+    for y, (_, successes, episodes, _) in enumerate(rows):
+        low, high = wilson_interval(successes, episodes)
+        rate = successes / episodes
+        axis.errorbar(rate, y, xerr=[[rate - low], [high - rate]], marker="o", capsize=3, color="#1f5fa8")
+    axis.set_yticks(range(len(rows)), [f"{label}  (n = {episodes})" for label, _, episodes, _ in rows], fontsize=8)
+    axis.set(xlabel="held-out success after one phase, Wilson 95 %")
+    _plain(axis)
+    _save(figure, out / "success.png")
+    return ["success.png"]
+
+
+def _figure(width: float, height: float) -> Any:
+    # The object interface draws without a display and without pyplot's global state.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _plain(axis: Any) -> None:
+    axis.grid(color="#dddddd", linewidth=0.6)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _save(figure: Any, path: Path) -> None:
+    figure.savefig(path, format="png", dpi=110)

@@ -128,6 +128,14 @@ def test_missing_keys_are_named(tmp_path):
         read_task_file(write(tmp_path, {"task_id": 1, "start_url": ""}))
 
 
+@pytest.mark.parametrize("sites", [7, "shopping", None, {}, []])
+def test_instructions_whose_sites_are_no_list_are_refused_by_name(tmp_path, sites):
+    path = tmp_path / "instructions.json"
+    path.write_text(json.dumps([{"intent": "Go.", "sites": sites}]), encoding="utf-8")
+    with pytest.raises(DataError, match=r"instructions\.json: task 0: `sites` must be a list of site names, found"):
+        read_training_file(path)
+
+
 def test_generated_task_files_have_no_reference(tmp_path):
     answers = {"eval_types": ["string_match"], "reference_answers": {"exact_match": "N/A"}, "string_note": ""}
     (task,) = read_task_file(write(tmp_path, {**GOOD, "eval": {**GOOD["eval"], **answers}}))

@@ -50,7 +50,9 @@ def _instruction(data: Any, where: str, prefix: str, number: int) -> Task:
     if not isinstance(text, str) or not text.strip():
         raise DataError(f"{where}: no instruction in 'intent' or 'task': {json.dumps(data)[:80]}")
     given = data.get("sites", [data.get("web")])
-    names = check_sites([_OTHER_NAMES.get(str(n).lower(), str(n).lower()) for n in given], where)
+    if isinstance(given, list):
+        given = [_OTHER_NAMES.get(str(n).lower(), str(n).lower()) for n in given]
+    names = check_sites(given, where)
     start = data.get("start_url") or f"__{names[0].upper()}__"
     if not isinstance(start, str) or placeholders(start) - set(names):
         raise DataError(f"{where}: start_url {start!r:.80} stays unresolved: `sites` are {names}")

@@ -83,7 +83,11 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="of the config")
     parser.add_argument("--restart-servers", action="store_true", help="also phase 1 with servers of each stage's own")
     parser.add_argument("--out", type=Path, help="folder for the run (default: one that is removed)")
+    parser.add_argument("--run", type=Path, metavar="DIR", help="no run: the phases of this run folder, as it was run")
     args = parser.parse_args()
+    if args.run:
+        describe_run(args.run)
+        return
     missing = cpu_environment()
     if missing:  # they act only if set before Python starts
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **missing})
@@ -100,6 +104,15 @@ def main() -> None:
         if args.out is None:
             shutil.rmtree(out, ignore_errors=True)
     print(json.dumps({"benchmark": "phase", "config": args.config} | figures), flush=True)
+
+
+def describe_run(path: Path) -> None:
+    """The finished phases of a run folder, without the GPU's load, which nobody watched."""
+    folder, gpu = RunFolder(path), GpuLoad()
+    phases_done = range(folder.last_phase() + 1)
+    done = [k for k in phases_done if all(folder.phase(k).is_done(spec.name) for spec in phases.STAGES)]
+    figures = {k: describe(folder.phase(k), gpu, f"phase {k}") for k in done}
+    print(json.dumps({"benchmark": "phase", "run": path.name, "phases": figures}), flush=True)
 
 
 def measure(config: RunConfig, gpu: GpuLoad, restarted: Path | None) -> dict[str, Any]:

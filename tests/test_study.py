@@ -121,6 +121,23 @@ def test_a_study_that_cannot_be_understood_is_refused_by_name(
         study_of(tmp_path, **changes)
 
 
+def test_a_method_can_have_the_outcome_model_retrained_on_its_seeds_start(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"retrain_orm: 'b' is none of the methods: default, awr"):
+        study_of(tmp_path, retrain_orm=["b"])
+    study = study_of(tmp_path, retrain_orm=["awr"])
+    assert [job.name for job in study.orms] == ["orm-seed0", "orm-seed1"]
+    start, orm, default, awr = study.starts[0], study.orms[0], *study.cells[:2]
+    assert (study.needs(start), study.needs(orm), study.needs(default)) == ([], [start], [start])
+    assert study.needs(awr) == [start, orm]
+    assert awr.config.models.orm == str(orm.orm) == str(tmp_path / "runs" / "s" / "start-seed0" / "orm")
+    assert orm.arguments[0] == "train-orm"
+    assert orm.arguments[-3:] == [str(start.config.run_dir / "phase_00" / "trajectories.jsonl"), "--out", str(orm.orm)]
+    assert not is_finished(orm)
+    write_json(start.config.run_dir / "orm_report" / "report.json", {})
+    assert is_finished(orm)
+    assert config_hash(study) == config_hash(study_of(tmp_path, retrain_orm=["awr"], runs_dir=str(tmp_path / "other")))
+
+
 def test_switches_that_act_after_phase_0_may_differ_between_methods(tmp_path: Path) -> None:
     later = {
         "rollout": {"attempts": 4},
@@ -285,7 +302,8 @@ def test_figures_are_drawn_of_what_is_there(tmp_path: Path) -> None:
     study = study_of(tmp_path)
     write_cells(study, {"default-seed0": ["1110"], "awr-seed0": ["1111"]})
     names = write_report(study, read_results(study, {}))
-    assert names == ["study.csv", "study.md", "success.png", "success.svg", "comparison.png", "comparison.svg"]
+    assert names[:2] == ["study.csv", "study.md"]
+    assert names[2::2] == ["success.png", "training.png", "comparison.png"]
     assert (study.folder / "success.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (study.folder / "comparison.svg").read_bytes()
 
@@ -332,7 +350,9 @@ SMALL = {
 @pytest.mark.slow
 def test_a_study_that_is_killed_goes_on_and_shares_its_start(tmp_path: Path) -> None:
     grpo = {"actor": {"objective": "grpo"}, "rollout": {"attempts": 2}, "filter": {"max_tasks": 2}}
-    study = study_of(tmp_path, seeds=[0], overrides=SMALL, methods={"default": {}, "grpo": grpo})
+    shown = {"actor": {"objective": "sft"}, "rollout": {"policy": "expert"}, "tasks": {"source": "fresh"}}
+    methods = {"default": {}, "grpo": grpo, "shown": shown | {"filter": {"max_tasks": None}}}
+    study = study_of(tmp_path, seeds=[0], overrides=SMALL, methods=methods, retrain_orm=["shown"])
     command = [sys.executable, "-m", "webrl.cli", "study", str(tmp_path / "study.yaml"), "--parallel", "2"]
     killed = study.cells[0].config.run_dir / "phase_01" / "stages" / "gen-tasks.json"
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -350,14 +370,15 @@ def test_a_study_that_is_killed_goes_on_and_shares_its_start(tmp_path: Path) -> 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     results = read_results(study, {})
-    assert [result.state for result in results] == ["finished", "finished"]
+    assert [result.state for result in results] == ["finished"] * 3
     for result in results:
         begun = result.cell.config.run_dir / "phase_00" / "trajectories.jsonl"
         assert begun.stat().st_ino == collected.st_ino, "the start was played again"
         assert result.phases[1].actor_steps in (0, 2)  # 0: no group had a mixed outcome
         assert result.phases[1].critic_steps == 1
-        assert result.phases[1].episodes == 4
-    assert "2 of 2 cells finished" in (study.folder / "study.md").read_text(encoding="utf-8")
+        assert result.phases[1].episodes == (8 if result.cell.method == "shown" else 4)
+    assert results[2].phases[1].actor_active == 1.0, "an expert failed"
+    assert "3 of 3 cells finished" in (study.folder / "study.md").read_text(encoding="utf-8")
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert again.returncode == 0
     assert "phase" not in again.stderr, "a finished cell was started again"

@@ -77,29 +77,33 @@ def _check(study: Any) -> None:
     from webrl.phase import STAGES
 
     stages = [stage.name for stage in STAGES]
-    for cell in (*study.starts, *study.cells):
+    for cell in study.jobs:
         check_extras(cell.config, stages)
-        check_inputs(cell.config, stages)
+        if cell.method not in study.config.retrain_orm:  # their judge is yet to be trained
+            check_inputs(cell.config, stages)
 
 
 def _show_plan(study: Any) -> int:
     from webrl.study.cells import num_finished
+    from webrl.study.plan import ORM
 
     config = study.config
     print(f"# {study.folder}: {len(config.methods)} methods x {len(config.seeds)} seeds, {config.num_phases} phases")
-    for cell in (*study.starts, *study.cells):
+    for cell in study.jobs:
         run = cell.config
         done = f"{num_finished(cell)} of {run.num_phases + 1} phases done"
         tasks = run.filter.max_tasks if run.tasks.source == "curriculum" else run.tasks.num_seed_tasks
         episodes = f"at most {run.generate.num_tasks * run.rollout.attempts}"
         if tasks:
             episodes = str(tasks * run.rollout.attempts)
-        if run.num_phases:
+        if cell.method == ORM:
+            print(f"{cell.name}: the outcome model, trained further on phase 0")
+        elif run.num_phases:
             steps = f"critic {run.critic.steps or 'by epochs'}, actor {run.actor.steps or 'by epochs'}"
             print(f"{cell.name}: {done}; a phase: {episodes} episodes, steps: {steps}")
         else:
             print(f"{cell.name}: {done}; {run.tasks.num_seed_tasks} episodes, shared by the cells of the seed")
-        print(f"    webrl run {' '.join(cell.settings)}")
+        print(f"    webrl {' '.join(cell.arguments)}")
     evaluated = study.cells[0].config.tasks
     print(f"# each phase evaluated on {evaluated.num_eval_tasks} held-out seeds, {evaluated.num_heldout_tasks} types")
     return 0

@@ -291,6 +291,11 @@ class RolloutConfig(Section):
     dialect: Literal["browsergym", "webrl"] = Field("browsergym", description="action language")
     screenshots: bool = Field(False, description="save a PNG of every step")
     max_steps: int = Field(30, ge=1, description="step limit")
+    policy: Literal["actor", "expert"] = Field(
+        "actor",
+        description="who plays in the phases after 0; expert: miniwob's scripted experts, whose demonstrations "
+        "objective=sft imitates",
+    )
     attempts: int = Field(1, ge=1, description="episodes of each task in the phases after 0 (the groups of grpo)")
     temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
     top_p: float = Field(1.0, gt=0, le=1, description="refused below 1 in training unless allow_biased_sampling")

@@ -116,16 +116,21 @@ def filter_generated(context: Context) -> Counts:
 
 
 def rollout(context: Context) -> Counts:
-    """Sample one trajectory per task, `rollout.attempts` after phase 0, with π_{k-1}."""
+    """Sample one trajectory per task with π_{k-1}; after phase 0 `rollout.attempts` of them, or let experts play."""
     tasks = list(read_records(context.folder.tasks, Task))
     if not tasks:
         raise DataError(
             f"{context.folder.tasks}: no tasks to roll out; loosen the filters (see {context.folder.dropped})"
         )
-    out, prefix = context.folder.trajectories, f"p{context.phase:02d}"
-    if context.phase:
-        tasks = [task for task in tasks for _ in range(context.config.rollout.attempts)]
-    play(context.config, tasks, context.actor, out, phase=context.phase, prefix=prefix)
+    config, out, phase, prefix = context.config, context.folder.trajectories, context.phase, f"p{context.phase:02d}"
+    if phase:
+        tasks = [task for task in tasks for _ in range(config.rollout.attempts)]
+    if phase and config.rollout.policy == "expert":
+        from webrl.demos.record import record
+
+        asyncio.run(record(tasks, config, out, seed=config.seed, phase=phase, prefix=prefix))
+    else:
+        play(config, tasks, context.actor, out, phase=phase, prefix=prefix)
     status = Counter(t.status.value for t in read_records(context.folder.trajectories, Trajectory))
     return {"num_rollouts": sum(status.values()), "status": dict(sorted(status.items()))}
 

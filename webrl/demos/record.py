@@ -84,8 +84,17 @@ def proposed_tasks(recorded: Iterable[Trajectory], seed: int) -> list[Task]:
     return tasks
 
 
-async def record(tasks: Sequence[Task], config: RunConfig, out: Path, *, slip: float = 0.0, seed: int) -> None:
-    """Let each task's expert play it; trajectories go to `out` (resumed if it exists).
+async def record(
+    tasks: Sequence[Task],
+    config: RunConfig,
+    out: Path,
+    *,
+    slip: float = 0.0,
+    seed: int,
+    phase: int = 0,
+    prefix: str | None = None,
+) -> None:
+    """Let each task's expert play it; trajectories go to `out` (resumed if it exists), named after it by default.
 
     Several task types are recorded side by side, `rollout.num_workers` of them, each in a browser of its own.
     """
@@ -95,7 +104,8 @@ async def record(tasks: Sequence[Task], config: RunConfig, out: Path, *, slip: f
     async def record_site(site: str) -> None:
         async with free:
             mine = [task for task in tasks if task.site == site]
-            await collect(mine, single, ExpertPolicy(site, slip, seed), out, phase=0, prefix=out.stem)
+            policy = ExpertPolicy(site, slip, seed)
+            await collect(mine, single, policy, out, phase=phase, prefix=prefix or out.stem)
 
     await asyncio.gather(*(record_site(site) for site in sorted({task.site for task in tasks})))
 

@@ -14,7 +14,7 @@ from webrl.folder import RunFolder
 from webrl.phase import STAGES
 from webrl.replay.stage import SCORE_CACHE
 from webrl.store import read_lines
-from webrl.study.plan import Cell
+from webrl.study.plan import ORM, Cell
 
 _JUDGED = ("label", "replay", "train")
 """Stages of phase 0 after the episodes: redone where a method judges or trains its critic otherwise."""
@@ -25,7 +25,9 @@ _JUDGED_FILES = (
 
 
 def num_finished(cell: Cell) -> int:
-    """Phases that are finished and evaluated, phase 0 included."""
+    """Phases that are finished and evaluated, phase 0 included; of an outcome model, 1 if it is trained."""
+    if cell.method == ORM:
+        return int(cell.orm.with_name("orm_report").joinpath("report.json").is_file())
     run = RunFolder(cell.config.run_dir)
     for phase in range(cell.config.num_phases + 1):
         if not all(run.phase(phase).is_done(stage.name) for stage in STAGES):

@@ -15,6 +15,7 @@ from webrl.study.statistics import Comparison, Estimate, rate_by_phase
 
 _COLOURS = {"eval": "#1f5fa8", "eval_heldout": "#c2621b"}
 _COLUMNS = 4
+_TRAINING = {"grad_norm": "largest gradient norm", "kl": "mean KL, nats"}
 _NOTE = "mean over seeds, 95 % bootstrap intervals over seeds and tasks"
 
 
@@ -42,6 +43,7 @@ def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> lis
         axes.set(ylim=(0, 1), xlim=(-0.2, study.config.num_phases + 0.2))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.tick_params(labelbottom=True)
         _clean(axes, "y")
     for axes in list(grid.flat)[len(shown) :]:
         axes.set_visible(False)
@@ -49,6 +51,32 @@ def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> lis
     figure.legend(lines.values(), lines.keys(), loc="outside upper left", frameon=False, ncols=3)
     figure.supxlabel(f"phase (0: the start)\n{_NOTE}", fontsize=9)
     figure.supylabel("success", fontsize=10)
+    return _save(figure, path)
+
+
+def draw_training(study: Study, results: Sequence[CellResult], path: Path) -> list[str]:
+    """The actor's largest gradient norm and mean KL by phase, means over seeds; gives the files' names."""
+    from matplotlib import colormaps
+    from matplotlib.ticker import MaxNLocator
+
+    trained = {m: [r for r in results if r.cell.method == m and len(r.phases) > 1] for m in study.config.methods}
+    shown = {method: cells for method, cells in trained.items() if cells}
+    if not shown:
+        return []
+    figure = _figure(9.0, 3.6)
+    panels = figure.subplots(1, 2, sharex=True)
+    for axes, (quantity, name) in zip(panels, _TRAINING.items(), strict=True):
+        for i, (method, cells) in enumerate(shown.items()):
+            colour = "#000000" if method == study.config.reference else colormaps["tab20"](i % 20)
+            means = _phase_means(cells, quantity)
+            if means:
+                axes.plot(means.keys(), means.values(), marker="o", markersize=4, color=colour, label=method)
+        axes.set(title=name, xlabel="phase")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _clean(axes, "y")
+    panels[0].set_yscale("log")
+    lines = {line.get_label(): line for axes in panels for line in axes.get_legend_handles_labels()[0]}
+    figure.legend(lines.values(), lines.keys(), loc="outside right upper", frameon=False, fontsize=8)
     return _save(figure, path)
 
 
@@ -73,6 +101,17 @@ def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]],
     _clean(axes, "x")
     figure.legend(loc="outside upper left", frameon=False, ncols=2)
     return _save(figure, path)
+
+
+def _phase_means(cells: Sequence[CellResult], quantity: str) -> dict[int, float]:
+    """Mean over seeds of a training quantity after each phase that has it."""
+    found: dict[int, list[float]] = {}
+    for result in cells:
+        for phase in result.phases:
+            value = getattr(phase, quantity)
+            if value is not None:
+                found.setdefault(phase.phase, []).append(value)
+    return {phase: float(np.mean(values)) for phase, values in sorted(found.items())}
 
 
 def _draw_line(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -32,9 +32,16 @@ from webrl.resources import find_config, is_file
 
 START = "start"
 """Name of the run that plays phase 0 of a seed for all methods."""
+ORM = "orm"
+"""Name of the training of a seed's outcome model, for `retrain_orm`; it lies in the start's folder."""
 _OWN_KEYS = ("name", "runs_dir", "seed", "num_phases")
 """Keys of the run config that the study sets."""
-_METHOD_KEYS = {"tasks": {"source"}, "models": {"orm", "generator"}, "rollout": {"attempts"}, "evaluate": set[str]()}
+_METHOD_KEYS = {
+    "tasks": {"source"},
+    "models": {"orm", "generator"},
+    "rollout": {"attempts", "policy"},
+    "evaluate": set[str](),
+}
 """Sections that make the starting point and the evaluation; the keys named act after phase 0 and may differ."""
 
 Name = Annotated[str, Field(pattern=r"^\w[\w.]*$")]
@@ -51,13 +58,18 @@ class StudyConfig(Section):
     reference: str = Field("default", description="method that the others are compared with")
     overrides: dict[str, Any] = Field({}, description="run settings of every cell")
     methods: dict[Name, dict[str, Any]] = Field({"default": {}}, min_length=1)
+    retrain_orm: tuple[str, ...] = Field(
+        (), description="methods whose judge is models.orm trained further on phase 0 and the environment's reward"
+    )
 
     @model_validator(mode="after")
     def _methods_can_be_told_apart(self) -> Self:
         if self.reference not in self.methods:
             raise ValueError(f"reference {self.reference!r} is none of the methods: {', '.join(self.methods)}")
-        if START in self.methods:
-            raise ValueError(f"methods.{START}: the name stands for phase 0; choose another")
+        for name in {START, ORM} & self.methods.keys():
+            raise ValueError(f"methods.{name}: the name stands for what methods share; choose another")
+        for name in set(self.retrain_orm) - self.methods.keys():
+            raise ValueError(f"retrain_orm: {name!r} is none of the methods: {', '.join(self.methods)}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds {list(self.seeds)}: each once")
         return self
@@ -65,10 +77,10 @@ class StudyConfig(Section):
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a study, or the start of a seed."""
+    """One run of a study, or the start of a seed, or the training of its outcome model."""
 
     method: str
-    """Name of the method, or `start`."""
+    """Name of the method, or `start`, or `orm`."""
     seed: int
     config: RunConfig
     """Resolved."""
@@ -77,8 +89,21 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Name of the run folder."""
-        return self.config.name
+        """Name of the run folder, but for `orm`, and of the log."""
+        return f"{self.method}-seed{self.seed}"
+
+    @property
+    def orm(self) -> Path:
+        """Where a start's outcome model is trained to."""
+        return self.config.run_dir / "orm"
+
+    @property
+    def arguments(self) -> list[str]:
+        """What comes after `webrl`."""
+        if self.method == ORM:
+            data = self.config.run_dir / "phase_00" / "trajectories.jsonl"
+            return ["train-orm", *self.settings, "--data", str(data), "--out", str(self.orm)]
+        return ["run", *self.settings]
 
 
 @dataclass(frozen=True)
@@ -88,6 +113,8 @@ class Study:
     config: StudyConfig
     starts: tuple[Cell, ...]
     """Phase 0 of each seed."""
+    orms: tuple[Cell, ...]
+    """Training of each seed's outcome model, if a method is judged by it."""
     cells: tuple[Cell, ...]
     """Seed by seed, methods in the order of the file."""
 
@@ -96,9 +123,21 @@ class Study:
         """Where the runs and the tables are."""
         return self.config.runs_dir / self.config.name
 
+    @property
+    def jobs(self) -> tuple[Cell, ...]:
+        """Everything that is run, in the order in which it may be."""
+        return (*self.starts, *self.orms, *self.cells)
+
     def start_of(self, cell: Cell) -> Cell:
         """The start that a cell begins with."""
         return next(start for start in self.starts if start.seed == cell.seed)
+
+    def needs(self, job: Cell) -> list[Cell]:
+        """What must be finished before a job."""
+        if job in self.starts:
+            return []
+        retrained = job.method in self.config.retrain_orm
+        return [self.start_of(job), *(orm for orm in self.orms if retrained and orm.seed == job.seed)]
 
 
 def load_study(path: Path, changes: Mapping[str, Any], methods: Sequence[str] | None = None) -> Study:
@@ -124,7 +163,8 @@ def load_study(path: Path, changes: Mapping[str, Any], methods: Sequence[str] | 
     for method, settings in config.methods.items():
         _check_method(config, path, base, method, settings)
     cells = tuple(_cell(config, path, base, method, seed) for seed in config.seeds for method in config.methods)
-    return Study(config, starts, cells)
+    orms = tuple(replace(start, method=ORM) for start in starts if config.retrain_orm)
+    return Study(config, starts, orms, cells)
 
 
 def _keep_methods(config: StudyConfig, path: Path, names: Sequence[str]) -> StudyConfig:
@@ -132,7 +172,8 @@ def _keep_methods(config: StudyConfig, path: Path, names: Sequence[str]) -> Stud
     if unknown:
         raise UsageError(f"{path}: no method {unknown[0]!r:.200}; it has: {', '.join(config.methods)}")
     kept = {name: own for name, own in config.methods.items() if name in (*names, config.reference)}
-    return config.model_copy(update={"methods": kept})
+    retrained = tuple(name for name in config.retrain_orm if name in kept)
+    return config.model_copy(update={"methods": kept, "retrain_orm": retrained})
 
 
 def _explain(problem: Any, path: Path) -> str:
@@ -155,6 +196,10 @@ def _cell(config: StudyConfig, path: Path, base: Path, method: str, seed: int) -
         "name": f"{method}-seed{seed}", "runs_dir": str(config.runs_dir / config.name), "seed": seed,
         "num_phases": 0 if method == START else config.num_phases,
     }  # fmt: skip
+    if method in config.retrain_orm:
+        chosen = overlay(
+            chosen, {"models": {"orm": str(config.runs_dir / config.name / f"{START}-seed{seed}" / "orm")}}
+        )
     settings = overlay(overlay(config.overrides, chosen), own)
     resolved = validate_config(overlay(read_config(base), settings), source)
     check_settings(resolved, source)

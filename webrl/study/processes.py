@@ -19,7 +19,7 @@ from webrl.folder import RunFolder
 from webrl.llm import guard
 from webrl.store import read_json, write_json
 from webrl.study.cells import is_finished, link_start, num_finished
-from webrl.study.plan import Cell, Study
+from webrl.study.plan import ORM, Cell, Study
 from webrl.training.environment import cpu_environment
 from webrl.training.launch import count_gpus
 
@@ -72,8 +72,8 @@ def log_path(study: Study, cell: Cell) -> Path:
 class _Work:
     def __init__(self, study: Study, parallel: int) -> None:
         self._study, self._parallel = study, parallel
-        self._waiting = [c for c in (*study.starts, *study.cells) if not is_finished(c)]
-        names = {cell.name for cell in (*study.starts, *study.cells)}
+        self._waiting = [job for job in study.jobs if not is_finished(job)]
+        names = {job.name for job in study.jobs}
         self._failures = {name: why for name, why in read_failures(study.folder).items() if name not in names}
         self._running: list[_Running] = []
         self._gpus = _visible_gpus()
@@ -83,14 +83,15 @@ class _Work:
         while self._waiting or self._running:
             self._start_what_can()
             if not self._running:
-                break  # what waits, waits for a start that failed
+                break  # what waits, waits for one that failed
             time.sleep(_POLL_S)
             for running in list(self._running):
                 self._announce(running)
                 if running.process.poll() is not None:
                     self._end(running)
         for cell in self._waiting:
-            self._fail(cell, f"{self._study.start_of(cell).name} failed, which it starts from")
+            needed = next(job.name for job in self._study.needs(cell) if not is_finished(job))
+            self._fail(cell, f"{needed} failed, which it starts from")
         return self._failures
 
     def stop(self) -> None:
@@ -106,12 +107,11 @@ class _Work:
         for cell in list(self._waiting):
             if len(self._running) >= self._parallel:
                 return
-            start = self._study.start_of(cell)
-            if cell not in self._study.starts:
-                if not is_finished(start):
-                    continue
+            if not all(self._is_over(job) for job in self._study.needs(cell)):
+                continue
+            if cell in self._study.cells:
                 try:
-                    link_start(start, cell)
+                    link_start(self._study.start_of(cell), cell)
                 except (WebRLError, OSError) as error:
                     self._waiting.remove(cell)
                     self._fail(cell, str(error))
@@ -119,18 +119,22 @@ class _Work:
             self._waiting.remove(cell)
             self._launch(cell)
 
+    def _is_over(self, job: Cell) -> bool:
+        """Whether a job is finished, and has let go of its folder."""
+        return is_finished(job) and all(running.cell.name != job.name for running in self._running)
+
     def _launch(self, cell: Cell) -> None:
         slot = next(i for i in range(self._parallel) if i not in {r.slot for r in self._running})
         log = log_path(self._study, cell)
         make_folder(log.parent)
-        command = [sys.executable, str(guard.__file__), sys.executable, "-m", "webrl.cli", "run", *cell.settings]
+        command = [sys.executable, str(guard.__file__), sys.executable, "-m", "webrl.cli", *cell.arguments]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                 env={**os.environ, **self._environment(slot)},
             )  # fmt: skip
         self._running.append(_Running(cell, process, slot, num_finished(cell)))
-        logger.info("%s: phase %d of %d", cell.name, self._running[-1].phases, cell.config.num_phases)
+        logger.info("%s: started, %d of %d phases done", cell.name, num_finished(cell), cell.config.num_phases + 1)
 
     def _environment(self, slot: int) -> dict[str, str]:
         threads = str(max(1, _num_cores() // self._parallel))
@@ -139,6 +143,8 @@ class _Work:
         return cpu_environment() | limits | gpu
 
     def _announce(self, running: _Running) -> None:
+        if running.cell.method == ORM:
+            return
         for phase in range(running.phases, num_finished(running.cell)):
             counts = RunFolder(running.cell.config.run_dir).phase(phase).read_stage("eval")["counts"]
             won, played = counts.get("successes", 0), counts.get("episodes", 0)

@@ -18,7 +18,7 @@ from webrl.errors import DataError
 from webrl.evaluate import wilson_interval
 from webrl.run_info import git_commit, package_versions
 from webrl.store import read_json, write_json, write_text
-from webrl.study.figures import draw_comparison, draw_success
+from webrl.study.figures import draw_comparison, draw_success, draw_training
 from webrl.study.plan import Study
 from webrl.study.results import SPLITS, CellResult, PhaseResult
 from webrl.study.statistics import Comparison, Estimate, compare, rate_by_phase
@@ -38,6 +38,7 @@ def write_report(study: Study, results: Sequence[CellResult]) -> list[str]:
     write_text(study.folder / "study.md", markdown_text(study, results))
     names = ["study.csv", "study.md"]
     names += draw_success(study, results, study.folder / "success")
+    names += draw_training(study, results, study.folder / "training")
     phase = compared_phase(study, results)
     names += draw_comparison(study, comparisons(study, results), phase, study.folder / "comparison")
     return names
@@ -80,7 +81,7 @@ def _csv_rows(result: CellResult) -> Iterator[dict[str, Any]]:
             "training_episodes": phase.episodes, "env_steps": phase.env_steps,
             "labelled_success": phase.labelled_success, "replayed": phase.replayed,
             "critic_steps": phase.critic_steps, "actor_steps": phase.actor_steps,
-            "actor_active": round(phase.actor_active, 4), "actor_grad_norm": phase.grad_norm, "actor_kl": phase.kl,
+            "actor_active": round(phase.actor_active, 4), "actor_top_grad_norm": phase.grad_norm, "actor_kl": phase.kl,
             "seconds": phase.seconds,
         }  # fmt: skip
 
@@ -100,7 +101,10 @@ def markdown_text(study: Study, results: Sequence[CellResult]) -> str:
     rows = list(_comparison_rows(comparisons(study, results)))
     if rows:
         parts += [f"## Against `{study.config.reference}` after phase {phase}", table(columns, rows)]
-    parts += ["## What each cell used after phase 0", table(_BUDGET, list(_budget_rows(results)))]
+    parts += [
+        "## What each cell used after phase 0, and its largest gradient norm",
+        table(_BUDGET, list(_budget_rows(results))),
+    ]
     return "\n\n".join([*parts, *_budget_notes(results)]) + "\n"
 
 
@@ -112,8 +116,9 @@ def table(columns: Sequence[str], rows: Rows) -> str:
 
 def config_hash(study: Study) -> str:
     """12 hex digits that change with any setting of any cell, but not with the folder."""
-    settings = [cell.config.model_dump(mode="json", exclude={"runs_dir"}) for cell in (*study.starts, *study.cells)]
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    settings = [cell.config.model_dump(mode="json", exclude={"runs_dir"}) for cell in study.jobs]
+    text = json.dumps(settings, sort_keys=True).replace(str(study.folder), "")  # a retrained outcome model lies there
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def compared_phase(study: Study, results: Sequence[CellResult]) -> int:

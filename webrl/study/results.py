@@ -41,9 +41,9 @@ class PhaseResult:
     actor_active: float
     """Share of the actor's samples that have a loss."""
     grad_norm: float | None
-    """Mean of the actor's, before clipping."""
+    """Largest of the actor's, before clipping; None in phase 0."""
     kl: float | None
-    """The actor's mean estimate of the divergence from π_ref."""
+    """The actor's mean estimate of the divergence from π_ref, over the steps that were logged."""
     seconds: float
     """Of all stages together."""
 
@@ -119,7 +119,7 @@ def _read_phase(folder: PhaseFolder) -> PhaseResult:
         critic_steps=train.get("critic_steps", 0),
         actor_steps=train.get("actor_steps", 0),
         actor_active=train.get("actor_active", 0) / max(1, train.get("actor_samples", 0)),
-        grad_norm=train.get("actor_grad_norm"),
+        grad_norm=_largest_norm(folder.metrics),
         kl=train.get("actor_kl"),
         seconds=round(seconds, 1),
     )
@@ -135,6 +135,13 @@ def _read_outcomes(path: Path) -> dict[str, dict[str, bool]]:
         split = "eval_heldout" if trajectory.task.split == "eval_heldout" else "eval"
         outcomes[split][trajectory.task.task_id] = is_success(trajectory)
     return outcomes
+
+
+def _largest_norm(path: Path) -> float | None:
+    if not path.is_file():
+        return None
+    lines = (data for _, data in read_lines(path))
+    return max((data["actor/grad_norm"] for data in lines if "actor/grad_norm" in data), default=None)
 
 
 def _count_steps(path: Path) -> tuple[int, int]:

@@ -308,6 +308,31 @@ def test_figures_are_drawn_of_what_is_there(tmp_path: Path) -> None:
     assert b"<svg" in (study.folder / "comparison.svg").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nosuch"], "webrl: no config 'nosuch'; shipped ones: study_ablations, study_demo"),
+        (["study_quick", "--parallel", "0"], "webrl: --parallel 0: one cell at least must run"),
+        (["study_quick", "--methods", "avr"], "no method 'avr'; it has: default, webrl, filtered_bc"),
+        (["study_quick", "--phases", "0"], "num_phases = 0"),
+        (["study_quick", "actor.objektive=awr"], "overrides: unknown key 'actor.objektive'"),
+        (["study_quick", "actor"], "override 'overrides.actor' is not of the form key.subkey=value"),
+        (["study_quick", "seed=3"], "overrides.seed: set the study's own key"),
+    ],
+)
+def test_a_wrong_command_is_one_line_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["study", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_reason_of_a_failure_is_the_runs_own_error_line(tmp_path: Path) -> None:
     log = tmp_path / "cell.log"
     log.write_text("phase 1: train\nwebrl: loss is nan at step 3\n", encoding="utf-8")

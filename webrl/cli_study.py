@@ -15,6 +15,9 @@ from webrl.resources import find_study
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("study", metavar="CONFIG", help="a study's YAML, or the name of a shipped one (study_demo)")
+    parser.add_argument(
+        "settings", nargs="*", metavar="key=value", help="settings of every cell's run, over the study's `overrides`"
+    )
     parser.add_argument("--runs-dir", type=Path, metavar="DIR", help="where the study's folder is made (default: runs)")
     parser.add_argument("--name", metavar="NAME", help="name of the study's folder (default: the config's)")
     parser.add_argument(
@@ -33,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
 
     if args.parallel == 0:
         raise UsageError("--parallel 0: one cell at least must run")
-    study = load_study(find_study(args.study), _changes(args), args.methods)
+    study = load_study(find_study(args.study), _changes(args), args.methods, args.settings)
     if args.dry_run:
         return _show_plan(study)
     from webrl.study.processes import default_parallel, read_failures, run_cells

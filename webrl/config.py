@@ -507,7 +507,7 @@ def load_config(path: Path | None, overrides: list[str] | None = None) -> RunCon
     """
     data = read_config(path) if path else {}
     for override in overrides or []:
-        _apply_override(data, override)
+        apply_override(data, override)
     source = str(path) if path else "the command line"
     return validate_config(data, source)
 
@@ -563,7 +563,12 @@ def overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _apply_override(data: dict[str, Any], override: str) -> None:
+def apply_override(data: dict[str, Any], override: str) -> None:
+    """Set what `key.subkey=value` says in plain data.
+
+    Raises:
+        UsageError: not of that form, or not YAML.
+    """
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise UsageError(f"override {redact(override)!r} is not of the form key.subkey=value")

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from webrl.cli_config import check_settings
-from webrl.config import RunConfig, Section, overlay, read_config, validate_config
+from webrl.config import RunConfig, Section, apply_override, overlay, read_config, validate_config
 from webrl.errors import UsageError
 from webrl.resources import find_config, is_file
 
@@ -140,18 +140,23 @@ class Study:
         return [self.start_of(job), *(orm for orm in self.orms if retrained and orm.seed == job.seed)]
 
 
-def load_study(path: Path, changes: Mapping[str, Any], methods: Sequence[str] | None = None) -> Study:
+def load_study(
+    path: Path, changes: Mapping[str, Any], methods: Sequence[str] | None = None, settings: Sequence[str] = ()
+) -> Study:
     """Read and resolve a study.
 
     Args:
         changes: keys of the study that the command line replaces.
         methods: those to keep of the file's, the reference beside them; None: all.
+        settings: `key=value` of the runs, over the file's `overrides`.
 
     Raises:
         UsageError: missing or malformed file, an unknown key in it or in the settings of a method, a method that
             changes the starting point or the evaluation.
     """
     data = overlay(read_config(path), dict(changes))
+    for setting in settings:
+        apply_override(data, f"overrides.{setting}")
     try:
         config = StudyConfig.model_validate(data)
     except ValidationError as error:

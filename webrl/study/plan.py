@@ -165,8 +165,8 @@ def load_study(
         config = _keep_methods(config, path, methods)
     base = _find_base(config.config, path)
     starts = tuple(_cell(config, path, base, START, seed) for seed in config.seeds)
-    for method, settings in config.methods.items():
-        _check_method(config, path, base, method, settings)
+    for method, own in config.methods.items():
+        _check_method(config, path, base, method, own)
     cells = tuple(_cell(config, path, base, method, seed) for seed in config.seeds for method in config.methods)
     orms = tuple(replace(start, method=ORM) for start in starts if config.retrain_orm)
     return Study(config, starts, orms, cells)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 from webrl.cli_config import count
 from webrl.errors import UsageError
+from webrl.redaction import redact_argument
 from webrl.resources import find_study
 
 
@@ -106,7 +108,7 @@ def _show_plan(study: Any) -> int:
             print(f"{cell.name}: {done}; a phase: {episodes} episodes, steps: {steps}")
         else:
             print(f"{cell.name}: {done}; {run.tasks.num_seed_tasks} episodes, shared by the cells of the seed")
-        print(f"    webrl {' '.join(cell.arguments)}")
+        print(f"    webrl {shlex.join(map(redact_argument, cell.arguments))}")
     evaluated = study.cells[0].config.tasks
     print(f"# each phase evaluated on {evaluated.num_eval_tasks} held-out seeds, {evaluated.num_heldout_tasks} types")
     return 0

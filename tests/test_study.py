@@ -371,6 +371,31 @@ SMALL = {
 }  # fmt: skip
 
 
+def test_ctrl_c_ends_the_cells_too(tmp_path: Path) -> None:
+    study_of(tmp_path, seeds=[0], overrides=SMALL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "webrl.cli", "study", str(tmp_path / "study.yaml")], cwd=ROOT, stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        assert any("start-seed0: started" in line for line in process.stderr), "ended before it started a cell"
+        end = time.monotonic() + 120
+        while len(descendants(process.pid)) < 2:  # the guard and the run
+            assert time.monotonic() < end, "watchdog: the cell's process never came"
+            time.sleep(0.05)
+        children = descendants(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=120)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "webrl: interrupted; the same command goes on from here"
+    psutil.wait_procs(children, timeout=20)
+    assert living(children) == []
+
+
 @pytest.mark.browser
 @pytest.mark.slow
 def test_a_study_that_is_killed_goes_on_and_shares_its_start(tmp_path: Path) -> None:

@@ -52,6 +52,19 @@ def print_steps(traces: Sequence[Trace]) -> None:
         top = [sorted(g["loss"], reverse=True) for g in trace["gradients"]]
         effective = " ".join(f"{sum(t) ** 2 / max(sum(x * x for x in t), 1e-12):.0f}" for t in top)
         print(f"samples that make up the gradient, (Σ|g|)²/Σ|g|² of {len(top[0])}, look by look: {effective}")
+        batches = [past_and_top(batch, trace["beta"]) for batch in trace["batches"]]
+        past, top = np.array(batches).T
+        print(f"of a batch's Σ (β r - A)²: past the target {past.mean():.2f} on average, {past.max():.2f} at most;")
+        print(f"its largest sample {top.mean():.2f} on average, {top.max():.2f} at most")
+
+
+def past_and_top(batch: dict[str, list[float]], beta: float) -> tuple[float, float]:
+    """Shares of a batch's summed square error: of samples past their target on A's side, and of the largest one."""
+    advantage = np.array(batch["advantage"])
+    error = beta * np.array(batch["log_ratio"]) - advantage
+    squares = error**2
+    total = max(float(squares.sum()), 1e-12)
+    return float(squares[advantage * error > 0].sum()) / total, float(squares.max()) / total
 
 
 def pooled(results: Sequence[Trace]) -> list[tuple[str, int, int, list[str]]]:

@@ -45,7 +45,8 @@ def measure_steps(
 
     Returns:
         `samples` (what each is), `log_ratio` ([steps + 1][samples]), `gradients` (per look), `grad_norm` and
-        `update_norm` (per step), `noise` (trainer against scorer, nats a token, before the first step).
+        `update_norm` (per step), `batches` (per step, of each of its samples just before it), `noise` (trainer
+        against scorer, nats a token, before the first step).
     """
     chosen = choose(records, num_samples, random.Random(config.seed))
     model = load_actor(actor)
@@ -63,8 +64,9 @@ def measure_steps(
     metrics = out / "metrics.jsonl"
     watched: Job = dataclasses.replace(job, watch=Watch(every=1, probe=probe))
     train(watched, config.actor, out=out / "actor", seed=config.seed + 1, metrics_path=metrics, device="cpu")
-    norms = [float(row["actor/grad_norm"]) for row in _rows(metrics)]
-    return observer.result() | {"grad_norm": norms}
+    rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    batches = [{key: row[f"actor/{key}_values"] for key in ("log_ratio", "advantage")} for row in rows]
+    return observer.result() | {"grad_norm": [row["actor/grad_norm"] for row in rows], "batches": batches}
 
 
 def choose(records: Sequence[StepRecord], count: int, rng: random.Random) -> list[int]:
@@ -164,7 +166,3 @@ def _difference(found: Sequence[Any], expected: Sequence[Any]) -> dict[str, floa
     gaps = [np.asarray(a) - np.asarray(b) for a, b in zip(found, expected, strict=True)]  # [tokens] of each sample
     each = np.abs(np.concatenate(gaps))
     return {"mean": float(each.mean()), "max": float(each.max()), "max_action": max(abs(float(g.sum())) for g in gaps)}
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -104,7 +104,7 @@ def draw_steps(traces: Sequence[Trace], out: Path) -> list[str]:
         axis.set(title=f"{trace['label']}, β = {trace['beta']:g}", xlabel="optimizer step")
         _plain(axis)
     axes[0].set_ylabel("log π/π_ref: median, 10–90 %")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", frameon=False, ncols=4)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", frameon=False, ncols=2)
     _save(figure, out / "log_ratio.png")
     figure = _figure(10.5, 3.4)
     norms, movement, shares = figure.subplots(1, 3)

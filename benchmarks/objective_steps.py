@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from webrl.config import RunConfig
 from webrl.training.models import PackedActor, actor_inputs, context_limit, load_actor
 from webrl.training.objectives import get_objective
 from webrl.training.packing import Item, pack
+from webrl.training.schedule import sample_batches
 from webrl.training.scoring import score_actions, score_targets
 from webrl.training.trainer import Job, Watch, train
 from webrl.training.update import actor_job, cut_items, policy_loss_function, prepare
@@ -54,7 +54,7 @@ def measure_steps(
     job = actor_job(model, records, config.actor, lambda _state, folder: folder.mkdir(exist_ok=True))
     observer = _Observer(model, [records[i] for i in chosen], records, chosen, config)
     observer.look(with_gradients=True)
-    num_steps = math.ceil(len(records) * config.actor.epochs / config.actor.batch_size)
+    num_steps = len(sample_batches(len(records), config.actor, config.seed))
     due = {round(share * num_steps) for share in looks}
 
     def probe(_folder: Path) -> dict[str, float]:

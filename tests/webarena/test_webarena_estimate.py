@@ -68,7 +68,7 @@ def test_the_paper_s_run_has_the_paper_s_settings(name: str):
             1,
             16384,
         )
-    assert (run.actor.objective, run.actor.gae_lambda) == ("webrl", 0.5)
+    assert run.actor.gae_lambda == 0.5
 
 
 def test_a_dry_run_lists_every_command_of_every_phase():

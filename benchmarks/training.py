@@ -27,7 +27,7 @@ from webrl.training.environment import cpu_environment  # noqa: E402
 from webrl.training.launch import count_gpus  # noqa: E402
 
 SHAPES = ("0.27B", "0.6B", "1.7B", "4B", "8B")
-ROWS = ("webrl", "compiled", "plain norms", "bf16 weights", "bf16 weights compiled", "trl")
+ROWS = ("webrl", "no graphs", "compiled", "plain layers", "bf16 weights", "bf16 weights compiled", "trl")
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ from webrl.training.update import actor_job, prepare
 from webrl.types import StepRecord
 
 LENGTHS_FILE = Path(__file__).with_name("training_lengths.json")
-BATCH, TINY_BATCH, WARM_UP = 64, 4, 3
+BATCH, TINY_BATCH, WARM_UP = 64, 4, 6
 Figures = dict[str, Any]
 
 
@@ -81,17 +81,18 @@ def llama31_8b() -> Any:
 
 
 SHAPES = {
-    "0.27B": Shape(gemma3_270m),
+    "0.27B": Shape(gemma3_270m, max_tokens=32768),
     "0.6B": Shape(qwen3(1024, 3072, 28, 16)),
     "1.7B": Shape(qwen3(2048, 6144, 28, 16)),
     "4B": Shape(qwen3(2560, 9728, 36, 32), max_tokens=8192, lora_rank=16),
     "8B": Shape(llama31_8b, max_tokens=8192, lora_rank=16),
 }
 VARIANTS: dict[str, dict[str, Any]] = {
-    "webrl": {"precision": "bf16"},
+    "webrl": {"precision": "bf16", "cuda_graphs": True},
+    "no graphs": {"precision": "bf16"},
+    "plain layers": {"precision": "bf16"},
     "compiled": {"precision": "bf16", "compile": True},
-    "plain norms": {"precision": "bf16"},
-    "bf16 weights": {"precision": "fp32"},
+    "bf16 weights": {"precision": "fp32", "cuda_graphs": True},
     "bf16 weights compiled": {"precision": "fp32", "compile": True},
 }
 """Settings of each row; the `bf16 weights` are cast before they are trained as they are."""
@@ -159,8 +160,8 @@ def measure_variant(shape: Shape, variant: str, steps: int, device: str, tiny: b
          "lora_rank": shape.lora_rank, **VARIANTS[variant]}
     )  # fmt: skip
     model = random_actor(shape, device, tiny)
-    if variant == "plain norms":
-        restore_norms(model)
+    if variant == "plain layers":
+        restore_layers(model)
     prepare(model, config, seed=0)
     if variant.startswith("bf16 weights"):
         cast_weights(model)
@@ -221,12 +222,13 @@ def random_actor(shape: Shape, device: str, tiny: bool) -> PackedActor:
     return PackedActor(lm, route)
 
 
-def restore_norms(model: PackedActor) -> None:
-    """Transformers' own norms again."""
+def restore_layers(model: PackedActor) -> None:
+    """Transformers' own norms, rotary embeddings and MLPs again."""
+    from webrl.training.fused import FusedRotary, GatedMLP
     from webrl.training.norms import FusedNorm
 
     for module in model.modules():
-        if isinstance(module, FusedNorm):
+        if isinstance(module, FusedNorm | FusedRotary | GatedMLP):
             module.__class__ = type(module).__mro__[2]
 
 

@@ -20,6 +20,8 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
+from webrl.training.transfer import send
+
 NAME = "webrl_packed"
 LONG_TOKENS = 2048
 """From here on one kernel a sequence is as fast as one for all."""
@@ -82,10 +84,10 @@ class Layout:
         zero = ends.new_zeros(1)
         return cls(
             seq_lens=seq_lens,
-            cu_seq_lens=torch.cat([zero, ends]).to(device, torch.int32),
-            keep=((ends - kept)[sample] + offset).to(device),
+            cu_seq_lens=send(torch.cat([zero, ends]).to(torch.int32), device),
+            keep=send((ends - kept)[sample] + offset, device),
             keep_lens=keep_lens,
-            cu_keep_lens=torch.cat([zero, kept.cumsum(0)]).to(device, torch.int32),
+            cu_keep_lens=send(torch.cat([zero, kept.cumsum(0)]).to(torch.int32), device),
         )
 
     @classmethod

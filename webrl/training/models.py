@@ -21,8 +21,8 @@ from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import CODE_REFUSED, adapter_base, first_line, load_tokenizer, model_folder
 from webrl.training.attention import Layout
 from webrl.training.decoder import decoder_of
+from webrl.training.fused import fuse
 from webrl.training.head import ActionHead, LogitRule
-from webrl.training.norms import fuse_norms
 from webrl.training.packing import Pack
 from webrl.training.plans import load_plan
 from webrl.training.ranks import is_main
@@ -50,7 +50,7 @@ class PackedActor(nn.Module):
                 raise ModelError(f"{type(lm).__name__} has no linear output layer, found {type(head).__name__}")
             head.__class__ = ActionHead
             head.rule = LogitRule.of(lm.config)  # type: ignore[assignment]
-            fuse_norms(lm)
+            fuse(lm)
         if route == "packed":
             trim_last_layer(decoder_of(lm))
 
@@ -76,7 +76,7 @@ class PackedCritic(nn.Module):
         super().__init__()
         self.lm, self.route = lm, route
         if route != "plain":
-            fuse_norms(lm)
+            fuse(lm)
         if route == "packed":
             trim_last_layer(decoder_of(lm))
 

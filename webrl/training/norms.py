@@ -8,6 +8,8 @@ replaced; every other one stays. The self-check (`selfcheck.py`) runs the result
 from __future__ import annotations
 
 import copy
+import importlib.util
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,6 +17,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 _EPSILONS = ("variance_epsilon", "eps", "epsilon")
+
+
+_MAX_WIDTH = 16_384
+"""Elements of a row that a kernel holds at a time, at most."""
+
+
+def has_kernels(x: Tensor) -> bool:
+    """True if Triton's kernels (`kernels.py`) may compute on this tensor; the compiler makes its own."""
+    fits = x.is_cuda and x.numel() > 0 and x.shape[-1] <= _MAX_WIDTH
+    return fits and not torch.compiler.is_compiling() and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 class FusedNorm:
@@ -29,6 +46,10 @@ class FusedNorm:
         if others or options or not (self.adds_one or hidden_states.dtype == weight.dtype):
             own: Tensor = super().forward(hidden_states, *others, **options)  # type: ignore[misc]
             return own
+        if hidden_states.shape[-1:] == weight.shape and has_kernels(hidden_states):
+            from webrl.training.kernels import rms_norm
+
+            return rms_norm(hidden_states, weight, self.fused_eps, float(self.adds_one))
         if not self.adds_one:
             return functional.rms_norm(hidden_states, weight.shape, weight, self.fused_eps)
         # one plus the weight has no room in bfloat16

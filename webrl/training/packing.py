@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from webrl.training.attention import Layout
+from webrl.training.transfer import send
 
 HEADER_TOKENS = 8
 """Prompt tokens at the end that are never cut: they hold the template's assistant header."""
@@ -77,11 +78,11 @@ def pack(items: Sequence[Item], device: torch.device | str = "cpu") -> Pack:
     num_targets = torch.tensor([item.num_targets for item in items])
     targets = [token for item in items for token in item.ids[len(item.ids) - item.num_targets :]]
     return Pack(
-        input_ids=torch.from_numpy(ids).unsqueeze(0).to(device),
-        position_ids=torch.cat([torch.arange(length) for length in lens]).unsqueeze(0).to(device),
+        input_ids=send(torch.from_numpy(ids).unsqueeze(0), device),
+        position_ids=send(torch.cat([torch.arange(length) for length in lens]).unsqueeze(0), device),
         layout=Layout.of(lens, tuple(max(item.num_targets, 1) for item in items), device),
-        targets=torch.tensor(targets, dtype=torch.long).to(device),
-        target_sample=torch.repeat_interleave(torch.arange(len(items)), num_targets).to(device),
+        targets=send(torch.tensor(targets, dtype=torch.long), device),
+        target_sample=send(torch.repeat_interleave(torch.arange(len(items)), num_targets), device),
     )
 
 

@@ -36,6 +36,7 @@ from webrl.training.objectives import LossInput, LossOutput, Objective, get_obje
 from webrl.training.packing import Item, Pack, cut_to
 from webrl.training.ranks import agree
 from webrl.training.trainer import Job, Watch, train
+from webrl.training.transfer import send
 from webrl.types import StepRecord
 
 logger = logging.getLogger(__name__)
@@ -204,10 +205,10 @@ def policy_loss_function(
         device = logprobs.device
         batch = LossInput(
             logprobs=logprobs,
-            ref_logprobs=torch.cat([reference[i] for i in indices]).to(device),
-            old_logprobs=torch.cat([sampled[i] for i in indices]).to(device),
+            ref_logprobs=send(torch.cat([reference[i] for i in indices]), device),
+            old_logprobs=send(torch.cat([sampled[i] for i in indices]), device),
             sample=row.target_sample,
-            advantage=advantage[indices].to(device),
+            advantage=send(advantage[indices], device),
         )
         result = objective.loss(batch, config)
         return LossOutput(result.loss, {**_policy_metrics(batch), **result.metrics})

@@ -52,19 +52,17 @@ def print_steps(traces: Sequence[Trace]) -> None:
         top = [sorted(g["loss"], reverse=True) for g in trace["gradients"]]
         effective = " ".join(f"{sum(t) ** 2 / max(sum(x * x for x in t), 1e-12):.0f}" for t in top)
         print(f"samples that make up the gradient, (Σ|g|)²/Σ|g|² of {len(top[0])}, look by look: {effective}")
-        batches = [past_and_top(batch, trace["beta"]) for batch in trace["batches"]]
-        past, top = np.array(batches).T
-        print(f"of a batch's Σ (β r - A)²: past the target {past.mean():.2f} on average, {past.max():.2f} at most;")
-        print(f"its largest sample {top.mean():.2f} on average, {top.max():.2f} at most")
+        past, top = np.array([past_and_top(batch, trace["beta"]) for batch in trace["batches"]]).T
+        print(f"of a batch's loss, samples past their target hold {past.mean():.2f} on average, more than half in")
+        print(f"{(past > 0.5).sum()} of {len(past)} batches; one sample holds more than half in {(top > 0.5).sum()}")
 
 
 def past_and_top(batch: dict[str, list[float]], beta: float) -> tuple[float, float]:
-    """Shares of a batch's summed square error: of samples past their target on A's side, and of the largest one."""
-    advantage = np.array(batch["advantage"])
-    error = beta * np.array(batch["log_ratio"]) - advantage
-    squares = error**2
-    total = max(float(squares.sum()), 1e-12)
-    return float(squares[advantage * error > 0].sum()) / total, float(squares.max()) / total
+    """Shares of a batch's loss: of samples whose β r is past A on A's side, and of the largest one."""
+    advantage, losses = np.array(batch["advantage"]), np.array(batch["loss"])
+    past = advantage * (beta * np.array(batch["log_ratio"]) - advantage) > 0
+    total = max(float(losses.sum()), 1e-12)
+    return float(losses[past].sum()) / total, float(losses.max(initial=0)) / total
 
 
 def pooled(results: Sequence[Trace]) -> list[tuple[str, int, int, list[str]]]:
@@ -103,6 +101,7 @@ def draw_steps(traces: Sequence[Trace], out: Path) -> list[str]:
                 axis.fill_between(range(len(ratio)), low, high, color=colour, alpha=0.15, linewidth=0)
         axis.set(title=f"{trace['label']}, β = {trace['beta']:g}", xlabel="optimizer step")
         _plain(axis)
+    axes[0].set_yscale("symlog", linthresh=1)
     axes[0].set_ylabel("log π/π_ref: median, 10–90 %")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", frameon=False, ncols=2)
     _save(figure, out / "log_ratio.png")

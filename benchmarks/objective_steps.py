@@ -62,10 +62,11 @@ def measure_steps(
         return {}
 
     metrics = out / "metrics.jsonl"
-    watched: Job = dataclasses.replace(job, watch=Watch(every=1, probe=probe))
+    histograms = (*job.histograms, "loss")
+    watched: Job = dataclasses.replace(job, histograms=histograms, watch=Watch(every=1, probe=probe))
     train(watched, config.actor, out=out / "actor", seed=config.seed + 1, metrics_path=metrics, device="cpu")
     rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    batches = [{key: row[f"actor/{key}_values"] for key in ("log_ratio", "advantage")} for row in rows]
+    batches = [{key: row[f"actor/{key}_values"] for key in histograms} for row in rows]
     return observer.result() | {"grad_norm": [row["actor/grad_norm"] for row in rows], "batches": batches}
 
 

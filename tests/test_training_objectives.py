@@ -254,29 +254,6 @@ def test_scaled_steps_move_likely_and_unlikely_actions_alike() -> None:
     assert moved["webrl_scaled"][1] / moved["webrl_scaled"][0] == pytest.approx(1, rel=0.5)
 
 
-def test_soft_value_is_the_log_mean_exponential_of_the_outcome() -> None:
-    from webrl.training.objectives.webrl_kl import soft_value
-
-    assert soft_value(0.25, 0.5) == pytest.approx(0.5 * math.log(0.25 * math.e**2 + 0.75))
-    assert soft_value(0.0, 0.5) == pytest.approx(0.0)
-    assert soft_value(1.0, 1e-3) == 1.0  # e^1000 is never computed
-    # with the soft value the target is a distribution: V e^{(1 - V*) / β} + (1 - V) e^{-V* / β} = 1
-    soft = soft_value(0.3, 0.2)
-    assert 0.3 * math.exp((1 - soft) / 0.2) + 0.7 * math.exp(-soft / 0.2) == pytest.approx(1)
-
-
-def test_kl_advantage_mixes_soft_values() -> None:
-    from webrl.training.objectives.webrl_kl import soft_value
-
-    first = make_record("t", 0, 2, 1, value=0.4, next_value=0.7)
-    last = make_record("t", 1, 2, 0, value=0.4, next_value=0.0)
-    now, later = soft_value(0.4, 0.5), soft_value(0.7, 0.5)
-    advantages = get_objective("webrl_kl").advantages([first, last], ActorConfig(beta=0.5))
-    assert advantages == [pytest.approx(0.5 * (later - now) + 0.5 * (1 - now)), pytest.approx(-now)]
-    with pytest.raises(TrainingError, match="has no value"):
-        get_objective("webrl_kl").advantages([make_record("t", 0, 1, 1)], ActorConfig())
-
-
 def test_kl_loss_by_hand() -> None:
     # β = 0.5, so w = e and 1/e: r = 0 gives 1 - e + e and 1 - 1/e - 1/e
     batch = make_input([-1.0, -1.0], [-1.0, -1.0], [0.5, -0.5], [0, 1])

@@ -8,6 +8,7 @@ loss moves an unlikely action by nats and a likely one by nothing. Dividing by i
 step (Nagumo and Noda 1967), with ε = `actor.curvature_floor` as its regulariser. Why m: actions share their weights,
 and what raises a success drags unlikely failures below their targets; squared, their way back up outweighs everything
 else in a batch (docs/objective.md). The minimum is the paper's, β r = A, wherever it can be reached.
+β is `actor.beta`, 0.3 unless set.
 """
 
 from __future__ import annotations

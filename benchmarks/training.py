@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--shapes", default=",".join(SHAPES), help="of engine (default: all, by commas)")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"of engine (default: {','.join(ROWS)})")
     parser.add_argument("--steps", type=int, default=12, help="timed optimizer steps of engine (default: 12)")
+    parser.add_argument("--warm-up", type=int, default=6, help="steps of engine before them (default: 6)")
     parser.add_argument("--profile", action="store_true", help="engine: print the kernels that take longest")
     args = parser.parse_args()
     if args.part == "cluster":
@@ -62,10 +63,14 @@ def main() -> None:
 
         figures = measure(args.repeats)
     elif args.part == "engine":
-        from training_engine import measure_engine
+        from training_engine import Steps, measure_engine
 
         figures = measure_engine(
-            chosen(args.shapes, SHAPES), chosen(args.rows, ROWS), args.steps, args.size == "tiny", args.profile
+            chosen(args.shapes, SHAPES),
+            chosen(args.rows, ROWS),
+            Steps(max(1, args.warm_up), args.steps),
+            args.size == "tiny",
+            args.profile,
         )
     elif args.part == "passes":
         from training_gpu import measure_gpu

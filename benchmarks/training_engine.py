@@ -32,8 +32,23 @@ from webrl.training.update import actor_job, prepare
 from webrl.types import StepRecord
 
 LENGTHS_FILE = Path(__file__).with_name("training_lengths.json")
-BATCH, TINY_BATCH, WARM_UP = 64, 4, 6
+BATCH, TINY_BATCH = 64, 4
 Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Optimizer steps of a row."""
+
+    warm_up: int
+    """Not timed: kernels are compiled in them, rows recorded."""
+    timed: int
+    """After them."""
+
+    @property
+    def total(self) -> int:
+        """All that are made."""
+        return self.warm_up + self.timed
 
 
 @dataclass(frozen=True)
@@ -99,13 +114,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def measure_engine(
-    shapes: Sequence[str], variants: Sequence[str], steps: int, tiny: bool = False, profile: bool = False
+    shapes: Sequence[str], variants: Sequence[str], steps: Steps, tiny: bool = False, profile: bool = False
 ) -> Figures:
     """Tokens per second by shape and variant; one that does not fit or does not run is reported and left out."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     batch = TINY_BATCH if tiny else BATCH
-    print(f"{name}, torch {torch.__version__}, {batch} samples a step, {steps} steps after {WARM_UP}", flush=True)
+    print(
+        f"{name}, torch {torch.__version__}, {batch} samples a step, {steps.timed} steps after {steps.warm_up}",
+        flush=True,
+    )
     figures: Figures = {"device": name}
     for shape, variant in itertools.product(shapes, variants):
         key = f"{shape}, {variant}"
@@ -152,7 +170,7 @@ def break_even(figures: Figures, shape: str) -> Figures:
     return {f"{shape}, tokens before compiling pays": round(compiled["warm_up_s"] / saved)}
 
 
-def measure_variant(shape: Shape, variant: str, steps: int, device: str, tiny: bool, profile: bool) -> Figures:
+def measure_variant(shape: Shape, variant: str, steps: Steps, device: str, tiny: bool, profile: bool) -> Figures:
     """One row: `train` with an actor's job; `profile` prints where the device's time goes, which slows it."""
     batch = TINY_BATCH if tiny else BATCH
     config = ActorConfig.model_validate(
@@ -165,7 +183,7 @@ def measure_variant(shape: Shape, variant: str, steps: int, device: str, tiny: b
     prepare(model, config, seed=0)
     if variant.startswith("bf16 weights"):
         cast_weights(model)
-    records = make_records(batch * (WARM_UP + steps), model.lm.config.get_text_config().vocab_size)
+    records = make_records(batch * steps.total, model.lm.config.get_text_config().vocab_size)
     job = actor_job(model, records, config, save=lambda _, folder: folder.mkdir())
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -174,7 +192,7 @@ def measure_variant(shape: Shape, variant: str, steps: int, device: str, tiny: b
         with kernels(device) if profile else contextlib.nullcontext():
             train(job, config, out=Path(folder) / "out", seed=0, metrics_path=metrics, device=device)
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    return summary(lines)
+    return summary(lines, steps.warm_up)
 
 
 @contextlib.contextmanager
@@ -193,15 +211,15 @@ def kernels(device: str) -> Iterator[None]:
     )
 
 
-def summary(lines: Sequence[dict[str, Any]]) -> Figures:
+def summary(lines: Sequence[dict[str, Any]], warm_up: int) -> Figures:
     """Of the steps after the warm-up, from the metrics that every training logs."""
-    timed = lines[WARM_UP:]
+    timed = lines[warm_up:]
     seconds = sum(line["actor/seconds"] for line in timed)
     tokens = sum(line["actor/tokens_per_s"] * line["actor/seconds"] for line in timed)
     found = {
         "tokens_per_s": round(tokens / seconds),
         "step_s": round(seconds / len(timed), 4),
-        "warm_up_s": round(sum(line["actor/seconds"] for line in lines[:WARM_UP]) - WARM_UP * seconds / len(timed), 2),
+        "warm_up_s": round(sum(line["actor/seconds"] for line in lines[:warm_up]) - warm_up * seconds / len(timed), 2),
         "peak_gib": round(timed[-1]["actor/peak_gib"], 1),
     }
     if "actor/mfu" in timed[0]:

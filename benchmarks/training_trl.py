@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import torch
-from training_engine import BATCH, TINY_BATCH, WARM_UP, Figures, Shape, make_records
+from training_engine import BATCH, TINY_BATCH, Figures, Shape, Steps, make_records
 
 from webrl.errors import TrainingError
 from webrl.training.flops import peak_memory_gib
@@ -21,7 +21,7 @@ from webrl.training.selfcheck import build
 from webrl.training.shrink import shrink
 
 
-def measure_trl(shape: Shape, steps: int, device: str, tiny: bool) -> Figures:
+def measure_trl(shape: Shape, steps: Steps, device: str, tiny: bool) -> Figures:
     """Tokens per second of the steps after the warm-up; rows are halved until they fit.
 
     Raises:
@@ -39,7 +39,7 @@ def measure_trl(shape: Shape, steps: int, device: str, tiny: bool) -> Figures:
     raise TrainingError("TRL: out of memory with rows of 2,048 tokens")
 
 
-def train_trl(shape: Shape, max_tokens: int, steps: int, device: str, tiny: bool) -> Figures:
+def train_trl(shape: Shape, max_tokens: int, steps: Steps, device: str, tiny: bool) -> Figures:
     """One training with rows of `max_tokens`."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, TrainerCallback
@@ -53,7 +53,7 @@ def train_trl(shape: Shape, max_tokens: int, steps: int, device: str, tiny: bool
             "flash_attention_2" if flash else "sdpa",
         )  # fmt: skip
     batch = TINY_BATCH if tiny else BATCH
-    records = make_records(batch * (WARM_UP + steps), config.get_text_config().vocab_size)
+    records = make_records(batch * steps.total, config.get_text_config().vocab_size)
     rows = [
         {"input_ids": [*r.prompt_ids, *r.action_ids], "labels": [-100] * len(r.prompt_ids) + list(r.action_ids)}
         for r in records
@@ -81,10 +81,10 @@ def train_trl(shape: Shape, max_tokens: int, steps: int, device: str, tiny: bool
             model=model, args=options, train_dataset=Dataset.from_list(rows), processing_class=make_tokenizer(),
             callbacks=[Clock()], peft_config=make_lora(shape.lora_rank),
         ).train()  # fmt: skip
-    timed = len(ends) - WARM_UP
+    timed = len(ends) - steps.warm_up
     if timed < 1:
-        raise TrainingError(f"TRL made {len(ends)} steps of {num_tokens} tokens; more than {WARM_UP} are needed")
-    seconds = ends[-1] - ends[WARM_UP - 1]
+        raise TrainingError(f"TRL made {len(ends)} steps of {num_tokens} tokens; more than {steps.warm_up} are needed")
+    seconds = ends[-1] - ends[steps.warm_up - 1]
     return {
         "tokens_per_s": round(num_tokens * timed / len(ends) / seconds),
         "step_s": round(seconds / timed, 4),

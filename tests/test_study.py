@@ -153,7 +153,10 @@ def test_every_shipped_study_is_valid_and_its_cells_have_equal_budgets(capsys: p
 
     assert {path.stem for path in study_configs()} >= {"study_demo"}
     for path in study_configs():
-        for cell in load_study(path, {}).cells:
+        study = load_study(path, {})
+        runs = [cell.config.model_dump_json(exclude={"name"}) for cell in study.cells]
+        assert len(set(runs)) == len(runs), f"{path}: two methods are the same"
+        for cell in study.cells:
             run = cell.config
             tasks = run.filter.max_tasks if run.tasks.source == "curriculum" else run.tasks.num_seed_tasks
             assert tasks, cell.name

@@ -83,6 +83,8 @@ class RecordedRows:
         self.enabled = can_record(model, engine, config)
         self.seen: Counter[Shape] = Counter()
         self.recordings: dict[Shape, _Recording] = {}
+        self.room = _RECORDINGS
+        self.pool: Any = None  # of memory; no two recordings are on their way at a time
 
     def __call__(self, row: Pack) -> Tensor:
         """The model's output for a row, as `model(**inputs)` gives it; its backward pass gives gradients likewise."""
@@ -101,14 +103,15 @@ class RecordedRows:
         if known:
             return self.recordings[known]
         self.seen[shape] += 1
-        if self.seen[shape] > _SEEN and len(self.recordings) < _RECORDINGS:
+        if self.seen[shape] > _SEEN and len(self.recordings) < self.room:
             self._record(shape, row)
         return self.recordings.get(shape)
 
     def _record(self, shape: Shape, row: Pack) -> None:
         self.engine.keep_gradients()
         try:
-            recording = _Recording(self.model, self.engine, shape, row.input_ids.device)
+            self.pool = self.pool or torch.cuda.graph_pool_handle()
+            recording = _Recording(self.model, self.engine, shape, row.input_ids.device, self.pool)
             difference = recording.difference(row)
         except RuntimeError as error:  # whatever the model does that a recording cannot hold
             self._stop(" ".join(str(error).split())[:200])
@@ -119,10 +122,11 @@ class RecordedRows:
         self.recordings[shape] = recording
 
     def _stop(self, reason: str) -> None:
-        self.enabled = False
-        self.recordings.clear()
+        """No more recordings; what was recorded before was found right, and stays."""
+        self.room = 0
+        self.enabled = bool(self.recordings)
         self.engine.drop_fresh_gradients()
-        logger.warning("rows are computed as they come, not as recorded CUDA graphs: %s", reason)
+        logger.warning("no more rows are recorded as CUDA graphs, they are computed as they come: %s", reason)
 
 
 def can_record(model: PackedActor | PackedCritic, engine: Engine, config: OptimConfig) -> bool:
@@ -190,8 +194,10 @@ class FilledRow:
 class _Recording:
     """Forward and backward pass of one shape."""
 
-    def __init__(self, model: PackedActor | PackedCritic, engine: Engine, shape: Shape, device: torch.device) -> None:
-        self.model, self.row = model, FilledRow(shape, device)
+    def __init__(
+        self, model: PackedActor | PackedCritic, engine: Engine, shape: Shape, device: torch.device, pool: Any
+    ) -> None:
+        self.model, self.row, self._pool = model, FilledRow(shape, device), pool
         self._anchor = torch.zeros((), device=device, requires_grad=True)
         self._capture(engine)
 
@@ -217,10 +223,10 @@ class _Recording:
                 engine.backward((self.model(**inputs) * 0).sum())
         torch.cuda.synchronize()
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._forward):
+        with torch.cuda.graph(self._forward, pool=self._pool):
             output = self.model(**inputs)
         self._grad = torch.zeros_like(output)
-        with torch.cuda.graph(self._backward, pool=self._forward.pool()):
+        with torch.cuda.graph(self._backward, pool=self._pool):
             output.backward(self._grad)
         self._output: Tensor = output.detach()
 

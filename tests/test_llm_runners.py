@@ -9,7 +9,6 @@ from llm_builders import build_tokenizer, score
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from webrl.config import EngineConfig, ModelsConfig
-from webrl.errors import ModelError
 from webrl.llm import Sampling, open_model
 from webrl.llm.llama_cpu import LlamaCpuRunner
 from webrl.llm.runner import GenericRunner
@@ -135,14 +134,33 @@ def test_another_architecture_samples_exactly_too(tmp_path):
         assert answer.logprobs == pytest.approx(score(folder, prompt, answer.ids), abs=1e-4)
 
 
-def test_sliding_windows_are_refused_and_not_ignored(tmp_path):
-    from transformers import MistralConfig, MistralForCausalLM
+def windowed(kind):
+    import transformers
 
-    folder = save(tmp_path, MistralConfig, MistralForCausalLM, sliding_window=16)
+    extra = {
+        "Mistral": {"sliding_window": 16},
+        "Gemma3": {"sliding_window": 16, "head_dim": 8, "layer_types": ["sliding_attention", "full_attention"]},
+        "Lfm2": {"layer_types": ["conv", "full_attention"]},
+    }[kind]
+    name = "Gemma3Text" if kind == "Gemma3" else kind
+    return getattr(transformers, f"{name}Config"), getattr(transformers, f"{kind}ForCausalLM"), extra
+
+
+@pytest.mark.parametrize("kind", ["Mistral", "Gemma3", "Lfm2"])
+def test_windows_and_convolutions_sample_exactly_and_say_that_they_are_slow(kind, tmp_path, caplog):
+    config, model_class, extra = windowed(kind)
+    folder = save(tmp_path, config, model_class, **extra)
+    draw = random.Random(1)
+    some = [[draw.randrange(5, 300) for _ in range(draw.randrange(3, 60))] for _ in range(5)]
 
     async def main():
-        async with open_model(str(folder), EngineConfig(), ModelsConfig(device="cpu")):
-            pass
+        models = ModelsConfig(device="cpu", dtype="float32")
+        async with open_model(str(folder), EngineConfig(max_batch=3, num_threads=1), models) as model:
+            jobs = [model.generate(p, Sampling(max_new_tokens=4 + 3 * i, seed=i)) for i, p in enumerate(some)]
+            return await asyncio.gather(*jobs)
 
-    with pytest.raises(ModelError, match=r"engine.kind=vllm"):
-        asyncio.run(main())
+    answers = asyncio.run(main())
+    assert "engine.kind=vllm is faster" in caplog.text
+    assert max(len(p) + len(a.ids) for p, a in zip(some, answers, strict=True)) > 32  # twice the window
+    for prompt, answer in zip(some, answers, strict=True):
+        assert answer.logprobs == pytest.approx(score(folder, prompt, answer.ids), abs=1e-4)

@@ -13,14 +13,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from webrl.errors import PolicyError
 from webrl.llm.interface import Sampling
+from webrl.llm.own_cache import OwnCacheRunner
 from webrl.llm.runner import Runner
 from webrl.llm.sampling import draw_tokens
-from webrl.llm.slots import SlotCache
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +57,8 @@ class Batcher:
 
     def __init__(
         self,
-        runner: Runner,
-        new_cache: Callable[[], SlotCache],
+        runner: Runner | OwnCacheRunner,
+        new_cache: Callable[[], Any],
         end_ids: Sequence[int],
         max_batch: int,
         num_threads: int,
@@ -81,7 +82,7 @@ class Batcher:
         """Requests waiting or in generation."""
         return len(self._waiting) + len(self._active)
 
-    def use(self, runner: Runner) -> None:
+    def use(self, runner: Runner | OwnCacheRunner) -> None:
         """Go on with another runner; for `call`."""
         self._runner = runner
 
@@ -190,7 +191,7 @@ class Batcher:
                 if done:
                     request.future.set_result((request.ids, request.logprobs))
                 else:
-                    self._cache.admit(prefilled.keys[row], prefilled.values[row], len(request.prompt_ids))
+                    prefilled.admit(self._cache, row, len(request.prompt_ids))
                     self._active.append(request)
 
     def _decode(self) -> None:

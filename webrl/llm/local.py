@@ -21,6 +21,7 @@ from webrl.llm.batcher import Answer, Batcher, Request
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.llama_cpu import LlamaCpuRunner
 from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device, pick_dtype
+from webrl.llm.own_cache import OwnCacheRunner, OwnRows
 from webrl.llm.runner import GenericRunner, Runner
 from webrl.llm.slots import SlotCache
 from webrl.llm.tokens import decode_action, encode_chat
@@ -45,7 +46,7 @@ class LocalModel:
         """Load tokenizer and weights.
 
         Raises:
-            ModelError: the folder is unusable, or the architecture needs another engine.
+            ModelError: the folder is unusable.
         """
         self.name = name
         device = pick_device(models.device)
@@ -53,7 +54,7 @@ class LocalModel:
         self._dtype = pick_dtype(models.dtype, device)
         self.tokenizer: Any = load_tokenizer(name)
         self._model = load_causal_lm(name, dtype=self._dtype, device=device)
-        _check_architecture(name, self._model)
+        self._is_plain = _has_full_attention(name, self._model)
         self.fingerprint = model_fingerprint(name, self._model)
         self.end_ids = end_token_ids(name, self.tokenizer)
         if not self.end_ids:
@@ -64,7 +65,8 @@ class LocalModel:
         num_batchers = (engine.num_threads or min(_MAX_SMALL_THREADS, os.cpu_count() or 1)) if self._small else 1
         num_threads = 1 if self._small else engine.num_threads
         self._old_num_threads = torch.get_num_threads()
-        runner, new_cache = self._new_runner(), partial(_new_cache, self._model, engine.max_batch)
+        runner = self._new_runner()
+        new_cache = partial(_new_cache, self._model, engine.max_batch) if self._is_plain else OwnRows
         self._batchers = [
             Batcher(runner, new_cache, self.end_ids, engine.max_batch, num_threads) for _ in range(num_batchers)
         ]
@@ -127,7 +129,9 @@ class LocalModel:
             request.abandoned = True
             raise
 
-    def _new_runner(self) -> Runner:
+    def _new_runner(self) -> Runner | OwnCacheRunner:
+        if not self._is_plain:
+            return OwnCacheRunner(self._model)
         fast = self._small and LlamaCpuRunner.supports(self._model)
         return LlamaCpuRunner(self._model) if fast else GenericRunner(self._model)
 
@@ -169,12 +173,18 @@ def _copy_weights(target: Any, source: Any) -> None:
     target.load_state_dict(source.state_dict())
 
 
-def _check_architecture(name: str, model: Any) -> None:
+def _has_full_attention(name: str, model: Any) -> bool:
+    """True if all layers are what a `SlotCache` holds; says so if not."""
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     sliding = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
-    if kinds != {"full_attention"} or (sliding and not getattr(config, "layer_types", None)):
-        raise ModelError(
-            f"model {name!r} has layers other than full attention ({', '.join(sorted(kinds))}), which the in-process "
-            "engine does not cache; use engine.kind=vllm"
-        )
+    recurrent = not getattr(config, "num_attention_heads", 0)
+    if kinds == {"full_attention"} and not recurrent and not (sliding and not getattr(config, "layer_types", None)):
+        return True
+    logger.warning(
+        "model %r has layers other than full attention (%s): its answers are computed one by one, with transformers' "
+        "own cache; engine.kind=vllm is faster",
+        name,
+        ", ".join(sorted(kinds - {"full_attention"})) or ("recurrent" if recurrent else "sliding_attention"),
+    )
+    return False

@@ -26,6 +26,10 @@ class Prefilled:
     values: list[list[torch.Tensor]]
     """The same."""
 
+    def admit(self, cache: SlotCache, row: int, length: int) -> None:
+        """Give a prompt of so many tokens a row of the cache."""
+        cache.admit(self.keys[row], self.values[row], length)
+
 
 class Runner(Protocol):
     """Runs a model's forward passes; used from one thread, in inference mode."""

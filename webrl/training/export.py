@@ -1,38 +1,135 @@
-"""Writing a trained model as a Hugging Face folder that transformers and vLLM load."""
+"""Writing a trained model as a Hugging Face folder that transformers and vLLM load.
+
+With LoRA the folder also holds what was trained, small, in `lora/state.safetensors`: the merged weights are a function
+of that and of the starting model, the same bits on every machine (`rebuild_weights`). It lies one level down because
+vLLM loads every `*.safetensors` file that is beside the weights.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from webrl.config import OptimConfig
+from webrl.config import OptimConfig, Section
+from webrl.errors import ModelError
+from webrl.llm.fingerprint import base_fingerprint
+from webrl.training.critic import open_critic
 from webrl.training.lora import add_adapters, load_trained, merge_adapters
+from webrl.training.models import PackedActor, PackedCritic, load_actor
 
+STATE = Path("lora", "state.safetensors")
+"""In a model folder: the trained weights as the trainer names them, float32."""
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_KEY = "webrl"
 
 
-def exporter(
-    reload: Callable[[], Any], tokenizer: Any, config: OptimConfig
-) -> Callable[[dict[str, Tensor], Path], None]:
+@dataclass(frozen=True)
+class Start:
+    """The model that a training starts from."""
+
+    folder: str
+    """Folder or hub name."""
+    heads: str | None = None
+    """A critic's value heads; None: an actor."""
+    seed: int = 0
+    """Of fresh heads."""
+
+    def load(self) -> PackedActor | PackedCritic:
+        """The model, on the CPU."""
+        return open_critic(self.folder, self.heads, self.seed) if self.heads else load_actor(self.folder)
+
+
+class Origin(Section):
+    """What the merged weights of a folder are made of, beside the trained ones."""
+
+    base: str
+    """Starting model as it was named."""
+    base_weights: str
+    """Its `base_fingerprint`."""
+    heads: Literal["single", "double"] | None
+    """A critic's value heads; None: an actor."""
+    lora_rank: int = Field(ge=1)
+    lora_alpha: float = Field(gt=0)
+    export_dtype: Literal["fp32", "bf16"]
+
+    def settings(self) -> OptimConfig:
+        """The options that decide the merge."""
+        return OptimConfig(lora_rank=self.lora_rank, lora_alpha=self.lora_alpha, export_dtype=self.export_dtype)
+
+
+def exporter(start: Start, tokenizer: Any, config: OptimConfig) -> Callable[[dict[str, Tensor], Path], None]:
     """A function (trained weights by name, folder) that writes config, safetensors and tokenizer.
 
     The trained model may be sharded over ranks, cast or wrapped; so the starting model is loaded once more, on the
-    CPU, and the trained weights are put into it. Adapters are merged.
-
-    Args:
-        reload: loads the starting model (`PackedActor` or `PackedCritic`).
+    CPU, and the trained weights are put into it. Adapters are merged, and written on their own as well.
     """
 
     def save(state: dict[str, Tensor], folder: Path) -> None:
-        model = reload()
-        add_adapters(model, config)
-        load_trained(model, state)
-        lm = merge_adapters(model.lm) if config.lora_rank else model.lm
-        lm.to(_DTYPES[config.export_dtype]).save_pretrained(folder)
+        _write_model(start, config, state, folder)
         tokenizer.save_pretrained(folder)
+        if config.lora_rank:
+            merge = config.model_dump(include={"lora_rank", "lora_alpha", "export_dtype"})
+            origin = Origin(base=start.folder, base_weights=base_fingerprint(start.folder), heads=start.heads, **merge)
+            (folder / STATE).parent.mkdir()
+            save_file(
+                {name: value.float().contiguous() for name, value in state.items()},
+                folder / STATE,
+                metadata={_KEY: origin.model_dump_json()},
+            )
 
     return save
+
+
+def read_origin(folder: Path) -> Origin | None:
+    """How a model folder's weights can be made again; None if they were trained whole, or not here.
+
+    Raises:
+        ModelError: the file is damaged, or another program's.
+    """
+    return _read(folder / STATE)[0] if (folder / STATE).is_file() else None
+
+
+def rebuild_weights(folder: Path, base: str | Path, out: Path) -> None:
+    """Write the merged model of a folder's `lora/state.safetensors` to `out`: the very weight files of the export.
+
+    Args:
+        base: the starting model, wherever it is now.
+
+    Raises:
+        ModelError: a state that is damaged or does not fit the base, or an unusable base.
+    """
+    path = folder / STATE
+    origin, state = _read(path)
+    try:
+        _write_model(Start(str(base), origin.heads), origin.settings(), state, out)
+    except (KeyError, RuntimeError) as error:
+        raise ModelError(f"{path} does not fit the model {str(base)!r}: {str(error)[:200]}") from None
+
+
+def _write_model(start: Start, config: OptimConfig, state: dict[str, Tensor], folder: Path) -> None:
+    model = start.load()
+    add_adapters(model, config)
+    load_trained(model, state)
+    lm = merge_adapters(model.lm) if config.lora_rank else model.lm
+    lm.to(_DTYPES[config.export_dtype]).save_pretrained(folder)
+
+
+def _read(path: Path) -> tuple[Origin, dict[str, Tensor]]:
+    try:
+        with safe_open(path, "pt") as file:
+            origin = Origin.model_validate_json((file.metadata() or {})[_KEY])
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, ValidationError) as error:
+        raise ModelError(f"{path}: not a trained state of webrl's, or damaged ({str(error)[:200]})") from None
+    ranks = {len(value) for name, value in state.items() if ".lora_A." in name}
+    if ranks != {origin.lora_rank}:  # before memory is taken for adapters of the rank that it claims
+        raise ModelError(f"{path}: damaged: it claims lora_rank={origin.lora_rank}, its adapters have {sorted(ranks)}")
+    return origin, state

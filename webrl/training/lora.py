@@ -1,8 +1,9 @@
 """LoRA through peft, for actor and critic: adapters in every matrix of the decoder, heads trained whole.
 
 The critic is thus adapter and value head on the frozen actor base. Adapters are merged when the model is written, so
-that vLLM, transformers and the next phase load an ordinary folder. peft makes, stores and merges them; their forward
-pass is ours, which writes no more tensors of an output's size than the frozen matrix does (peft's: three more).
+that vLLM, transformers and the next phase load an ordinary folder. peft makes and stores them; their forward
+pass is ours, which writes no more tensors of an output's size than the frozen matrix does (peft's: three more), and so
+is the merge, which gives the same bits on every machine.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from webrl.training.decoder import layers_of
 
 _ADAPTER = "default"
 """Name that peft gives the only adapter."""
+_MERGED_AT_ONCE = 1 << 18
+"""Weights whose sums stay in the processor's cache."""
 
 
 def add_adapters(model: Any, config: OptimConfig) -> None:
@@ -81,10 +84,28 @@ def merge_adapters(lm: Any) -> Any:
 
     for name, module in list(lm.named_modules()):
         if isinstance(module, LoraLayer):
-            module.merge()
+            _merge(module)
             parent = lm.get_submodule(name.rpartition(".")[0])
             setattr(parent, name.rpartition(".")[2], module.get_base_layer())
     return lm
+
+
+def _merge(layer: Any) -> None:
+    """W + s B A, in place, as sums of outer products in a fixed order.
+
+    A matrix product adds up in whatever order suits the processor, and the merged weights are to be the same bits
+    wherever they are made again.
+    """
+    weight = layer.get_base_layer().weight.data  # [E, D]
+    down, up = layer.lora_A[_ADAPTER].weight.data, layer.lora_B[_ADAPTER].weight.data  # [R, D], [E, R]
+    up = up * layer.scaling[_ADAPTER]
+    rows = max(1, _MERGED_AT_ONCE // weight.shape[1])
+    for first in range(0, len(weight), rows):
+        part = slice(first, first + rows)
+        delta = torch.zeros_like(weight[part])
+        for rank in range(len(down)):
+            delta += up[part, rank : rank + 1] * down[rank]
+        weight[part] += delta
 
 
 def load_trained(lm: Any, state: dict[str, Tensor]) -> None:

@@ -20,7 +20,7 @@ from webrl.llm.loading import pick_device
 from webrl.store import read_records
 from webrl.training.critic import open_critic
 from webrl.training.critic_data import calibration_summary, critic_loss_function, critic_states, states_by_sample
-from webrl.training.export import exporter
+from webrl.training.export import Start, exporter
 from webrl.training.lora import add_adapters
 from webrl.training.memory_policy import apply_memory_policy
 from webrl.training.models import (
@@ -68,7 +68,7 @@ def train_critic(
     skeleton = wants_skeleton(init_dir, config.critic.engine)
     device = pick_device(config.models.device)
     model = open_critic(init_dir, config.critic.heads, seed, skeleton=skeleton, device=device)
-    save = exporter(lambda: open_critic(init_dir, config.critic.heads, seed), tokenizer, config.critic)
+    save = exporter(Start(str(init_dir), config.critic.heads, seed), tokenizer, config.critic)
     prepare(model, config.critic, seed)
     items = cut_items([(s.prompt_ids, ()) for s in states], context_limit(model.lm, config.critic.max_tokens), "critic")
     job = Job(
@@ -98,7 +98,7 @@ def train_actor(
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
     device = pick_device(config.models.device)
     model = load_actor(init_dir, skeleton=wants_skeleton(init_dir, config.actor.engine), device=device)
-    save = exporter(lambda: load_actor(init_dir), tokenizer, config.actor)
+    save = exporter(Start(str(init_dir)), tokenizer, config.actor)
     prepare(model, config.actor, seed)
     job = actor_job(model, samples, config.actor, save)
     return train(job, config.actor, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
@@ -158,7 +158,7 @@ def train_sft(
     tokenizer = check_tokenizer(init_dir, set())
     device = pick_device(device)
     model = load_actor(init_dir, skeleton=wants_skeleton(init_dir, optim.engine), device=device)
-    save = exporter(lambda: load_actor(init_dir), tokenizer, optim)
+    save = exporter(Start(str(init_dir)), tokenizer, optim)
     prepare(model, optim, seed)
     limit = context_limit(model.lm, optim.max_tokens)
     items = cut_items(examples, limit, name)

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# One evening on one GPU: demonstrations, supervised start, the loop. The same command resumes wherever it was stopped.
+#
+#   scripts/one_gpu.sh [CONFIG] [key=value ...]        CONFIG: gemma3_270m unless named
+#   MINUTES=30 scripts/one_gpu.sh ...                  stops after so long, as Ctrl-C does
+#   PACK=out.zip                                       where the run is packed at the end (default: RUN.zip; PACK=no)
+#   scripts/one_gpu.sh --dry-run ...                   says what would be done
+#
+# On the next machine: scripts/carry_run.py unpack RUN.zip RUN, then the same command (docs/one_gpu.md).
+# PER_TYPE=16 is the number of demonstrations of each task type.
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+python="${PYTHON:-}"
+if [[ -z "$python" ]]; then
+  if [[ -x "$here/.venv/bin/python" ]]; then python="$here/.venv/bin/python"; else python="$(command -v python3)"; fi
+fi
+webrl=("$python" -m webrl.cli)
+
+dry=no config=gemma3_270m settings=()
+for word in "$@"; do
+  case "$word" in
+    --dry-run) dry=yes ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -*) echo "one_gpu: unknown option $word; see --help" >&2; exit 2 ;;
+    *=*) settings+=("$word") ;;
+    *) config="$word" ;;
+  esac
+done
+minutes="${MINUTES:-0}"
+[[ "$minutes" =~ ^[0-9]{1,5}$ ]] || { echo "one_gpu: MINUTES=$minutes is not a number of minutes" >&2; exit 2; }
+[[ "$minutes" == 0 ]] || command -v timeout >/dev/null || { echo "one_gpu: MINUTES needs timeout (coreutils)" >&2; exit 2; }
+
+plan="$("${webrl[@]}" run "$config" "${settings[@]+"${settings[@]}"}" --dry-run)"
+run="$(sed -n '1s/^# resolved config of //p' <<<"$plan")"
+pack="${PACK:-$run.zip}"
+# models.actor names the base model of `webrl sft`; the loop starts from what comes out of that.
+loop=()
+for word in "${settings[@]+"${settings[@]}"}"; do [[ "$word" == models.actor=* ]] || loop+=("$word"); done
+loop+=(models.actor="$run/sft")
+
+say() { printf '\n== %s\n' "$*"; }
+
+# Runs a command, for as long as is left; gives 124 when the time is over.
+within() {
+  if [[ $dry == yes ]]; then printf '%q ' "$@"; echo; return; fi
+  if [[ $minutes == 0 ]]; then "$@"; return; fi
+  local left=$((10#$minutes * 60 - SECONDS))
+  [[ $left -gt 0 ]] || return 124
+  # Jobs in the background ignore SIGINT, and so would what they start.
+  timeout --foreground --signal=INT --kill-after=120 "$left" env --default-signal=INT "$@"
+}
+
+evening() {
+  if [[ -f "$run/sft/config.json" ]]; then
+    say "1, 2 of 3: demonstrations and supervised start are there: $run/sft"
+  else
+    say "1 of 3: demonstrations, to $run/demos"
+    within "${webrl[@]}" record-demos "$config" "${settings[@]+"${settings[@]}"}" --per-type "${PER_TYPE:-16}" || return
+    say "2 of 3: supervised start, to $run/sft"
+    within "${webrl[@]}" sft "$config" "${settings[@]+"${settings[@]}"}" || return
+  fi
+  say "3 of 3: the loop, in $run"
+  within "${webrl[@]}" run "$config" "${loop[@]}" || return
+}
+
+code=0
+evening || code=$?
+case $code in
+  0) [[ $dry == yes ]] || say "finished: $run" ;;
+  124 | 130 | 137) say "stopped after $((SECONDS / 60)) minutes; the same command resumes" ;;
+  *) say "failed; what is finished is kept, and the same command resumes" ;;
+esac
+if [[ "$pack" == no ]]; then
+  :
+elif [[ $dry == no && ! -f "$run/config.yaml" ]]; then
+  say "nothing to pack: the loop has not begun"
+else
+  say "pack, to $pack"
+  minutes=0
+  within "$python" "$here/scripts/carry_run.py" pack --whole "$run" "$pack" || exit
+fi
+[[ $code == 124 || $code == 137 ]] || exit $code

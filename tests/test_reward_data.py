@@ -12,7 +12,7 @@ from test_interop_vab import write_trace
 
 from webrl.cli_train_orm import describe_report
 from webrl.config import LabelConfig, OrmConfig, validate_config
-from webrl.errors import DataError
+from webrl.errors import DataError, JudgeError
 from webrl.evaluate import wilson_interval
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
@@ -291,6 +291,24 @@ def test_an_outcome_model_is_trained_reported_and_labels(tmp_path, base):
     assert counts["num_labelled"] == 120
     assert counts["agreement"]["num"] == 120
     assert counts["agreement"]["auc"]["value"] > 0.9
+
+
+def test_labels_of_a_judge_that_errs_too_often_are_not_trained_on(tmp_path, base):
+    trajectories = [make_trajectory(i, i % 2, num_steps=1, mark=f"page {i}") for i in range(40)]
+    write_records(tmp_path / "trajectories.jsonl", trajectories)
+    config = make_config(tmp_path, base)
+    never = config.label.model_copy(update={"threshold": 1.0})  # half of them did succeed
+    config = config.model_copy(update={"label": never})
+    strict = config.model_copy(update={"label": never.model_copy(update={"min_agreement": 0.85})})
+    files = tmp_path / "trajectories.jsonl", tmp_path / "labels.jsonl"
+    with pytest.raises(
+        JudgeError,
+        match=r"50\.0 % \[.*\] of 40 labels are right .*fewer than label\.min_agreement=0\.85; train a judge",
+    ):
+        label_file(strict, *files)
+    with pytest.raises(JudgeError, match=r"label\.min_agreement=0\.85"):
+        label_file(strict, *files)  # all judged by now
+    assert label_file(config, *files)["num_labelled"] == 40
 
 
 def test_nothing_judged_is_one_clear_error(tmp_path, base):

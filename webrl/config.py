@@ -349,6 +349,9 @@ class LabelConfig(Section):
         description="answers as the judge sees them; canonical: the action alone, no comments, which a policy could "
         "use to claim success; raw: as written; auto: raw with prompt_format webrl, whose ORM knows them so",
     )
+    min_agreement: Fraction = Field(
+        0.0, description="stop where labels agree with the environment's own reward in fewer cases, beyond chance"
+    )
     ensemble: tuple[str, ...] = Field((), description="further ORMs whose P(YES) are averaged in")
     calibrated: bool = Field(False, description="temperature and threshold from each ORM's calibration.json")
     engine: EngineConfig = EngineConfig()

@@ -33,7 +33,8 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
     Raises:
         DataError: missing or malformed trajectory file.
         ModelError: unusable judge.
-        JudgeError: not one trajectory could be judged; the same call asks again.
+        JudgeError: not one trajectory could be judged; the same call asks again. Or the judge errs more often than
+            `label.min_agreement` allows.
     """
     if not trajectories.is_file():
         raise DataError(f"{trajectories}: no such file; roll out first")
@@ -45,7 +46,26 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
             f"{labels}: none of {counts['num_unjudged']} trajectories could be judged, the first: {reason}"
         )
     report = agreement(trajectories, labels)
+    if report:
+        _require_agreement(report, config, labels)
     return counts | ({"agreement": report} if report else {})
+
+
+def _require_agreement(report: dict[str, Any], config: RunConfig, labels: Path) -> None:
+    """Refuse labels that the environment's own reward contradicts too often to be trained on."""
+    accuracy, allowed = report["accuracy"], config.label.min_agreement
+    low, high = accuracy["ci95"]
+    if high >= allowed:
+        return
+    sites = report["by_site"]
+    worst = sorted(sites, key=lambda name: sites[name]["num_agree"] / sites[name]["num"])[:3]
+    shown = ", ".join(f"{name} {sites[name]['num_agree']} of {sites[name]['num']}" for name in worst)
+    share = f"{100 * accuracy['value']:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {accuracy['num']} labels"
+    raise JudgeError(
+        f"{labels}: {share} are right by the environment's reward (worst: {shown}), fewer than "
+        f"label.min_agreement={allowed}; train a judge on this model's own trajectories "
+        f"(`webrl train-orm --data {labels.parent}`), and start a run with it as models.orm"
+    )
 
 
 def judge(config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, total: int = 0) -> dict[str, int]:

@@ -9,9 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,6 +23,7 @@ from webrl.config import RunConfig
 from webrl.errors import UsageError
 from webrl.store import read_json, write_records
 from webrl.training.topology import first_host, read_topology
+from webrl.training.worker import _parse, _parse_sft
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -227,3 +229,13 @@ def test_a_dead_rank_beside_others_on_its_machine_is_restarted_with_them(tmp_pat
     assert codes == [0], outputs
     assert [line["step"] for line in actor_lines(run)] == list(range(1, 91))
     assert "resumed from" in outputs[0]
+
+
+@pytest.mark.parametrize("parse", [_parse, _parse_sft])
+def test_settings_may_stand_on_both_sides_of_an_option(parse: Callable[..., Any], capsys: Any) -> None:
+    args = parse(["demo", "seed=1", "--run", "here", "sft.lr=1e-3"])
+    assert args.settings == ["demo", "seed=1", "sft.lr=1e-3"]
+    assert args.run == Path("here")
+    with pytest.raises(SystemExit):
+        parse(["demo", "--dta", "x"])
+    assert "--dta" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import webrl
-from webrl.cli_config import add_config_arguments, describe_sections, resolve_config
+from webrl.cli_config import add_config_arguments, describe_sections, parse_around_options, resolve_config
 from webrl.cli_end import end_clearly
 from webrl.redaction import hide_arguments, require_secrets
 
@@ -80,14 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = build_parser(arguments)
-    # Known ones first: argparse alone refuses settings on both sides of an option.
-    args, rest = parser.parse_known_args(arguments)
+    args = parse_around_options(parser, arguments)
     if args.command is None:
         parser.error("which command? `webrl --help` lists them")
-    if rest and (not hasattr(args, "settings") or any(r.startswith("-") for r in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}; `webrl {args.command} --help` lists the known ones")
-    if rest:
-        args.settings += rest
     return args
 
 

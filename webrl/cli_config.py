@@ -39,6 +39,17 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, phased: bool) -> No
     parser.add_argument("--dry-run", action="store_true", help="print the resolved config and plan, run nothing")
 
 
+def parse_around_options(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """`parser.parse_args`, but with settings on both sides of an option, which argparse alone refuses."""
+    args, rest = parser.parse_known_args(arguments)
+    if rest and (not hasattr(args, "settings") or any(r.startswith("-") for r in rest)):
+        command = " ".join(filter(None, (parser.prog, getattr(args, "command", None))))
+        parser.error(f"unrecognized arguments: {' '.join(rest)}; `{command} --help` lists the known ones")
+    if rest:
+        args.settings += rest
+    return args
+
+
 def names_run(args: argparse.Namespace) -> bool:
     """Whether `args` say which config or run is meant, by a CONFIG, `--run` or `name=`."""
     return args.run is not None or any("=" not in s or s.startswith("name=") for s in args.settings)

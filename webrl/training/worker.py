@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from webrl.cli_config import add_config_arguments, names_run, resolve_config
+from webrl.cli_config import add_config_arguments, names_run, parse_around_options, resolve_config
 from webrl.config import RunConfig
 from webrl.errors import StageError, WebRLError
 from webrl.extras import check_extras
@@ -186,7 +186,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add_config_arguments(parser, phased=True)
-    return parser.parse_args(argv)
+    return parse_around_options(parser, argv)
 
 
 def _parse_sft(arguments: Sequence[str]) -> argparse.Namespace:
@@ -196,7 +196,7 @@ def _parse_sft(arguments: Sequence[str]) -> argparse.Namespace:
         prog="bash run_multinode.sh sft", formatter_class=argparse.RawTextHelpFormatter, allow_abbrev=False
     )
     add_arguments(parser)
-    return parser.parse_args(arguments)
+    return parse_around_options(parser, arguments)
 
 
 def _is_first() -> bool:

@@ -27,7 +27,7 @@ from webrl.training.environment import cpu_environment  # noqa: E402
 from webrl.training.launch import count_gpus  # noqa: E402
 
 SHAPES = ("0.27B", "0.6B", "1.7B", "4B", "8B")
-ROWS = ("webrl", "no graphs", "compiled", "plain layers", "bf16 weights", "bf16 weights compiled", "trl")
+ROWS = ("webrl", "compiled", "plain layers", "bf16 weights", "bf16 weights compiled", "trl")
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--shapes", default=",".join(SHAPES), help="of engine (default: all, by commas)")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"of engine (default: {','.join(ROWS)})")
     parser.add_argument("--steps", type=int, default=12, help="timed optimizer steps of engine (default: 12)")
-    parser.add_argument("--warm-up", type=int, default=6, help="steps of engine before them (default: 6)")
+    parser.add_argument("--warm-up", type=int, default=3, help="steps of engine before them (default: 3)")
     parser.add_argument("--profile", action="store_true", help="engine: print the kernels that take longest")
     args = parser.parse_args()
     if args.part == "cluster":

@@ -41,7 +41,7 @@ class Steps:
     """Optimizer steps of a row."""
 
     warm_up: int
-    """Not timed: kernels are compiled in them, rows recorded."""
+    """Not timed: kernels are compiled in them."""
     timed: int
     """After them."""
 
@@ -103,11 +103,10 @@ SHAPES = {
     "8B": Shape(llama31_8b, max_tokens=8192, lora_rank=16),
 }
 VARIANTS: dict[str, dict[str, Any]] = {
-    "webrl": {"precision": "bf16", "cuda_graphs": True},
-    "no graphs": {"precision": "bf16"},
+    "webrl": {"precision": "bf16"},
     "plain layers": {"precision": "bf16"},
     "compiled": {"precision": "bf16", "compile": True},
-    "bf16 weights": {"precision": "fp32", "cuda_graphs": True},
+    "bf16 weights": {"precision": "fp32"},
     "bf16 weights compiled": {"precision": "fp32", "compile": True},
 }
 """Settings of each row; the `bf16 weights` are cast before they are trained as they are."""

@@ -402,7 +402,6 @@ class OptimConfig(Section):
         "ddp", description="on several processes: ddp, zero1, zero2, zero3, zero3_offload, fsdp2, or an accelerate YAML"
     )
     compile: bool = Field(False, description="compile the decoder layers (GPU)")
-    cuda_graphs: bool = Field(False, description="record and replay rows of small models (one GPU, no recomputation)")
     float8: bool = Field(False, description="float8 matrix products through torchao (H100 and later)")
     export_dtype: Literal["fp32", "bf16"] = Field(
         "fp32", description="of the written folder; bf16 rounds away what a phase at lr 1e-6 has moved"

@@ -29,10 +29,6 @@ class Engine:
 
     wants = "DistributedDataParallel"
     """Class of the prepared model on several processes."""
-    records = True
-    """False if rows must not be recorded as CUDA graphs (`recorded.py`)."""
-    keeps_gradients = False
-    """True if gradients stay in their memory from step to step."""
 
     def __init__(self, model: nn.Module, config: OptimConfig, device: str, plan: EnginePlan) -> None:
         self.config, self.plan, self.module = config, plan, model
@@ -110,23 +106,12 @@ class Engine:
         norm = self.clip()
         if math.isfinite(norm):
             self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=not self.keeps_gradients)
+        self.optimizer.zero_grad()
         return norm
 
     def clip(self) -> float:
         """Scale gradients to the configured norm; gives the norm before."""
         return float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm))
-
-    def keep_gradients(self) -> None:
-        """From now on a step clears gradients in place: recordings add to the memory that they knew."""
-        self.keeps_gradients = True
-        for group in self.optimizer.param_groups:
-            for weight in group["params"]:
-                if weight.grad is None:
-                    weight.grad = torch.zeros_like(weight)
-
-    def drop_fresh_gradients(self) -> None:
-        """Forget what a recording that failed may have left."""
 
     def close(self) -> None:
         """Free model and optimizer: the next model is loaded into the same process."""

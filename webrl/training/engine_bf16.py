@@ -71,11 +71,6 @@ class Bf16Engine(Engine):
         self._refresh()
         return norm
 
-    def drop_fresh_gradients(self) -> None:
-        """Those of the weights; the masters' are whole."""
-        for weight in self.weights:
-            weight.grad = None
-
     def load_state(self, folder: Path) -> None:
         """Read the masters back, and round them into the weights.
 

@@ -28,7 +28,6 @@ class DeepSpeedEngine(Engine):
     """A ZeRO engine."""
 
     wants = "DeepSpeedEngine"
-    records = False
 
     def make_accelerator(self, device: str) -> Any:
         """An accelerator with the DeepSpeed plugin; `cpu=True` would silently replace the engine by DDP."""

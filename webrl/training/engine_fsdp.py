@@ -34,7 +34,6 @@ class FsdpEngine(Engine):
     """Weights, gradients and optimizer state sharded over all ranks; float32 masters, bf16 compute if asked."""
 
     wants = "PackedActor"
-    records = False
 
     def prepare(self, model: nn.Module) -> tuple[Any, Any]:
         """(sharded model, AdamW over the shards)."""

@@ -33,7 +33,6 @@ from webrl.training.metrics import MetricLog, summarize
 from webrl.training.models import PackedActor, PackedCritic
 from webrl.training.objectives.carriers import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
-from webrl.training.recorded import RecordedRows
 from webrl.training.schedule import learning_rate, sample_batches
 from webrl.training.scoring import row_budget
 
@@ -134,7 +133,6 @@ class _Loop:
         self.job, self.config, self.engine, self.num_steps, self.out = job, config, engine, num_steps, out
         self.device = engine.accelerator.device
         self.budget = row_budget(config.max_tokens, device)
-        self.forward = RecordedRows(job.model, engine, config)
         self.peak = peak_flops()
         self.num_parameters = body_parameters(job.model.lm)
         self.num_frozen = body_parameters(job.model.lm, frozen=True)
@@ -200,7 +198,7 @@ class _Loop:
 
     def _accumulate(self, indices: list[int], num_units: int, counts: bool) -> dict[str, Tensor]:
         packed = pack([self.job.items[i] for i in indices], self.device)
-        output = self.forward(packed)
+        output = self.engine.model(**self.job.inputs(packed))
         result = self.job.loss(output, packed, indices)
         share = 1.0 if counts else 0.0
         self.engine.backward(result.loss.sum() * (share / num_units))

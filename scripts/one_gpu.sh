@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One evening on one GPU: demonstrations, supervised start, the loop. The same command resumes wherever it was stopped.
+# One evening on one GPU: demonstrations, supervised start, a judge, the loop. The same command resumes wherever it was stopped.
 #
 #   scripts/one_gpu.sh [CONFIG] [key=value ...]        CONFIG: gemma3_270m unless named
 #   MINUTES=30 scripts/one_gpu.sh ...                  stops after so long, as Ctrl-C does
@@ -7,7 +7,8 @@
 #   scripts/one_gpu.sh --dry-run ...                   says what would be done
 #
 # On the next machine: scripts/carry_run.py unpack RUN.zip RUN, then the same command (docs/one_gpu.md).
-# PER_TYPE=16 is the number of demonstrations of each task type.
+# PER_TYPE=16 is the number of demonstrations of each task type. The judge is trained on episodes of the supervised start
+# with the environment's own reward (EPISODES=600; the loop never sees those); JUDGE=no takes the config's models.orm.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 python="${PYTHON:-}"
@@ -20,7 +21,7 @@ dry=no config=gemma3_270m settings=()
 for word in "$@"; do
   case "$word" in
     --dry-run) dry=yes ;;
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "one_gpu: unknown option $word; see --help" >&2; exit 2 ;;
     *=*) settings+=("$word") ;;
     *) config="$word" ;;
@@ -37,6 +38,8 @@ pack="${PACK:-$run.zip}"
 loop=()
 for word in "${settings[@]+"${settings[@]}"}"; do [[ "$word" == models.actor=* ]] || loop+=("$word"); done
 loop+=(models.actor="$run/sft")
+practice="${run}_judge"
+[[ "${JUDGE:-yes}" == no ]] || loop+=(models.orm="$run/orm")
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -52,14 +55,28 @@ within() {
 
 evening() {
   if [[ -f "$run/sft/config.json" ]]; then
-    say "1, 2 of 3: demonstrations and supervised start are there: $run/sft"
+    say "1, 2 of 4: demonstrations and supervised start are there: $run/sft"
   else
-    say "1 of 3: demonstrations, to $run/demos"
+    say "1 of 4: demonstrations, to $run/demos"
     within "${webrl[@]}" record-demos "$config" "${settings[@]+"${settings[@]}"}" --per-type "${PER_TYPE:-16}" || return
-    say "2 of 3: supervised start, to $run/sft"
+    say "2 of 4: supervised start, to $run/sft"
     within "${webrl[@]}" sft "$config" "${settings[@]+"${settings[@]}"}" || return
   fi
-  say "3 of 3: the loop, in $run"
+  if [[ "${JUDGE:-yes}" == no ]]; then
+    say "3 of 4: no judge of its own: models.orm of the config"
+  elif [[ -f "$run/orm/config.json" ]]; then
+    say "3 of 4: the judge is there: $run/orm"
+  else
+    say "3 of 4: a judge, from episodes in $practice, to $run/orm"
+    local stage few=(tasks.num_seed_tasks="${EPISODES:-600}" models.actor="$run/sft")
+    for stage in gen-tasks filter-tasks rollout; do
+      within "${webrl[@]}" "$stage" "$config" "${settings[@]+"${settings[@]}"}" "${few[@]}" --run "$practice" --seed 1000003 \
+        || return
+    done
+    within "${webrl[@]}" train-orm "$config" "${settings[@]+"${settings[@]}"}" \
+      --data "$practice/phase_00/trajectories.jsonl" --init "$run/sft" --out "$run/orm" || return
+  fi
+  say "4 of 4: the loop, in $run"
   within "${webrl[@]}" run "$config" "${loop[@]}" || return
 }
 

@@ -136,11 +136,19 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
     commands = [line.split(" -m webrl.cli ")[1].strip() for line in shown.stdout.splitlines() if "webrl.cli" in line]
     run = tmp_path / "gemma3_270m"
     same = f"gemma3_270m actor.lora_rank=16 runs_dir={tmp_path}"
+    start = f"{same} models.actor=some/base"
+    practice = f"tasks.num_seed_tasks=600 models.actor={run}/sft --run {run}_judge --seed 1000003"
     assert commands == [
         f"record-demos {same} models.actor=some/base --per-type 16",
         f"sft {same} models.actor=some/base",
-        f"run {same} models.actor={run}/sft",
+        *(f"{stage} {start} {practice}" for stage in ("gen-tasks", "filter-tasks", "rollout")),
+        f"train-orm {same} models.actor=some/base --data {run}_judge/phase_00/trajectories.jsonl "
+        f"--init {run}/sft --out {run}/orm",
+        f"run {same} models.actor={run}/sft models.orm={run}/orm",
     ]
+    shown = one_gpu("--dry-run", f"runs_dir={tmp_path}", JUDGE="no")
+    assert "train-orm" not in shown.stdout
+    assert "models.orm" not in shown.stdout.partition("4 of 4")[2]
     assert f"pack --whole {run} {run}.zip" in shown.stdout
     assert not list(tmp_path.iterdir())
     assert one_gpu("--fast").stderr == "one_gpu: unknown option --fast; see --help\n"

@@ -127,7 +127,11 @@ def _read(path: Path) -> tuple[Origin, dict[str, Tensor]]:
         with safe_open(path, "pt") as file:
             origin = Origin.model_validate_json((file.metadata() or {})[_KEY])
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, ValidationError) as error:
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ModelError(f"{path}: damaged ({place} = {first['input']!r:.80}: {first['msg']})") from None
+    except (OSError, SafetensorError, KeyError) as error:
         raise ModelError(f"{path}: not a trained state of webrl's, or damaged ({str(error)[:200]})") from None
     ranks = {len(value) for name, value in state.items() if ".lora_A." in name}
     if ranks != {origin.lora_rank}:  # before memory is taken for adapters of the rank that it claims

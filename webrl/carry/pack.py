@@ -179,7 +179,8 @@ def _refusal(run: Path, rest: Sequence[str]) -> str:
 def _write(run: Path, out: Path, manifest: Manifest, carried: set[str]) -> None:
     held: set[str] = set()
     with atomic_path(out) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(MANIFEST, json.dumps(manifest.model_dump(), indent=1, ensure_ascii=False))
+        text = json.dumps(manifest.model_dump(), indent=1, ensure_ascii=False)
+        archive.writestr(zipfile.ZipInfo(MANIFEST), text, zipfile.ZIP_DEFLATED)  # no times: the same run, the same bytes
         for path, entry in manifest.files.items():
             if entry.sha256 in held or (is_weights(path, manifest.models) and not is_weights(path, carried)):
                 continue

@@ -180,7 +180,7 @@ def _write(run: Path, out: Path, manifest: Manifest, carried: set[str]) -> None:
     held: set[str] = set()
     with atomic_path(out) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         text = json.dumps(manifest.model_dump(), indent=1, ensure_ascii=False)
-        archive.writestr(zipfile.ZipInfo(MANIFEST), text, zipfile.ZIP_DEFLATED)  # no times: the same run, the same bytes
+        archive.writestr(zipfile.ZipInfo(MANIFEST), text, zipfile.ZIP_DEFLATED)  # without a time: same run, same bytes
         for path, entry in manifest.files.items():
             if entry.sha256 in held or (is_weights(path, manifest.models) and not is_weights(path, carried)):
                 continue

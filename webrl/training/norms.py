@@ -1,4 +1,4 @@
-"""Root-mean-square norms by torch's own kernel: one pass over the row where transformers' modules take eight.
+"""Root-mean-square norms by one kernel, Triton's or torch's own: one pass over a row where transformers' take eight.
 
 Which modules those are is found out by what they compute, not by their name: one that gives, on random input with
 random weights, what `torch.nn.functional.rms_norm` gives with its weight, or with one plus its weight (Gemma), is
@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 _EPSILONS = ("variance_epsilon", "eps", "epsilon")
-
-
 _MAX_WIDTH = 16_384
 """Elements of a row that a kernel holds at a time, at most."""
 

@@ -10,9 +10,10 @@ from webrl.types import Label, Status, Step, Task, Trajectory
 
 
 def trajectory(name, status=Status.PAGE_ENDED):
-    """One click on a page."""
+    """One click on a page; `site/name` is on another site than click-button."""
     step = Step(index=0, observation="[13] button 'ok'", response="click('13')", action="click('13')")
-    task = Task(task_id=name, site="miniwob.click-button", seed=4)
+    site = name.split("/")[0] if "/" in name else "click-button"
+    task = Task(task_id=name, site=f"miniwob.{site}", seed=4)
     return Trajectory(
         trajectory_id=f"p00-{name}",
         task=task,
@@ -47,6 +48,18 @@ def test_failures_are_what_the_outcome_model_judged_zero_in_the_newest_judged_ph
     assert failure.actions == ("click('13') # button 'ok'",)
     assert failure.final_page == "after"
     assert not found.from_seeds
+
+
+def test_a_site_that_the_newest_phase_did_not_attempt_brings_its_last_failures(tmp_path):
+    """Else a site that a filter empties once is lost to the run."""
+    write_phase(tmp_path / "phase_09", {"tab/old": 0, "list/lost": 0, "list/done": 1, "box/solved": 0})
+    write_phase(tmp_path / "phase_10", {"tab/a": 0, "tab/b": 0, "tab/c": 1, "box/solved": 1, "list/unjudged": None})
+    found = load_failures(tmp_path)
+    assert [failure.task.task_id for failure in found.failures] == ["tab/a", "tab/b", "list/lost"]
+    assert found.shares() == {"miniwob.tab": 3 / 5, "miniwob.list": 2 / 4}
+    before = load_failures(tmp_path, before=10)
+    assert [failure.task.task_id for failure in before.failures] == ["tab/old", "list/lost", "box/solved"]
+    assert before.shares() == {"miniwob.tab": 2 / 3, "miniwob.list": 2 / 4, "miniwob.box": 2 / 3}
 
 
 def test_without_failures_the_attempted_tasks_are_the_seeds_and_it_says_so(tmp_path, caplog):

@@ -33,7 +33,7 @@ class Command:
 
 
 STAGES: dict[str, Command] = {
-    "gen-tasks": Command("write new instructions from the last phase's failures", ("generate", "models"), "gen-tasks"),
+    "gen-tasks": Command("write new instructions from each site's last failures", ("generate", "models"), "gen-tasks"),
     "filter-tasks": Command(
         "drop duplicates, the infeasible, and what the critic finds too easy or too hard",
         ("filter", "generate", "tasks", "models"),

@@ -73,7 +73,7 @@ class Context:
 
 
 def generate(context: Context) -> Counts:
-    """New instructions from the last phase's failures; phase 0 has none, nor has any without the curriculum."""
+    """New instructions from each site's last failures; phase 0 has none, nor has any without the curriculum."""
     if not context.has_curriculum:
         return {"num_generated": 0}
     from webrl.tasks import curriculum
@@ -82,7 +82,7 @@ def generate(context: Context) -> Counts:
     folder = context.folder
     return curriculum.propose(
         context.config,
-        load_failures(context.previous.path),
+        load_failures(context.run.path, before=context.phase),
         known=list(curriculum.attempted(context.past_trajectories)),
         phase=context.phase,
         rng=context.rng("generate"),

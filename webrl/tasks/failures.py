@@ -1,14 +1,18 @@
 """What went wrong last time: the seeds of new instructions.
 
-Two sources: a run folder (the newest phase that has both trajectories and labels), or JSONL lines with `task` and
-`web` (the released code's instruction file) and optionally `page`, `seed`, `actions`, `final_page`, `start_url`,
-`task_id`. A failure is a trajectory that the outcome model judged 0; an unjudged one is neither failed nor done.
+Two sources: a run folder (phases that have both trajectories and labels), or JSONL lines with `task` and `web` (the
+released code's instruction file) and optionally `page`, `seed`, `actions`, `final_page`, `start_url`, `task_id`. A
+failure is a trajectory that the outcome model judged 0; an unjudged one is neither failed nor done.
+
+Each site brings the failures of the newest phase that attempted it. With those of the newest phase alone (paper), a
+site that a filter once emptied never comes back: 25 task types were 9 after one phase and 4 after four.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +53,19 @@ class FailureSet:
     """True if nothing failed, so that the attempted tasks stand in."""
     problems: tuple[str, ...] = field(default=())
     """Unusable lines, "path:line: reason"."""
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    """Judged episodes of each site in the phase that its failures come from; empty where only failures are known."""
+
+    def shares(self) -> dict[str, float]:
+        """How much of the next tasks each site should get: its failure rate (Laplace's, for sites tried once or twice).
+
+        By their numbers of failures (which are taken where attempts are not known) sites with many tasks would get
+        more and more.
+        """
+        groups = {site: len(group) for site, group in self.by_site().items()}
+        if not self.attempts:
+            return {site: float(failed) for site, failed in groups.items()}
+        return {site: (failed + 1) / (self.attempts[site] + 2) for site, failed in groups.items()}
 
     def by_site(self) -> dict[str, list[Failure]]:
         """Failures of each site, sites in order of first appearance."""
@@ -58,16 +75,26 @@ class FailureSet:
         return groups
 
 
-def load_failures(source: Path) -> FailureSet:
+def load_failures(source: Path, before: int | None = None) -> FailureSet:
     """Read failures from a run folder, a phase folder, or a JSONL file; unusable lines are listed, not fatal.
+
+    Args:
+        before: of a run folder only the phases before this one.
 
     Raises:
         DataError: nothing usable there.
     """
     problems: list[str] = []
+    failed: list[Failure]
+    attempted: list[Failure] = []
+    judged: Counter[str] = Counter()
     if source.is_dir():
-        folder = _judged_phase(source)
-        failed, attempted = _read_phase(folder, problems)
+        failed = []
+        for folder in _judged_phases(source, before):
+            now, known = _read_phase(folder, problems), set(judged)
+            failed += [f for f, reward in now if reward == 0 and f.task.site not in known]
+            judged.update(f.task.site for f, reward in now if reward is not None and f.task.site not in known)
+            attempted = attempted or [failure for failure, _ in now]
     else:
         failed = attempted = list(_read_file(source, problems))
     for problem in problems:
@@ -77,32 +104,31 @@ def load_failures(source: Path) -> FailureSet:
         raise DataError(f"{source}: no attempted task to generate from{first}")
     if not failed:
         logger.warning("%s: nothing failed; the %d attempted tasks are used as seeds", source, len(attempted))
-    return FailureSet(tuple(failed or attempted), from_seeds=not failed, problems=tuple(problems))
+    return FailureSet(tuple(failed or attempted), not failed, tuple(problems), dict(judged) if failed else {})
 
 
-def _judged_phase(source: Path) -> Path:
-    folders = [source, *sorted(source.glob("phase_[0-9]*"), reverse=True)]
-    for folder in folders:
-        if (folder / "trajectories.jsonl").is_file() and (folder / "labels.jsonl").is_file():
-            return folder
-    raise DataError(
-        f"{source}: no phase with trajectories.jsonl and labels.jsonl; run `webrl rollout` and `webrl label`"
-    )
+def _judged_phases(source: Path, before: int | None) -> list[Path]:
+    """Newest first."""
+    phases = sorted(source.glob("phase_[0-9]*"), key=lambda folder: int(folder.name[6:]), reverse=True)
+    if before is not None:
+        phases = [folder for folder in phases if int(folder.name[6:]) < before]
+    files = ("trajectories.jsonl", "labels.jsonl")
+    found = [folder for folder in (source, *phases) if all((folder / name).is_file() for name in files)]
+    if not found:
+        raise DataError(
+            f"{source}: no phase with trajectories.jsonl and labels.jsonl; run `webrl rollout` and `webrl label`"
+        )
+    return found
 
 
-def _read_phase(folder: Path, problems: list[str]) -> tuple[list[Failure], list[Failure]]:
-    """(failed, attempted) of a phase; page texts are kept for the failed ones and, at first, for the others too."""
+def _read_phase(folder: Path, problems: list[str]) -> list[tuple[Failure, float | None]]:
+    """Finished attempts of a phase, each with its label."""
     rewards = {r.trajectory_id: r.reward for r in read_records(folder / "labels.jsonl", Label, problems.append)}
-    failed, attempted = [], []
-    for trajectory in read_records(folder / "trajectories.jsonl", Trajectory, problems.append):
-        if not trajectory.status.finished or not trajectory.steps or not trajectory.instruction.strip():
-            continue
-        failure = failure_of(trajectory)
-        if rewards.get(trajectory.trajectory_id) == 0:
-            failed.append(failure)
-        if not failed:
-            attempted.append(failure)
-    return failed, attempted or failed
+    return [
+        (failure_of(trajectory), rewards.get(trajectory.trajectory_id))
+        for trajectory in read_records(folder / "trajectories.jsonl", Trajectory, problems.append)
+        if trajectory.status.finished and trajectory.steps and trajectory.instruction.strip()
+    ]
 
 
 def failure_of(trajectory: Trajectory) -> Failure:

@@ -7,7 +7,7 @@
 #   NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 bash run_multinode.sh     # on each node, with its own NODE_RANK
 #   srun --ntasks-per-node=1 bash run_multinode.sh     # Slurm; Kubernetes PyTorchJob and MLP_* are read as well
 #
-# NNODES=2:4 is elastic; MAX_RESTARTS, WEBRL_LOG_DIR and WEBRL_JOB_ID are optional (webrl/training/launch.py).
+# NNODES=2:4 is elastic; MAX_RESTARTS, WEBRL_LOG_DIR and WEBRL_JOB_ID are optional (webrl/cli/launch.py).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 python="${PYTHON:-}"
@@ -15,4 +15,4 @@ if [[ -z "$python" ]]; then
   if [[ -x "$here/.venv/bin/python" ]]; then python="$here/.venv/bin/python"; else python="$(command -v python3)"; fi
 fi
 cd "$here"
-exec "$python" -m webrl.training.launch "$@"
+exec "$python" -m webrl.cli.launch "$@"

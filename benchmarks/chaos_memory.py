@@ -31,7 +31,7 @@ import psutil
 from webrl.config import RunConfig, load_config
 from webrl.llm.interface import PolicyOutput
 from webrl.rollouts.collect import collect
-from webrl.tasks.miniwob import seed_tasks
+from webrl.suites.miniwob import seed_tasks
 from webrl.types import Step, Trajectory
 
 ROOT = Path(__file__).parent.parent

@@ -17,7 +17,7 @@ from chaos_lives import MARK, Life, base_environment, descendants, kill_one
 from chaos_loop import ROOT, Audit, differences
 from chaos_tally import Tally
 
-from webrl.store import read_json, write_json
+from webrl.runs.store import read_json, write_json
 
 EPOCHS = 12
 
@@ -93,7 +93,7 @@ def _ranks(life: Life) -> list[psutil.Process]:
     found = []
     for process in descendants(life.pid):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if "webrl.training.worker" in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+            if "webrl.cli.train_worker" in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return sorted(found, key=lambda process: process.pid)
 

@@ -21,9 +21,10 @@ from typing import Any
 
 WARM = (
     "torch", "transformers.models.llama.modeling_llama", "accelerate", "matplotlib.pyplot", "sklearn.metrics",
-    "playwright.async_api", "websockets.asyncio.client", "aiohttp.web", "webrl.cli", "webrl.cli_run",
-    "webrl.cli_serve_env", "webrl.llm.local", "webrl.llm.policy", "webrl.rollouts.collect", "webrl.rollouts.remote",
-    "webrl.tasks.curriculum", "webrl.reward.stage", "webrl.replay.stage", "webrl.training", "webrl.training.trainer",
+    "playwright.async_api", "websockets.asyncio.client", "aiohttp.web", "webrl.cli", "webrl.cli.run",
+    "webrl.cli.serve_env", "webrl.llm.local.model", "webrl.llm.policy", "webrl.rollouts.collect",
+    "webrl.openenv.client", "webrl.tasks.curriculum", "webrl.reward.stage", "webrl.replay.stage",
+    "webrl.training", "webrl.training.trainer",
 )  # fmt: skip
 
 

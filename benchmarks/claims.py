@@ -19,7 +19,7 @@ from webrl.config import EngineConfig, LabelConfig, ModelsConfig
 from webrl.llm import LanguageModel, open_model
 from webrl.reward.data import CLAIMS
 from webrl.reward.orm import judge
-from webrl.store import read_records
+from webrl.runs.store import read_records
 from webrl.types import Trajectory
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,8 +17,8 @@ from typing import Any
 
 from webrl.config import RunConfig, load_config
 from webrl.evaluate import wilson_interval
-from webrl.folder import PhaseFolder, RunFolder
-from webrl.store import read_records
+from webrl.runs.folder import PhaseFolder, RunFolder
+from webrl.runs.store import read_records
 from webrl.types import Task, Trajectory
 
 REPO = Path(__file__).parent.parent
@@ -105,10 +105,10 @@ def _start(
 
 def _band(config: RunConfig, folder: Path, start: PhaseFolder) -> dict[str, Any]:
     """Success rate of the actor on tasks inside and outside the critic's band, by the experts' judgement."""
+    from webrl.demos.experts import is_valid
     from webrl.llm import open_model
     from webrl.llm.policy import ModelPolicy
     from webrl.rollouts.collect import collect
-    from webrl.tasks.experts import is_valid
     from webrl.tasks.filter import Dropped
 
     groups = {task.task_id: "kept" for task in read_records(folder / "tasks.jsonl", Task)}
@@ -140,7 +140,7 @@ def _band(config: RunConfig, folder: Path, start: PhaseFolder) -> dict[str, Any]
 
 
 def _succeeded(trajectory: Trajectory) -> bool:
-    from webrl.tasks.experts import accomplished
+    from webrl.demos.experts import accomplished
 
     return accomplished(
         trajectory.task.site,
@@ -153,7 +153,7 @@ def _succeeded(trajectory: Trajectory) -> bool:
 
 
 def _valid(name: str, tasks: Sequence[Task], texts: dict[str, str]) -> dict[str, Any]:
-    from webrl.tasks.experts import is_valid
+    from webrl.demos.experts import is_valid
 
     valid = [is_valid(task.site, task.instruction or "", texts.get(task.task_id, "")) for task in tasks]
     return _share(name, sum(valid), len(valid))

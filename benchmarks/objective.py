@@ -24,8 +24,8 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 from objective_figures import draw_steps, draw_success, print_steps, print_success  # noqa: E402
 
 from webrl.config import RunConfig, load_config  # noqa: E402
-from webrl.folder import RunFolder  # noqa: E402
-from webrl.store import read_json, read_records, write_json  # noqa: E402
+from webrl.runs.folder import RunFolder  # noqa: E402
+from webrl.runs.store import read_json, read_records, write_json  # noqa: E402
 from webrl.types import StepRecord, Trajectory  # noqa: E402
 
 LOOKS = (0.0, 0.25, 0.5, 1.0)
@@ -96,7 +96,7 @@ def success(args: argparse.Namespace, run: Path, label: str, settings: list[str]
     """`success_RUN_LABEL.json`."""
     from webrl.evaluate import success_rate
     from webrl.stages import play
-    from webrl.tasks.suites import eval_tasks
+    from webrl.suites import eval_tasks
     from webrl.training import train_actor
 
     target = args.out / f"success_{run.name}_{label.replace(':', '-')}.json"

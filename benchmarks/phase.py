@@ -33,10 +33,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from webrl import phase as phases  # noqa: E402
-from webrl.cli_config import find_config  # noqa: E402
+from webrl.cli.options import find_config  # noqa: E402
 from webrl.config import RunConfig, load_config  # noqa: E402
-from webrl.extras import check_extras, exit_code  # noqa: E402
-from webrl.folder import PhaseFolder, RunFolder  # noqa: E402
+from webrl.config.extras import check_extras, exit_code  # noqa: E402
+from webrl.runs.folder import PhaseFolder, RunFolder  # noqa: E402
 from webrl.training.environment import cpu_environment  # noqa: E402
 
 KINDS = ("browsers", "sampling", "browsers and sampling", "scoring", "gradient steps", "servers", "model files", "rest")

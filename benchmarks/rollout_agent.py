@@ -22,8 +22,8 @@ from webrl.config import RunConfig, load_config
 from webrl.llm import open_model
 from webrl.llm.policy import ModelPolicy
 from webrl.rollouts.collect import collect
-from webrl.store import read_records
-from webrl.tasks.miniwob import seed_tasks
+from webrl.runs.store import read_records
+from webrl.suites.miniwob import seed_tasks
 from webrl.types import Trajectory
 
 ROOT = Path(__file__).parent.parent

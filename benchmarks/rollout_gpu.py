@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from webrl.config import PromptFormat, RunConfig, validate_config  # noqa: E402
-from webrl.extras import exit_code, require  # noqa: E402
+from webrl.config.extras import exit_code, require  # noqa: E402
 from webrl.llm import open_model  # noqa: E402
 from webrl.llm.interface import PolicyOutput  # noqa: E402
 from webrl.llm.policy import ModelPolicy  # noqa: E402

@@ -30,10 +30,10 @@ import psutil
 from rollout import HERE, play_episode
 
 from webrl.config import RolloutConfig
+from webrl.openenv.client import RemotePool
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv, Env, Observation, StepResult
 from webrl.rollouts.pool import EnvPool
-from webrl.rollouts.remote import RemotePool
 from webrl.types import Task
 
 SESSIONS = (1, 2, 4, 8)

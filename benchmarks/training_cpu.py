@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from webrl.config import ActorConfig
-from webrl.training.engine import open_engine
+from webrl.training.engines import open_engine
 from webrl.training.flops import peak_memory_gib
 from webrl.training.models import actor_inputs, load_actor
 from webrl.training.objectives import get_objective

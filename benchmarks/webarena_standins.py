@@ -29,7 +29,7 @@ from standins.experts import DO_NOTHING, SCRIPTS, find  # noqa: E402
 from standins.play import failures, lite_tasks, play  # noqa: E402
 from standins.world import World  # noqa: E402
 
-from webrl.extras import exit_code, require  # noqa: E402
+from webrl.config.extras import exit_code, require  # noqa: E402
 
 TIMED_TASKS = {44: "url_match: the cheapest validation there is", 419: "program_html: the evaluator opens a page"}
 LINKS = ("Issues", "Projects")
@@ -53,8 +53,8 @@ def main() -> None:
 
 def instantiate(world: World) -> dict[str, Any]:
     """Build every task of both suites, as BrowserGym's own classes and as ours."""
-    from webrl.webarena.sites import resolve
-    from webrl.webarena.tasks import config_of, load_suite, sites_of
+    from webrl.suites.webarena.sites import resolve
+    from webrl.suites.webarena.tasks import config_of, load_suite, sites_of
 
     os.environ.update(world.variables())
     from browsergym.webarena.config import TASK_IDS as FULL
@@ -145,7 +145,7 @@ def compare(world: World, steps: int) -> dict[str, Any]:
 async def our_steps(world: World, number: int, steps: int) -> dict[str, Any]:
     """Times of our environment; the log-in is minted before, as in any run after its first episode."""
     from webrl.rollouts.browser import Browser
-    from webrl.webarena.env import SiteAccess, WebArenaEnv
+    from webrl.suites.webarena.env import SiteAccess, WebArenaEnv
 
     config = world.config()
     async with Browser() as browser:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from webrl.cli_end import end_clearly
+from webrl.cli.end import end_clearly
 
 _BASE = "model that the run started from, where it is not where the run's config says; repeatable"
 _WHOLE = "carry weights that were trained whole (lora_rank=0) as they are, the newest of each model"

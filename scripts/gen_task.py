@@ -15,8 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from webrl.cli_config import count, resolve_config
-from webrl.cli_end import end_clearly
+from webrl.cli.end import end_clearly
+from webrl.cli.options import count, resolve_config
 from webrl.errors import UsageError
 
 SAMPLE_FAILURES = Path("data/samples/failures.jsonl")
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
     from webrl.cli import use_cpu_environment
-    from webrl.folder import newest_run
+    from webrl.runs.folder import newest_run
 
     _apply_options(args)
     config = resolve_config(args, prefer_newest=args.failures is None)
@@ -91,10 +91,10 @@ def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("webrl").setLevel(logging.DEBUG if args.verbose else logging.INFO)
     if in_run:
-        from webrl.cli_run import run_stage
+        from webrl.cli.run import run_stage
 
         return run_stage(config, "gen-tasks", args.phase)
-    from webrl.run_lock import hold_output
+    from webrl.runs.lock import hold_output
     from webrl.tasks.from_file import generate_from_file
 
     with hold_output(out):

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from webrl.cli_config import count
-from webrl.cli_end import end_clearly
+from webrl.cli.end import end_clearly
+from webrl.cli.options import count
 
 SAMPLE = Path("data/samples/instructions.jsonl")
 
@@ -60,7 +60,7 @@ def _write(args: argparse.Namespace) -> int:
 
 
 def _newest_tasks(runs_dir: Path) -> Path | None:
-    from webrl.folder import newest_run
+    from webrl.runs.folder import newest_run
 
     run = newest_run(runs_dir)
     paths = [run.phase(number).tasks for number in range(run.last_phase(), -1, -1)] if run else []

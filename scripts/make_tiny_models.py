@@ -43,8 +43,8 @@ async def record_experts(args: argparse.Namespace) -> None:
     """Demonstrations, demonstrations with slips, and proposed instructions on both's pages."""
     from webrl.config import RunConfig
     from webrl.demos.record import demonstration_tasks, proposed_tasks, record
-    from webrl.store import read_records
-    from webrl.tasks.miniwob import TRAIN_SITES
+    from webrl.runs.store import read_records
+    from webrl.suites.miniwob import TRAIN_SITES
     from webrl.types import Trajectory
 
     config = RunConfig.model_validate({"rollout": {"max_steps": 12, "num_workers": args.workers}})
@@ -63,8 +63,8 @@ async def record_actor(args: argparse.Namespace) -> None:
     from webrl.llm import open_model
     from webrl.llm.policy import ModelPolicy
     from webrl.rollouts.collect import collect
-    from webrl.store import read_records
-    from webrl.tasks.miniwob import TRAIN_SITES
+    from webrl.runs.store import read_records
+    from webrl.suites.miniwob import TRAIN_SITES
     from webrl.types import Trajectory
 
     config = load_config(Path("configs/demo.yaml"), [f"rollout.num_workers={args.workers}"])
@@ -80,7 +80,7 @@ def train(args: argparse.Namespace) -> None:
     import copy
     from dataclasses import asdict
 
-    from webrl.tiny import pretrain, recipe
+    from tiny import pretrain, recipe
 
     args.out.mkdir(parents=True, exist_ok=True)
     demos = recipe.read_all([args.work / "demos.jsonl"])
@@ -98,7 +98,7 @@ def train_orm(args: argparse.Namespace) -> None:
     """Outcome model on everything recorded."""
     from dataclasses import asdict
 
-    from webrl.tiny import pretrain, recipe
+    from tiny import pretrain, recipe
 
     base, tokenizer = recipe.load(args.work / "base")
     recorded = recipe.read_all([args.work / f"{name}.jsonl" for name in ("demos", "slips", "proposed", "actor")])

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from webrl.cli_config import names_run, resolve_config
-from webrl.cli_end import end_clearly
+from webrl.cli.end import end_clearly
+from webrl.cli.options import names_run, resolve_config
 from webrl.errors import UsageError
 
 if TYPE_CHECKING:

@@ -88,7 +88,7 @@ setup_python() {
   pip -c constraints.txt -e '.[dev]' || die "pip could not install webrl"
 }
 
-browser_works() { quietly "$VENV/bin/python" -m webrl.doctor browser; }
+browser_works() { quietly "$VENV/bin/python" -m webrl.cli.checks browser; }
 
 # Playwright's hosts in turn: the present one, then the one that this release has built in.
 playwright_browser() {

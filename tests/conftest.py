@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from webrl.extras import EXTRAS, is_installed
+from webrl.config.extras import EXTRAS, is_installed
 
 # Before torch is imported: the CPU settings that webrl's launcher sets, and no look-ups on model hubs.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from webrl.config import EngineConfig
-from webrl.llm.openai_server import OpenAIModel
+from webrl.llm.servers.openai import OpenAIModel
 from webrl.tasks.failures import Failure, FailureSet
 from webrl.types import Task
 

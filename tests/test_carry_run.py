@@ -221,7 +221,7 @@ def test_nothing_is_packed_while_a_process_works_in_the_run(made, tmp_path):
     _, run, _ = made
     run = shutil.copytree(run, tmp_path / "mine")
     code = (
-        "import sys; from pathlib import Path; from webrl.run_lock import hold_run\n"
+        "import sys; from pathlib import Path; from webrl.runs.lock import hold_run\n"
         "with hold_run(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -93,7 +93,7 @@ def test_a_full_disk_says_so_and_a_jump_moves_the_wall_clock_alone(disk: ModuleT
 
 def test_a_run_folder_is_free_at_once_after_a_loss_of_power(disk: ModuleType, tmp_path: Path) -> None:
     shim, run_dir = disk.build_shim(tmp_path), tmp_path / "run"
-    hold = "from pathlib import Path\nfrom webrl.run_lock import hold_run\nwith hold_run(Path('.').absolute()):\n    "
+    hold = "from pathlib import Path\nfrom webrl.runs.lock import hold_run\nwith hold_run(Path('.').absolute()):\n    "
     for seed in range(3):
         env = disk.power_environment(run_dir, tmp_path / "power")
         done = run(shim, tmp_path, hold + "os.kill(os.getpid(), 9)", env, "-c")

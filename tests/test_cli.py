@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from webrl import cli
-from webrl.cli_config import describe_sections
+from webrl.cli.options import describe_sections
 from webrl.config import RunConfig, describe_options
-from webrl.store import write_text
+from webrl.runs.store import write_text
 
 SUBCOMMANDS = [*cli.STAGES, *cli.EXTRA]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from webrl.clock import Clock, spent_on
+from webrl.runs.clock import Clock, spent_on
 
 SPEC = importlib.util.spec_from_file_location("phase_benchmark", Path(__file__).parents[1] / "benchmarks" / "phase.py")
 

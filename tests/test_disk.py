@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from webrl.config import OptimConfig, RunConfig
-from webrl.disk import atomic_path, make_folder
-from webrl.folder import open_run
-from webrl.store import Appender, write_json
+from webrl.runs.disk import atomic_path, make_folder
+from webrl.runs.folder import open_run
+from webrl.runs.store import Appender, write_json
 from webrl.training.checkpoint import Checkpoints
 from webrl.training.metrics import MetricLog
 from webrl.types import Label

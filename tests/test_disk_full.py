@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from webrl.disk import full_disk_named
+from webrl.runs.disk import full_disk_named
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from webrl import cli, doctor
+from webrl import cli
+from webrl.cli import checks
 from webrl.errors import UsageError
 
 
 @pytest.mark.browser
 def test_the_browser_is_really_started():
-    found = doctor.check_browser()
-    assert found.state == doctor.OK, found
+    found = checks.check_browser()
+    assert found.state == checks.OK, found
     assert found.detail.startswith("Chromium ")
 
 
@@ -25,7 +26,7 @@ def test_a_browser_that_does_not_start_is_missing_with_a_fix(tmp_path, monkeypat
     broken.chmod(0o755)
     monkeypatch.setenv("WEBRL_CHROMIUM", str(broken))
     monkeypatch.setattr("webrl.rollouts.browser.LAUNCH_TIMEOUT_S", 3)
-    assert doctor.main(["browser"]) == 1
+    assert checks.main(["browser"]) == 1
     shown = capsys.readouterr().out
     assert shown.startswith("missing")
     assert "fix: make setup" in shown
@@ -33,18 +34,18 @@ def test_a_browser_that_does_not_start_is_missing_with_a_fix(tmp_path, monkeypat
 
 def test_no_browser_at_all_is_missing(monkeypatch, tmp_path):
     monkeypatch.setenv("WEBRL_CHROMIUM", str(tmp_path / "nowhere"))
-    assert doctor.check_browser().state == doctor.MISSING
+    assert checks.check_browser().state == checks.MISSING
 
 
 def test_the_pages_are_counted():
-    found = doctor.check_tasks()
-    assert found.state == doctor.OK
+    found = checks.check_tasks()
+    assert found.state == checks.OK
     assert int(found.detail.split()[0]) >= 125
 
 
 def test_an_absent_extra_is_optional_and_names_its_extra():
-    found = doctor.check_extra("surely-not-installed")
-    assert (found.state, found.detail) == (doctor.OPTIONAL, "not installed")
+    found = checks.check_extra("surely-not-installed")
+    assert (found.state, found.detail) == (checks.OPTIONAL, "not installed")
     assert "'.[surely-not-installed]'" in found.fix
 
 
@@ -54,8 +55,8 @@ def test_an_extra_that_does_not_import_is_a_warning_with_its_reason(tmp_path, mo
     (tmp_path / "halfthere.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = doctor.check_extra("halfthere")
-    assert found.state == doctor.WARNING
+    found = checks.check_extra("halfthere")
+    assert found.state == checks.WARNING
     assert "torchvision::nms" in found.detail
     assert "pip uninstall torchvision" in found.fix
 
@@ -63,18 +64,18 @@ def test_an_extra_that_does_not_import_is_a_warning_with_its_reason(tmp_path, mo
 def test_a_read_only_folder_is_missing(tmp_path, monkeypatch):
     tmp_path.chmod(0o555)
     monkeypatch.chdir(tmp_path if os.geteuid() else "/proc/self")  # root may write in any other folder
-    assert doctor.check_writing().state == doctor.MISSING
+    assert checks.check_writing().state == checks.MISSING
 
 
 def test_models_are_looked_for_from_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = doctor.check_models()
-    assert found.state == doctor.WARNING
+    found = checks.check_models()
+    assert found.state == checks.WARNING
     assert "data/tiny/actor" in found.detail
 
 
 def test_json_output_is_one_list_of_findings(capsys):
-    assert doctor.main(["python", "disk", "memory"], as_json=True) == 0
+    assert checks.main(["python", "disk", "memory"], as_json=True) == 0
     found = json.loads(capsys.readouterr().out)
     assert [f["name"] for f in found] == ["python", "disk", "memory"]
     assert found[0]["detail"].endswith(f"({sys.executable})")
@@ -83,7 +84,7 @@ def test_json_output_is_one_list_of_findings(capsys):
 
 def test_a_warning_or_an_absent_extra_is_no_failure(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert doctor.main(["models", "ray", "writing"]) == 0
+    assert checks.main(["models", "ray", "writing"]) == 0
 
 
 @pytest.mark.browser
@@ -98,9 +99,9 @@ def test_without_webarena_sites_the_doctor_says_how_to_name_them(monkeypatch, ca
 
 def test_an_unknown_check_names_the_known_ones():
     with pytest.raises(UsageError, match=r"unknown check 'heart'; checks: python, browser"):
-        doctor.run_checks(["heart"])
+        checks.run_checks(["heart"])
 
 
 def test_every_check_has_a_name_of_its_own_in_the_table():
-    assert [c.name for c in doctor.run_checks(["python", "tasks", "disk"])] == ["python", "tasks", "disk"]
-    assert Path(doctor.__file__).name == "doctor.py"
+    assert [c.name for c in checks.run_checks(["python", "tasks", "disk"])] == ["python", "tasks", "disk"]
+    assert Path(checks.__file__).name == "checks.py"

@@ -10,8 +10,8 @@ import pytest
 
 from webrl import cli
 from webrl.config import load_config
+from webrl.config.extras import EXTRAS, check_extras
 from webrl.errors import ExtraMissing
-from webrl.extras import EXTRAS, check_extras
 
 ROOT = Path(__file__).parent.parent
 DEEPSPEED, RAY, VLLM = (f"pip install 'webrl[{name}]'" for name in ("deepspeed", "ray", "vllm"))

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from webrl.config import RunConfig, describe_options, load_config
-from webrl.disk import atomic_path
 from webrl.errors import DataError, StageError, UsageError
 from webrl.evaluate import success_rate, summarize_evaluation, wilson_interval
-from webrl.folder import newest_run, open_run
 from webrl.phase import STAGES, next_phase, plan, run_stage
-from webrl.store import Appender, read_lines, read_records, write_records, write_text
+from webrl.runs.disk import atomic_path
+from webrl.runs.folder import newest_run, open_run
+from webrl.runs.store import Appender, read_lines, read_records, write_records, write_text
 from webrl.types import Label, Record, Status, Step, StepRecord, Task, Trajectory
 
 

@@ -13,16 +13,16 @@ import zipfile
 
 import pytest
 
-import webrl.store
+import webrl.runs.store
 from webrl.config import RunConfig
-from webrl.disk import file_name
 from webrl.errors import DataError
 from webrl.interop.pickles import load_restricted
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import read_vab, write_vab
 from webrl.rollouts.collect import _Stage
-from webrl.store import numbered_lines, read_json, read_lines
+from webrl.runs.disk import file_name
+from webrl.runs.store import numbered_lines, read_json, read_lines
 from webrl.types import Status, Step, Task, Trajectory
 
 STEP = {"index": 0, "prompt": "Do it", "html": "<html> </html>", "response": "exit()", "target": "Do it"}
@@ -145,7 +145,7 @@ def test_what_is_wrong_in_a_trajectory_is_named_without_printing_it_all(tmp_path
 
 
 def test_a_line_without_end_is_named_and_the_next_one_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(webrl.store, "MAX_JSON_BYTES", 1000)
+    monkeypatch.setattr(webrl.runs.store, "MAX_JSON_BYTES", 1000)
     path = tmp_path / "long.jsonl"
     path.write_bytes(b'{"a": 1}\n"' + b"x" * 5000 + b'"\n{"a": 2}\n' + b"y" * 2_000_000)
     problems: list[str] = []

@@ -15,9 +15,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from webrl.errors import ModelError
 from webrl.llm.loading import load_causal_lm, load_tokenizer
+from webrl.rollouts.html import simplify
 from webrl.training.critic import load_critic
 from webrl.training.models import load_actor
-from webrl.webarena.html import simplify
 
 
 @pytest.fixture

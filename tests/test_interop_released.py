@@ -15,7 +15,7 @@ from webrl.interop.problems import ProblemLog
 from webrl.interop.released import convert_released, load_restricted, page_of_prompt, read_released
 from webrl.llm.prompts import released_parts
 from webrl.reward.labels import read_labels
-from webrl.store import read_records
+from webrl.runs.store import read_records
 from webrl.types import Step, Trajectory
 
 REPO = Path(__file__).parent.parent

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from webrl.errors import PolicyError
-from webrl.llm.http_pool import HttpPool
+from webrl.llm.servers.http_pool import HttpPool
 
 ANSWER = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 7\r\n\r\n{"a":1}'
 

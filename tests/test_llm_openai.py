@@ -10,8 +10,8 @@ from llm_loopback import LoopbackServer
 from webrl.config import EngineConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm import Message, Sampling, open_model
-from webrl.llm.openai_server import OpenAIModel
 from webrl.llm.policy import ModelPolicy
+from webrl.llm.servers.openai import OpenAIModel
 
 PROMPT = [0, 17, 42, 99, 12]
 SAMPLING = Sampling(max_new_tokens=10, seed=3)

@@ -10,9 +10,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.llm import Sampling, open_model
-from webrl.llm.llama_cpu import LlamaCpuRunner
-from webrl.llm.runner import GenericRunner
-from webrl.llm.slots import SlotCache
+from webrl.llm.local.llama_cpu import LlamaCpuRunner
+from webrl.llm.local.runner import GenericRunner
+from webrl.llm.local.slots import SlotCache
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",

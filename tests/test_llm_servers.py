@@ -16,9 +16,9 @@ from llm_builders import save_tiny_model, score
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm import open_model
-from webrl.llm.server_process import ServerProcess, free_port
+from webrl.llm.servers.process import ServerProcess, free_port
+from webrl.llm.servers.vllm_command import Weights, can_reload, find_python, gpu_groups, server_command
 from webrl.llm.verify import verify_logprobs
-from webrl.llm.vllm_command import Weights, can_reload, find_python, gpu_groups, server_command
 
 # A server with a child that ignores SIGTERM, as worker processes may.
 SERVER = textwrap.dedent("""
@@ -61,7 +61,7 @@ def wait_until(condition, timeout_s=30.0):
 
 
 def test_stop_leaves_nothing_of_the_process_group(tmp_path, monkeypatch):
-    monkeypatch.setattr("webrl.llm.server_process._STOP_GRACE_S", 1.0)
+    monkeypatch.setattr("webrl.llm.servers.process._STOP_GRACE_S", 1.0)
 
     async def main():
         server = process(tmp_path)
@@ -101,7 +101,7 @@ def test_servers_die_with_a_controller_that_is_killed(tmp_path):
     script = textwrap.dedent(f"""
         import asyncio, sys, time
         from pathlib import Path
-        from webrl.llm.server_process import ServerProcess, free_port
+        from webrl.llm.servers.process import ServerProcess, free_port
         port = free_port()
         server = ServerProcess([sys.executable, "-c", {SERVER!r}, str(port)], port=port,
                                log=Path({str(tmp_path)!r}) / "server.log", env={{}})

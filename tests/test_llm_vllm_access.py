@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from webrl.llm.vllm_access import RequireKey
+from webrl.llm.servers.vllm_access import RequireKey
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from test_process_data import make_trajectory, write_phase
 
 from webrl import cli
 from webrl.config import load_config
-from webrl.folder import open_run
 from webrl.reward.labels import read_labels
+from webrl.runs.folder import open_run
 
 ROOT = Path(__file__).parent.parent
 

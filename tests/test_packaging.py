@@ -13,9 +13,9 @@ import pytest
 
 from webrl import cli
 from webrl.config import RunConfig, load_config
+from webrl.config.resources import configs_dir, find_config, run_configs
 from webrl.errors import UsageError
-from webrl.resources import configs_dir, find_config, run_configs
-from webrl.run_info import git_commit, package_versions, run_info
+from webrl.runs.provenance import git_commit, package_versions, run_info
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -39,7 +39,7 @@ def third_party_imports(path: Path, *, anywhere: bool) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             names.add((node.module or "").partition(".")[0])
     own = {"webrl", "tests", "scripts", "benchmarks"}
-    own |= {p.stem for folder in ("tests", "benchmarks") for p in (ROOT / folder).rglob("*")}
+    own |= {p.stem for folder in ("tests", "benchmarks", "scripts") for p in (ROOT / folder).rglob("*")}
     return names - set(sys.stdlib_module_names) - own
 
 
@@ -84,7 +84,12 @@ def test_the_wheel_holds_the_typed_package_and_its_configs(tmp_path):
     with zipfile.ZipFile(tmp_path / done.stdout.split()[-1]) as wheel:
         names = set(wheel.namelist())
         entry = wheel.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
-    assert {"webrl/py.typed", "webrl/cli.py", "webrl/configs/demo.yaml", "webrl/configs/feasibility.yaml"} <= names
+    assert {
+        "webrl/py.typed",
+        "webrl/cli/__main__.py",
+        "webrl/configs/demo.yaml",
+        "webrl/configs/feasibility.yaml",
+    } <= names
     assert not [n for n in names if n.startswith(("tests/", "data/", "runs/"))]
     assert "webrl = webrl.cli:main" in entry
 

@@ -17,7 +17,7 @@ import pytest
 from processes import descendants
 
 from webrl.phase import STAGES
-from webrl.store import read_records
+from webrl.runs.store import read_records
 from webrl.types import StepRecord, Task, Trajectory
 
 ROOT = Path(__file__).parent.parent

@@ -19,7 +19,6 @@ from test_interop_vab import make_rows, write_trace
 
 from webrl.config import CriticConfig, ModelsConfig, ReplayConfig, validate_config
 from webrl.errors import DataError, ModelError, UsageError
-from webrl.folder import RunFolder
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import read_vab
 from webrl.llm.fingerprint import tokenizer_fingerprint
@@ -35,7 +34,8 @@ from webrl.replay.select import select_replay
 from webrl.replay.sources import Reading, Source, find_source, read_steps
 from webrl.replay.stage import mix_replay
 from webrl.reward.labels import outcome_key
-from webrl.store import dump_line, read_records, write_records
+from webrl.runs.folder import RunFolder
+from webrl.runs.store import dump_line, read_records, write_records
 from webrl.training.critic_data import critic_states
 from webrl.training.scoring import score_actions
 from webrl.types import Label, Status, Step, StepRecord, Task, Trajectory

@@ -20,11 +20,11 @@ from webrl.errors import BrowserError, DataError, WebRLError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import load_restricted, read_released
 from webrl.interop.vab import read_trace, read_vab
-from webrl.llm.http_pool import MalformedAnswer
-from webrl.llm.openai_answers import parse_chat, parse_completion, parse_first_position, parse_prompt_logprobs
-from webrl.rollouts.remote import RemoteEnv, _Server, read_result
+from webrl.llm.servers.http_pool import MalformedAnswer
+from webrl.llm.servers.openai_answers import parse_chat, parse_completion, parse_first_position, parse_prompt_logprobs
+from webrl.openenv.client import RemoteEnv, _Server, read_result
 from webrl.rollouts.wire import DevToolsSocket
-from webrl.store import Appender, read_json, read_lines, read_records, write_records
+from webrl.runs.store import Appender, read_json, read_lines, read_records, write_records
 from webrl.tasks.from_file import read_instructions
 from webrl.types import Label, Status, Step, Task, Trajectory
 
@@ -163,7 +163,9 @@ def test_any_pickle_is_plain_data_or_a_data_error(folder, data, size):
         assert str(path) in str(error)
 
 
-@pytest.mark.parametrize("module", ["os", "posix", "builtins", "subprocess", "torch", "webrl.store", "collections"])
+@pytest.mark.parametrize(
+    "module", ["os", "posix", "builtins", "subprocess", "torch", "webrl.runs.store", "collections"]
+)
 @pytest.mark.parametrize(
     "name", ["system", "eval", "getattr", "__import__", "load", "write_text", "Popen", "exec", "namedtuple"]
 )

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from webrl.config import RunConfig, load_config
+from webrl.config.yaml_file import MAX_VALUES, parse_yaml
 from webrl.errors import UsageError
 from webrl.rollouts.actions import ACTIONS, Action, ActionError, parse_action
 from webrl.rollouts.dialects import parse
+from webrl.rollouts.html import simplify
 from webrl.tasks.feasibility import read_verdict
 from webrl.tasks.parsing import malformed_reason, parse_instructions
-from webrl.webarena.html import simplify
-from webrl.yaml_file import MAX_VALUES, parse_yaml
 
 few = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from llm_builders import build_tokenizer
 
-from webrl import cli, doctor
+from webrl import cli
+from webrl.cli import checks
 from webrl.config import LabelConfig, load_config
 from webrl.errors import DataError, UsageError
 from webrl.reward import system_text
@@ -122,15 +123,15 @@ def test_an_empty_text_is_none(tmp_path):
 
 def test_doctor_and_dry_run_say_whether_it_is_the_right_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert doctor.check_orm_prompt().state == doctor.OPTIONAL
-    assert "webrl orm-prompt" in doctor.check_orm_prompt().fix
+    assert checks.check_orm_prompt().state == checks.OPTIONAL
+    assert "webrl orm-prompt" in checks.check_orm_prompt().fix
     cli.main(["orm-prompt", str(write_clone(tmp_path / "clone"))])
-    assert doctor.check_orm_prompt().state == doctor.WARNING
+    assert checks.check_orm_prompt().state == checks.WARNING
     capsys.readouterr()
     assert cli.main(["run", "webrl_llama31_8b", "--dry-run"]) == 0
     assert f"label.system_prompt: {DEFAULT_PATH}: another text than" in capsys.readouterr().out
     monkeypatch.setattr(system_text, "RELEASED_SHA256", sha256(TEXT.encode()).hexdigest())
-    assert doctor.check_orm_prompt().state == doctor.OK
+    assert checks.check_orm_prompt().state == checks.OK
     DEFAULT_PATH.unlink()
     assert cli.main(["run", "webrl_llama31_8b", "--dry-run"]) == 0
     shown = capsys.readouterr().out

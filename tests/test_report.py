@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from webrl.evaluate import wilson_interval
-from webrl.report import (
+from webrl.reports.run import (
     overview_table,
     phase_metrics,
     phase_rows,

@@ -16,7 +16,7 @@ from webrl.llm.prompts import llm_judge_messages
 from webrl.reward.data import CLAIMS, JudgedExample, JudgedTrajectory, planted_claim, training_examples
 from webrl.reward.history import UNREADABLE, canonical, shown_actions
 from webrl.reward.orm import judge, judge_prompt
-from webrl.store import read_records
+from webrl.runs.store import read_records
 from webrl.types import Trajectory
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))

@@ -10,7 +10,7 @@ import pytest
 from llm_builders import save_tiny_model
 from test_interop_vab import write_trace
 
-from webrl.cli_train_orm import describe_report
+from webrl.cli.train_orm import describe_report
 from webrl.config import LabelConfig, OrmConfig, validate_config
 from webrl.errors import DataError, JudgeError
 from webrl.evaluate import wilson_interval
@@ -29,7 +29,7 @@ from webrl.reward.data import (
 from webrl.reward.report import agreement, auc, judge_report, plot_reliability, reliability_bins
 from webrl.reward.stage import label_file
 from webrl.reward.train import OrmPaths, encode_example, train_orm
-from webrl.store import write_json, write_records
+from webrl.runs.store import write_json, write_records
 from webrl.types import Label, Status, Step, Task, Trajectory
 
 

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from webrl.cli_config import check_settings
+from webrl.cli.options import check_settings
 from webrl.config import LabelConfig, RunConfig, TasksConfig, load_config
 from webrl.errors import DataError, JudgeError, ModelError, PolicyError, UsageError
 from webrl.llm import Completion
@@ -16,7 +16,7 @@ from webrl.reward.calibration import Calibration, calibrated
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import answer_tokens, judge_prompt, label_trajectories, yes_probability
 from webrl.reward.stage import label_file
-from webrl.store import write_records
+from webrl.runs.store import write_records
 from webrl.types import Status, Step, Task, Trajectory
 
 TEMPLATE = (

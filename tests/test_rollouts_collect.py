@@ -10,7 +10,7 @@ from webrl.config import RolloutConfig, validate_config
 from webrl.errors import DataError, PolicyError
 from webrl.rollouts.collect import collect, cut_off_tasks
 from webrl.rollouts.episode import run_episode, step_seed
-from webrl.store import read_records
+from webrl.runs.store import read_records
 from webrl.types import Status, Trajectory
 
 pytestmark = pytest.mark.browser

@@ -22,7 +22,7 @@ from webrl.errors import BrowserError
 from webrl.rollouts.collect import collect
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.pool import EnvPool
-from webrl.store import read_records
+from webrl.runs.store import read_records
 from webrl.types import Status, Trajectory
 
 pytestmark = pytest.mark.browser

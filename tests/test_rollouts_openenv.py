@@ -21,11 +21,11 @@ from websockets.exceptions import ConnectionClosed
 
 from webrl.config import RolloutConfig, validate_config
 from webrl.errors import BrowserError, StageError, UsageError
-from webrl.rollouts import remote
+from webrl.openenv import client
+from webrl.openenv.client import RemotePool, read_result
 from webrl.rollouts.collect import collect
 from webrl.rollouts.episode import run_episode
-from webrl.rollouts.remote import RemotePool
-from webrl.store import read_records
+from webrl.runs.store import read_records
 from webrl.types import Status, Trajectory
 
 pytestmark = pytest.mark.browser
@@ -190,7 +190,7 @@ def test_servers_without_our_details_are_read_by_openenvs_fields_alone(shared):
             for text in ("what", "click( 'no such bid' )", "send_msg_to_user('bye')")
         ]
     read = [
-        remote.read_result({"observation": a.observation, "reward": a.reward, "done": a.done}, text, RolloutConfig())
+        read_result({"observation": a.observation, "reward": a.reward, "done": a.done}, text, RolloutConfig())
         for text, a in answers
     ]
     assert [r.action for r in read] == ["", "click('no such bid')", "send_msg_to_user('bye')"]
@@ -398,8 +398,8 @@ def test_a_server_that_is_ended_leaves_nothing_behind(how):
 
 @pytest.mark.slow
 def test_a_server_that_dies_and_comes_back_costs_attempts_not_episodes(tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "RETRY_S", 0.5)
-    monkeypatch.setattr(remote, "PATIENCE_S", 300.0)  # a busy machine takes its time to start a server
+    monkeypatch.setattr(client, "RETRY_S", 0.5)
+    monkeypatch.setattr(client, "PATIENCE_S", 300.0)  # a busy machine takes its time to start a server
     out = tmp_path / "trajectories.jsonl"
     tasks = [miniwob("click-button", seed) for seed in range(6)]
     with contextlib.ExitStack() as stack:
@@ -423,8 +423,8 @@ def test_a_server_that_dies_and_comes_back_costs_attempts_not_episodes(tmp_path,
 
 
 def test_when_no_server_is_left_the_stage_ends_and_the_same_command_plays_the_rest(tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "RETRY_S", 0.2)
-    monkeypatch.setattr(remote, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(client, "RETRY_S", 0.2)
+    monkeypatch.setattr(client, "PATIENCE_S", 1.0)
     out = tmp_path / "trajectories.jsonl"
     tasks = [miniwob("click-button", seed) for seed in range(4)]
 
@@ -446,8 +446,8 @@ def test_when_no_server_is_left_the_stage_ends_and_the_same_command_plays_the_re
 
 
 def test_a_server_that_our_own_sessions_fill_is_not_taken_for_gone(tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "RETRY_S", 0.1)
-    monkeypatch.setattr(remote, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(client, "RETRY_S", 0.1)
+    monkeypatch.setattr(client, "PATIENCE_S", 0.3)
     out = tmp_path / "trajectories.jsonl"
     with server() as (url, _):  # two sessions
         run = validate_config(
@@ -470,8 +470,8 @@ def test_no_server_at_all_stops_the_stage_before_it_starts():
 def test_a_server_that_answers_nonsense_or_nothing_is_an_error_and_no_hang(monkeypatch):
     from websockets.asyncio.server import serve
 
-    monkeypatch.setattr(remote, "GRACE_S", 0.2)
-    monkeypatch.setattr(remote, "START_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(client, "GRACE_S", 0.2)
+    monkeypatch.setattr(client, "START_TIMEOUT_S", 0.2)
     answers = ["{", "[]", '{"type": "observation", "data": {}}', '{"type": "observation", "data": {"observation": {}}}']
 
     async def handler(socket):

@@ -7,7 +7,7 @@ from rollouts_builders import ClickNamedButton, miniwob
 
 from webrl.config import validate_config
 from webrl.rollouts.collect import collect
-from webrl.store import read_records
+from webrl.runs.store import read_records
 from webrl.types import Status, Trajectory
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.ray]

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from webrl.errors import StageError
-from webrl.run_lock import _hold, hold_output, hold_run
+from webrl.runs.lock import _hold, hold_output, hold_run
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from webrl.run_lock import hold_run
+from webrl.runs.lock import hold_run
 with hold_run(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -140,7 +140,7 @@ def test_a_run_that_lost_its_folder_to_another_machine_ends(tmp_path: Path) -> N
     code = """
 import sys, time
 from pathlib import Path
-from webrl.run_lock import _hold
+from webrl.runs.lock import _hold
 with _hold(Path(sys.argv[1]) / ".lock", "run folder", lease_s=1.0):
     print("held", flush=True)
     time.sleep(600)
@@ -155,7 +155,7 @@ def test_training_and_process_data_take_the_lock_too(tmp_path: Path) -> None:
         (tmp_path / "run" / "config.yaml").write_text("name: run\n")
         output = tmp_path / "run" / "phase_00" / "train.jsonl"
         data = ["scripts/process_data.py", "--output_path", str(output), "--actor_path", "none", "--stage", "1"]
-        for command in (["-m", "webrl.training.worker", "demo", "--run", str(tmp_path / "run")], data):
+        for command in (["-m", "webrl.cli.train_worker", "demo", "--run", str(tmp_path / "run")], data):
             refused = subprocess.run(
                 [sys.executable, *command], capture_output=True, text=True, timeout=300, check=False
             )

@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from webrl.config import Account, EngineConfig, RolloutConfig, RunConfig, WebArenaConfig, load_config
+from webrl.config.redaction import REVEAL, Secret, SecretUrl, redact, require_secrets, with_path
 from webrl.errors import StageError, UsageError
-from webrl.folder import open_run
-from webrl.llm.http_pool import HttpPool
-from webrl.redaction import REVEAL, Secret, SecretUrl, redact, require_secrets, with_path
-from webrl.run_info import run_info
-from webrl.webarena.sites import find_sites
+from webrl.llm.servers.http_pool import HttpPool
+from webrl.runs.folder import open_run
+from webrl.runs.provenance import run_info
+from webrl.suites.webarena.sites import find_sites
 
 ROOT = Path(__file__).parent.parent
 PLANTED = {
@@ -200,7 +200,7 @@ def test_a_command_line_is_recorded_without_its_secrets(monkeypatch):
 
 CRASH = """
 import logging, sys, threading
-from webrl.redaction import Secret, guard_output
+from webrl.config.redaction import Secret, guard_output
 logging.basicConfig()
 guard_output()
 secret = Secret("PLANTED-word")

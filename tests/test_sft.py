@@ -17,7 +17,7 @@ from webrl.demos.sources import read_demonstrations
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
-from webrl.store import write_records
+from webrl.runs.store import write_records
 from webrl.training.metrics import read_metrics
 from webrl.types import Label, Status
 

@@ -25,7 +25,7 @@ from webrl import cli
 from webrl.config import load_config
 from webrl.errors import StageError, UsageError
 from webrl.phase import STAGES
-from webrl.store import write_json, write_records
+from webrl.runs.store import write_json, write_records
 from webrl.study.cells import is_finished, link_start, num_finished
 from webrl.study.plan import Cell, Study, load_study
 from webrl.study.processes import find_reason
@@ -149,7 +149,7 @@ def test_switches_that_act_after_phase_0_may_differ_between_methods(tmp_path: Pa
 
 
 def test_every_shipped_study_is_valid_and_its_cells_have_equal_budgets(capsys: pytest.CaptureFixture[str]) -> None:
-    from webrl.resources import study_configs
+    from webrl.config.resources import study_configs
 
     assert {path.stem for path in study_configs()} >= {"study_demo"}
     for path in study_configs():

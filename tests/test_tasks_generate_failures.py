@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from webrl.errors import DataError
-from webrl.store import write_records
+from webrl.runs.store import write_records
 from webrl.tasks.failures import load_failures
 from webrl.types import Label, Status, Step, Task, Trajectory
 

@@ -8,11 +8,11 @@ from itertools import combinations
 import pytest
 from numpy.random import RandomState
 
+from webrl import suites
 from webrl.config import RunConfig, TasksConfig
+from webrl.demos.experts import EXPERTS
 from webrl.errors import UsageError
-from webrl.tasks import suites
-from webrl.tasks.experts import EXPERTS
-from webrl.tasks.miniwob import (
+from webrl.suites.miniwob import (
     EVAL_SEEDS,
     HELDOUT_SEEDS,
     HELDOUT_SITES,

@@ -1,10 +1,14 @@
 """What the shipped actor is trained on."""
 
 import random
+import sys
+from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from webrl.tiny import recipe
+sys.path.append(str(Path(__file__).parent.parent / "scripts"))
+from tiny import recipe
+
 from webrl.types import Status, Step, Task, Trajectory
 
 PAGE = "RootWebArea 'Click Test Task', focused\n\t[13] button 'Ok'\n\t[14] button 'no'\n\t[15] textbox ''"

@@ -13,7 +13,8 @@ from training_builders import make_actor, make_records
 from webrl.config import OptimConfig, RunConfig
 from webrl.errors import TrainingError
 from webrl.training import score_actions, train_actor, train_critic
-from webrl.training.engine import Engine, open_engine
+from webrl.training.engines import open_engine
+from webrl.training.engines.ddp import Engine
 from webrl.training.models import PackedActor, actor_inputs, load_actor
 from webrl.training.packing import Item, pack
 from webrl.training.update import prepare

@@ -15,7 +15,7 @@ import torch
 from training_builders import make_actor, make_records
 
 from webrl.config import RunConfig
-from webrl.store import write_records
+from webrl.runs.store import write_records
 from webrl.training import score_actions
 
 SCRIPT = Path(__file__).with_name("training_rank.py")

@@ -8,7 +8,7 @@ from test_training_launch import make_run
 
 from webrl.config import load_config
 from webrl.phase import run_stage
-from webrl.store import read_json
+from webrl.runs.store import read_json
 
 
 def test_a_kill_after_the_model_is_in_place_loses_neither_counts_nor_space(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ import yaml
 from processes import descendants, kill, living
 from training_builders import make_actor, make_records
 
+from webrl.cli.train_worker import _parse, _parse_sft
 from webrl.config import RunConfig
 from webrl.errors import UsageError
-from webrl.store import read_json, write_records
+from webrl.runs.store import read_json, write_records
 from webrl.training.topology import first_host, read_topology
-from webrl.training.worker import _parse, _parse_sft
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -178,7 +178,7 @@ def kill_a_worker(node: subprocess.Popen[str], run: Path, after_step: int, num_w
         assert node.poll() is None, node.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    workers = [p for p in living(descendants(node.pid)) if "webrl.training.worker" in p.cmdline()]
+    workers = [p for p in living(descendants(node.pid)) if "webrl.cli.train_worker" in p.cmdline()]
     assert len(workers) == num_workers
     workers[0].send_signal(signal.SIGKILL)
     return workers[0].pid

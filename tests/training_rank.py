@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from webrl.config import RunConfig
-from webrl.store import read_records
+from webrl.runs.store import read_records
 from webrl.training import score_values, train_actor, train_critic
 from webrl.training.ranks import join, leave
 from webrl.types import StepRecord

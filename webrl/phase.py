@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from webrl import stages
-from webrl.clock import Clock
 from webrl.config import RunConfig
 from webrl.errors import UsageError
-from webrl.folder import PhaseFolder, RunFolder, open_run
-from webrl.llm.vllm_owner import keep_servers
-from webrl.memory import PeakMemory
-from webrl.run_lock import hold_run
+from webrl.llm.servers.vllm_owner import keep_servers
+from webrl.runs.clock import Clock
+from webrl.runs.folder import PhaseFolder, RunFolder, open_run
+from webrl.runs.lock import hold_run
+from webrl.runs.memory import PeakMemory
+from webrl.runs.store import write_json
 from webrl.stages import Context
-from webrl.store import write_json
 
 logger = logging.getLogger(__name__)
 Stage = Callable[[Context], dict[str, Any]]

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from webrl.clock import spent_on
 from webrl.config import RunConfig
-from webrl.disk import atomic_path
 from webrl.errors import DataError
 from webrl.evaluate import summarize_evaluation
-from webrl.folder import PhaseFolder, RunFolder
-from webrl.store import read_json, read_records, write_json, write_records
+from webrl.runs.clock import spent_on
+from webrl.runs.disk import atomic_path
+from webrl.runs.folder import PhaseFolder, RunFolder
+from webrl.runs.store import read_json, read_records, write_json, write_records
 from webrl.types import StepRecord, Task, Trajectory
 
 if TYPE_CHECKING:
-    from webrl.llm.vllm_server import VllmModel
+    from webrl.llm.servers.vllm import VllmModel
 
 logger = logging.getLogger(__name__)
 Counts = dict[str, Any]
@@ -195,7 +195,7 @@ def train(context: Context) -> Counts:
 
 def evaluate(context: Context) -> Counts:
     """Held-out tasks with this phase's actor and the environment's own reward."""
-    from webrl.tasks.suites import eval_tasks
+    from webrl.suites import eval_tasks
 
     config = context.config
     tasks = eval_tasks(config)
@@ -213,7 +213,7 @@ def evaluate(context: Context) -> Counts:
     trajectories = list(read_records(context.folder.eval, Trajectory))
     if config.tasks.suite == "miniwob":
         return summarize_evaluation(trajectories, config.evaluate.confidence)
-    from webrl.webarena.report import is_unjudged, summarize, write_task_files, write_traces
+    from webrl.suites.webarena.report import is_unjudged, summarize, write_task_files, write_traces
 
     write_task_files(trajectories, context.folder.path / "eval_tasks")
     if config.rollout.webarena.vab_traces:
@@ -239,8 +239,8 @@ async def _verify(model: VllmModel, actor: str, config: RunConfig) -> None:
     import torch
 
     from webrl.llm.loading import pick_device
+    from webrl.llm.servers.vllm_command import visible_gpus
     from webrl.llm.verify import verify_logprobs
-    from webrl.llm.vllm_command import visible_gpus
     from webrl.training.scoring import score_samples, scoring_dtype
 
     dtype = scoring_dtype(config, "cuda" if visible_gpus() else "cpu")
@@ -270,7 +270,7 @@ def play(
     from webrl.llm import open_model
     from webrl.llm.policy import ModelPolicy
     from webrl.rollouts.collect import collect
-    from webrl.webarena.session import open_sites
+    from webrl.suites.webarena.session import open_sites
 
     async def work() -> None:
         async with open_sites(config, tasks), open_model(actor, config.rollout.engine, config.models) as model:

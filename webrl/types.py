@@ -1,6 +1,6 @@
 """Records that stages hand to each other; standard library only.
 
-Stages meet only here and in the files of the run folder (`webrl/store.py`, `data/README.md`).
+Stages meet only here and in the files of the run folder (`webrl/runs/store.py`, `data/README.md`).
 Every record is a frozen dataclass that goes to JSON with `to_json` and comes back with `from_json`.
 """
 

@@ -13,12 +13,12 @@ from standins.play import failures, lite_tasks, play, scores
 from standins.world import World
 
 from webrl.rollouts.episode import run_episode
+from webrl.suites.webarena.env import SiteAccess, WebArenaEnv, finish_episode
+from webrl.suites.webarena.locks import lease_sites
+from webrl.suites.webarena.report import summarize
+from webrl.suites.webarena.sites import find_sites
+from webrl.suites.webarena.tasks import training_task
 from webrl.types import Status, Task, Trajectory
-from webrl.webarena.env import SiteAccess, WebArenaEnv, finish_episode
-from webrl.webarena.locks import lease_sites
-from webrl.webarena.report import summarize
-from webrl.webarena.sites import find_sites
-from webrl.webarena.tasks import training_task
 
 pytestmark = [
     pytest.mark.browser,

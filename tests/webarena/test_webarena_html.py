@@ -11,8 +11,8 @@ import browsers
 import pytest
 
 from webrl.llm.prompts import released_parts
+from webrl.rollouts.html import SimplifiedPage, hide_scrollbars, locate, observe_html, simplify
 from webrl.types import Step
-from webrl.webarena.html import SimplifiedPage, hide_scrollbars, locate, observe_html, simplify
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

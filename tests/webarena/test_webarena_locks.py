@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from webrl.webarena.locks import SiteBusy, exclusive, hold_sites, holder, lease_sites
-from webrl.webarena.sites import SiteError, Sites
+from webrl.suites.webarena.locks import SiteBusy, exclusive, hold_sites, holder, lease_sites
+from webrl.suites.webarena.sites import SiteError, Sites
 
 ONE = Sites({"reddit": ("http://r",), "map": ("http://m",)}, {})
 TWO = Sites({"reddit": ("http://r1", "http://r2")}, {})
@@ -96,8 +96,8 @@ def test_a_second_run_on_a_site_is_told_who_has_it(tmp_path):
 
 def test_a_killed_run_leaves_no_lock(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from webrl.webarena.locks import hold_sites\n"
-        "from webrl.webarena.sites import Sites\n"
+        "import sys, time; from pathlib import Path; from webrl.suites.webarena.locks import hold_sites\n"
+        "from webrl.suites.webarena.sites import Sites\n"
         "with hold_sites(Sites({'reddit': ('http://r',)}, {}), ['reddit'], 'doomed', Path(sys.argv[1])):\n"
         "    print('held', flush=True); time.sleep(60)\n"
     )

@@ -14,9 +14,9 @@ import yaml
 from curriculum_builders import ChatServer
 from standins.world import World
 
-from webrl.store import read_json, read_records
+from webrl.runs.store import read_json, read_records
+from webrl.suites.webarena.tasks import instruction_of, load_suite
 from webrl.types import Task, Trajectory
-from webrl.webarena.tasks import instruction_of, load_suite
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [

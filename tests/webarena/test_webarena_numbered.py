@@ -12,8 +12,8 @@ from standins.world import World
 
 from webrl.rollouts.env import StepResult
 from webrl.rollouts.episode import run_episode
+from webrl.suites.webarena.env import SiteAccess, WebArenaEnv, finish_episode
 from webrl.types import Status, Trajectory
-from webrl.webarena.env import SiteAccess, WebArenaEnv, finish_episode
 
 pytestmark = pytest.mark.browser
 

@@ -13,10 +13,10 @@ from standins.world import World
 
 from webrl.config import validate_config
 from webrl.rollouts.collect import collect
-from webrl.store import read_records
+from webrl.runs.store import read_records
+from webrl.suites.webarena.session import open_sites
+from webrl.suites.webarena.tasks import instruction_of, training_task
 from webrl.types import Status, Step, Task, Trajectory
-from webrl.webarena.session import open_sites
-from webrl.webarena.tasks import instruction_of, training_task
 
 pytestmark = [
     pytest.mark.browser,

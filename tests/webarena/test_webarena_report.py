@@ -6,9 +6,9 @@ import json
 
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import read_vab
+from webrl.suites.webarena.report import format_table, summarize, write_task_files, write_traces
+from webrl.suites.webarena.tasks import load_suite
 from webrl.types import Status, Step, Trajectory
-from webrl.webarena.report import format_table, summarize, write_task_files, write_traces
-from webrl.webarena.tasks import load_suite
 
 TASKS = {task.task_id.rpartition(".")[2]: task for task in load_suite("webarena_lite")}
 

@@ -12,13 +12,13 @@ from standins.world import World
 
 from webrl.config import Account, EngineConfig, validate_config
 from webrl.errors import JudgeError
-from webrl.webarena.check import check_sites
-from webrl.webarena.judge import AnswerJudge
-from webrl.webarena.login import LoginStore, mint_state, probe_login
-from webrl.webarena.reset import reset_sites
-from webrl.webarena.session import open_sites
-from webrl.webarena.sites import ACCOUNTS, SiteError, find_sites
-from webrl.webarena.tasks import training_task
+from webrl.suites.webarena.check import check_sites
+from webrl.suites.webarena.judge import AnswerJudge
+from webrl.suites.webarena.login import LoginStore, mint_state, probe_login
+from webrl.suites.webarena.reset import reset_sites
+from webrl.suites.webarena.session import open_sites
+from webrl.suites.webarena.sites import ACCOUNTS, SiteError, find_sites
+from webrl.suites.webarena.tasks import training_task
 
 pytestmark = pytest.mark.browser
 SITES = ["shopping", "shopping_admin", "reddit", "gitlab", "map", "wikipedia"]

@@ -9,13 +9,10 @@ import pytest
 
 from webrl.config import RunConfig, WebArenaConfig, validate_config
 from webrl.errors import DataError, UsageError
-from webrl.store import read_records
-from webrl.tasks.curriculum import select_seeds
-from webrl.tasks.filter import Dropped
-from webrl.types import Task
-from webrl.webarena.sites import check_url, find_sites, host_of, placeholders, resolve
-from webrl.webarena.task_files import read_task_file, read_training_file
-from webrl.webarena.tasks import (
+from webrl.runs.store import read_records
+from webrl.suites.webarena.sites import check_url, find_sites, host_of, placeholders, resolve
+from webrl.suites.webarena.task_files import read_task_file, read_training_file
+from webrl.suites.webarena.tasks import (
     config_of,
     evaluation_tasks,
     instruction_of,
@@ -28,6 +25,9 @@ from webrl.webarena.tasks import (
     training_tasks,
     writes,
 )
+from webrl.tasks.curriculum import select_seeds
+from webrl.tasks.filter import Dropped
+from webrl.types import Task
 
 GOOD = {
     "sites": ["shopping"],

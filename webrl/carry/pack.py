@@ -13,13 +13,13 @@ from pathlib import Path
 
 from webrl.carry.manifest import MANIFEST, Entry, Manifest, Model, check_name, file_entry, is_weights
 from webrl.config import load_config
-from webrl.disk import atomic_path
 from webrl.errors import DataError, ModelError, UsageError
-from webrl.folder import RunFolder
 from webrl.llm.fingerprint import base_fingerprint, weights_fingerprint
 from webrl.llm.loading import model_folder
-from webrl.run_info import package_versions
-from webrl.run_lock import hold_output, hold_run
+from webrl.runs.disk import atomic_path
+from webrl.runs.folder import RunFolder
+from webrl.runs.lock import hold_output, hold_run
+from webrl.runs.provenance import package_versions
 from webrl.training.export import read_origin
 
 

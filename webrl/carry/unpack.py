@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from webrl.carry.manifest import MANIFEST, Entry, Manifest, file_entry, is_weights, read_manifest
-from webrl.disk import atomic_path
 from webrl.errors import DataError, ModelError, UsageError
 from webrl.llm.fingerprint import base_fingerprint
 from webrl.llm.loading import model_folder
-from webrl.run_info import package_versions
-from webrl.run_lock import hold_output
-from webrl.store import open_input
+from webrl.runs.disk import atomic_path
+from webrl.runs.lock import hold_output
+from webrl.runs.provenance import package_versions
+from webrl.runs.store import open_input
 
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeError)
 """What `zipfile` raises for archives that are cut, damaged or compressed otherwise."""

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from webrl.config import RunConfig, TasksConfig
+from webrl.demos.experts import EXPERTS, expert_for
 from webrl.errors import DataError
 from webrl.llm.interface import PolicyOutput
 from webrl.rollouts.collect import collect
-from webrl.tasks.experts import EXPERTS, expert_for
-from webrl.tasks.miniwob import seed_tasks
+from webrl.suites.miniwob import seed_tasks
 from webrl.types import Step, Task, Trajectory
 
 DEMONSTRATION_SEED = 10_000

@@ -12,14 +12,14 @@ from typing import Any
 
 from webrl.config import RunConfig
 from webrl.demos.sources import read_demonstrations
-from webrl.disk import atomic_path
 from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
-from webrl.llm.vllm_owner import keep_servers
+from webrl.llm.servers.vllm_owner import keep_servers
 from webrl.replay.encode import step_encoder
-from webrl.run_info import run_info
-from webrl.store import write_json
+from webrl.runs.disk import atomic_path
+from webrl.runs.provenance import run_info
+from webrl.runs.store import write_json
 from webrl.training.metrics import read_metrics
 from webrl.training.ranks import is_main
 from webrl.types import Trajectory

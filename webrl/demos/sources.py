@@ -14,7 +14,7 @@ from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab, score_label
 from webrl.reward.labels import outcome_key, read_outcomes
-from webrl.store import read_lines
+from webrl.runs.store import read_lines
 from webrl.types import Record, Status, Step, Task, Trajectory
 
 

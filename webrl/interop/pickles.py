@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from webrl.errors import DataError
-from webrl.store import open_input
+from webrl.runs.store import open_input
 
 _STORAGES = {
     "FloatStorage": "float32",

@@ -47,7 +47,7 @@ class ProblemLog:
             self._file.write(f"{kind}\t{message}\n")
 
     def on_line(self, message: str) -> None:
-        """`on_error` of `webrl.store.read_lines` and `read_records`: a bad line, "path:line: reason"."""
+        """`on_error` of `webrl.runs.store.read_lines` and `read_records`: a bad line, "path:line: reason"."""
         place, _, reason = message.partition(": ")
         self.add("broken_line", place, reason)
 

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from webrl.disk import atomic_path
 from webrl.errors import DataError
 from webrl.interop.pickles import load_restricted
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import SITE
 from webrl.llm.turns import without_end
-from webrl.store import dump_line
+from webrl.runs.disk import atomic_path
+from webrl.runs.store import dump_line
 from webrl.types import Label, Status, Step, Task, Trajectory
 
 _USER = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n"

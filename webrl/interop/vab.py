@@ -17,11 +17,11 @@ from typing import IO, Any
 
 import orjson
 
-from webrl.disk import file_name
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.turns import without_end
-from webrl.store import numbered_lines, open_input, read_json, write_json
+from webrl.runs.disk import file_name
+from webrl.runs.store import numbered_lines, open_input, read_json, write_json
 from webrl.types import Label, Status, Step, Task, Trajectory
 
 PAST_PAGE = "** Simplified html **"
@@ -110,8 +110,8 @@ def score_label(trajectory: Trajectory) -> Label:
 def write_vab(trajectories: Iterable[Trajectory], folder: Path) -> int:
     """Write a trace folder that VAB's scripts and `read_vab` read; gives the number of traces.
 
-    Files are named after the task id (`webrl.disk.file_name`), further attempts at a task `<task_id>-2` and so on (the
-    next number that is free). An unfinished trajectory gets the score -1.
+    Files are named after the task id (`webrl.runs.disk.file_name`), further attempts at a task `<task_id>-2` and so on
+    (the next number that is free). An unfinished trajectory gets the score -1.
     """
     seen: Counter[str] = Counter()
     used: set[str] = set()
@@ -262,7 +262,7 @@ def _open_inside(path: Path) -> IO[bytes]:
     """Open a file of a trace folder. A folder from elsewhere must not bring in what lies outside of it.
 
     Raises:
-        DataError: see `webrl.store.open_input`; or a link that leads out of the result folder.
+        DataError: see `webrl.runs.store.open_input`; or a link that leads out of the result folder.
     """
     try:
         target = path.resolve(strict=True)

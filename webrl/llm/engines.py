@@ -28,13 +28,13 @@ async def open_model(name: str, engine: EngineConfig, models: ModelsConfig) -> A
 async def _start(name: str, engine: EngineConfig, models: ModelsConfig) -> LanguageModel:
     # Engines are imported here: torch, httpx and process handling are wanted by the one that is used.
     if engine.kind == "transformers":
-        from webrl.llm.local import LocalModel
+        from webrl.llm.local.model import LocalModel
 
         return LocalModel(name, engine, models)
     if engine.kind == "openai":
-        from webrl.llm.openai_server import OpenAIModel
+        from webrl.llm.servers.openai import OpenAIModel
 
         return await OpenAIModel.connect(name, engine, thinking=models.enable_thinking)
-    from webrl.llm.vllm_server import VllmModel
+    from webrl.llm.servers.vllm import VllmModel
 
     return await VllmModel.start(name, engine, models)

@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from webrl.clock import spent_on
 from webrl.errors import DataError, ModelError
 from webrl.llm.fingerprint import tokenizer_digest, weights_fingerprint
-from webrl.store import read_json
+from webrl.runs.clock import spent_on
+from webrl.runs.store import read_json
 
 logger = logging.getLogger(__name__)
 

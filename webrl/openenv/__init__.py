@@ -1,1 +1,1 @@
-"""Our environment as an OpenEnv server: what `webrl serve-env` runs. The client is `webrl.rollouts.remote`."""
+"""OpenEnv: our environment as a server (`webrl serve-env`), and environments on such servers (`client.py`)."""

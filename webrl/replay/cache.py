@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
-from webrl.disk import full_disk_named
 from webrl.errors import DataError
+from webrl.runs.disk import full_disk_named
 from webrl.types import StepRecord
 
 ScoreFunction = Callable[[Sequence[StepRecord]], Iterable[StepRecord]]

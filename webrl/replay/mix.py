@@ -21,12 +21,12 @@ from typing import IO, Any
 import orjson
 
 from webrl.config import ReplayConfig
-from webrl.disk import atomic_path
 from webrl.interop.problems import ProblemLog
 from webrl.replay.records import NextPrompt, StepEncoder
 from webrl.replay.scorer import Scorer
 from webrl.replay.select import ReplayFilter, TrajectorySampler, draw
 from webrl.replay.sources import Reading, Source, StepObject, labelled_outcomes, read_steps
+from webrl.runs.disk import atomic_path
 from webrl.types import StepRecord
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,6 @@ from tqdm import tqdm
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError
-from webrl.folder import RunFolder, newest_run
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import read_vab, trace_paths
@@ -30,8 +29,9 @@ from webrl.replay.sources import Reading, Source, count_lines, find_source, labe
 from webrl.replay.stage import SCORE_CACHE
 from webrl.reward.labels import read_outcomes
 from webrl.reward.system_text import configured_text
-from webrl.run_lock import hold_output
-from webrl.store import read_records
+from webrl.runs.folder import RunFolder, newest_run
+from webrl.runs.lock import hold_output
+from webrl.runs.store import read_records
 from webrl.types import Trajectory
 
 SAMPLES = Path("data/samples")

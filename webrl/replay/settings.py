@@ -10,7 +10,7 @@ from webrl.config import ModelsConfig, RunConfig, load_config
 from webrl.errors import DataError
 from webrl.llm.loading import adapter_base, model_folder
 from webrl.replay.sources import find_source
-from webrl.store import read_json
+from webrl.runs.store import read_json
 
 _PUBLISHED_TOKENS = 15872
 """16,384 less 512 for the reply."""

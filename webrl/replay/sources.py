@@ -20,7 +20,7 @@ from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab, score_label, trace_paths
 from webrl.replay.records import NextPrompt, StepEncoder, build_records
 from webrl.reward.labels import outcome_key, read_outcomes
-from webrl.store import numbered_lines, open_input, read_lines
+from webrl.runs.store import numbered_lines, open_input, read_lines
 from webrl.types import Label, Status, StepRecord, Trajectory
 
 Kind = Literal["records", "trajectories", "vab", "released"]
@@ -144,7 +144,7 @@ def _read_trajectory_lines(source: Source, reading: Reading) -> Iterator[StepObj
 
 
 def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
-    """`webrl.store.read_lines` that also tells how many bytes it has read."""
+    """`webrl.runs.store.read_lines` that also tells how many bytes it has read."""
     with open_input(path) as file:
         for number, line in numbered_lines(file, path, reading.problems.on_line):
             reading.on_bytes(len(line))

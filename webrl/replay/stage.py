@@ -12,7 +12,6 @@ import orjson
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError
-from webrl.folder import PhaseFolder
 from webrl.interop.problems import ProblemLog
 from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import load_tokenizer
@@ -22,6 +21,7 @@ from webrl.replay.mix import History, add_history, write_steps
 from webrl.replay.scorer import Scorer
 from webrl.replay.sources import Reading, Source, read_steps
 from webrl.reward.labels import read_outcomes
+from webrl.runs.folder import PhaseFolder
 
 SCORE_CACHE = "scores.sqlite"
 """Name of the score cache in a run folder."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from webrl.config import LabelConfig
 from webrl.errors import DataError
-from webrl.store import read_json, write_json
+from webrl.runs.store import read_json, write_json
 from webrl.types import Record
 
 FILE_NAME = "calibration.json"

@@ -18,7 +18,7 @@ from webrl.errors import DataError
 from webrl.evaluate import is_success
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import is_vab_folder, read_vab, score_label
-from webrl.store import read_lines
+from webrl.runs.store import read_lines
 from webrl.types import Record, Status, Trajectory
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from webrl.evaluate import is_success
 from webrl.reward.labels import read_labels
-from webrl.store import Appender
+from webrl.runs.store import Appender
 from webrl.types import Label, Trajectory
 
 JUDGE = "environment"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 
-from webrl.store import read_records
+from webrl.runs.store import read_records
 from webrl.types import Label
 
 

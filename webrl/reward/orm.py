@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from webrl.config import LabelConfig
+from webrl.config.redaction import redact
 from webrl.errors import JudgeError, ModelError, PolicyError
 from webrl.llm import LanguageModel, Sampling
 from webrl.llm.budget import Prompt
 from webrl.llm.prompts import build_judge_prompt, llm_judge_messages
-from webrl.redaction import redact
 from webrl.reward.history import shown_actions
 from webrl.reward.labels import read_labels
 from webrl.reward.system_text import configured_text
-from webrl.store import Appender
+from webrl.runs.store import Appender
 from webrl.types import Label, Trajectory
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from webrl.evaluate import is_success, wilson_interval
 from webrl.reward.labels import read_labels
-from webrl.store import read_records
+from webrl.runs.store import read_records
 from webrl.types import Record, Trajectory
 
 NUM_RESAMPLES = 1000

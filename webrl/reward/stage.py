@@ -19,7 +19,7 @@ from webrl.reward.environment import label_by_environment
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import label_trajectories
 from webrl.reward.report import agreement
-from webrl.store import read_records
+from webrl.runs.store import read_records
 from webrl.types import Label, Trajectory
 
 

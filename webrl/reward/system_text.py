@@ -14,7 +14,7 @@ from pathlib import Path
 
 from webrl.config import LabelConfig
 from webrl.errors import DataError, UsageError
-from webrl.store import open_input
+from webrl.runs.store import open_input
 
 DEFAULT_PATH = Path("data/released_orm_prompt.txt")
 """Where the command writes and the paper's configs look."""

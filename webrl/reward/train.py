@@ -21,7 +21,7 @@ from webrl.reward.calibration import fit_calibration
 from webrl.reward.data import JudgedExample, JudgedTrajectory, read_judged, split_by_instruction, training_examples
 from webrl.reward.orm import answer_tokens, outcome_prompt, yes_probability
 from webrl.reward.report import judge_report, plot_reliability
-from webrl.store import write_json
+from webrl.runs.store import write_json
 
 
 @dataclass(frozen=True)

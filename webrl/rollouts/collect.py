@@ -19,18 +19,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from webrl import store
 from webrl.config import RolloutConfig, RunConfig
-from webrl.disk import file_name, sync_tree
+from webrl.config.redaction import redact
 from webrl.errors import UsageError
 from webrl.llm.interface import Policy
-from webrl.redaction import redact
 from webrl.rollouts.env import Env
 from webrl.rollouts.episode import SaveScreenshot, run_episode
 from webrl.rollouts.pool import EnvPool
 from webrl.rollouts.sites import open_site
+from webrl.runs import store
+from webrl.runs.disk import file_name, sync_tree
+from webrl.suites.webarena.tasks import is_webarena
 from webrl.types import Status, Task, Trajectory
-from webrl.webarena.tasks import is_webarena
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ async def open_pool(config: RolloutConfig, num_episodes: int | None = None) -> A
         per_worker = math.ceil(num_episodes / workers)
         config = config.model_copy(update={"num_workers": workers, "envs_per_worker": per_worker})
     if config.env == "openenv":
-        from webrl.rollouts.remote import RemotePool
+        from webrl.openenv.client import RemotePool
 
         async with RemotePool(config) as remote:
             yield remote
@@ -255,7 +255,7 @@ class _Stage:
 
 
 async def _score(env: Any, trajectory: Trajectory) -> Trajectory:
-    from webrl.webarena.env import finish_episode
+    from webrl.suites.webarena.env import finish_episode
 
     return await finish_episode(env, trajectory)
 

@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from webrl import errors
-from webrl.clock import spent_on
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
+from webrl.runs.clock import spent_on
 from webrl.types import Task
 
 GRACE_S = 15.0
@@ -89,7 +89,7 @@ class WorkerHandle(ABC):
             return VALIDATION_TIMEOUT_S
         if op != "reset":
             return 0.0
-        from webrl.webarena.tasks import is_webarena
+        from webrl.suites.webarena.tasks import is_webarena
 
         waits = is_webarena(Task.from_json(arg["task"]))
         return START_TIMEOUT_S + (self._config.webarena.lease_timeout_s + LOGIN_TIMEOUT_S if waits else 0.0)

@@ -167,7 +167,7 @@ async def _with_frames(extracted: dict[str, Any], frames: dict[str, Frame]) -> l
 
 async def observe_html(tab: Tab, hidden_ids: Sequence[str]) -> tuple[str, dict[str, str]]:
     """The page as the simplified HTML of released WebRL checkpoints, and the bid of each number in it."""
-    from webrl.webarena.html import page_script, simplify
+    from webrl.rollouts.html import page_script, simplify
 
     found = await tab.evaluate(f"({page_script()})()")
     labels = await tab.evaluate(

@@ -22,18 +22,18 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from webrl.clock import spent_on
 from webrl.config import RolloutConfig
+from webrl.config.redaction import REVEAL
 from webrl.errors import BrowserError
-from webrl.redaction import REVEAL
 from webrl.rollouts.browser import remove_abandoned
 from webrl.rollouts.env import Observation, StepResult
 from webrl.rollouts.handle import WorkerHandle, error_of
 from webrl.rollouts.worker import encode, observation_from_json, read_message, result_from_json
+from webrl.runs.clock import spent_on
 from webrl.types import Task
 
 if TYPE_CHECKING:
-    from webrl.webarena.evaluator import Verdict
+    from webrl.suites.webarena.evaluator import Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class PoolEnv:
 
     async def finish(self) -> Verdict:
         """Have a WebArena episode scored in the worker."""
-        from webrl.webarena.evaluator import Verdict
+        from webrl.suites.webarena.evaluator import Verdict
 
         return Verdict(**await self._worker.request(self._id, "finish"))
 

@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 
 from webrl.config import RolloutConfig
+from webrl.config.extras import require
+from webrl.config.redaction import REVEAL, guard_output
 from webrl.errors import BrowserError, UsageError
-from webrl.extras import require
-from webrl.redaction import REVEAL, guard_output
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.handle import WorkerHandle, error_of
 from webrl.rollouts.worker import Worker, to_bytes

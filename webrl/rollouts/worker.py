@@ -25,8 +25,8 @@ from typing import Any
 import orjson
 
 from webrl.config import RolloutConfig
+from webrl.config.redaction import guard_output, redact
 from webrl.errors import BrowserError, WebRLError
-from webrl.redaction import guard_output, redact
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv, Observation, StepResult
 from webrl.types import Task
@@ -115,11 +115,11 @@ class Worker:
 
 
 def _env_class(task: Task) -> type[BrowserEnv]:
-    from webrl.webarena.tasks import is_webarena
+    from webrl.suites.webarena.tasks import is_webarena
 
     if not is_webarena(task):
         return BrowserEnv
-    from webrl.webarena.env import WebArenaEnv
+    from webrl.suites.webarena.env import WebArenaEnv
 
     return WebArenaEnv
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from webrl.config import RunConfig
-from webrl.disk import atomic_path, make_folder
 from webrl.errors import StageError
-from webrl.folder import RunFolder
 from webrl.phase import STAGES
 from webrl.replay.stage import SCORE_CACHE
-from webrl.store import read_lines
+from webrl.runs.disk import atomic_path, make_folder
+from webrl.runs.folder import RunFolder
+from webrl.runs.store import read_lines
 from webrl.study.plan import ORM, Cell
 
 _JUDGED = ("label", "replay", "train")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from webrl.disk import atomic_path
+from webrl.runs.disk import atomic_path
 from webrl.study.plan import Study
 from webrl.study.results import SPLITS, CellResult
 from webrl.study.statistics import Comparison, Estimate, rate_by_phase

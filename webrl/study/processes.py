@@ -12,16 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from webrl.disk import make_folder
 from webrl.errors import WebRLError
 from webrl.evaluate import wilson_interval
-from webrl.folder import RunFolder
-from webrl.llm import guard
-from webrl.store import read_json, write_json
+from webrl.llm.servers import guard
+from webrl.runs.disk import make_folder
+from webrl.runs.folder import RunFolder
+from webrl.runs.store import read_json, write_json
 from webrl.study.cells import is_finished, link_start, num_finished
 from webrl.study.plan import ORM, Cell, Study
 from webrl.training.environment import cpu_environment
-from webrl.training.launch import count_gpus
+from webrl.training.topology import count_gpus
 
 logger = logging.getLogger(__name__)
 

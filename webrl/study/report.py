@@ -16,13 +16,13 @@ import numpy as np
 
 from webrl.errors import DataError
 from webrl.evaluate import wilson_interval
-from webrl.run_info import git_commit, package_versions
-from webrl.store import read_json, write_json, write_text
+from webrl.runs.provenance import git_commit, package_versions
+from webrl.runs.store import read_json, write_json, write_text
 from webrl.study.figures import draw_comparison, draw_success, draw_training
 from webrl.study.plan import Study
 from webrl.study.results import SPLITS, CellResult, PhaseResult
 from webrl.study.statistics import Comparison, Estimate, compare, rate_by_phase
-from webrl.training.launch import count_gpus
+from webrl.training.topology import count_gpus
 
 MACHINE = "study.json"
 """Where and from what the cells were run last."""

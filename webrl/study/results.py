@@ -9,8 +9,8 @@ from typing import Any
 
 from webrl.errors import StageError
 from webrl.evaluate import is_success
-from webrl.folder import PhaseFolder, RunFolder
-from webrl.store import read_lines
+from webrl.runs.folder import PhaseFolder, RunFolder
+from webrl.runs.store import read_lines
 from webrl.study.cells import check_start, num_finished
 from webrl.study.plan import Cell, Study
 from webrl.types import Trajectory

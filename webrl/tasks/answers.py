@@ -19,7 +19,7 @@ from webrl.llm.budget import cut_lines, fit_prompt
 from webrl.llm.interface import LanguageModel, Sampling
 from webrl.llm.thinking import without_thinking
 from webrl.llm.tokens import encode_chat
-from webrl.store import Appender, read_records
+from webrl.runs.store import Appender, read_records
 from webrl.tasks.prompts import ChatPrompt
 from webrl.types import Record
 

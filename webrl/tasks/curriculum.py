@@ -20,7 +20,8 @@ from webrl.llm import open_model
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_policy_prompt
 from webrl.rollouts.pages import initial_pages
-from webrl.store import read_records, write_json, write_records
+from webrl.runs.store import read_records, write_json, write_records
+from webrl.suites import fresh_page, has_page_seeds, held_out, seed_tasks
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import FailureSet
 from webrl.tasks.feasibility import Feasibility, check_feasibility, load_rules, rules_for
@@ -34,7 +35,6 @@ from webrl.tasks.generate import (
 )
 from webrl.tasks.leakage import leaks
 from webrl.tasks.success import success_rates
-from webrl.tasks.suites import fresh_page, has_page_seeds, held_out, seed_tasks
 from webrl.types import Record, Task, Trajectory
 
 logger = logging.getLogger(__name__)

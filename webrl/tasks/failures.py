@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from webrl.errors import DataError
-from webrl.store import read_lines, read_records
+from webrl.runs.store import read_lines, read_records
 from webrl.tasks.prompts import describe_actions
 from webrl.types import Label, Record, Task, Trajectory
 

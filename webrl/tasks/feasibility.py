@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from webrl.config import GenerateConfig
+from webrl.config.resources import configs_dir
+from webrl.config.yaml_file import read_yaml
 from webrl.errors import UsageError
 from webrl.llm.interface import LanguageModel, Sampling
-from webrl.resources import configs_dir
 from webrl.tasks.answers import Question, Replies, ask_all
 from webrl.tasks.parsing import strip_thinking
 from webrl.tasks.prompts import feasibility_prompt
 from webrl.types import Task
-from webrl.yaml_file import read_yaml
 
 logger = logging.getLogger(__name__)
 

@@ -17,11 +17,12 @@ import orjson
 from tqdm import tqdm
 
 from webrl.config import RunConfig
-from webrl.disk import atomic_path
 from webrl.errors import DataError, ExtraMissing, ModelError
 from webrl.llm import open_model
 from webrl.llm.interface import LanguageModel
-from webrl.store import read_lines
+from webrl.runs.disk import atomic_path
+from webrl.runs.store import read_lines
+from webrl.suites import held_out
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import FailureSet, load_failures
 from webrl.tasks.feasibility import Feasibility, check_feasibility, load_rules, rules_for
@@ -33,7 +34,6 @@ from webrl.tasks.generate import (
     initial_page_texts,
     plan_requests,
 )
-from webrl.tasks.suites import held_out
 from webrl.types import Lineage, Task
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ async def _filter(
 
 def _held_out(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:
     """The evaluation set of the config's suite; on WebArena sites that of WebArena-Lite, if it is installed."""
-    from webrl.webarena.tasks import is_webarena, load_suite
+    from webrl.suites.webarena.tasks import is_webarena, load_suite
 
     try:
         if config.tasks.suite == "miniwob" and any(map(is_webarena, tasks)):

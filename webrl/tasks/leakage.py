@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from webrl.suites.webarena.tasks import instruction_of, is_webarena
 from webrl.tasks.dedupe import find_copies, state_of
 from webrl.types import Task
-from webrl.webarena.tasks import instruction_of, is_webarena
 
 Verdict = tuple[str, str] | None
 """(reason, detail) of a drop, or None for a task that stays."""

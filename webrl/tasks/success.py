@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from webrl.config import RunConfig
-from webrl.store import read_records
+from webrl.runs.store import read_records
 from webrl.types import Task, Trajectory
 
 
@@ -27,7 +27,7 @@ async def success_rates(
     from webrl.reward.labels import read_labels
     from webrl.reward.stage import judge_all
     from webrl.rollouts.collect import collect
-    from webrl.webarena.session import open_sites
+    from webrl.suites.webarena.session import open_sites
 
     trials, labels = folder / "trials.jsonl", folder / "trial_labels.jsonl"
     repeated = [task for task in tasks for _ in range(config.filter.num_trials)]

@@ -1,7 +1,8 @@
 """Generated instructions as WebArena-Lite task files (VAB-WebArena-Lite's format), for tools that read those.
 
 A generated instruction has no reference answer: its entry says `string_match` with the answer "N/A", and its
-outcome comes from the outcome model. `webrl.webarena.tasks.read_task_file` reads such files back as training tasks.
+outcome comes from the outcome model. `webrl.suites.webarena.tasks.read_task_file` reads such files back as
+training tasks.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from webrl.errors import DataError
-from webrl.store import write_json
+from webrl.runs.store import write_json
+from webrl.suites.webarena.sites import SITES
 from webrl.types import Task
-from webrl.webarena.sites import SITES
 
 _WITHOUT_LOGIN = frozenset(("map", "wikipedia"))
 

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from webrl.clock import spent_on
 from webrl.config import OptimConfig
-from webrl.disk import full_disk_named, make_folder, replace, sync_tree
 from webrl.errors import TrainingError
-from webrl.store import read_json, write_json
-from webrl.training.engine import Engine
+from webrl.runs.clock import spent_on
+from webrl.runs.disk import full_disk_named, make_folder, replace, sync_tree
+from webrl.runs.store import read_json, write_json
+from webrl.training.engines.ddp import Engine
 from webrl.training.packing import Item
 
 logger = logging.getLogger(__name__)

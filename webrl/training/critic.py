@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from webrl.clock import spent_on
 from webrl.errors import ModelError
 from webrl.llm.loading import first_line, model_folder
+from webrl.runs.clock import spent_on
 from webrl.training.decoder import decoder_of
 from webrl.training.models import PackedCritic, load_pretrained
 

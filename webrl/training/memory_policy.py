@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from webrl.config import OptimConfig
-from webrl.extras import require
+from webrl.config.extras import require
 from webrl.training.decoder import layers_of
 from webrl.training.trim import TrimmedLayer
 

@@ -1,6 +1,7 @@
 """Numbers of a training run: one JSON object a line, `{"name", "step", "<name>/loss": …}`.
 
-Values that are lists are histograms' samples. The file is the record; trackers are fed from it (`webrl/relay.py`).
+Values that are lists are histograms' samples. The file is the record; trackers are fed from it
+(`webrl/reports/relay.py`).
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from webrl.disk import make_folder, sync_folder
-from webrl.store import cut_torn_line, write_text
+from webrl.runs.disk import make_folder, sync_folder
+from webrl.runs.store import cut_torn_line, write_text
 
 _LAST = frozenset(("lr", "peak_gib", "val_loss"))
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from webrl.clock import spent_on
 from webrl.config import RunConfig
 from webrl.errors import TrainingError
 from webrl.llm.loading import pick_device
+from webrl.runs.clock import spent_on
 from webrl.training.critic import load_critic, values_of
 from webrl.training.memory_policy import compile_layers
 from webrl.training.models import PackedActor, actor_inputs, check_tokenizer, context_limit, critic_inputs, load_actor

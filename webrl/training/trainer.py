@@ -21,13 +21,14 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from webrl.clock import spent_on
 from webrl.config import OptimConfig
-from webrl.disk import atomic_path
 from webrl.errors import DataError, TrainingError
-from webrl.store import write_json
+from webrl.runs.clock import spent_on
+from webrl.runs.disk import atomic_path
+from webrl.runs.store import write_json
 from webrl.training.checkpoint import Checkpoints, run_digest
-from webrl.training.engine import Engine, open_engine
+from webrl.training.engines import open_engine
+from webrl.training.engines.ddp import Engine
 from webrl.training.flops import body_parameters, peak_flops, peak_memory_gib, training_flops
 from webrl.training.metrics import MetricLog, summarize
 from webrl.training.models import PackedActor, PackedCritic

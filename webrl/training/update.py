@@ -17,7 +17,7 @@ from torch import Tensor
 from webrl.config import ActorConfig, OptimConfig, RunConfig
 from webrl.errors import DataError, TrainingError
 from webrl.llm.loading import pick_device
-from webrl.store import read_records
+from webrl.runs.store import read_records
 from webrl.training.critic import open_critic
 from webrl.training.critic_data import calibration_summary, critic_loss_function, critic_states, states_by_sample
 from webrl.training.export import Start, exporter

@@ -9,9 +9,9 @@ from contextlib import AbstractAsyncContextManager
 from webrl.config import RolloutConfig
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.episode import run_episode
+from webrl.suites.webarena.env import SiteAccess, WebArenaEnv, finish_episode
+from webrl.suites.webarena.tasks import load_suite
 from webrl.types import Task, Trajectory
-from webrl.webarena.env import SiteAccess, WebArenaEnv, finish_episode
-from webrl.webarena.tasks import load_suite
 
 from .experts import SCRIPTS, Script, Scripted
 from .world import World

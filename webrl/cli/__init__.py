@@ -1,0 +1,175 @@
+"""`webrl`: one command, a subcommand per stage, and `webrl run` for all of them.
+
+Parses first and imports the stages after, so that `--help` is instant. A subcommand that needs more than a config
+lives in a module of its own, named in `EXTRA`, with `add_arguments(parser)` and `main(args) -> int`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import webrl
+from webrl.cli.end import end_clearly
+from webrl.cli.options import add_config_arguments, describe_sections, parse_around_options, resolve_config
+from webrl.config.redaction import hide_arguments, require_secrets
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand that runs one stage (`stage`), or all of them (None)."""
+
+    help: str
+    sections: tuple[str, ...]
+    stage: str | None
+
+
+STAGES: dict[str, Command] = {
+    "gen-tasks": Command("write new instructions from each site's last failures", ("generate", "models"), "gen-tasks"),
+    "filter-tasks": Command(
+        "drop duplicates, the infeasible, and what the critic finds too easy or too hard",
+        ("filter", "generate", "tasks", "models"),
+        "filter-tasks",
+    ),
+    "rollout": Command("attempt the tasks in a real browser", ("rollout", "tasks", "models", "webarena"), "rollout"),
+    "label": Command("judge the trajectories with the outcome reward model", ("label", "models"), "label"),
+    "replay": Command("add earlier successes inside the perplexity band", ("replay", "models"), "replay"),
+    "train": Command("train critic, then actor", ("critic", "actor", "models"), "train"),
+    "eval": Command(
+        "success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks", "webarena"), "eval"
+    ),
+    "run": Command("all stages of all phases; goes on where it stopped", (), None),
+}
+"""Subcommands that take a config, in the order in which a phase runs them."""
+
+EXTRA: dict[str, tuple[str, str]] = {
+    "record-demos": ("record scripted experts in the real browser", "webrl.cli.record_demos"),
+    "sft": ("train the supervised start on demonstrations", "webrl.cli.sft"),
+    "train-orm": ("train the outcome reward model on labelled trajectories", "webrl.cli.train_orm"),
+    "study": ("compare methods and ablations: seeds, equal budgets, tables and figures", "webrl.cli.study"),
+    "orm-prompt": ("copy the released outcome model's system text from a clone of its code", "webrl.cli.orm_prompt"),
+    "serve-env": ("serve the browser environment to other programs, over OpenEnv", "webrl.cli.serve_env"),
+    "doctor": ("what this machine has, and the fix for what it lacks", "webrl.cli.doctor"),
+}
+"""Subcommands with a module of their own."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; gives the exit code. Without `argv` (the console script) it may replace its own process."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+
+    def work() -> int:
+        args = _parse(arguments)
+        _set_up_logging(args.verbose)
+        if args.command == "doctor":
+            return _run_extra(args)
+        if argv is None and not getattr(args, "dry_run", False):
+            use_cpu_environment()
+        return _run_extra(args) if args.command in EXTRA else _run_stages(args)
+
+    return end_clearly("webrl", work)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = build_parser(arguments)
+    args = parse_around_options(parser, arguments)
+    if args.command is None:
+        parser.error("which command? `webrl --help` lists them")
+    return args
+
+
+def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser; a subcommand's own module is imported only if `arguments` select it."""
+    parser = argparse.ArgumentParser(
+        prog="webrl",
+        allow_abbrev=False,
+        description="WebRL: self-evolving online curriculum reinforcement learning for web agents.",
+        epilog="`webrl <command> --help` lists the command's options with their defaults.",
+    )
+    parser.add_argument("--version", action="version", version=f"webrl {webrl.__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="command")
+    wanted = next((a for a in arguments if not a.startswith("-")), None)
+    for name, command in STAGES.items():
+        sub = _add_parser(subparsers, name, command.help)
+        if name == wanted:
+            add_config_arguments(sub, phased=command.stage is not None)
+            sub.epilog = describe_sections(command.sections)
+    for name, (text, module) in EXTRA.items():
+        sub = _add_parser(subparsers, name, text)
+        if name == wanted:
+            importlib.import_module(module).add_arguments(sub)
+    return parser
+
+
+def use_cpu_environment() -> None:
+    """Replace this process, once, by itself with the variables that make torch fast on a CPU.
+
+    They act only if set before Python starts (malloc, OpenMP). Nothing happens where they are set already.
+    """
+    from webrl.training.environment import cpu_environment
+
+    missing = cpu_environment()
+    if missing:
+        sys.stdout.flush()
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **missing})
+
+
+def _add_parser(subparsers: Any, name: str, text: str) -> argparse.ArgumentParser:
+    sub: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        allow_abbrev=False,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    sub.add_argument("-v", "--verbose", action="store_true", help="log every detail")
+    return sub
+
+
+def _run_extra(args: argparse.Namespace) -> int:
+    code: int = importlib.import_module(EXTRA[args.command][1]).main(args)
+    return code
+
+
+def _run_stages(args: argparse.Namespace) -> int:
+    command = STAGES[args.command]
+    config = resolve_config(args, prefer_newest=command.stage is not None)
+    from webrl.cli.run import run_all, run_stage, show_plan
+
+    if args.dry_run:
+        return show_plan(config, command.stage, getattr(args, "phase", None))
+    require_secrets(config, command.sections)
+    hide_arguments()
+    if command.stage:
+        return run_stage(config, command.stage, args.phase)
+    return run_all(config)
+
+
+class _AboveBars(logging.Handler):
+    """Log lines on standard error that do not tear progress bars apart."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
+        try:
+            tqdm.write(self.format(record), file=sys.stderr)
+        except OSError:
+            self.handleError(record)
+
+
+def _set_up_logging(verbose: bool) -> None:
+    handler = _AboveBars()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s" if verbose else "%(message)s", "%X"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("webrl").setLevel(logging.DEBUG if verbose else logging.INFO)
+    logging.captureWarnings(True)
+    # The libraries' own bars (model shards, weights) are noise beside ours.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -1,0 +1,7 @@
+"""`python -m webrl.cli`."""
+
+import sys
+
+from webrl.cli import main
+
+sys.exit(main())

@@ -1,0 +1,117 @@
+"""`bash run_multinode.sh [CONFIG] [key=value …]`: train the current phase on all processes of this job.
+
+One process is replaced by the worker; several are started by torch's elastic agent, which restarts them from the
+last checkpoint after a failure (`MAX_RESTARTS`, default 3 on several nodes, else 0) and ends the job when it gives up,
+naming the rank that died first and its log. Every rank's output is in the log folder; rank 0 also speaks here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from webrl.errors import TrainingError, WebRLError
+from webrl.training.environment import cpu_environment
+from webrl.training.topology import Topology, count_gpus, read_number, read_topology
+
+logger = logging.getLogger(__name__)
+WORKER = "webrl.cli.train_worker"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; gives the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        topology = read_topology(os.environ, count_gpus())
+        logger.info(
+            "%s: %d node(s) x %d process(es), this is node %d",
+            topology.source, topology.max_nodes, topology.processes_per_node, topology.node_rank,
+        )  # fmt: skip
+        os.environ.update(cpu_environment())
+        if topology.is_single_process or {"-h", "--help", "--dry-run"} & set(arguments):
+            sys.stdout.flush()
+            for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):  # a pod's, where it is the only one
+                os.environ.pop(name, None)
+            os.execv(sys.executable, [sys.executable, "-m", WORKER, *arguments])
+        # The agent's own store outlives a restart, and with it the addresses of the ranks before (torch 2.13).
+        os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // topology.processes_per_node)))
+        launch(topology, arguments)
+        return 0
+    except WebRLError as error:
+        logger.error("webrl: %s", error)
+        return error.exit_code
+
+
+def launch(topology: Topology, arguments: Sequence[str]) -> None:
+    """Start this node's processes and wait for the job.
+
+    Raises:
+        TrainingError: the job failed; the rank that died first and its log are named.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logs = log_folder(topology)
+    several = topology.max_nodes > 1
+    max_restarts = read_number(os.environ.get("MAX_RESTARTS", "3" if several else "0"), "MAX_RESTARTS")
+    config = LaunchConfig(
+        min_nodes=topology.min_nodes,
+        max_nodes=topology.max_nodes,
+        nproc_per_node=topology.processes_per_node,
+        run_id=os.environ.get("WEBRL_JOB_ID", os.environ.get("SLURM_JOB_ID", "webrl")),
+        rdzv_backend="c10d",
+        # port 0 lets a job on one machine choose a free one
+        rdzv_endpoint=f"{topology.master_addr}:{topology.master_port if several else 0}",
+        rdzv_configs={"is_host": topology.node_rank == 0, "timeout": 900},
+        max_restarts=max_restarts,
+        monitor_interval=1.0,
+        local_addr=os.environ.get("POD_IP"),
+        logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL, tee=Std.ALL, local_ranks_filter={0}),
+    )
+    logger.info("logs of all ranks: %s", logs)
+    try:
+        elastic_launch(config, sys.executable)("-m", WORKER, *arguments)
+    except ChildFailedError as error:
+        raise TrainingError(describe_failure(error, topology)) from None
+    except Exception as error:  # the rendezvous raises its own kinds, of which none is public
+        raise TrainingError(
+            f"node {topology.node_rank} lost the job ({type(error).__name__}: {error}); another node ended it, or "
+            f"{topology.master_addr}:{topology.master_port} cannot be reached; see the logs in {logs}"
+        ) from error
+
+
+def describe_failure(error: Any, topology: Topology) -> str:
+    """Which rank died first, how, and where its log is."""
+    rank, failure = error.get_first_failure()
+    log = Path(failure.error_file).parent / "stderr.log" if failure.error_file not in ("", "<N/A>") else None
+    how = f"signal {-failure.exitcode}" if failure.exitcode < 0 else f"exit code {failure.exitcode}"
+    tail = _tail(log) if log else ""
+    return (
+        f"rank {rank} (node {topology.node_rank}, local rank {failure.local_rank}, pid {failure.pid}) died with {how}; "
+        f"its log: {log}{tail}"
+    )
+
+
+def log_folder(topology: Topology) -> Path:
+    """Where this node's logs go: `WEBRL_LOG_DIR`, or `runs/logs/`."""
+    folder = Path(os.environ.get("WEBRL_LOG_DIR", "runs/logs")) / f"node{topology.node_rank}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.absolute()
+
+
+def _tail(log: Path, num_lines: int = 5) -> str:
+    if not log.is_file():
+        return ""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return "".join(f"\n    {line}" for line in lines[-num_lines:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

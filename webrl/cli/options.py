@@ -1,0 +1,174 @@
+"""The config on the command line: which file, which overrides, which run folder; and its options in `--help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from webrl.config import RunConfig, describe_options, load_config
+from webrl.config.resources import find_config, is_file
+from webrl.errors import UsageError
+
+DEFAULT_CONFIG = "demo"
+
+
+def add_config_arguments(parser: argparse.ArgumentParser, *, phased: bool) -> None:
+    """What every subcommand with a config takes; `phased` adds `--phase`."""
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        metavar="CONFIG | key=value",
+        help="a YAML file or the name of a shipped config, and overrides such as actor.lr=1e-5;\n"
+        + (
+            "without a CONFIG: the config of the newest run folder, or the shipped demo"
+            if phased
+            else "without a CONFIG: the shipped demo"
+        ),
+    )
+    parser.add_argument("--run", type=Path, metavar="DIR", help="run folder (default: runs_dir/name of the config)")
+    if phased:
+        parser.add_argument("--phase", type=count, metavar="N", help="phase (default: the first in which it is due)")
+    parser.add_argument("--seed", type=count, metavar="N", help="short for seed=N")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved config and plan, run nothing")
+
+
+def parse_around_options(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """`parser.parse_args`, but with settings on both sides of an option, which argparse alone refuses."""
+    args, rest = parser.parse_known_args(arguments)
+    if rest and (not hasattr(args, "settings") or any(r.startswith("-") for r in rest)):
+        command = " ".join(filter(None, (parser.prog, getattr(args, "command", None))))
+        parser.error(f"unrecognized arguments: {' '.join(rest)}; `{command} --help` lists the known ones")
+    if rest:
+        args.settings += rest
+    return args
+
+
+def names_run(args: argparse.Namespace) -> bool:
+    """Whether `args` say which config or run is meant, by a CONFIG, `--run` or `name=`."""
+    return args.run is not None or any("=" not in s or s.startswith("name=") for s in args.settings)
+
+
+def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfig:
+    """The config that `args` name.
+
+    Raises:
+        UsageError: two configs, no such config, a `--run` folder without config, an unknown key or bad value.
+    """
+    overrides = [s for s in args.settings if "=" in s]
+    names = [s for s in args.settings if "=" not in s]
+    if len(names) > 1:
+        raise UsageError(f"one CONFIG at most, found {', '.join(map(repr, names))}; overrides have the form key=value")
+    if args.seed is not None:
+        overrides.append(f"seed={args.seed}")
+    if args.run is not None:
+        folder = args.run.absolute() if args.run.name in ("", "..") else args.run
+        overrides += [f"runs_dir={json.dumps(str(folder.parent))}", f"name={json.dumps(folder.name)}"]
+    path = find_config(names[0]) if names else _default_config(args.run, overrides, prefer_newest)
+    config = load_config(path, overrides)
+    check_settings(config, str(path))
+    return config
+
+
+def check_settings(config: RunConfig, source: str) -> None:
+    """Refuse at once what a stage would refuse hours later.
+
+    Raises:
+        UsageError: an engine or a task type that there is not, an API engine without its servers, or rewards that
+            generated tasks do not have.
+    """
+    from webrl.config.engine_plans import load_plan
+    from webrl.suites.miniwob import heldout_tasks
+
+    for section in ("critic", "actor", "orm"):
+        try:
+            load_plan(getattr(config, section).engine)
+        except UsageError as error:
+            raise UsageError(f"{source}: {section}.engine: {error}") from None
+    for section in ("generate", "rollout", "label"):
+        engine = getattr(config, section).engine
+        if engine.kind == "openai" and not engine.urls:
+            key = f"{section}.engine"
+            raise UsageError(f"{source}: {key}.kind=openai needs servers: {key}.urls=[http://127.0.0.1:8000/v1]")
+    tasks = config.tasks
+    if config.label.judge == "environment" and tasks.source == "curriculum" and config.num_phases:
+        raise UsageError(
+            f"{source}: label.judge=environment needs tasks.source=fixed or fresh: the environment has no reward for "
+            "instructions that were written for it"
+        )
+    if tasks.suite == "miniwob" and (tasks.train_sites or tasks.heldout_sites):
+        try:
+            heldout_tasks(tasks.model_copy(update={"num_heldout_tasks": 0}), config.seed)
+        except UsageError as error:
+            raise UsageError(f"{source}: tasks.train_sites, tasks.heldout_sites: {error}") from None
+
+
+def describe_sections(sections: Sequence[str]) -> str:
+    """Options of the named sections and the top level, with default and description; all without names."""
+    defaults = RunConfig()
+    lines = ["config options (key=value), with the defaults that a config file overrides:"]
+    for key, _, text in describe_options():
+        section = key.partition(".")[0] if "." in key else ""
+        if section and sections and section not in sections:
+            continue
+        choices = _choices(key)
+        lines.append(f"  {key}={_default_text(defaults, key)}")
+        lines.append(f"      {text}{f' ({choices})' if choices else ''}")
+    # argparse reads % as a format.
+    return "\n".join(lines).replace("%", "%%")
+
+
+def _default_config(run: Path | None, overrides: Sequence[str], prefer_newest: bool) -> Path:
+    if run is not None:
+        if is_file(run / "config.yaml"):
+            return run / "config.yaml"
+        if prefer_newest:
+            raise UsageError(f"{str(run)!r:.200} is not a run folder (no config.yaml); start one with `webrl run`")
+    if run is None and prefer_newest and not any(o.startswith("name=") for o in overrides):
+        from webrl.runs.folder import newest_run
+
+        runs_dir = next((o.partition("=")[2] for o in reversed(overrides) if o.startswith("runs_dir=")), "runs")
+        newest = newest_run(Path(runs_dir))
+        if newest is not None:
+            print(f"webrl: newest run folder: {newest.path}", file=sys.stderr)
+            return newest.config
+    return find_config(DEFAULT_CONFIG)
+
+
+def _default_text(defaults: RunConfig, key: str) -> str:
+    value: Any = defaults
+    for part in key.split("."):
+        value = getattr(value, part)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, str | Path):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _choices(key: str) -> str:
+    """The values a `Literal` option admits, or ""."""
+    model: type[BaseModel] = RunConfig
+    *parents, leaf = key.split(".")
+    for part in parents:
+        annotation = model.model_fields[part].annotation
+        assert isinstance(annotation, type)
+        assert issubclass(annotation, BaseModel)
+        model = annotation
+    annotation = model.model_fields[leaf].annotation
+    if typing.get_origin(annotation) is not Literal:
+        return ""
+    return " | ".join(map(str, typing.get_args(annotation)))
+
+
+def count(text: str) -> int:
+    """Type of an option that counts: a whole number from 0 up."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
+    return int(text)

@@ -1,0 +1,99 @@
+"""What the stage subcommands print around the calls to `webrl.phase`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from typing import Any, TextIO
+
+import yaml
+from rich.console import Console
+
+from webrl import phase as phases
+from webrl.cli.inputs import check_inputs
+from webrl.config import RunConfig
+from webrl.config.extras import check_extras
+from webrl.reports.relay import Relay
+from webrl.reports.run import overview_table, phase_metrics, phase_table, plot_success, site_table
+from webrl.reports.trackers import open_trackers
+from webrl.reward.system_text import describe as describe_text
+from webrl.runs.folder import RunFolder
+from webrl.runs.lock import hold_run
+from webrl.runs.store import read_json
+
+
+def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
+    """`--dry-run`: the resolved config, then what would run and what is done already."""
+    print(f"# resolved config of {config.run_dir}")
+    print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True), end="")
+    print("# plan")
+    for line in phases.plan(config):
+        number, name = line.removeprefix("phase ").split()[:2]
+        if stage in (None, name) and phase in (None, int(number.rstrip(":"))):
+            print(line)
+    if stage in (None, "label") and config.label.system_prompt:
+        print(f"label.system_prompt: {describe_text(config.label.system_prompt)}")
+    if stage is None and config.tasks.suite != "miniwob":
+        from webrl.suites.webarena.estimate import describe
+
+        print("\n".join(describe(config)))
+    return 0
+
+
+def run_stage(config: RunConfig, stage: str, phase: int | None) -> int:
+    """Run one stage and print its counts."""
+    check_extras(config, (stage,))
+    check_inputs(config, (stage,))
+    with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
+        counts = phases.run_stage(config, stage, phase)
+    _show_webarena(counts, sys.stderr)  # standard output stays JSON
+    print(json.dumps(counts, indent=2, ensure_ascii=False, default=str))
+    return 0
+
+
+def run_all(config: RunConfig) -> int:
+    """Run everything; a table after each phase, an overview and a plot at the end."""
+    stages = [stage.name for stage in phases.STAGES]
+    check_extras(config, stages)
+    check_inputs(config, stages)
+    console = output()
+    console.print(f"run folder {config.run_dir}, {config.num_phases} phases, seed {config.seed}", highlight=False)
+    with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
+
+        def on_phase(summary: dict[str, Any]) -> None:
+            console.print(phase_table(summary))
+            _show_webarena(summary["eval"], sys.stdout)
+            trackers.log("phase", phase_metrics(summary), summary["phase"])
+
+        folder = phases.run(config, on_phase=on_phase)
+    show_results(folder)
+    return 0
+
+
+def show_results(folder: RunFolder) -> None:
+    """Overview, success by task type, and where the files are."""
+    console = output()
+    summaries = read_json(folder.summary)["phases"]
+    console.print(overview_table(summaries))
+    by_site = site_table(summaries)
+    if by_site is not None:
+        console.print(by_site)
+    console.print(f"summary  {folder.summary}", highlight=False)
+    plot = folder.path / "success.png"
+    if plot_success(summaries, plot):
+        console.print(f"plot     {plot}", highlight=False)
+
+
+def _show_webarena(counts: dict[str, Any], file: TextIO) -> None:
+    """An evaluation's success by site, if it was on WebArena."""
+    if "webarena" in counts:
+        from webrl.suites.webarena.report import format_table
+
+        print(format_table(counts["webarena"]), file=file)
+
+
+@cache
+def output() -> Console:
+    """Standard output; tables are not squeezed to 80 columns where there is no terminal."""
+    return Console(file=sys.stdout, soft_wrap=False, width=None if sys.stdout.isatty() else 140, highlight=False)

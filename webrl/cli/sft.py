@@ -1,0 +1,114 @@
+"""`webrl sft`: options, defaults, the probe in the browser, and the lines at the end."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from webrl.cli.options import add_config_arguments, describe_sections, resolve_config
+from webrl.config import RunConfig
+from webrl.config.extras import check_extras
+from webrl.demos.sft import Probe, SftPaths, train_start
+from webrl.errors import UsageError
+from webrl.llm.loading import model_folder
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    add_config_arguments(parser, phased=False)
+    parser.add_argument(
+        "--data",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="demonstrations: trajectories.jsonl, a phase or run folder, a VAB result folder, a released .pt file,\n"
+        "or JSONL of instruction and steps (observation, response) (default: RUN/demos, of `webrl record-demos`)",
+    )
+    parser.add_argument("--init", metavar="DIR", help="base model, folder or hub name (default: models.actor)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the trained model (default: RUN/sft)")
+    parser.epilog = describe_sections(("sft", "models", "rollout", "tasks"))
+
+
+def main(args: argparse.Namespace) -> int:
+    """Train; gives the exit code."""
+    config = resolve_config(args, prefer_newest=False)
+    paths = choose_paths(config, args)
+    print(f"data   {', '.join(map(str, paths.data))}\nbase   {paths.init}\nmodel  {paths.out}", flush=True)
+    if args.dry_run:
+        return 0
+    check_start(config, paths)
+    from webrl.runs.lock import hold_output
+
+    with hold_output(paths.out):
+        report = train_start(config, paths, make_probe(config))
+    print("\n".join(describe(report)))
+    print(f"report {paths.report / 'report.json'}")
+    return 0
+
+
+def choose_paths(config: RunConfig, args: argparse.Namespace) -> SftPaths:
+    """What is read and written.
+
+    Raises:
+        UsageError: no `--data`, and no demonstrations recorded for this run.
+    """
+    data: Sequence[Path] = args.data or [config.run_dir / "demos"]
+    if not args.data and not data[0].is_dir():
+        raise UsageError(
+            f"no demonstrations: {data[0]} does not exist; record some with `webrl record-demos`, or name them "
+            "with --data"
+        )
+    return SftPaths(tuple(data), args.init or config.models.actor, args.out or config.run_dir / "sft")
+
+
+def check_start(config: RunConfig, paths: SftPaths) -> None:
+    """Return if the packages and the base model are there that the training and its probe want.
+
+    Raises:
+        ExtraMissing: a package is not.
+        ModelError: the base model's folder is not.
+    """
+    check_extras(config, ("sft", "rollout") if config.sft.probe_tasks else ("sft",))
+    model_folder(paths.init)
+
+
+def make_probe(config: RunConfig) -> Probe:
+    """Plays `sft.probe_tasks` held-out tasks in the browser, with the evaluation's temperature."""
+
+    def probe(model: Path, episodes: Path) -> dict[str, float]:
+        from webrl.evaluate import success_rate
+        from webrl.runs.store import read_records
+        from webrl.stages import play
+        from webrl.suites import eval_tasks
+        from webrl.types import Trajectory
+
+        tasks = eval_tasks(config)
+        tasks = tasks[:: max(1, len(tasks) // config.sft.probe_tasks)][: config.sft.probe_tasks]  # of all task types
+        play(config, tasks, str(model), episodes, phase=0, prefix="probe", temperature=config.evaluate.temperature)
+        rate = success_rate(read_records(episodes, Trajectory))
+        return {"probe_successes": float(rate.successes), "probe_episodes": float(rate.episodes)}
+
+    return probe
+
+
+def describe(report: dict[str, object]) -> list[str]:
+    """Lines of the report: what was imitated, and the last losses."""
+    losses = report["losses"]
+    shown = report["demonstrations"]
+    assert isinstance(losses, dict)
+    assert isinstance(shown, dict)
+    lines = ["demonstrations " + ", ".join(f"{n} {kind}" for kind, n in shown.items())]
+    lines.append(f"examples {report['examples']} (held out: {report['heldout']})")
+    if not losses:
+        return [*lines, "the model was there already; remove its folder to train anew"]
+    lines.append(f"loss {losses['sft_loss']:.4f} (mean over {losses['sft_steps']} steps)")
+    if "sft_val_loss" in losses:
+        lines.append(f"validation loss {losses['sft_val_loss']:.4f}")
+    if "sft_probe_episodes" in losses:
+        from webrl.evaluate import wilson_interval
+
+        won, played = int(losses["sft_probe_successes"]), int(losses["sft_probe_episodes"])
+        low, high = wilson_interval(won, played)
+        lines.append(f"probe {won}/{played} = {100 * won / played:.1f} % [{100 * low:.1f}, {100 * high:.1f}]")
+    return lines

@@ -1,0 +1,79 @@
+"""`webrl train-orm`: options, defaults and the table at the end."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from webrl.cli.options import add_config_arguments, describe_sections, resolve_config
+from webrl.config import RunConfig
+from webrl.config.extras import check_extras
+from webrl.errors import UsageError
+from webrl.llm.loading import model_folder
+from webrl.reward.system_text import configured_text
+from webrl.runs.folder import RunFolder
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    add_config_arguments(parser, phased=False)
+    parser.add_argument(
+        "--data",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="judged trajectories: trajectories.jsonl with environment rewards (or a folder with one),\n"
+        "VAB result folders, or JSONL of instruction, responses, final_page, success\n"
+        "(default: trajectories and evaluation episodes of the newest run)",
+    )
+    parser.add_argument("--init", metavar="DIR", help="model to start from (default: models.orm)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the new model (default: RUN/orm)")
+    parser.epilog = describe_sections(("orm", "label", "models"))
+
+
+def main(args: argparse.Namespace) -> int:
+    """Train, print the report; gives the exit code."""
+    config = resolve_config(args, prefer_newest=True)
+    if not args.dry_run:
+        check_extras(config, ("train-orm", "label"))
+        configured_text(config.label)
+        model_folder(args.init or config.models.orm)
+    from webrl.reward.train import OrmPaths, train_orm
+    from webrl.runs.lock import hold_output
+
+    data = tuple(args.data or _run_data(config))
+    paths = OrmPaths(data, args.init or config.models.orm, args.out or config.run_dir / "orm")
+    print(f"data   {', '.join(map(str, data))}\nstart  {paths.init}\nmodel  {paths.out}", flush=True)
+    if args.dry_run:
+        return 0
+    with hold_output(paths.out):
+        report = train_orm(config, paths)
+    print("\n".join(describe_report(report)))
+    print(f"report {paths.report / 'report.json'}")
+    return 0
+
+
+def describe_report(report: dict[str, Any]) -> list[str]:
+    """Lines of the report: examples, and each figure with its interval and count."""
+    lines = ["examples " + ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in report["data"].items())]
+    for name in ("heldout", "calibrated"):
+        figures = report.get(name)
+        if not figures:
+            continue
+        lines.append(f"{name}: {figures['num']} trajectories, {figures['num_success']} successes")
+        for key in ("accuracy", "balanced_accuracy", "precision", "recall", "auc"):
+            figure = figures[key]
+            if figure["value"] is not None:
+                low, high = figure["ci95"]
+                lines.append(f"  {key.replace('_', ' '):<18} {figure['value']:.3f}  [{low:.3f}, {high:.3f}]")
+    return lines
+
+
+def _run_data(config: RunConfig) -> list[Path]:
+    run = RunFolder(config.run_dir)
+    phases = [run.phase(k) for k in range(run.last_phase() + 1)]
+    found = [path for phase in phases for path in (phase.trajectories, phase.eval) if path.is_file()]
+    if not found:
+        raise UsageError(f"{run.path} holds no trajectories; name judged data with --data")
+    return found

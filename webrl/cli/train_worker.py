@@ -1,0 +1,207 @@
+"""One process of `run_multinode.sh`: trains the current phase of a run folder, the sample records of a clean clone, or
+(`run_multinode.sh sft …`) the supervised start.
+
+All processes go through the same calls; only the main one writes files and marks the stage as done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from webrl.cli.inputs import check_inputs
+from webrl.cli.options import add_config_arguments, names_run, parse_around_options, resolve_config
+from webrl.config import RunConfig
+from webrl.config.extras import check_extras
+from webrl.config.redaction import guard_output
+from webrl.errors import StageError, WebRLError
+from webrl.runs.folder import newest_run
+
+logger = logging.getLogger(__name__)
+SAMPLES = Path("data/samples/experience")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; gives the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    is_sft = arguments[:1] == ["sft"]
+    args = _parse_sft(arguments[1:]) if is_sft else _parse(arguments)
+    logging.basicConfig(level=logging.INFO if _is_first() else logging.WARNING, format="%(message)s")
+    guard_output()
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    run: Any = record(_run_sft if is_sft else _run)  # the agent learns from it which rank failed first, and why
+    try:
+        run(args)
+        return 0
+    except WebRLError as error:
+        logger.error("webrl: %s", error)
+        return error.exit_code
+
+
+def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:
+    """The train stage of a phase (default: the first in which it is due), on all processes of the job."""
+    from webrl import phase as phases
+    from webrl import stages
+    from webrl.runs.folder import RunFolder, open_run
+    from webrl.training.ranks import agree, is_main
+
+    folder = open_run(config) if is_main() else RunFolder(config.run_dir)
+    spec = next(s for s in phases.STAGES if s.name == "train")
+    number = int(agree(phases.next_phase(folder, spec) if phase is None and is_main() else phase))
+    if agree(folder.phase(number).is_done("train")):
+        logger.info("%s: training has finished already", folder.phase(number).path)
+        return {}
+    if is_main():
+        counts: dict[str, Any] = phases.run_stage(config, "train", number)
+        return counts
+    followed: dict[str, Any] = stages.train(stages.Context(config, folder, number))
+    return followed
+
+
+def train_samples(config: RunConfig, out: Path) -> dict[str, Any]:
+    """Critic, values and actor on the shipped sample trajectories, with the demo's actor; finished parts are kept."""
+    from webrl.training import score_actions, score_values, train_actor, train_critic
+
+    actor, metrics = config.models.actor, out / "metrics.jsonl"
+    records = score_actions(sample_records(config), actor, config)
+    losses: dict[str, Any] = {}
+    losses |= train_critic(records, actor, out / "critic", config, seed=config.seed, metrics_path=metrics)
+    scored = score_values(records, out / "critic", config)
+    losses |= train_actor(scored, actor, out / "actor", config, seed=config.seed, metrics_path=metrics)
+    return losses
+
+
+def sample_records(config: RunConfig) -> list[Any]:
+    """Training records of the shipped sample trajectories."""
+    from webrl.llm.fingerprint import tokenizer_fingerprint
+    from webrl.llm.loading import load_tokenizer
+    from webrl.replay.encode import released_next_prompt, step_encoder
+    from webrl.replay.records import build_records
+    from webrl.runs.store import read_records
+    from webrl.types import Label, Trajectory
+
+    tokenizer = load_tokenizer(config.models.actor)
+    labels = {label.trajectory_id: label for label in read_records(SAMPLES / "labels.jsonl", Label)}
+    return list(
+        build_records(
+            read_records(SAMPLES / "trajectories.jsonl", Trajectory),
+            labels,
+            Counter(),
+            encode=step_encoder(tokenizer, config.models, config.rollout.dialect),
+            tokenizer=tokenizer_fingerprint(tokenizer),
+            next_prompt=released_next_prompt(config, tokenizer),
+        )
+    )
+
+
+def _run(args: argparse.Namespace) -> None:
+    named = names_run(args)
+    config = resolve_config(args, prefer_newest=True)
+    samples = not named and newest_run(config.runs_dir) is None
+    if args.dry_run:
+        from webrl.cli.run import show_plan
+
+        show_plan(config, "train", args.phase)
+        return
+    check_extras(config, ("train",))
+    check_inputs(config, ("train",))
+    from webrl.llm.loading import pick_device
+    from webrl.runs.lock import hold_output, hold_run
+    from webrl.training.ranks import is_main, join, leave
+
+    join(pick_device(config.models.device))
+    try:
+        out = config.runs_dir / "samples"
+        with _main_holds(hold_output(out) if samples else hold_run(config.run_dir)):
+            counts = train_samples(config, out) if samples else train_phase(config, args.phase)
+        if is_main():
+            where = f"sample records of the clone, written to {out}" if samples else f"run folder {config.run_dir}"
+            logger.info("trained: %s", where)
+            for name, value in counts.items():
+                logger.info("  %s: %s", name, value if isinstance(value, int | str) else _short(value))
+    finally:
+        leave()
+
+
+@contextlib.contextmanager
+def _main_holds(lock: AbstractContextManager[None]) -> Iterator[None]:
+    """The main process, which writes, takes the lock; if it cannot, every process of the job ends with the reason."""
+    from webrl.training.ranks import agree, is_main
+
+    with contextlib.ExitStack() as stack:
+        reason = None
+        if is_main():
+            try:
+                stack.enter_context(lock)
+            except StageError as error:
+                reason = str(error)
+        reason = agree(reason)
+        if reason:
+            raise StageError(reason)
+        yield
+
+
+def _run_sft(args: argparse.Namespace) -> None:
+    from webrl.cli.sft import check_start, choose_paths, describe, make_probe
+    from webrl.demos.sft import train_start
+
+    config = resolve_config(args, prefer_newest=False)
+    paths = choose_paths(config, args)
+    if args.dry_run:
+        logger.info("data %s, base %s, model %s", ", ".join(map(str, paths.data)), paths.init, paths.out)
+        return
+    check_start(config, paths)
+    from webrl.llm.loading import pick_device
+    from webrl.runs.lock import hold_output
+    from webrl.training.ranks import join, leave
+
+    join(pick_device(config.models.device))
+    try:
+        with _main_holds(hold_output(paths.out)):
+            report = train_start(config, paths, make_probe(config))
+        for line in describe(report) if report else ():
+            logger.info("%s", line)
+    finally:
+        leave()
+
+
+def _short(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)[:200]
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bash run_multinode.sh",
+        description="Train the current phase on all processes of this job.",
+        formatter_class=argparse.RawTextHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_config_arguments(parser, phased=True)
+    return parse_around_options(parser, argv)
+
+
+def _parse_sft(arguments: Sequence[str]) -> argparse.Namespace:
+    from webrl.cli.sft import add_arguments
+
+    parser = argparse.ArgumentParser(
+        prog="bash run_multinode.sh sft", formatter_class=argparse.RawTextHelpFormatter, allow_abbrev=False
+    )
+    add_arguments(parser)
+    return parse_around_options(parser, arguments)
+
+
+def _is_first() -> bool:
+    return os.environ.get("RANK", "0") in ("", "0")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,605 @@
+"""One validated model per stage; YAML files in `configs/` hold only what differs from these defaults.
+
+A file's `base:` names another one, relative to it, which it is laid over. Unknown keys are errors that name the nearest
+known key; `key.subkey=value` overrides come from the command line. Defaults are the paper's where the paper has one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from webrl.config.redaction import MASK, Secret, SecretUrl, redact
+from webrl.config.resources import is_file
+from webrl.config.yaml_file import parse_yaml, read_yaml
+from webrl.errors import UsageError
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+_Decay = Annotated[float, Field(ge=0, lt=1)]
+_HIDDEN = {"accounts", "extra_args"}
+"""Options whose values are not quoted in errors: a secret may stand anywhere in a value of the wrong form."""
+_MAX_SHOWN = 2
+"""Problems of a config that are named at once."""
+Host = Annotated[
+    str,
+    Field(
+        pattern=r"^(?:\*|(?:[a-zA-Z0-9._-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]+)?)$",
+        description="example.org, example.org:8080, 10.0.0.7, [::1]:8080 or *",
+    ),
+]
+PromptFormat = Literal["chat", "chat_history_last", "webrl"]
+
+
+def _is_address(url: SecretUrl) -> SecretUrl:
+    try:
+        parts = urlsplit(url.template)
+        good = parts.scheme in ("http", "https", "ws", "wss") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number up to 65535, or half an IPv6 address
+        good = False
+    if not good and not url.has_references:
+        raise ValueError("a server's address has the form http://host:port")
+    return url
+
+
+Address = Annotated[SecretUrl, AfterValidator(_is_address)]
+
+
+class Section(BaseModel):
+    """Base of every config section: frozen, unknown keys refused, numbers finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_of_the_kind(cls, value: Any, info: ValidationInfo) -> Any:
+        """What pydantic would convert in silence, or refuse in terms of its own."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and kind in (int, float):
+            raise ValueError("expected a number")
+        if isinstance(kind, type) and issubclass(kind, Section) and not isinstance(value, dict | Section):
+            raise ValueError(
+                f"this is a section: set its keys, such as {info.field_name}.{next(iter(kind.model_fields))}"
+            )
+        if typing.get_origin(kind) is tuple and isinstance(value, str):
+            raise ValueError("expected a list: [first, second]")
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("no name and no path holds a NUL character")
+        return value
+
+    def _check_order(self, low: str, high: str) -> None:
+        """Raises ValueError unless one setting is at most another."""
+        if getattr(self, low) > getattr(self, high):
+            raise ValueError(f"{low} {getattr(self, low)} exceeds {high} {getattr(self, high)}")
+
+
+class TasksConfig(Section):
+    """Which tasks a phase starts from and is evaluated on."""
+
+    suite: Literal["miniwob", "webarena", "webarena_lite"] = Field("miniwob", description="world of the tasks")
+    train_sites: tuple[str, ...] = Field((), description="task types to train on; empty: the suite's training set")
+    heldout_sites: tuple[str, ...] = Field((), description="task types never trained on; empty: the suite's set")
+    num_seed_tasks: int = Field(240, ge=1, description="tasks of phase 0 (the page's own instructions)")
+    num_eval_tasks: int = Field(240, ge=0, description="held-out seeds of the training task types")
+    num_heldout_tasks: int = Field(60, ge=0, description="episodes on held-out task types")
+    source: Literal["curriculum", "fixed", "fresh"] = Field(
+        "curriculum",
+        description="tasks of the phases after 0; curriculum: written from failures (paper); fixed: phase 0's again; "
+        "fresh: new pages of the training types with their own instructions (miniwob)",
+    )
+
+    @model_validator(mode="after")
+    def _fresh_pages_come_from_seeds(self) -> Self:
+        if self.source == "fresh" and self.suite != "miniwob":
+            raise ValueError(f"source=fresh needs pages that seeds make: suite=miniwob, not {self.suite}")
+        return self
+
+
+class ModelsConfig(Section):
+    """Starting checkpoints: Hugging Face folders or hub names."""
+
+    actor: str = Field("data/tiny/actor", description="SFT actor, π_0")
+    critic: str | None = Field(None, description="starting critic; none: the actor plus a random value head (paper)")
+    orm: str = Field("data/tiny/orm", description="outcome reward model")
+    generator: str = Field("data/tiny/generator", description="task generator")
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = Field(
+        "auto", description="inference precision; auto: float32 on a CPU, bfloat16 on a GPU"
+    )
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N")
+    prompt_format: PromptFormat = Field(
+        "chat",
+        description="chat: the tokenizer's chat template, page last; chat_history_last: page before history, which a "
+        "prefix cache makes faster where a step changes little of its page; webrl: the released checkpoints' format",
+    )
+    enable_thinking: bool = Field(
+        False, description="policy may reason in <think>…</think> before its action, if its chat template knows how"
+    )
+    max_prompt_tokens: int = Field(15872, ge=16, description="page text is cut so that the prompt fits (16384 - 512)")
+    max_prompt_chars: int = Field(
+        0,
+        ge=0,
+        description="prompt_format webrl: past rounds and page together have at most this many characters, 15872 in "
+        "the released code; 0: only max_prompt_tokens counts",
+    )
+
+    @model_validator(mode="after")
+    def _characters_are_of_the_released_format(self) -> Self:
+        if self.max_prompt_chars and self.prompt_format != "webrl":
+            raise ValueError(f"max_prompt_chars={self.max_prompt_chars} goes with prompt_format=webrl")
+        return self
+
+
+_OWN_ADDRESS = "webrl starts its vLLM servers where only it can reach them"
+_REFUSED_ARGUMENTS = {
+    "--api-key": "webrl gives its vLLM servers a key of their own",
+    "--hf-token": "set HF_TOKEN in the environment, which is never saved",
+    **dict.fromkeys(("--host", "--port", "--uds"), _OWN_ADDRESS),
+}
+
+
+class EngineConfig(Section):
+    """How a language model is served."""
+
+    kind: Literal["transformers", "vllm", "openai"] = Field("transformers", description="inference engine")
+    urls: tuple[Address, ...] = Field((), description="OpenAI-compatible base URLs (kind: openai)")
+    model_name: str | None = Field(None, description="model name to ask the servers for; none: ask the server")
+    api_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the key")
+    timeout_s: float = Field(120.0, gt=0, description="one request's deadline")
+    max_retries: int = Field(4, ge=0, description="retries after timeouts, 429, 5xx, dropped connections")
+    max_batch: int = Field(16, ge=1, description="requests in one forward batch (transformers)")
+    num_threads: int = Field(0, ge=0, description="CPU threads (transformers); 0: one for small models, else torch's")
+    gpu_memory_utilization: Fraction = Field(0.85, description="vLLM's share of each GPU")
+    tensor_parallel: int = Field(1, ge=1, description="GPUs per vLLM replica")
+    extra_args: tuple[str, ...] = Field((), description="further vLLM server arguments")
+    vllm_python: str | None = Field(None, description="Python that has vLLM; none: this one (vLLM pins its own torch)")
+    start_timeout_s: float = Field(1800.0, gt=0, description="longest wait for a vLLM server to become healthy")
+    weight_update: Literal["auto", "restart"] = Field(
+        "auto", description="new weights into running vLLM servers; auto: in place where their shape is the same"
+    )
+    verify_weights: bool = Field(
+        True, description="after new weights, hold a few of vLLM's log-probs against the trainer's"
+    )
+    keep_running: bool = Field(
+        True, description="vLLM servers live as long as `webrl run`; between uses they sleep and leave the GPU free"
+    )
+
+    @field_validator("extra_args")
+    @classmethod
+    def _no_secret_and_no_other_address(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for argument in value:
+            option = argument.partition("=")[0].replace("_", "-")
+            if option in _REFUSED_ARGUMENTS:
+                raise ValueError(f"{option} is not taken: {_REFUSED_ARGUMENTS[option]}")
+        return value
+
+
+class GenerateConfig(Section):
+    """New instructions from failures (paper §3.1)."""
+
+    num_tasks: int = Field(500, ge=0, description="instructions to generate a phase")
+    num_seeds: int = Field(10, ge=1, description="failed instructions in one prompt")
+    temperature: float = Field(1.0, gt=0, description="sampling temperature")
+    max_new_tokens: int = Field(512, ge=1, description="reply length")
+    strategies: dict[Literal["in_breadth", "hindsight", "decomposition"], Annotated[float, Field(ge=0)]] = Field(
+        {"in_breadth": 1.0}, description="strategy: weight"
+    )
+    tasks_per_prompt: int = Field(10, ge=1, description="instructions asked for at once where no page conditions them")
+    concurrency: int = Field(8, ge=1, description="requests in flight")
+    requests_per_minute: float | None = Field(None, gt=0, description="rate limit; none: as fast as the server goes")
+    price_prompt: float = Field(0.0, ge=0, description="price of a million prompt tokens, for the cost report")
+    price_completion: float = Field(0.0, ge=0, description="price of a million completion tokens")
+    engine: EngineConfig = EngineConfig()
+
+    @field_validator("strategies")
+    @classmethod
+    def _one_is_used(cls, value: dict[str, float]) -> dict[str, float]:
+        if not any(value.values()):
+            raise ValueError("one weight at least must be above 0, such as {in_breadth: 1}")
+        return value
+
+
+class FilterConfig(Section):
+    """Which generated instructions are kept (paper §3.1)."""
+
+    duplicate_threshold: Fraction = Field(0.6, gt=0, description="cosine of near duplicates with the same goal")
+    max_states: int = Field(1, ge=1, description="initial states at which one instruction may be attempted")
+    value_low: Fraction = Field(0.05, description="critic value band, lower edge (kept)")
+    value_high: Fraction = Field(0.75, description="critic value band, upper edge (kept)")
+    critic_band: bool = Field(True, description="apply the critic's band")
+    feasibility: bool = Field(True, description="ask the language model whether the instruction is feasible")
+    rules: str | None = Field(None, description="YAML whose per-site feasibility rules extend the shipped ones")
+    num_trials: int = Field(0, ge=0, description="rollouts of each task for the success band; 0: no such band")
+    success_low: Fraction = Field(0.0, description="success rate of the trials, lower edge (kept)")
+    success_high: Fraction = Field(1.0, description="success rate of the trials, upper edge (kept)")
+    max_per_site: int | None = Field(None, ge=1, description="balance: at most this many kept a site")
+    max_tasks: int | None = Field(
+        None, ge=1, description="at most this many kept in all, evenly over those that pass; none: all"
+    )
+
+    @model_validator(mode="after")
+    def _bands_are_ordered(self) -> Self:
+        self._check_order("value_low", "value_high")
+        self._check_order("success_low", "success_high")
+        return self
+
+
+class Account(Section):
+    """A log-in of a site."""
+
+    username: str
+    password: Secret
+
+
+SiteName = Literal["shopping", "shopping_admin", "reddit", "gitlab", "wikipedia", "map"]
+
+
+class WebArenaConfig(Section):
+    """WebArena's sites, log-ins, resets and judge (docs/webarena.md)."""
+
+    sites: dict[SiteName, tuple[SecretUrl, ...]] = Field(
+        {}, description="base URLs by site, several are replicas; none: WA_<SITE> or <SITE> in the environment"
+    )
+    accounts: dict[SiteName, Account] = Field({}, description="log-ins; none: those of the published images")
+    reset_urls: tuple[SecretUrl, ...] = Field((), description="hosts of the reset service; none: WA_FULL_RESET")
+    reset_timeout_s: float = Field(1200.0, gt=0, description="a reset that takes longer has failed (200-500 s usual)")
+    health_timeout_s: float = Field(120.0, gt=0, description="a site must answer and log in within this after a reset")
+    poll_s: float = Field(5.0, gt=0, description="pause between two looks at a running reset")
+    train_files: tuple[Path, ...] = Field((), description="instruction files of phase 0 (docs/webarena.md)")
+    reset: bool = Field(True, description="reset the sites before a rollout stage and before an evaluation")
+    vab_traces: bool = Field(False, description="write evaluation episodes as a VAB-WebArena-Lite trace folder too")
+    state_dir: Path = Field(Path("runs/webarena"), description="minted log-ins and the judge's cache and log")
+    lock_dir: Path | None = Field(None, description="site locks; none: a folder of the machine's temporary directory")
+    lease_timeout_s: float = Field(3600.0, gt=0, description="longest wait of an episode for a free site")
+    login_check_s: float = Field(60.0, ge=0, description="a log-in is checked again after this")
+    validate_timeout_s: float = Field(180.0, gt=0, description="deadline of one episode's validation")
+    judge: EngineConfig = Field(
+        EngineConfig(kind="openai", model_name="gpt-4-1106-preview"),
+        description="answers the fuzzy_match questions; urls: none is OPENAI_BASE_URL or OpenAI itself",
+    )
+
+    @field_validator("sites", mode="before")
+    @classmethod
+    def _one_url_is_a_list_of_one(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {site: (urls,) if isinstance(urls, str | SecretUrl) else urls for site, urls in value.items()}
+
+
+class RolloutConfig(Section):
+    """Episodes in the browser (paper: 30 steps, temperature 1)."""
+
+    env: Literal["browser", "openenv"] = Field("browser", description="own browsers, or OpenEnv servers")
+    urls: tuple[Address, ...] = Field((), description="OpenEnv servers that share the sessions (env: openenv)")
+    backend: Literal["local", "ray"] = Field("local", description="workers as processes or as Ray actors")
+    ray_cpus: float = Field(1.0, ge=0, description="CPUs of the cluster that a worker claims (backend: ray)")
+    num_workers: int = Field(1, ge=1, description="browser worker processes")
+    envs_per_worker: int = Field(8, ge=1, description="environments (pages) a worker")
+    observation: Literal["axtree", "dom", "html"] = Field("axtree", description="text form of the page")
+    dialect: Literal["browsergym", "webrl"] = Field("browsergym", description="action language")
+    screenshots: bool = Field(False, description="save a PNG of every step")
+    max_steps: int = Field(30, ge=1, description="step limit")
+    policy: Literal["actor", "expert"] = Field(
+        "actor",
+        description="who plays in the phases after 0; expert: miniwob's scripted experts, whose demonstrations "
+        "objective=sft imitates",
+    )
+    attempts: int = Field(1, ge=1, description="episodes of each task in the phases after 0 (the groups of grpo)")
+    temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
+    top_p: float = Field(1.0, gt=0, le=1, description="refused below 1 in training unless allow_biased_sampling")
+    top_k: int = Field(0, ge=0, description="refused above 0 in training unless allow_biased_sampling")
+    allow_biased_sampling: bool = Field(False, description="accept top_p/top_k although log-probs are biased")
+    max_new_tokens: int = Field(512, ge=1, description="action length")
+    max_repeats: int = Field(5, ge=2, description="stop after this many equal actions in a row")
+    max_parse_failures: int = Field(5, ge=1, description="stop after this many unreadable actions in a row")
+    step_timeout_s: float = Field(30.0, gt=0, description="deadline of one browser step")
+    episode_timeout_s: float = Field(600.0, gt=0, description="deadline of one episode")
+    max_retries: int = Field(2, ge=0, description="new attempts after a crash of page, browser or worker")
+    settle_cap_s: float = Field(3.0, gt=0, description="longest wait for a page to become quiet")
+    recycle_after: int = Field(500, ge=1, description="episodes after which a worker is replaced")
+    cut_off: Fraction = Field(1.0, description="go on when this share of episodes is in; 1 waits for all")
+    allowed_hosts: tuple[Host, ...] = Field(
+        (), description="hosts pages may reach beside the task's own; *: all, but no internal addresses"
+    )
+    public_hosts: tuple[Host, ...] = Field((), description="the same, as long as a host's address is no internal one")
+    max_page_mb: int = Field(2048, ge=64, description="a page whose process takes more memory is ended")
+    upload_dir: Path | None = Field(None, description="the folder upload_file takes files from; none: it is refused")
+    webarena: WebArenaConfig = WebArenaConfig()
+    engine: EngineConfig = EngineConfig()
+
+    @model_validator(mode="after")
+    def _servers_are_named(self) -> Self:
+        if self.env == "openenv" and not self.urls:
+            raise ValueError("env=openenv needs the servers: rollout.urls=[http://127.0.0.1:8000, …]")
+        return self
+
+
+class LabelConfig(Section):
+    """Outcome judgement (paper §3.2)."""
+
+    threshold: Fraction = Field(0.5, description="reward 1 if P(YES) exceeds this")
+    temperature: float = Field(1.0, gt=0, description="calibration temperature of the judge's logits")
+    max_prompt_tokens: int = Field(15872, ge=16, description="the final page is cut so that the prompt fits")
+    batch_size: int = Field(8, ge=1, description="trajectories judged at once")
+    judge: Literal["orm", "llm", "environment"] = Field(
+        "orm",
+        description="orm: first-token P(YES); llm: an API judge's answer; environment: its own reward, for ablations "
+        "without the curriculum (tasks.source)",
+    )
+    prompt_format: Literal["chat", "webrl"] = Field(
+        "chat", description="chat: the tokenizer's chat template; webrl: the released ORM's headers"
+    )
+    system_prompt: Path | None = Field(
+        None, description="file with the ORM's system text (`webrl orm-prompt` makes the released one's); none: ours"
+    )
+    actions: Literal["auto", "canonical", "raw"] = Field(
+        "auto",
+        description="answers as the judge sees them; canonical: the action alone, no comments, which a policy could "
+        "use to claim success; raw: as written; auto: raw with prompt_format webrl, whose ORM knows them so",
+    )
+    min_agreement: Fraction = Field(
+        0.0, description="stop where labels agree with the environment's own reward in fewer cases, beyond chance"
+    )
+    ensemble: tuple[str, ...] = Field((), description="further ORMs whose P(YES) are averaged in")
+    calibrated: bool = Field(False, description="temperature and threshold from each ORM's calibration.json")
+    engine: EngineConfig = EngineConfig()
+
+    @model_validator(mode="after")
+    def _system_text_is_an_orms(self) -> Self:
+        if self.system_prompt and self.judge != "orm":
+            raise ValueError(f"system_prompt {str(self.system_prompt)!r} is an ORM's: it goes with judge=orm")
+        return self
+
+
+class ReplayConfig(Section):
+    """Perplexity-filtered experience replay (paper §3.4)."""
+
+    strategy: Literal["perplexity", "recency", "all", "none"] = Field("perplexity", description="what to replay")
+    perplexity_low: float = Field(1 / 0.95, description="kept if perplexity is at least this")
+    perplexity_high: float = Field(2.0, description="kept if perplexity is below this")
+    max_ratio: float = Field(2.0, ge=0, description="replayed steps per current step, at most")
+    per_instruction: Literal["first", "sampled"] = Field("first", description="which success stands for an instruction")
+    sampler_tolerance: float = Field(
+        0.1, gt=0, description="largest mean difference of a token's log-probability, sampled against scored, in nats"
+    )
+
+    @model_validator(mode="after")
+    def _band_is_ordered(self) -> Self:
+        self._check_order("perplexity_low", "perplexity_high")
+        return self
+
+
+class OptimConfig(Section):
+    """What critic, actor and ORM training share (paper: lr 1e-6 constant, batch 128, 1 epoch)."""
+
+    lr: float = Field(1e-6, gt=0, description="learning rate")
+    schedule: Literal["constant", "cosine", "linear"] = Field("constant", description="learning-rate schedule")
+    warmup_ratio: Fraction = Field(0.0, description="share of the steps that warm up")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay")
+    betas: tuple[_Decay, _Decay] = Field((0.9, 0.95), description="AdamW betas")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping")
+    batch_size: int = Field(128, ge=1, description="samples per optimizer step, all ranks together")
+    epochs: float = Field(1.0, gt=0, description="passes over the data")
+    steps: int = Field(0, ge=0, description="optimizer steps, for equal budgets; 0: as many as the epochs take")
+    max_tokens: int = Field(16384, ge=16, description="token budget of one packed micro-batch")
+    precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16: fp32 master weights, bf16 ones that compute")
+    checkpointing: Literal["none", "full", "selective"] = Field("none", description="activation checkpointing")
+    lora_rank: int = Field(0, ge=0, description="0 trains all weights")
+    lora_alpha: float = Field(16.0, gt=0, description="LoRA scale")
+    engine: str = Field(
+        "ddp", description="on several processes: ddp, zero1, zero2, zero3, zero3_offload, fsdp2, or an accelerate YAML"
+    )
+    compile: bool = Field(False, description="compile the decoder layers (GPU)")
+    float8: bool = Field(False, description="float8 matrix products through torchao (H100 and later)")
+    export_dtype: Literal["fp32", "bf16"] = Field(
+        "fp32", description="of the written folder; bf16 rounds away what a phase at lr 1e-6 has moved"
+    )
+    save_every: int = Field(0, ge=0, description="optimizer steps between training states; 0: none before the end")
+    keep_checkpoints: int = Field(1, ge=1, description="full training states kept")
+    log_every: int = Field(1, ge=1, description="optimizer steps between metric lines")
+
+
+class CriticConfig(OptimConfig):
+    """Value model (paper: binary cross-entropy against the outcome)."""
+
+    heads: Literal["single", "double"] = Field("single", description="double: the released code's two heads")
+    train_next_state: bool = Field(
+        False, description="also train on s' (released code); a step's two states are one sample of the batch"
+    )
+
+
+class ActorConfig(OptimConfig):
+    """Policy update."""
+
+    objective: Literal[
+        "webrl", "webrl_scaled", "webrl_kl", "webrl_released", "sft", "filtered_bc", "awr", "digirl", "grpo"
+    ] = Field("webrl_scaled", description="loss, one file each in webrl/training/objectives/; webrl: the paper's")
+    beta: float | None = Field(
+        None, gt=0, description="weight of the KL constraint; null: the objective's own (webrl, awr: 1; others: 0.3)"
+    )
+    curvature_floor: float = Field(0.3, gt=0, description="webrl_scaled: ε of the loss's scale 1/(F + ε)")
+    gae_lambda: Fraction = Field(0.5, description="λ of the advantage mix")
+    percentile: float = Field(70.0, ge=0, lt=100, description="filtered_bc: kept above this percentile")
+    clip_low: float = Field(0.2, ge=0, description="grpo: lower clip of the ratio")
+    clip_high: float = Field(0.2, ge=0, description="grpo: upper clip of the ratio")
+    length_norm: float = Field(512.0, gt=0, description="grpo: constant that token sums are divided by")
+
+
+class SftConfig(OptimConfig):
+    """Supervised start π_0 from demonstrations (paper: lr 1e-5 cosine, warm-up 0.1, batch 128)."""
+
+    lr: float = Field(1e-5, gt=0, description="learning rate")
+    schedule: Literal["constant", "cosine", "linear"] = Field("cosine", description="learning-rate schedule")
+    warmup_ratio: Fraction = Field(0.1, description="share of the steps that warm up")
+    outcome: Literal["success", "all"] = Field("success", description="which demonstrations are imitated")
+    heldout: Fraction = Field(0.05, description="share of the instructions that is held out for the validation loss")
+    watch_every: int = Field(0, ge=0, description="optimizer steps between looks (validation, probe); 0: at the end")
+    probe_tasks: int = Field(0, ge=0, description="held-out tasks played in the browser at each look; 0: none")
+
+
+class OrmConfig(OptimConfig):
+    """Outcome model training (paper: lr 5e-6 cosine, 4 epochs)."""
+
+    lr: float = Field(5e-6, gt=0, description="learning rate")
+    schedule: Literal["constant", "cosine", "linear"] = Field("cosine", description="learning-rate schedule")
+    epochs: float = Field(4.0, gt=0, description="passes over the data")
+    hard_negatives: float = Field(
+        0.5, ge=0, description="of each kind (cut short; other instruction; planted claim), per success, at most"
+    )
+    max_class_ratio: float = Field(1.5, ge=1, description="the larger class is sampled down to this many per other")
+    heldout: Fraction = Field(0.2, description="share of the instructions that is held out for the report")
+    calibrate: bool = Field(False, description="fit temperature and threshold on half of the held-out trajectories")
+
+
+class EvaluateConfig(Section):
+    """Held-out evaluation with the environment's own reward."""
+
+    temperature: float = Field(0.0, ge=0, description="0 is greedy (published)")
+    confidence: Fraction = Field(0.95, description="level of the Wilson intervals")
+
+
+class RunConfig(Section):
+    """A whole run: `webrl run CONFIG`."""
+
+    name: str = Field("run", pattern=r"^\.*[\w-][\w.-]*$", description="name of the run folder")
+    runs_dir: Path = Field(Path("runs"), description="where run folders are kept")
+    seed: int = Field(0, ge=0, lt=1 << 32, description="seed of everything random")
+    num_phases: int = Field(8, ge=0, description="phases after phase 0")
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(("tensorboard",), description="metrics")
+    tasks: TasksConfig = TasksConfig()
+    models: ModelsConfig = ModelsConfig()
+    generate: GenerateConfig = GenerateConfig()
+    filter: FilterConfig = FilterConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    label: LabelConfig = LabelConfig()
+    replay: ReplayConfig = ReplayConfig()
+    critic: CriticConfig = CriticConfig()
+    actor: ActorConfig = ActorConfig()
+    sft: SftConfig = SftConfig()
+    orm: OrmConfig = OrmConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+
+    @property
+    def webarena(self) -> WebArenaConfig:
+        """WebArena's part of the rollout settings: worker processes need it too."""
+        return self.rollout.webarena
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of this run."""
+        return self.runs_dir / self.name
+
+
+def load_config(path: Path | None, overrides: list[str] | None = None) -> RunConfig:
+    """Read a YAML file, apply `key.subkey=value` overrides, validate.
+
+    Raises:
+        UsageError: missing or malformed file, unknown key (nearest known key is named), bad value.
+    """
+    data = read_config(path) if path else {}
+    for override in overrides or []:
+        apply_override(data, override)
+    source = str(path) if path else "the command line"
+    return validate_config(data, source)
+
+
+def validate_config(data: dict[str, Any], source: str) -> RunConfig:
+    """Validate plain data (`source` is quoted in errors)."""
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        lines = [_explain(e, source) for e in error.errors()]
+        rest = [f"and {len(lines) - _MAX_SHOWN} more like these"] if len(lines) > _MAX_SHOWN else []
+        raise UsageError("\n".join(lines[:_MAX_SHOWN] + rest)) from None
+
+
+def describe_options(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[tuple[str, str, str]]:
+    """(dotted key, default, description) of every option, for `--help`."""
+    rows: list[tuple[str, str, str]] = []
+    for name, info in model.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            rows += describe_options(info.annotation, f"{prefix}{name}.")
+        else:
+            rows.append((prefix + name, str(info.default), info.description or ""))
+    return rows
+
+
+def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A file's plain data over those of its `base`, a file named relative to it; not validated.
+
+    Raises:
+        UsageError: missing or malformed file, or one that is its own base.
+    """
+    if path.resolve() in above:
+        raise UsageError(f"{path}: a config cannot be its own base")
+    data = read_yaml(path, "config")
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise UsageError(f"{path}: expected a mapping at the top (`section: ...`), found {type(data).__name__}")
+    if "base" not in data:
+        return data
+    base = data.pop("base")
+    if not isinstance(base, str) or not is_file(path.parent / base):
+        raise UsageError(f"{path}: base = {base!r:.200}: there is no such file in {path.parent}")
+    return overlay(read_config(path.parent / base, (*above, path.resolve())), data)
+
+
+def overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Sections are merged; whatever else both have is taken from `above`."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = overlay(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def apply_override(data: dict[str, Any], override: str) -> None:
+    """Set what `key.subkey=value` says in plain data.
+
+    Raises:
+        UsageError: not of that form, or not YAML.
+    """
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise UsageError(f"override {redact(override)!r} is not of the form key.subkey=value")
+    *parents, leaf = key.split(".")
+    for parent in parents:
+        data = data.setdefault(parent, {})
+        if not isinstance(data, dict):
+            raise UsageError(f"override {key}=…: {parent!r} is not a section")
+    hidden = any(word in override for word in _HIDDEN)  # a section given whole, {accounts: …}, has them in its text
+    try:
+        data[leaf] = parse_yaml(text, f"override {redact(override)!r:.200}")
+    except UsageError:
+        if not hidden:
+            raise
+        # What YAML says about a password that begins with *, & or ! quotes it.
+        raise UsageError(f"override {f'{key}={MASK}'!r}: not valid YAML; put the value in quotes") from None
+
+
+def _explain(error: Any, source: str) -> str:
+    key = ".".join(str(part) for part in error["loc"])
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        known = [name for name, _, _ in describe_options()] + list(RunConfig.model_fields)
+        nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; sections: {', '.join(RunConfig.model_fields)}"
+        return f"{source}: unknown key {key!r:.200}{hint}"
+    several = len(error["loc"]) == 1 and isinstance(error["input"], dict | Section)
+    if error["type"] == "value_error" and several:  # two settings of a section that do not go together
+        return f"{source}: {key}: {message}"
+    value = MASK if _HIDDEN & set(error["loc"]) else redact(f"{error['input']!r:.200}")
+    return f"{source}: {key} = {value}: {message}"

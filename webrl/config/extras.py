@@ -1,0 +1,88 @@
+"""Optional packages: looked for before work starts, named with what wants them and the command that installs them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Collection, Iterator
+
+from webrl.config import OptimConfig, RunConfig
+from webrl.config.engine_plans import load_plan
+from webrl.errors import ExtraMissing, WebRLError
+
+EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "deepspeed": ("pip install 'webrl[deepspeed]'", ("deepspeed",)),
+    "ray": ("pip install 'webrl[ray]'", ("ray",)),
+    "vllm": (
+        "pip install 'webrl[vllm]', or set engine.vllm_python to a Python that has it",
+        ("vllm",),
+    ),
+    "torchao": ("pip install torchao", ("torchao",)),
+    "trackio": ("pip install 'webrl[trackers]'", ("trackio",)),
+    "wandb": ("pip install 'webrl[trackers]'", ("wandb",)),
+    "webarena": ("make webarena", ("webarena.browser_env", "browsergym.webarenalite")),
+}
+"""By name: what installs it, and the modules that must be there."""
+
+
+def is_installed(name: str) -> bool:
+    """Whether the modules of an extra can be found; none is imported."""
+    try:
+        return all(importlib.util.find_spec(module) for module in EXTRAS[name][1])
+    except ImportError:  # of a parent package
+        return False
+
+
+def require(name: str, wanted_by: str) -> None:
+    """Return if the extra is there.
+
+    Raises:
+        ExtraMissing: it is not; says who wants it (`rollout.backend=ray`) and what installs it.
+    """
+    if not is_installed(name):
+        raise ExtraMissing(f"{wanted_by} needs {name}, which is not installed: {EXTRAS[name][0]}")
+
+
+def check_extras(config: RunConfig, stages: Collection[str]) -> None:
+    """Return if everything is there that the config wants in some of these stages.
+
+    Raises:
+        ExtraMissing: the first that is not.
+    """
+    for name, wanted_by in wanted_extras(config, stages):
+        require(name, wanted_by)
+
+
+def wanted_extras(config: RunConfig, stages: Collection[str]) -> Iterator[tuple[str, str]]:
+    """(extra, `option=value` that wants it) of some stages."""
+    due = frozenset(stages)
+    if config.rollout.backend == "ray" and not due.isdisjoint(("rollout", "eval")):
+        yield "ray", "rollout.backend=ray"
+    if config.tasks.suite != "miniwob" and not due.isdisjoint(("filter-tasks", "eval")):
+        yield "webarena", f"tasks.suite={config.tasks.suite}"
+    engines = {
+        "generate": (config.generate.engine, ("gen-tasks", "filter-tasks")),
+        "rollout": (config.rollout.engine, ("rollout", "eval")),
+        "label": (config.label.engine, ("label",)),
+    }
+    for section, (engine, users) in engines.items():
+        if engine.kind == "vllm" and engine.vllm_python is None and not due.isdisjoint(users):
+            yield "vllm", f"{section}.engine.kind=vllm"
+    updates = {"train": ("critic", "actor"), "sft": ("sft",), "train-orm": ("orm",)}
+    for section in (name for stage in updates.keys() & due for name in updates[stage]):
+        training: OptimConfig = getattr(config, section)
+        if load_plan(training.engine).kind == "deepspeed":
+            yield "deepspeed", f"{section}.engine={training.engine}"
+        if training.float8:
+            yield "torchao", f"{section}.float8=true"
+    yield from ((name, f"trackers=[{name}]") for name in config.trackers if name in EXTRAS)
+
+
+def exit_code(command: Callable[[], None]) -> int:
+    """Run the body of a benchmark; an error of `webrl.errors` becomes one line on standard error and its exit code."""
+    try:
+        command()
+    except WebRLError as error:
+        sys.stderr.write(f"{sys.argv[0]}: {error}\n")
+        return error.exit_code
+    return 0

@@ -1,0 +1,71 @@
+"""Files that ship with the package: configs, in a clone and in an installed package alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from webrl.errors import UsageError
+
+_PACKAGE = Path(__file__).parent.parent
+_CONFIG_FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
+
+
+def configs_dir() -> Path:
+    """`configs/`: beside the package in a clone, inside it once installed.
+
+    Raises:
+        UsageError: the folder is not there (a broken installation).
+    """
+    for folder in _CONFIG_FOLDERS:
+        if folder.is_dir():
+            return folder
+    raise UsageError(f"configs/ is missing: looked in {' and '.join(map(str, _CONFIG_FOLDERS))}; reinstall webrl")
+
+
+def run_configs() -> list[Path]:
+    """The shipped configs of runs, by name; `feasibility.yaml` beside them holds rules, `study_*.yaml` studies."""
+    others = {"feasibility.yaml", *(path.name for path in study_configs())}
+    return [path for path in sorted(configs_dir().glob("*.yaml")) if path.name not in others]
+
+
+def study_configs() -> list[Path]:
+    """The shipped configs of studies, by name."""
+    return sorted(configs_dir().glob("study_*.yaml"))
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; False, too, where the system takes no such name (too long)."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def find_config(name: str) -> Path:
+    """A config by path, or by the name of a shipped one (`demo`, `demo.yaml`, `configs/demo.yaml`).
+
+    Raises:
+        UsageError: neither exists; the shipped names are listed.
+    """
+    return _find(name, run_configs())
+
+
+def find_study(name: str) -> Path:
+    """A study's config by path, or by the name of a shipped one (`study_demo`).
+
+    Raises:
+        UsageError: neither exists; the shipped names are listed.
+    """
+    return _find(name, study_configs())
+
+
+def _find(name: str, shipped: Sequence[Path]) -> Path:
+    path = Path(name)
+    if is_file(path):
+        return path
+    if len(path.parts) == 1 or path.parent == Path("configs"):
+        for candidate in shipped:
+            if path.name in (candidate.name, candidate.stem):
+                return candidate
+    raise UsageError(f"no config {name!r:.200}; shipped ones: {', '.join(p.stem for p in shipped) or 'none'}")

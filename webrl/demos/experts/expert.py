@@ -1,0 +1,93 @@
+"""Scripted experts: they see the same text as the agent and answer with the same actions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from webrl.demos.experts.intent import Intent, Slots
+from webrl.demos.experts.page import read_page
+
+_OWN_WORDING = 0.6
+
+
+@dataclass(frozen=True)
+class Expert:
+    """What one MiniWoB page can be asked to do, and how to do it."""
+
+    site: str
+    """BrowserGym name, `miniwob.click-button`."""
+    intents: tuple[Intent, ...]
+    """The page's own intent first, then what else can be asked of it."""
+    popup: bool = False
+    """True if a pop-up may come up; it is closed with its Cancel button first."""
+
+    def parse(self, instruction: str) -> Slots | None:
+        """Slots of an instruction in one of this page's wordings, or None."""
+        found = self._match(instruction)
+        return found[1] if found else None
+
+    def plan(self, instruction: str, observation: str, history: Sequence[str]) -> str | None:
+        """The next action; `send_msg_to_user('done')` if nothing is left; None if it cannot be done here.
+
+        `history` holds the actions that were carried out: leave out those that came back with an error
+        (a click that timed out on a busy machine), and they are tried again.
+        """
+        found, page = self._match(instruction), read_page(observation)
+        if found is None:
+            return None
+        cancel = page.named("Cancel", "button") if self.popup else []
+        if cancel:
+            return f"click({cancel[0].bid!r})"
+        return found[0].next_action(found[1], page, history)
+
+    def propose(self, observation: str, rng: random.Random, *, own_share: float = 0.0) -> str | None:
+        """A new instruction that can be done on this page; None if it offers nothing.
+
+        Args:
+            own_share: probability of the page's own intent in its own words, with another target.
+        """
+        page = read_page(observation)
+        own = rng.random() < own_share
+        # The page's own intent is as likely as all others together.
+        weights = [max(1, len(self.intents) - 1), *[1] * (len(self.intents) - 1)]
+        intent = self.intents[0] if own else rng.choices(self.intents, weights)[0]
+        slots = intent.propose(page, rng)
+        if slots is None or not intent.feasible(slots, page):
+            return None
+        others = intent.templates[1:]
+        wording = rng.choice(others) if others and not own and rng.random() > _OWN_WORDING else intent.templates[0]
+        return wording.format(**slots)
+
+    def is_valid(self, instruction: str, observation: str) -> bool:
+        """Whether an instruction is understood and can be done, as far as the first page shows."""
+        found = self._match(instruction)
+        return found is not None and found[0].feasible(found[1], read_page(observation))
+
+    def accomplished(
+        self, instruction: str, actions: Sequence[str], observations: Sequence[str], final_observation: str
+    ) -> bool:
+        """Whether the actions did what was asked and no more, independent of the page's reward.
+
+        Args:
+            instruction: What was asked.
+            actions: One an observation; unreadable ones count as nothing done.
+            observations: What was shown before each action, the initial page first.
+            final_observation: What was shown after the last action.
+        """
+        found = self._match(instruction)
+        if found is None or len(actions) != len(observations):
+            return False
+        kept = [(a, read_page(o)) for a, o in zip(actions, observations, strict=True)]
+        if self.popup:
+            kept = [(a, p) for a, p in kept if not p.named("Cancel", "button")]
+        intent, slots = found
+        return intent.accomplished(slots, [p for _, p in kept], [a for a, _ in kept], read_page(final_observation))
+
+    def _match(self, instruction: str) -> tuple[Intent, Slots] | None:
+        for intent in self.intents:
+            slots = intent.match(instruction)
+            if slots is not None:
+                return intent, slots
+        return None

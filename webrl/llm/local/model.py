@@ -1,0 +1,190 @@
+"""A transformers model in this process, batched across everybody who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import random
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from webrl.config import EngineConfig, ModelsConfig
+from webrl.errors import ModelError, PolicyError
+from webrl.llm.interface import Completion, Message, Sampling
+from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device, pick_dtype
+from webrl.llm.local.batcher import Answer, Batcher, Request
+from webrl.llm.local.llama_cpu import LlamaCpuRunner
+from webrl.llm.local.own_cache import OwnCacheRunner, OwnRows
+from webrl.llm.local.runner import GenericRunner, Runner
+from webrl.llm.local.slots import SlotCache
+from webrl.llm.tokens import decode_action, encode_chat
+from webrl.llm.turns import end_token_ids
+from webrl.runs.clock import spent_on
+
+logger = logging.getLogger(__name__)
+
+_SMALL_MODEL_PARAMETERS = 50_000_000
+"""Below this, each CPU thread runs a batch of its own instead of a share of one matrix product."""
+_MAX_SMALL_THREADS = 2
+"""Threads of a small model by default: the browsers need the other cores."""
+
+
+class LocalModel:
+    """`LanguageModel` over a causal transformers model.
+
+    Answers are reproducible given `Sampling.seed`, whatever else is in the batch, up to the floating-point noise of
+    differently shaped matrix products (about 1e-6 in fp32; it can flip a draw only at a tie of that size).
+    """
+
+    def __init__(self, name: str, engine: EngineConfig, models: ModelsConfig) -> None:
+        """Load tokenizer and weights.
+
+        Raises:
+            ModelError: the folder is unusable.
+        """
+        self.name = name
+        device = pick_device(models.device)
+        self._thinking = models.enable_thinking
+        self._dtype = pick_dtype(models.dtype, device)
+        self.tokenizer: Any = load_tokenizer(name)
+        self._model = load_causal_lm(name, dtype=self._dtype, device=device)
+        self._is_plain = _has_full_attention(name, self._model)
+        self.fingerprint = model_fingerprint(name, self._model)
+        self.end_ids = end_token_ids(name, self.tokenizer)
+        if not self.end_ids:
+            raise ModelError(f"model {name!r} names no end token (eos_token_id): answers would never stop")
+        self._on_cpu = self._model.device.type == "cpu"
+        self._small = self._on_cpu and self._model.num_parameters() < _SMALL_MODEL_PARAMETERS
+        # A small model's matrix products are too short to share among threads: each thread has a batch of its own.
+        num_batchers = (engine.num_threads or min(_MAX_SMALL_THREADS, os.cpu_count() or 1)) if self._small else 1
+        num_threads = 1 if self._small else engine.num_threads
+        self._old_num_threads = torch.get_num_threads()
+        runner = self._new_runner()
+        new_cache = partial(_new_cache, self._model, engine.max_batch) if self._is_plain else OwnRows
+        self._batchers = [
+            Batcher(runner, new_cache, self.end_ids, engine.max_batch, num_threads) for _ in range(num_batchers)
+        ]
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+        """Continue token ids (`LanguageModel.generate`).
+
+        Raises:
+            ModelError: its probabilities are not numbers.
+        """
+        prompt = self._checked(prompt_ids, sampling.max_new_tokens)
+        with spent_on("sampling"):
+            ids, logprobs = await self._ask(Request(prompt, sampling, generator=_generator(sampling.seed)))
+        if any(math.isnan(logprob) for logprob in logprobs):
+            raise ModelError(f"the log-probabilities of model {self.name!r} are nan; is the folder damaged?")
+        return Completion(
+            ids=tuple(ids),
+            logprobs=tuple(logprobs),
+            text=decode_action(self.tokenizer, ids, self.end_ids),
+            finish_reason="stop" if ids[-1] in self.end_ids else "length",
+            prompt_ids=tuple(prompt),
+        )
+
+    async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
+        """Answer chat messages (`LanguageModel.chat`)."""
+        return await self.generate(encode_chat(self.tokenizer, messages, thinking=self._thinking), sampling)
+
+    async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
+        """Log-probabilities of some tokens at the first answer position (`LanguageModel.choice_logprobs`)."""
+        prompt = self._checked(prompt_ids, 1)
+        self._checked(token_ids, 0)
+        with spent_on("scoring"):
+            _, logprobs = await self._ask(Request(prompt, Sampling(), choices=list(token_ids)))
+        return logprobs
+
+    async def load_weights(self, folder: Path) -> None:
+        """Answer with another checkpoint of the same shape (or base + LoRA adapter); open answers finish first."""
+        fingerprint = model_fingerprint(str(folder))
+        source = await asyncio.to_thread(load_causal_lm, str(folder), dtype=self._dtype)
+        _check_same_shape(self._model, source, folder)
+        if self._on_cpu:
+            self._model = source
+            runner = self._new_runner()
+            swaps = [batcher.call(partial(batcher.use, runner)) for batcher in self._batchers]
+        else:  # in place: two copies may not fit the GPU
+            swaps = [b.call(partial(_copy_weights, self._model, source)) for b in self._batchers]
+        await asyncio.gather(*[asyncio.wrap_future(swap) for swap in swaps])
+        self.name, self.fingerprint = str(folder), fingerprint
+
+    async def close(self) -> None:
+        """Stop the thread; open requests fail with PolicyError."""
+        await asyncio.gather(*[asyncio.to_thread(batcher.close) for batcher in self._batchers])
+        torch.set_num_threads(self._old_num_threads)  # training in this process gets its own back
+
+    async def _ask(self, request: Request) -> Answer:
+        future = min(self._batchers, key=lambda b: b.num_open).submit(request)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            request.abandoned = True
+            raise
+
+    def _new_runner(self) -> Runner | OwnCacheRunner:
+        if not self._is_plain:
+            return OwnCacheRunner(self._model)
+        fast = self._small and LlamaCpuRunner.supports(self._model)
+        return LlamaCpuRunner(self._model) if fast else GenericRunner(self._model)
+
+    def _checked(self, prompt_ids: Sequence[int], num_new: int) -> list[int]:
+        prompt = list(prompt_ids)
+        if not prompt:
+            raise PolicyError("empty prompt")
+        config = self._model.config.get_text_config()
+        size, limit = int(config.vocab_size), int(getattr(config, "max_position_embeddings", 0))
+        if not 0 <= min(prompt) <= max(prompt) < size:
+            raise PolicyError(f"there is a token id outside the vocabulary of {self.name!r} (0 … {size - 1})")
+        if limit and len(prompt) + num_new > limit:
+            raise PolicyError(
+                f"prompt of {len(prompt)} + {num_new} new tokens exceeds the {limit} positions of {self.name!r}; "
+                "lower models.max_prompt_tokens or rollout.max_new_tokens"
+            )
+        return prompt
+
+
+def _generator(seed: int | None) -> random.Random:
+    return random.Random(seed)
+
+
+def _new_cache(model: Any, capacity: int) -> SlotCache:
+    return SlotCache(model.config.get_text_config().num_hidden_layers, capacity, model.device)
+
+
+def _check_same_shape(old: Any, new: Any, folder: Path) -> None:
+    shapes = [{name: tuple(p.shape) for name, p in model.state_dict().items()} for model in (old, new)]
+    if shapes[0] != shapes[1]:
+        differing = sorted(k for k in shapes[0].keys() | shapes[1].keys() if shapes[0].get(k) != shapes[1].get(k))
+        raise ModelError(
+            f"{str(folder)!r} does not fit the model that runs: {differing[0]} is {shapes[1].get(differing[0])}, "
+            f"expected {shapes[0].get(differing[0])}; open it as a model of its own"
+        )
+
+
+def _copy_weights(target: Any, source: Any) -> None:
+    target.load_state_dict(source.state_dict())
+
+
+def _has_full_attention(name: str, model: Any) -> bool:
+    """True if all layers are what a `SlotCache` holds; says so if not."""
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    sliding = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    recurrent = not getattr(config, "num_attention_heads", 0)
+    if kinds == {"full_attention"} and not recurrent and not (sliding and not getattr(config, "layer_types", None)):
+        return True
+    logger.warning(
+        "model %r has layers other than full attention (%s): its answers are computed one by one, with transformers' "
+        "own cache; engine.kind=vllm is faster",
+        name,
+        ", ".join(sorted(kinds - {"full_attention"})) or ("recurrent" if recurrent else "sliding_attention"),
+    )
+    return False

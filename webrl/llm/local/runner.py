@@ -1,0 +1,99 @@
+"""The two passes of generation, prefill and one decoding step, for any transformers model with full attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from transformers.cache_utils import DynamicCache
+
+from webrl.llm.local.slots import SlotCache
+
+_MIN_LENGTH_RATIO = 0.7
+"""Prompts share a padded pass if the shortest has at least this share of the longest."""
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """What a prefill leaves for decoding."""
+
+    logits: torch.Tensor
+    """[B, V] at each prompt's last position."""
+    keys: list[list[torch.Tensor]]
+    """For each prompt, one [heads, >= T, head_dim] a layer."""
+    values: list[list[torch.Tensor]]
+    """The same."""
+
+    def admit(self, cache: SlotCache, row: int, length: int) -> None:
+        """Give a prompt of so many tokens a row of the cache."""
+        cache.admit(self.keys[row], self.values[row], length)
+
+
+class Runner(Protocol):
+    """Runs a model's forward passes; used from one thread, in inference mode."""
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefilled:
+        """One pass over whole prompts."""
+        ...
+
+    def decode(self, last: Sequence[int], cache: SlotCache) -> torch.Tensor:
+        """Append one token to every row of the cache; gives the logits after it, [B, V]."""
+        ...
+
+    def group(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Split prompts (ascending lengths) into passes; gives indices."""
+        ...
+
+
+class GenericRunner:
+    """Through transformers' own forward: prompts padded on the right, which causal attention never looks at."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefilled:
+        """One padded pass; the head runs at the positions where some prompt ends."""
+        lengths = [len(p) for p in prompts]
+        width = max(lengths)
+        padded = [[*p, *[0] * (width - len(p))] for p in prompts]
+        device = self._model.device
+        ends = sorted(set(lengths))
+        cache = DynamicCache()
+        output = self._model(
+            input_ids=torch.tensor(padded, device=device),  # [B, T]
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=torch.tensor(ends, device=device) - 1,
+        )
+        rows = range(len(prompts))
+        layers: list[Any] = cache.layers
+        return Prefilled(
+            logits=output.logits[list(rows), [ends.index(n) for n in lengths]],
+            keys=[[layer.keys[row] for layer in layers] for row in rows],
+            values=[[layer.values[row] for layer in layers] for row in rows],
+        )
+
+    def decode(self, last: Sequence[int], cache: SlotCache) -> torch.Tensor:
+        """One pass of [B, 1] tokens over the slot cache."""
+        positions, mask = cache.begin_step(self._model.dtype)
+        output = self._model(
+            input_ids=torch.tensor(last, device=self._model.device)[:, None],
+            position_ids=positions[:, None],
+            attention_mask=mask[:, None, None, :],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
+
+    def group(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Similar lengths together, so that little is padded."""
+        groups: list[list[int]] = []
+        for index, length in enumerate(lengths):
+            if groups and lengths[groups[-1][0]] >= _MIN_LENGTH_RATIO * length:
+                groups[-1].append(index)
+            else:
+                groups.append([index])
+        return groups

@@ -1,0 +1,1 @@
+"""Models behind HTTP: vLLM servers of our own, and any OpenAI-compatible URL."""

@@ -1,0 +1,279 @@
+"""POST JSON to one of several servers: least busy first, failing ones rested, everything bounded in time.
+
+A request is retried, on another server where there is one, after a timeout, a dropped or refused connection, 408,
+429, 5xx, or an answer that is not the JSON that was asked for. Nothing here waits longer than
+`(max_retries + 1) * timeout_s` plus the pauses between attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+
+from webrl.config.redaction import SecretUrl, redact, with_path
+from webrl.errors import ModelError, PolicyError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_FIRST_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 8.0
+_LONGEST_RETRY_AFTER_S = 60.0
+_CONNECT_TIMEOUT_S = 10.0
+_MAX_ERROR_CHARS = 300
+_CHUNK_BYTES = 1 << 16
+_MAX_ANSWER_BYTES = 64 << 20
+"""An answer of 4,096 tokens with 20 log-probabilities each is below 10 MiB."""
+_RETRIED_STATUSES = frozenset({408, 429})
+_CONNECTED = "connection.connect_tcp.complete"
+_ANSWERED = "http11.receive_response_headers.complete"
+"""Names of httpcore's trace: a connection was made for this request; its answer has begun."""
+
+
+class MalformedAnswer(Exception):
+    """The answer is not the JSON that was asked for; raised by the `parse` function of `HttpPool.post`."""
+
+
+class Refused(Exception):
+    """The server understood and refused (a 4xx that no retry can mend)."""
+
+    def __init__(self, url: str, status: int, text: str) -> None:
+        super().__init__(redact(f"{url} answered {status}: {text[:_MAX_ERROR_CHARS]}"))
+        self.status = status
+        self.text = text
+
+
+@dataclass
+class _Server:
+    address: str
+    """With password or token."""
+    url: str
+    """As it is shown."""
+    num_open: int = 0
+    num_failures: int = 0
+    """Failures in a row."""
+    rests_until: float = 0.0
+    """Monotonic time before which other servers are preferred."""
+
+
+class HttpPool:
+    """Base URLs that all serve the same model; use from one event loop."""
+
+    def __init__(
+        self, urls: Sequence[str | SecretUrl], *, timeout_s: float, max_retries: int, api_key: str | None = None
+    ) -> None:
+        if not urls:
+            raise ModelError("no server URL; set engine.urls, e.g. engine.urls=[http://localhost:8000/v1]")
+        self._servers = [_server(url if isinstance(url, SecretUrl) else SecretUrl(url)) for url in urls]
+        self._timeout_s = timeout_s
+        self._max_retries = max_retries
+        self._jitter = random.Random(0)
+        self._api_key = api_key
+        self._tls = ssl.create_default_context()
+        self._clients: list[httpx.AsyncClient] = []
+        self._free: list[httpx.AsyncClient] = []
+        self._is_closed = False
+
+    @property
+    def urls(self) -> list[str]:
+        """Base URLs."""
+        return [server.url for server in self._servers]
+
+    async def post(self, path: str, body: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
+        """Send JSON to the best server and parse its answer.
+
+        Args:
+            path: below the base URL, e.g. `/completions`.
+            body: JSON object.
+            parse: turns the decoded answer into the result; raises MalformedAnswer if it is not what was asked for.
+
+        Raises:
+            PolicyError: no answer after all retries (the last failure of each server is quoted).
+            Refused: a 4xx answer other than 408 and 429.
+        """
+        reasons: dict[str, str] = {}
+        for attempt in range(self._max_retries + 1):
+            server = self._best()
+            pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * self._jitter.uniform(0.5, 1.0)
+            server.num_open += 1
+            try:
+                answer = parse(await self._post_once(with_path(server.address, path), body))
+            except _Retry as failure:
+                reasons[server.url] = str(failure)
+                pause = max(pause, failure.retry_after_s)
+            except MalformedAnswer as failure:
+                reasons[server.url] = f"malformed answer: {failure}"
+            else:
+                server.num_failures = 0
+                server.rests_until = 0.0
+                return answer
+            finally:
+                server.num_open -= 1
+            self._rest(server, reasons[server.url])
+            # Another server may be tried at once; the same one only after a pause.
+            if attempt < self._max_retries and not self._has_rested():
+                await asyncio.sleep(pause)
+        raise PolicyError(
+            f"no answer after {self._max_retries + 1} attempts: "
+            + "; ".join(f"{url}: {reason}" for url, reason in reasons.items())
+        )
+
+    async def get(self, path: str) -> Any:
+        """JSON from any server that answers; errors as in `post`."""
+        reasons = []
+        for attempt in range(self._max_retries + 1):
+            for server in self._servers:
+                try:
+                    return await self._request("GET", with_path(server.address, path), None)
+                except _Retry as failure:
+                    reasons.append(f"{server.url}: {failure}")
+            if attempt < self._max_retries:
+                await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt))
+        raise PolicyError("no server answers: " + "; ".join(dict.fromkeys(reasons)))
+
+    async def close(self) -> None:
+        """Close all connections; open requests fail."""
+        self._is_closed = True
+        await asyncio.gather(*[client.aclose() for client in self._clients])
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[httpx.AsyncClient]:
+        """A client for one request at a time, with the connections that it has kept.
+
+        One client for all would look at every connection before and after every request (httpcore 1.0): at 64 requests
+        at once that was most of this process's work. How much runs at once is for the engine to decide.
+        """
+        if self._is_closed:
+            raise RuntimeError("the pool is closed")
+        client = self._free.pop() if self._free else self._new_client()
+        try:
+            yield client
+        finally:
+            self._free.append(client)
+
+    def _new_client(self) -> httpx.AsyncClient:
+        local = all(urlsplit(s.address).hostname in ("localhost", "127.0.0.1", "::1") for s in self._servers)
+        client = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else {},
+            timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, _CONNECT_TIMEOUT_S)),
+            trust_env=not local,  # a proxy from the environment must not see requests to this machine
+            verify=self._tls,
+        )
+        self._clients.append(client)
+        return client
+
+    async def _post_once(self, url: str, body: Mapping[str, Any]) -> Any:
+        return await self._request("POST", url, body)
+
+    async def _request(self, method: str, url: str, body: Mapping[str, Any] | None) -> Any:
+        try:
+            # httpx's own timeouts are per read: a server that trickles bytes would hold us for ever.
+            async with asyncio.timeout(self._timeout_s):
+                response = await self._exchange(method, url, body)
+        except TimeoutError:
+            raise _Retry(f"no answer within {self._timeout_s:g} s") from None
+        except httpx.TransportError as error:
+            raise _Retry(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+        except RuntimeError as error:  # httpx: the client has been closed
+            raise PolicyError(redact(f"the connection to {url} was closed: {error}")) from error
+        if response.status_code >= 500 or response.status_code in _RETRIED_STATUSES:
+            raise _Retry(f"{response.status_code} {response.text[:_MAX_ERROR_CHARS]}", _retry_after(response))
+        if response.status_code >= 300:
+            where = response.headers.get("Location", "")
+            raise Refused(url, response.status_code, f"redirects are not followed: {where}" if where else response.text)
+        try:
+            return response.json()
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise _Retry(f"malformed JSON ({error}): {response.text[:80]!r}") from error
+
+    async def _exchange(self, method: str, url: str, body: Mapping[str, Any] | None) -> httpx.Response:
+        """One request and its whole answer.
+
+        A server may close a connection that was kept open just when it is used again, which says nothing about the
+        server. Each such connection is thrown away, so that a fresh one comes at the latest after the last of them.
+        """
+        while True:
+            steps: list[str] = []
+
+            async def note(step: str, _: Any, steps: list[str] = steps) -> None:
+                steps.append(step)
+
+            try:
+                return await self._exchange_once(method, url, body, note)
+            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                if _CONNECTED in steps or _ANSWERED in steps:
+                    raise
+
+    async def _exchange_once(self, method: str, url: str, body: Mapping[str, Any] | None, note: Any) -> httpx.Response:
+        """The answer, unpacked and of a bounded size."""
+        with self._client() as client:
+            async with client.stream(method, url, json=body, extensions={"trace": note}) as response:
+                return httpx.Response(
+                    response.status_code, headers=_plain(response.headers), content=await _read(response)
+                )
+
+    def _best(self) -> _Server:
+        """A rested server with the fewest open requests; else the one that has rested longest."""
+        now = time.monotonic()
+        rested = [s for s in self._servers if s.rests_until <= now]
+        if rested:
+            return min(rested, key=lambda s: s.num_open)
+        return min(self._servers, key=lambda s: s.rests_until)
+
+    def _rest(self, server: _Server, reason: str) -> None:
+        server.num_failures += 1
+        rest_s = min(10.0, 2.0 ** (server.num_failures - 1))
+        server.rests_until = time.monotonic() + rest_s
+        logger.warning("%s failed (%d in a row): %s", server.url, server.num_failures, reason)
+
+    def _has_rested(self) -> bool:
+        return any(s.rests_until <= time.monotonic() for s in self._servers)
+
+
+def _server(url: SecretUrl) -> _Server:
+    address = url.reveal()
+    if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
+        raise ModelError(f"server URL {str(url)!r} is not of the form http://host:port/v1")
+    return _Server(address, str(url).rstrip("/"))
+
+
+class _Retry(Exception):
+    """A failure that another attempt may mend."""
+
+    def __init__(self, reason: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(redact(reason))
+        self.retry_after_s = retry_after_s
+
+
+def _retry_after(response: httpx.Response) -> float:
+    try:
+        return min(_LONGEST_RETRY_AFTER_S, max(0.0, float(response.headers.get("Retry-After", "0"))))
+    except ValueError:
+        return 0.0
+
+
+async def _read(response: httpx.Response) -> bytes:
+    """The content, of a bounded size."""
+    parts, size = [], 0
+    async for part in response.aiter_bytes(_CHUNK_BYTES):
+        size += len(part)
+        if size > _MAX_ANSWER_BYTES:
+            raise _Retry(f"the answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _plain(headers: httpx.Headers) -> dict[str, str]:
+    """Without those that no longer fit unpacked content."""
+    return {k: v for k, v in headers.items() if k not in ("content-encoding", "content-length")}

@@ -1,0 +1,258 @@
+"""Any OpenAI-compatible servers: token ids through `/completions` where they are taken, else text through chat."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from webrl.config import EngineConfig
+from webrl.config.redaction import SecretUrl, remember
+from webrl.errors import ModelError, PolicyError
+from webrl.llm.interface import Completion, Message, Sampling
+from webrl.llm.loading import load_tokenizer
+from webrl.llm.servers.http_pool import HttpPool, MalformedAnswer, Refused
+from webrl.llm.servers.openai_answers import parse_chat, parse_completion, parse_first_position, parse_prompt_logprobs
+from webrl.llm.tokens import decode_action, encode_chat
+from webrl.llm.turns import end_token_ids
+from webrl.runs.clock import spent_on
+
+logger = logging.getLogger(__name__)
+
+_NUM_TOP_LOGPROBS = 20
+
+
+class OpenAIModel:
+    """`LanguageModel` over a list of servers of the same model.
+
+    With a tokenizer (the model's folder or hub name is given and loads) and a server that answers `/completions` with
+    token ids (vLLM, SGLang), prompts and answers are exact token ids. Otherwise only `chat` works.
+    """
+
+    def __init__(
+        self, name: str, pool: HttpPool, served_name: str, tokenizer: Any, takes_ids: bool, thinking: bool = False
+    ) -> None:
+        # A server that does not take the tokenizer's ids serves another model than the one named.
+        self.name = name if takes_ids else served_name
+        self._tokenizer_name = name
+        self.fingerprint = f"{served_name}@{','.join(pool.urls)}"
+        self.tokenizer = tokenizer if takes_ids else None
+        self.served_name = served_name
+        self._pool = pool
+        self._end_ids = end_token_ids(name, tokenizer) if self.tokenizer is not None else ()
+        self._thinking = thinking
+        self._limit_key = "max_tokens"
+
+    @classmethod
+    async def connect(
+        cls,
+        name: str,
+        engine: EngineConfig,
+        *,
+        urls: Sequence[str | SecretUrl] = (),
+        api_key: str | None = None,
+        thinking: bool = False,
+    ) -> OpenAIModel:
+        """Find out what the servers serve and whether they take token ids.
+
+        Args:
+            name: folder or hub name of the model, for its tokenizer.
+            engine: deadlines, retries, model name, servers.
+            urls: used instead of `engine.urls`.
+            api_key: used instead of the environment variable `engine.api_key_env`.
+            thinking: whether chats are rendered with `enable_thinking`, where we render them.
+
+        Raises:
+            ModelError: no URL, no server answers, or none serves `engine.model_name`.
+        """
+        key = api_key or os.environ.get(engine.api_key_env)
+        remember(key or "")
+        pool = HttpPool(urls or engine.urls, timeout_s=engine.timeout_s, max_retries=engine.max_retries, api_key=key)
+        try:
+            served_name = await _served_name(pool, engine)
+            tokenizer = _try_tokenizer(name)
+            takes_ids = tokenizer is not None and await _takes_ids(pool, served_name)
+        except BaseException:
+            await pool.close()
+            raise
+        if not takes_ids:
+            logger.warning("%s: no exact token ids from this server; only chat works, nothing to train on", served_name)
+        return cls(name, pool, served_name, tokenizer, takes_ids, thinking)
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+        """Continue token ids (`LanguageModel.generate`)."""
+        self._need_ids()
+        prompt = list(prompt_ids)
+        body = self._completion_body(prompt, sampling) | {"logprobs": 1, "stop_token_ids": list(self._end_ids)}
+        with spent_on("sampling"):
+            ids, logprobs, reason = await self._ask("/completions", body, parse_completion)
+        return Completion(
+            ids=tuple(ids),
+            logprobs=tuple(logprobs),
+            text=decode_action(self.tokenizer, ids, self._end_ids),
+            finish_reason=reason,
+            prompt_ids=tuple(prompt),
+        )
+
+    async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
+        """Answer chat messages (`LanguageModel.chat`); by token ids where the server takes them."""
+        if self.tokenizer is not None:
+            return await self.generate(encode_chat(self.tokenizer, messages, thinking=self._thinking), sampling)
+        body: dict[str, Any] = {
+            "model": self.served_name,
+            "messages": [{"role": m.role, "content": m.content} for m in messages],
+            "temperature": sampling.temperature,
+            "seed": _seed(sampling),
+            self._limit_key: sampling.max_new_tokens,
+        }
+        if sampling.top_p < 1.0:
+            body["top_p"] = sampling.top_p
+        with spent_on("sampling"):
+            text, reason = await self._ask("/chat/completions", body, parse_chat)
+        return Completion(ids=(), logprobs=(), text=text, finish_reason=reason)
+
+    async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
+        """Log-probabilities of some tokens at the first answer position (`LanguageModel.choice_logprobs`).
+
+        One request where the server reports the tokens it is asked for (or has them among its top 20); otherwise one
+        more for each token, which is scored as the last token of the prompt.
+        """
+        self._need_ids()
+        prompt = list(prompt_ids)
+        extra = {"logprobs": _NUM_TOP_LOGPROBS, "logprob_token_ids": list(token_ids)}
+        body = self._completion_body(prompt, Sampling(temperature=0.0, max_new_tokens=1)) | extra
+        with spent_on("scoring"):
+            found = await self._ask("/completions", body, parse_first_position)
+            return [found[t] if t in found else await self._prompt_logprob(prompt, t) for t in token_ids]
+
+    async def load_weights(self, folder: Path) -> None:
+        """These servers are not ours to change.
+
+        Raises:
+            ModelError: always.
+        """
+        raise ModelError(
+            f"cannot load {str(folder)!r} into {', '.join(self._pool.urls)}: these servers are not ours; "
+            "use engine.kind=vllm, or restart them with the new weights yourself"
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._pool.close()
+
+    async def _prompt_logprob(self, prompt: list[int], token: int) -> float:
+        body = self._completion_body([*prompt, token], Sampling(temperature=0.0, max_new_tokens=1))
+        parsed: dict[str, float] = await self._ask("/completions", body | {"prompt_logprobs": 0}, parse_prompt_logprobs)
+        if str(token) not in parsed:
+            raise ModelError(f"{self.served_name!r} reports no log-probability for token {token} (prompt_logprobs)")
+        return parsed[str(token)]
+
+    def _completion_body(self, prompt: list[int], sampling: Sampling) -> dict[str, Any]:
+        # Everything that a model's generation_config.json could turn on behind our back is set here.
+        return {
+            "model": self.served_name,
+            "prompt": prompt,
+            "max_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "seed": _seed(sampling),
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+            "skip_special_tokens": False,
+        }
+
+    async def _ask(self, path: str, body: dict[str, Any], parse: Any) -> Any:
+        try:
+            return await self._pool.post(path, body, parse)
+        except Refused as error:
+            # By the request's own key: another request may have learned the new one while this was on its way.
+            if error.status == 400 and "max_completion_tokens" in error.text and "max_tokens" in body:
+                self._limit_key = "max_completion_tokens"
+                rest = {key: value for key, value in body.items() if key != "max_tokens"}
+                return await self._ask(path, rest | {self._limit_key: body["max_tokens"]}, parse)
+            raise _as_error(error) from error
+
+    def _need_ids(self) -> None:
+        if self.tokenizer is None:
+            raise ModelError(
+                f"{self.served_name!r} at {', '.join(self._pool.urls)} answers chat only (no token ids, or "
+                f"no tokenizer could be loaded from {self._tokenizer_name!r}); use vLLM and the model's own folder or "
+                "hub name"
+            )
+
+
+async def _served_name(pool: HttpPool, engine: EngineConfig) -> str:
+    try:
+        listing = await pool.get("/models")
+    except (PolicyError, Refused) as error:
+        if engine.model_name and isinstance(error, Refused) and error.status == 404:
+            return engine.model_name
+        hint = "; is the key in engine.api_key_env right?" if _is_locked(error) else ""
+        raise ModelError(f"no model server: {error}{hint}") from error
+    models = listing.get("data") if isinstance(listing, dict) else None
+    names = [str(m["id"]) for m in models if isinstance(m, dict) and "id" in m] if isinstance(models, list) else []
+    if engine.model_name is None:
+        if not names:
+            raise ModelError(f"{pool.urls[0]}/models lists no model; set engine.model_name")
+        return names[0]
+    if names and engine.model_name not in names:
+        raise ModelError(f"engine.model_name={engine.model_name!r} is not served; served: {', '.join(names[:20])}")
+    return engine.model_name
+
+
+def _is_locked(error: Exception) -> bool:
+    return isinstance(error, Refused) and error.status in (401, 403)
+
+
+async def _takes_ids(pool: HttpPool, served_name: str) -> bool:
+    body = {"model": served_name, "prompt": [1], "max_tokens": 1, "temperature": 0.0, "logprobs": 1}
+    try:
+        await pool.post(
+            "/completions", body | {"return_token_ids": True, "return_tokens_as_token_ids": True}, _parse_probe
+        )
+    except Refused as error:
+        if error.status in (401, 403):
+            raise _as_error(error) from error
+        return False
+    except PolicyError as error:
+        raise ModelError(f"{served_name!r} does not answer: {error}") from error
+    except _NoIds:
+        return False
+    return True
+
+
+class _NoIds(Exception):
+    """The server answers completions without token ids."""
+
+
+def _parse_probe(answer: Any) -> None:
+    try:
+        parse_completion(answer)
+    except MalformedAnswer as error:
+        raise _NoIds(str(error)) from error
+
+
+def _try_tokenizer(name: str) -> Any:
+    try:
+        return load_tokenizer(name)
+    except ModelError as error:
+        logger.info("no tokenizer for %r: %s", name, error)
+        return None
+
+
+def _seed(sampling: Sampling) -> int:
+    return random.getrandbits(62) if sampling.seed is None else sampling.seed % 2**63  # signed in the protocol
+
+
+def _as_error(error: Refused) -> ModelError | PolicyError:
+    if error.status in (401, 403):
+        return ModelError(f"{error}; is the key in engine.api_key_env right?")
+    if error.status == 404:
+        return ModelError(f"{error}; is engine.model_name served, and does the URL end in /v1?")
+    return PolicyError(str(error))

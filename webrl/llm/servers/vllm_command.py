@@ -1,0 +1,189 @@
+"""The command line and environment of a vLLM server for a model folder, and which weight changes it can take."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from webrl.config import EngineConfig, ModelsConfig
+from webrl.config.extras import require
+from webrl.errors import ModelError
+from webrl.llm.loading import adapter_base, model_fingerprint, model_folder, pick_dtype
+
+SERVED_NAME = "policy"
+"""Name of the base model at our own servers; adapters get names of their own."""
+_MODULES = {"webrl_vllm_access": "vllm_access.py", "webrl_vllm_worker": "vllm_worker.py"}
+"""Names under which vLLM imports files of ours: what keeps everybody else off its routes, and what loads weights."""
+_LONGEST_SOCKET_FOLDER = 107 - len("/01234567-89ab-cdef-0123-456789abcdef")
+"""A Unix socket's path has at most 107 bytes; vLLM names its own by UUIDs."""
+_NEW_TOKENS_RESERVE = 512
+"""Context kept for the answer beside `models.max_prompt_tokens` (paper: 16384 - 512 for the prompt)."""
+_MIN_LORA_RANK = 16
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a server is to answer with."""
+
+    base: str
+    """Folder or hub name of the whole model."""
+    adapter: str | None
+    """LoRA folder on top of it."""
+    lora_rank: int
+    """The adapter's rank; 0 without adapter."""
+    shape: str
+    """The model's config without what weights leave alone: equal shapes can be reloaded in place."""
+    fingerprint: str
+    """Of the weights, whatever folder they lie in; an adapter's own."""
+
+    @classmethod
+    def of(cls, name: str) -> Weights:
+        """Look at a model or adapter folder (or hub name).
+
+        Raises:
+            ModelError: absent or incomplete folder.
+        """
+        folder = model_folder(name)
+        base = adapter_base(folder) if folder else None
+        rank = int(json.loads((folder / "adapter_config.json").read_text())["r"]) if folder and base else 0
+        config = _config(base or name)
+        shape = json.dumps(config, sort_keys=True)
+        return cls(base or name, name if base else None, rank, shape, model_fingerprint(name))
+
+    def answers_as(self, other: Weights) -> bool:
+        """True if a model with these weights is a model with the other ones."""
+        own, others = ((w.fingerprint, w.base if w.adapter else None) for w in (self, other))
+        return own == others
+
+
+def find_python(engine: EngineConfig) -> str:
+    """The interpreter that has vLLM.
+
+    Raises:
+        ExtraMissing: this one has none.
+        ModelError: `engine.vllm_python` cannot be run.
+    """
+    if engine.vllm_python is None:
+        require("vllm", "engine.kind=vllm")
+        return sys.executable
+    if shutil.which(engine.vllm_python) is None:
+        raise ModelError(f"engine.vllm_python={engine.vllm_python!r} is no executable")
+    return engine.vllm_python
+
+
+def visible_gpus() -> list[str]:
+    """Ids of the NVIDIA GPUs that this process may use; asked of the driver, CUDA is not initialised."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is not None:
+        return [gpu.strip() for gpu in listed.split(",") if gpu.strip() not in ("", "-1")]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    found = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
+    return found.stdout.split() if found.returncode == 0 else []
+
+
+def gpu_groups(engine: EngineConfig) -> list[list[str]]:
+    """GPUs of each replica; one empty group (the CPU) on a machine without any.
+
+    Raises:
+        ModelError: fewer GPUs than `engine.tensor_parallel`.
+    """
+    gpus, size = visible_gpus(), engine.tensor_parallel
+    if not gpus:
+        return [[]]
+    if len(gpus) < size:
+        raise ModelError(f"engine.tensor_parallel={size}, but this machine shows {len(gpus)} GPUs")
+    return [gpus[start : start + size] for start in range(0, len(gpus) - size + 1, size)]
+
+
+def server_command(
+    python: str,
+    weights: Weights,
+    engine: EngineConfig,
+    models: ModelsConfig,
+    port: int,
+    on_gpu: bool,
+    can_sleep: bool = True,
+) -> list[str]:
+    """`python -m vllm.entrypoints.openai.api_server …`; `engine.extra_args` come last and win."""
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", weights.base]
+    command += ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--middleware", "webrl_vllm_access.RequireKey"]
+    command += ["--worker-extension-cls", "webrl_vllm_worker.LoadInPlace"]
+    # The model's own generation_config.json would change sampling (top-p, temperature) behind our back.
+    dtype = pick_dtype(models.dtype, "cuda" if on_gpu else "cpu")
+    command += ["--generation-config", "vllm", "--dtype", dtype]
+    context = str(_context_length(weights, models))
+    command += ["--max-model-len", context]
+    if on_gpu:
+        command += ["--tensor-parallel-size", str(engine.tensor_parallel)]
+        command += ["--gpu-memory-utilization", str(engine.gpu_memory_utilization)]
+        command += ["--enable-sleep-mode"] if can_sleep else []
+    else:
+        # A CPU server dies of a seeded request whose prompt is computed in parts (seen with vLLM 0.32).
+        command += ["--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens", context]
+    if weights.adapter:
+        command += ["--enable-lora", "--max-lora-rank", str(max(_MIN_LORA_RANK, weights.lora_rank))]
+    return command + list(engine.extra_args)
+
+
+def install_modules(folder: Path) -> None:
+    """Put copies of the files that vLLM imports where the server finds them (`server_environment`)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, file in _MODULES.items():
+        shutil.copyfile(Path(__file__).with_name(file), folder / f"{name}.py")
+
+
+def server_environment(gpus: list[str], api_key: str, folder: Path) -> dict[str, str]:
+    """Variables of a server on these GPUs (none: the CPU); `folder` is the one of `install_modules`."""
+    env = {
+        "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(folder)])),
+        "VLLM_API_KEY": api_key,
+        "VLLM_SERVER_DEV_MODE": "1",  # /sleep, /wake_up, /collective_rpc and /reset_prefix_cache
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if len(str(folder)) <= _LONGEST_SOCKET_FOLDER:  # so that the sockets of a server that was killed go with the folder
+        env["TMPDIR"] = str(folder)
+    if gpus:
+        return env | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    defaults = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    return env | {key: os.environ.get(key, value) for key, value in defaults.items()}
+
+
+def can_reload(old: Weights, new: Weights, engine: EngineConfig) -> bool:
+    """True if a running server can take `new` without a restart."""
+    if engine.weight_update == "restart" or new.shape != old.shape:
+        return False
+    if new.adapter or old.adapter:
+        # Another base under an adapter, or an adapter on a server started without LoRA.
+        return new.base == old.base and bool(old.adapter) and new.lora_rank <= max(_MIN_LORA_RANK, old.lora_rank)
+    return True
+
+
+def _context_length(weights: Weights, models: ModelsConfig) -> int:
+    wanted = models.max_prompt_tokens + _NEW_TOKENS_RESERVE
+    limit = int(json.loads(weights.shape).get("max_position_embeddings", wanted))
+    return min(wanted, limit)
+
+
+def _config(name: str) -> dict[str, Any]:
+    from transformers import AutoConfig
+
+    folder = model_folder(name)
+    if folder and not (folder / "config.json").is_file():
+        raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
+    try:
+        config: dict[str, Any] = AutoConfig.from_pretrained(name, trust_remote_code=False).get_text_config().to_dict()
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read the config of {name!r}: {error}") from error
+    for key in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"):
+        config.pop(key, None)
+    return config

@@ -1,0 +1,279 @@
+"""The vLLM server processes of one model, one for each group of GPUs: awake or asleep, and with which weights.
+
+Weights change in one of three ways (`can_reload` decides): a LoRA adapter is loaded beside the base model, a whole
+checkpoint takes the place of the one that is loaded, or the servers restart.
+
+On GPUs, servers that sleep keep their weights in the host's memory and leave all but their CUDA context and graphs to
+others. Servers that cannot sleep are stopped instead, and start again when they are to wake. On a CPU there is nothing
+to leave to others: servers that "sleep" wait for requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import re
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from webrl.config import EngineConfig, ModelsConfig
+from webrl.errors import ModelError
+from webrl.llm.loading import model_folder
+from webrl.llm.servers.gpu_memory import check_room, name_the_knob
+from webrl.llm.servers.process import ServerProcess, free_port
+from webrl.llm.servers.vllm_command import (
+    SERVED_NAME,
+    Weights,
+    can_reload,
+    find_python,
+    gpu_groups,
+    install_modules,
+    server_command,
+    server_environment,
+)
+from webrl.runs.clock import spent_on
+
+logger = logging.getLogger(__name__)
+
+_CACHE_RESETS = 5
+_NO_SLEEP = re.compile(r"Sleep mode is not supported|unrecognized arguments:.*--enable-sleep-mode")
+"""What vLLM says on platforms, and in versions, without it."""
+_MAX_RESTARTS = 1
+"""Times that a server which died is started again before it counts as broken."""
+
+
+class Fleet:
+    """Servers that all answer with the same weights; independent of event loops, so that it outlives one."""
+
+    def __init__(self, name: str, engine: EngineConfig, models: ModelsConfig) -> None:
+        """Check what can be checked without starting anything.
+
+        Raises:
+            ModelError: no vLLM, unusable folder, too few GPUs.
+        """
+        self.weights = Weights.of(name)
+        self.served_name = SERVED_NAME
+        self.api_key = secrets.token_hex(16)
+        self.engine = engine
+        self.models = models
+        self.is_verified = False
+        """Set from outside once the log-probs were held against the trainer's; new weights reset it."""
+        self._is_asleep = False
+        self._can_sleep = "--no-enable-sleep-mode" not in engine.extra_args
+        self._python = find_python(engine)
+        self._groups = gpu_groups(engine)
+        self._servers: list[ServerProcess] = []
+        self._num_restarts = [0] * len(self._groups)
+        self._num_adapters = 0
+        self._folder = Path(tempfile.mkdtemp(prefix="webrl-vllm-"))
+
+    @property
+    def urls(self) -> list[str]:
+        """OpenAI base URL of each server."""
+        return [f"{server.base_url}/v1" for server in self._servers]
+
+    @property
+    def logs(self) -> list[Path]:
+        """Log file of each server."""
+        return [server.log for server in self._servers]
+
+    @property
+    def alive(self) -> bool:
+        """True if there are servers and all of them run."""
+        return bool(self._servers) and all(server.alive for server in self._servers)
+
+    async def serve(self, weights: Weights) -> None:
+        """Make all servers answer with `weights`: started, woken, loaded or restarted, whichever it takes.
+
+        Raises:
+            ModelError: they do not even after a restart.
+        """
+        if not self.alive:
+            self.weights = weights
+        await self.wake()
+        if not self.weights.answers_as(weights):
+            await self.change_weights(weights)
+
+    async def start(self) -> None:
+        """Start all servers and wait until they are healthy.
+
+        Raises:
+            ModelError: one did not start (the end of its log is quoted), or the GPUs have no room for it.
+        """
+        for gpus in self._groups:
+            check_room(gpus, self.engine, self.weights.base)
+        with spent_on("server start"):
+            await self._start()
+
+    async def _start(self) -> None:
+        self._servers = [self._new_server(index, free_port()) for index in range(len(self._groups))]
+        self._num_restarts = [0] * len(self._groups)
+        for server in self._servers:
+            server.start()
+            atexit.register(server.kill)
+        logger.info("starting %d vLLM server(s) for %s, logs in %s", len(self.urls), self.weights.base, self._folder)
+        try:
+            await asyncio.gather(*[server.wait_healthy(self.engine.start_timeout_s) for server in self._servers])
+        except ModelError as error:
+            if self._can_sleep and _NO_SLEEP.search(str(error)):
+                logger.warning("this vLLM has no sleep mode: it is stopped whenever others need the GPU")
+                self._can_sleep = False
+                await self.stop()
+                await self._start()
+                return
+            raise name_the_knob(error, self.engine) from None
+        self.served_name = SERVED_NAME
+        self.is_verified = self._is_asleep = False
+        if self.weights.adapter:
+            await self._load_adapter(self.weights)
+
+    async def sleep(self) -> None:
+        """Leave the GPUs to others until `wake`; call it when no answer is open."""
+        if self._is_asleep or not self.alive or not self._groups[0]:
+            return
+        if not self._can_sleep:
+            await self.stop()
+            return
+        with spent_on("server sleep"):
+            try:
+                await self._post_all("/sleep?level=1", None)
+                self._is_asleep = True
+            except ModelError as error:
+                logger.warning("vLLM of %s cannot sleep; stopped until it is needed: %s", self.weights.base, error)
+                await self.stop()
+
+    async def wake(self) -> None:
+        """Make all servers ready for requests, with the weights that they had.
+
+        Raises:
+            ModelError: they do not start.
+        """
+        if self.alive and self._is_asleep:
+            with spent_on("server wake"):
+                try:
+                    await self._post_all("/wake_up", None)
+                    self._is_asleep = False
+                except ModelError as error:
+                    logger.warning("vLLM of %s does not wake and is started anew: %s", self.weights.base, error)
+                    await self.stop()
+        if not self.alive:
+            await self.stop()
+            await self.start()
+
+    async def stop(self) -> None:
+        """Stop the servers with everything they started; the logs stay if one had died."""
+        clean = self.alive
+        servers, self._servers = self._servers, []
+        self._is_asleep = False
+        await asyncio.gather(*[server.stop() for server in servers])
+        for server in servers:
+            atexit.unregister(server.kill)
+        if clean:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def describe_dead(self) -> str:
+        """Log tails of the servers that died, or ""."""
+        return "\n".join(server.log_tail() for server in self._servers if not server.alive)
+
+    async def change_weights(self, new: Weights) -> None:
+        """Make all servers answer with `new`; call it when no answer is open.
+
+        Raises:
+            ModelError: they do not even after a restart.
+        """
+        if self.alive and can_reload(self.weights, new, self.engine):
+            try:
+                with spent_on("server weights"):
+                    await self._load(new)
+            except ModelError as error:
+                logger.warning("%s; restarting the servers instead", error)
+            else:
+                self.weights, self.is_verified = new, False
+                return
+        elif self.alive:
+            logger.info("vLLM restarts for %s: its weights cannot take the place of %s's", new.base, self.weights.base)
+        self.weights = new
+        await self.stop()
+        await self.start()
+
+    async def revive(self) -> None:
+        """Start servers that died again, each at most once.
+
+        Raises:
+            ModelError: one died again, or does not start (the end of its log is quoted).
+        """
+        for index, server in enumerate(self._servers):
+            if server.alive:
+                continue
+            tail = server.log_tail()
+            self._num_restarts[index] += 1
+            if self._num_restarts[index] > _MAX_RESTARTS:
+                raise ModelError(f"vLLM server {index} of {self.weights.base} died again; {tail}")
+            logger.error("vLLM server %d of %s died and is started again; %s", index, self.weights.base, tail)
+            await server.stop()
+            atexit.unregister(server.kill)
+            # Built anew: the weights may have changed since it was first started.
+            self._servers[index] = self._new_server(index, server.port)
+            self._servers[index].start()
+            atexit.register(self._servers[index].kill)
+            with spent_on("server start"):
+                await self._servers[index].wait_healthy(self.engine.start_timeout_s)
+        if self.weights.adapter:
+            await self._load_adapter(self.weights)
+
+    def _new_server(self, index: int, port: int) -> ServerProcess:
+        gpus = self._groups[index]
+        command = server_command(
+            self._python, self.weights, self.engine, self.models, port, on_gpu=bool(gpus), can_sleep=self._can_sleep
+        )
+        install_modules(self._folder)
+        env = server_environment(gpus, self.api_key, self._folder)
+        return ServerProcess(command, port=port, log=self._folder / f"server{index}.log", env=env)
+
+    async def _load(self, new: Weights) -> None:
+        """Without a restart (`can_reload`)."""
+        if new.adapter:
+            await self._load_adapter(new)
+        elif self.weights.adapter:  # their base has been there all along
+            await self._unload_adapter(self.served_name)
+            self.served_name = SERVED_NAME
+        else:
+            await self._load_checkpoint(new)
+
+    async def _load_adapter(self, weights: Weights) -> None:
+        """Under a new name each time, so that no cache can mix two adapters."""
+        old, self._num_adapters = self.served_name, self._num_adapters + 1
+        name = f"adapter-{self._num_adapters}"
+        path = str(Path(weights.adapter or "").resolve())
+        await self._post_all("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
+        self.served_name = name
+        if old != SERVED_NAME:
+            await self._unload_adapter(old)
+
+    async def _unload_adapter(self, name: str) -> None:
+        try:
+            await self._post_all("/v1/unload_lora_adapter", {"lora_name": name})
+        except ModelError as error:  # a revived server never had it
+            logger.debug("%s", error)
+
+    async def _load_checkpoint(self, weights: Weights) -> None:
+        folder = model_folder(weights.base)
+        source = str(folder.resolve()) if folder else weights.base
+        await self._post_all("/collective_rpc", {"method": "webrl_load", "args": [source]})
+        # Cached keys and values were computed with the old weights; a reset fails while a request still holds some.
+        for _ in range(_CACHE_RESETS):
+            answers = await self._post_all("/reset_prefix_cache", None)
+            if all('"success":false' not in answer.replace(" ", "") for answer in answers):
+                return
+            await asyncio.sleep(1.0)
+        raise ModelError(f"the prefix cache of {weights.base} could not be reset")
+
+    async def _post_all(self, path: str, body: dict[str, Any] | None) -> list[str]:
+        """POST to every server; gives the texts of the answers. Raises ModelError if one did not answer 200."""
+        timeout_s = self.engine.start_timeout_s
+        posts = [server.post(path, body, api_key=self.api_key, timeout_s=timeout_s) for server in self._servers]
+        return await asyncio.gather(*posts)

@@ -1,0 +1,343 @@
+"""Environments on OpenEnv servers (`rollout.env: openenv`): `webrl serve-env`, or OpenEnv's own BrowserGym server.
+
+API:
+
+    async with RemotePool(config.rollout) as pool:      # asks every server once; raises if none can be used
+        async with pool.env() as env:                   # waits for a free session; an `Env`
+            trajectory = await run_episode(env, ...)
+
+`num_workers * envs_per_worker` sessions are spread over `urls`. A server that cannot be reached or is full is asked
+again every few seconds while the sessions of the others play on. When none has answered for `PATIENCE_S`, the stage
+ends with StageError: what was played is kept, and the same command plays the rest when there is a server again.
+
+The token of a server stands in the environment variable WEBRL_ENV_TOKEN, or in its URL (`https://any:TOKEN@host`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import itertools
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit
+
+import orjson
+
+from webrl.config import RolloutConfig
+from webrl.config.redaction import redact, with_path
+from webrl.errors import BrowserError, StageError, UsageError
+from webrl.openenv.access import TOKEN_VARIABLE, is_loopback
+from webrl.rollouts.actions import ActionError
+from webrl.rollouts.dialects import parse
+from webrl.rollouts.env import Observation, StepResult
+from webrl.rollouts.handle import GRACE_S, START_TIMEOUT_S
+from webrl.types import Task
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 3.0
+"""Pause before a server that did not answer is asked again."""
+PATIENCE_S = 30.0
+"""How long no server at all may answer before the stage ends: a restart takes less."""
+_OPEN_TIMEOUT_S = 10.0
+_T = TypeVar("_T")
+_MAX_MESSAGE_BYTES = 1 << 30
+
+
+class Refused(UsageError):
+    """A server does not let us in: its answer will not change."""
+
+
+@dataclass
+class _Server:
+    """One of `rollout.urls`, and what was last heard of it."""
+
+    address: str
+    """With password or token."""
+    url: str
+    """As it is shown."""
+    problem: str = ""
+    """Why it cannot be used at present, or ""."""
+
+
+class RemoteEnv:
+    """One session on a server; implements `Env`."""
+
+    def __init__(self, server: _Server, config: RolloutConfig) -> None:
+        self.server = server
+        self._config = config
+        self._socket: Any = None
+
+    async def connect(self) -> None:
+        """Open the session if it is not open. Raises BrowserError (no answer, or full), Refused."""
+        from websockets.exceptions import WebSocketException
+
+        if self._socket is not None:
+            return
+        try:
+            self._socket = await _open(self.server)
+            # A full server accepts the connection and tells then.
+            await self._ask({"type": "state"}, _OPEN_TIMEOUT_S)
+        except (OSError, TimeoutError, WebSocketException) as error:
+            self.server.problem = redact(str(error)) or type(error).__name__
+            raise BrowserError(f"OpenEnv server {self.server.url}: {self.server.problem}") from None
+        except BrowserError as error:
+            self.server.problem = str(error)
+            raise
+        self.server.problem = ""
+
+    async def reset(self, task: Task) -> Observation:
+        """Start an episode on the server."""
+        await self.connect()
+        suite, _, name = task.site.partition(".")
+        config = self._config
+        options: dict[str, Any] = {
+            "benchmark": suite,
+            "task_name": name,
+            "seed": task.seed,
+            "instruction": task.instruction,
+            "start_url": task.start_url,
+            "allowed_hosts": [*task.extra.get("allowed_hosts", ()), *config.allowed_hosts],
+            "screenshots": config.screenshots,
+            "observation": config.observation,
+            "dialect": config.dialect,
+            "settle_cap_s": config.settle_cap_s,
+            "step_timeout_s": config.step_timeout_s,
+            "details": True,
+        }
+        data = {name: value for name, value in options.items() if value is not None}
+        answer = await self._ask({"type": "reset", "data": data}, config.step_timeout_s + GRACE_S + START_TIMEOUT_S)
+        observation = self._read(_observation, answer)
+        if task.instruction and observation.goal != task.instruction:
+            raise await self._broken(f"it took no instruction of ours (the goal is {observation.goal!r:.80})")
+        return observation
+
+    async def step(self, action_text: str) -> StepResult:
+        """Act on the server."""
+        if self._socket is None:
+            raise BrowserError("step() before reset()")
+        message = {"type": "step", "data": {"action_str": action_text}}
+        answer = await self._ask(message, self._config.step_timeout_s + GRACE_S)
+        return self._read(lambda data: read_result(data, action_text, self._config), answer)
+
+    async def close(self) -> None:
+        """End the session; the server closes its pages."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(socket.close(), 5)
+
+    async def _ask(self, message: dict[str, Any], allowed_s: float) -> dict[str, Any]:
+        """Send, and wait for the answer's data. Raises BrowserError; the session is then closed, unless it was the
+        server that reported the error.
+        """
+        from websockets.exceptions import ConnectionClosed, WebSocketException
+
+        try:
+            async with asyncio.timeout(allowed_s):
+                with contextlib.suppress(ConnectionClosed):  # what the server said before it hung up is read below
+                    await self._socket.send(orjson.dumps(message).decode())
+                answer = orjson.loads(await self._socket.recv())
+            kind, data = answer["type"], answer["data"]
+        except asyncio.CancelledError:
+            # The answer is still under way, and would be taken for the next request's.
+            self._socket.transport.abort()
+            self._socket = None
+            raise
+        except TimeoutError:
+            raise await self._broken(f"no answer to {message['type']!r} in {allowed_s:g} s") from None
+        except (OSError, WebSocketException) as error:
+            raise await self._broken(f"the connection is gone: {error}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise await self._broken(f"malformed answer: {type(error).__name__}: {error}") from None
+        if kind != "error":
+            return data  # type: ignore[no-any-return]
+        text = data.get("message", data) if isinstance(data, dict) else data
+        if message["type"] == "state":
+            raise await self._broken(str(text))
+        raise BrowserError(f"OpenEnv server {self.server.url}: {text}")
+
+    def _read(self, reader: Callable[[dict[str, Any]], _T], answer: dict[str, Any]) -> _T:
+        try:
+            return reader(answer)
+        except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
+            raise BrowserError(
+                f"OpenEnv server {self.server.url}: malformed observation: {type(error).__name__}: {error}"
+            ) from None
+
+    async def _broken(self, reason: str) -> BrowserError:
+        await self.close()
+        return BrowserError(f"OpenEnv server {self.server.url}: {reason}")
+
+
+class RemotePool:
+    """Sessions on servers; see the module docstring."""
+
+    def __init__(self, config: RolloutConfig) -> None:
+        if not config.urls:
+            raise UsageError("rollout.env=openenv needs the servers: rollout.urls=[http://127.0.0.1:8000, …]")
+        self._servers = [_Server(url.reveal(), str(url).rstrip("/")) for url in config.urls]
+        servers = itertools.islice(itertools.cycle(self._servers), config.num_workers * config.envs_per_worker)
+        self._envs = [RemoteEnv(server, config) for server in servers]
+        self._free: asyncio.Queue[RemoteEnv] = asyncio.Queue()
+        self._alone_since: float | None = None
+        self._num_lent = 0
+        for env in self._envs:
+            self._free.put_nowait(env)
+
+    @property
+    def size(self) -> int:
+        """Number of sessions."""
+        return len(self._envs)
+
+    @contextlib.asynccontextmanager
+    async def env(self) -> AsyncIterator[RemoteEnv]:
+        """Borrow a session; waits until one is free on a server that answers.
+
+        Raises:
+            StageError: no server has answered for `PATIENCE_S`.
+        """
+        env = await self._take()
+        self._num_lent += 1
+        try:
+            yield env
+        except BaseException:
+            # Cancelled or failed in mid-episode: the server closes the page with the session.
+            await asyncio.shield(env.close())
+            raise
+        finally:
+            self._num_lent -= 1
+            self._free.put_nowait(env)
+
+    async def _take(self) -> RemoteEnv:
+        while True:
+            env = await self._free.get()
+            try:
+                await env.connect()
+            except BrowserError as error:
+                if self._given_up():
+                    self._free.put_nowait(env)
+                    problems = "; ".join(f"{server.url}: {server.problem}" for server in self._servers)
+                    raise StageError(
+                        f"no OpenEnv server has answered for {PATIENCE_S:g} s ({problems}); what was played is kept: "
+                        "start the servers, then give the same command again"
+                    ) from None
+                logger.debug("%s; asked again in %g s", error, RETRY_S)
+                asyncio.get_running_loop().call_later(RETRY_S, self._free.put_nowait, env)
+            except BaseException:
+                self._free.put_nowait(env)
+                raise
+            else:
+                self._alone_since = None
+                return env
+
+    def _given_up(self) -> bool:
+        """Whether no server has been usable for too long; one that is full of our own sessions is in use."""
+        if self._num_lent or not all(server.problem for server in self._servers):
+            self._alone_since = None
+            return False
+        if self._alone_since is None:
+            self._alone_since = time.monotonic()
+            logger.warning("no OpenEnv server answers; waiting %g s for one", PATIENCE_S)
+        return time.monotonic() - self._alone_since >= PATIENCE_S
+
+    async def __aenter__(self) -> Self:
+        """Ask every server once.
+
+        Raises:
+            UsageError: none answers, or one does not let us in.
+        """
+        first = {env.server.url: env for env in reversed(self._envs)}
+        answers = await asyncio.gather(*(env.connect() for env in first.values()), return_exceptions=True)
+        problems = [answer for answer in answers if answer is not None]
+        try:
+            for problem in problems:
+                if not isinstance(problem, BrowserError):
+                    raise problem
+            if len(problems) == len(answers):
+                raise UsageError(f"no OpenEnv server can be used: {'; '.join(map(str, problems))}; see rollout.urls")
+        except BaseException:
+            await self.close()
+            raise
+        for problem in problems:
+            logger.warning("%s; going on with the other servers", problem)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await asyncio.shield(self.close())
+
+    async def close(self) -> None:
+        """End all sessions."""
+        await asyncio.gather(*(env.close() for env in self._envs))
+
+
+async def _open(server: _Server) -> Any:
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import InvalidStatus, InvalidURI
+
+    scheme, _, rest = with_path(server.address, "/ws").partition("://")
+    if scheme not in ("http", "https", "ws", "wss"):
+        raise Refused(f"rollout.urls: {server.url!r} is not an http:// or https:// address")
+    token = os.environ.get(TOKEN_VARIABLE)
+    local = is_loopback(urlsplit(server.address).hostname or "")
+    try:
+        return await connect(
+            f"{'wss' if scheme in ('https', 'wss') else 'ws'}://{rest}",
+            additional_headers={"Authorization": f"Bearer {token}"} if token and "@" not in rest else None,
+            open_timeout=_OPEN_TIMEOUT_S,
+            close_timeout=2,
+            ping_interval=None,  # every request has its deadline; pings fail while a model keeps this loop busy
+            max_size=_MAX_MESSAGE_BYTES,
+            compression=None,
+            proxy=None if local else True,
+        )
+    except InvalidURI as error:
+        raise Refused(f"rollout.urls: no OpenEnv server at {server.url!r}: {redact(str(error))}") from None
+    except InvalidStatus as error:
+        if error.response.status_code in (401, 403):
+            raise Refused(
+                f"OpenEnv server {server.url} does not let us in ({error.response.status_code}): "
+                f"set {TOKEN_VARIABLE} to its token"
+            ) from None
+        raise
+
+
+def _observation(data: dict[str, Any]) -> Observation:
+    page = data["observation"]
+    png = page.get("screenshot")
+    if png is not None and not isinstance(png, str):
+        raise ValueError("the screenshot is no base64 PNG; rollout.screenshots needs `webrl serve-env`")
+    text = page["text"] or page.get("axtree_txt") or page.get("pruned_html") or ""
+    return Observation(str(text), str(page["url"]), str(page["goal"]), base64.b64decode(png) if png else None)
+
+
+def read_result(data: dict[str, Any], action_text: str, config: RolloutConfig) -> StepResult:
+    """A step's answer; what a server of OpenEnv's own does not say is read from the action."""
+    page, done, reward = data["observation"], bool(data["done"]), float(data["reward"] or 0.0)
+    error = str(page.get("error") or ("the action failed" if page.get("last_action_error") else ""))
+    observation = _observation(data)
+    if "agent_done" in page:
+        return StepResult(
+            observation=observation,
+            action=str(page["action"]),
+            error=error,
+            done=bool(page["page_done"]),
+            reward=reward,
+            agent_done=bool(page["agent_done"]),
+            message=str(page["message"]),
+            blocked=int(page["blocked"]),
+        )
+    try:
+        action = parse(action_text, config.dialect)
+    except ActionError as problem:
+        return StepResult(observation, "", error or str(problem), done, reward, agent_done=False)
+    says = action.name in ("send_msg_to_user", "report_infeasible") and not error
+    message = str(next(iter(action.arguments.values()))) if says else ""
+    return StepResult(observation, action.canonical, error, done and not says, reward, says, message)

@@ -1,0 +1,224 @@
+"""What a run shows of itself: a table per phase, an overview, and held-out success by phase as a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from webrl.runs.disk import atomic_path
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Summary = Mapping[str, Any]
+"""One phase of `summary.json` (schema: data/README.md)."""
+
+_TRAINING_SHOWN = (
+    "loss",
+    "accuracy",
+    "auc",
+    "ece",
+    "advantage",
+    "kl",
+    "perplexity",
+    "samples",
+    "steps",
+    "tokens_per_s",
+)
+
+
+def phase_table(phase: Summary) -> Table:
+    """Everything one phase did, stage by stage."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(f"phase {phase['phase']}", no_wrap=True)
+    table.add_column("supervised start" if phase["phase"] == 0 else "")
+    for name, text in phase_rows(phase):
+        table.add_row(name, text)
+    return table
+
+
+def phase_rows(phase: Summary) -> list[tuple[str, str]]:
+    """(quantity, text) of a phase; what a phase does not have is left out."""
+    evaluation = phase.get("eval") or {}
+    rows = [
+        ("generated", _count(phase.get("num_generated"))),
+        ("kept", _with_parts(phase.get("num_kept"), phase.get("dropped"), "dropped: ")),
+        ("rollouts", _with_parts(phase.get("num_rollouts"), phase.get("rollout_status"), "")),
+        ("labelled success", labelled_text(phase)),
+        ("labels", agreement_text(phase)),
+        ("replayed steps", _count(phase.get("num_replayed"))),
+        ("critic", _training(phase, "critic")),
+        ("actor", _training(phase, "actor")),
+        ("held-out seeds", rate_text(evaluation)),
+        ("held-out types", rate_text(evaluation.get("heldout_types") or {})),
+        ("seconds", _parts({k: round(v) for k, v in (phase.get("seconds") or {}).items()})),
+        ("peak memory", _peak(phase.get("peak_mib") or {})),
+    ]
+    return [(name, text) for name, text in rows if text]
+
+
+def overview_table(phases: Sequence[Summary]) -> Table:
+    """One line per phase: how success moved."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("phase", "tasks", "labelled success", "replayed", "held-out seeds", "held-out types", "minutes"):
+        table.add_column(column, justify="left" if column.startswith("held") else "right")
+    for phase in phases:
+        evaluation = phase.get("eval") or {}
+        table.add_row(
+            str(phase["phase"]),
+            str(phase.get("num_rollouts", 0)),
+            labelled_text(phase),
+            str(phase.get("num_replayed", 0)),
+            rate_text(evaluation),
+            rate_text(evaluation.get("heldout_types") or {}),
+            f"{sum((phase.get('seconds') or {}).values()) / 60:.1f}",
+        )
+    return table
+
+
+def site_table(phases: Sequence[Summary]) -> Table | None:
+    """Successes per task type, first against last evaluated phase; None with fewer than two evaluations."""
+    from rich import box
+    from rich.table import Table
+
+    evaluated = [phase for phase in phases if (phase.get("eval") or {}).get("by_task")]
+    if len(evaluated) < 2:
+        return None
+    first, last = evaluated[0], evaluated[-1]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("task type")
+    table.add_column(f"phase {first['phase']}")
+    table.add_column(f"phase {last['phase']}")
+    for site, rate in sorted(last["eval"]["by_task"].items()):
+        table.add_row(site, rate_text(first["eval"]["by_task"].get(site) or {}), rate_text(rate))
+    return table
+
+
+def phase_metrics(phase: Summary) -> dict[str, float]:
+    """The numbers of a phase under flat names, for trackers."""
+    skipped = ("phase", "by_task", "ci95")
+    return {name: value for name, value in flatten(phase) if not any(part in skipped for part in name.split("."))}
+
+
+def plot_success(phases: Sequence[Summary], path: Path) -> bool:
+    """Draw held-out success by phase with its intervals as PNG; False if no phase has an evaluation."""
+    # The object interface draws without a display and without pyplot's global state.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    seen = [(p["phase"], p["eval"]) for p in phases if (p.get("eval") or {}).get("episodes")]
+    if not seen:
+        return False
+    heldout = [(phase, e["heldout_types"]) for phase, e in seen if (e.get("heldout_types") or {}).get("episodes")]
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    _draw_series(axes, seen, "held-out seeds", "#1f5fa8", 0.0)
+    if heldout:
+        _draw_series(axes, heldout, "held-out task types", "#c2621b", 0.06)
+    axes.set(xlabel="phase (0: supervised start)", ylabel="success", ylim=(0, 1))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    title = "environment's reward, 95 % Wilson intervals"
+    figure.legend(loc="outside upper left", frameon=False, title=title, alignment="left", ncols=2)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
+    return True
+
+
+def _draw_series(axes: Any, series: Sequence[tuple[int, Summary]], name: str, colour: str, shift: float) -> None:
+    # Shifted a little, so that the two series' intervals do not hide each other.
+    xs = [phase + shift for phase, _ in series]
+    ys = [rate["rate"] for _, rate in series]
+    low = [max(0.0, rate["rate"] - rate["ci95"][0]) for _, rate in series]
+    high = [max(0.0, rate["ci95"][1] - rate["rate"]) for _, rate in series]
+    episodes = sorted({rate["episodes"] for _, rate in series})
+    label = f"{name} (n = {'–'.join(str(n) for n in {episodes[0]: None, episodes[-1]: None})})"
+    axes.errorbar(xs, ys, yerr=[low, high], marker="o", capsize=4, color=colour, label=label, linewidth=1.8)
+
+
+def rate_text(rate: Summary) -> str:
+    """`96/240 = 40.0 % [34.0, 46.3]`, or "" without episodes."""
+    if not rate.get("episodes"):
+        return ""
+    low, high = rate["ci95"]
+    errors = f", {rate['errors']} crashed" if rate.get("errors") else ""
+    interval = f"[{100 * low:.1f}, {100 * high:.1f}]"
+    return f"{rate['successes']}/{rate['episodes']} = {100 * rate['rate']:.1f} % {interval}{errors}"
+
+
+def labelled_text(phase: Summary) -> str:
+    """Trajectories judged successful, of those that were judged."""
+    judged = (phase.get("label") or {}).get("num_labelled", phase.get("num_rollouts"))
+    return _share(phase.get("num_labelled_success"), judged)
+
+
+def agreement_text(phase: Summary) -> str:
+    """How many labels the environment's own reward confirms, where it has one (it is never trained on)."""
+    found = (phase.get("label") or {}).get("agreement")
+    if not found:
+        return ""
+    right = found["true_positive"] + found["true_negative"]
+    balanced = found["balanced_accuracy"]["value"]
+    balance = "" if balanced is None else f", balanced {100 * balanced:.1f} %"
+    return f"right by the environment's reward: {_share(right, found['num'])}{balance}"
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """(dotted name, number) of every number in nested mappings."""
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}{key}", value
+
+
+def _training(phase: Summary, job: str) -> str:
+    """The training numbers worth a glance; all of them are in summary.json."""
+    numbers = {
+        name.removeprefix(f"{job}_").removeprefix("calibration."): v
+        for name, v in flatten(phase.get("losses") or {})
+        if name.startswith(f"{job}_")
+    }
+    return _parts({name: numbers[name] for name in _TRAINING_SHOWN if name in numbers})
+
+
+def _count(value: int | None) -> str:
+    return str(value) if value else ""
+
+
+def _share(part: int | None, whole: int | None) -> str:
+    return f"{part or 0} of {whole} ({100 * (part or 0) / whole:.1f} %)" if whole else ""
+
+
+def _with_parts(total: int | None, parts: Mapping[str, float] | None, lead: str) -> str:
+    if total is None and not parts:
+        return ""
+    detail = _parts({name: n for name, n in (parts or {}).items() if n})
+    return f"{total or 0}" + (f" ({lead}{detail})" if detail else "")
+
+
+def _parts(parts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {_number(value)}" for name, value in parts.items())
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
+def _peak(peaks: Mapping[str, float]) -> str:
+    if not peaks:
+        return ""
+    stage = max(peaks, key=lambda name: peaks[name])
+    return f"{peaks[stage] / 1024:.2f} GiB ({stage})"

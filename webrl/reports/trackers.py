@@ -1,0 +1,141 @@
+"""Metrics to TensorBoard files (default), Weights & Biases and trackio, by `trackers` in the config.
+
+A tracker that cannot be set up stops the run with one message; one that fails later warns once and is left out.
+Only rank 0 opens trackers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from webrl.config import RunConfig
+from webrl.config.extras import EXTRAS, require
+from webrl.errors import ExtraMissing, UsageError
+
+logger = logging.getLogger(__name__)
+Metric = float | Sequence[float]
+"""A scalar, or the values of a histogram."""
+
+
+class Tracker(Protocol):
+    """One place that metrics go to."""
+
+    def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
+        """Write `group/name` at `step`; each group has its own step axis."""
+
+    def close(self) -> None:
+        """Flush and end."""
+
+
+class Trackers:
+    """All trackers of a run; a context manager. A failing call warns and the rest goes on."""
+
+    def __init__(self, trackers: Mapping[str, Tracker]) -> None:
+        self._trackers = dict(trackers)
+
+    def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
+        """Write `group/name` (say `actor/loss`) at the group's own `step` everywhere."""
+        self._each("log", lambda tracker: tracker.log(group, metrics, step))
+
+    def close(self) -> None:
+        """Flush and end all of them."""
+        self._each("close", lambda tracker: tracker.close())
+        self._trackers.clear()
+
+    def _each(self, what: str, call: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            try:
+                call(tracker)
+            # A third party's network and disk: anything may come, and none of it is worth a training run.
+            except Exception as error:
+                logger.warning("tracker %s failed to %s and is left out from now on: %r", name, what, error)
+                del self._trackers[name]
+
+    def __enter__(self) -> Trackers:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def open_trackers(config: RunConfig) -> Trackers:
+    """Open the configured trackers for a run; a continued run goes on in the same place.
+
+    Raises:
+        UsageError: one is not installed, not logged in, or cannot write (tracker, reason and fix are named).
+    """
+    opened: dict[str, Tracker] = {}
+    for name in config.trackers:
+        try:
+            if name in EXTRAS:
+                require(name, f"trackers=[{name}]")
+            opened[name] = _KINDS[name](config)
+        except ExtraMissing:
+            Trackers(opened).close()
+            raise
+        except Exception as error:
+            Trackers(opened).close()
+            raise UsageError(f"tracker {name!r} cannot be set up: {error}; or leave it out of `trackers`") from error
+    return Trackers(opened)
+
+
+class _TensorBoard:
+    def __init__(self, config: RunConfig) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self._writer: Any = SummaryWriter(log_dir=str(config.run_dir / "tensorboard"))
+
+    def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
+        import numpy as np
+
+        for name, value in metrics.items():
+            if not isinstance(value, Sequence):
+                self._writer.add_scalar(f"{group}/{name}", value, step)
+            elif value:
+                self._writer.add_histogram(f"{group}/{name}", np.asarray(value), step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Hosted:
+    """Weights & Biases, and trackio, whose interface is the same."""
+
+    def __init__(self, module: str, config: RunConfig, **options: Any) -> None:
+        self._module: Any = importlib.import_module(module)
+        self._run: Any = self._module.init(
+            project="webrl", name=config.name, config=config.model_dump(mode="json"), resume="allow", **options
+        )
+        self._groups: set[str] = set()
+
+    def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
+        if group not in self._groups and hasattr(self._run, "define_metric"):
+            self._run.define_metric(f"{group}/*", step_metric=f"{group}/step")
+        self._groups.add(group)
+        data: dict[str, Any] = {f"{group}/step": step}
+        for name, value in metrics.items():
+            if not isinstance(value, Sequence):
+                data[f"{group}/{name}"] = value
+            elif value and hasattr(self._module, "Histogram"):
+                data[f"{group}/{name}"] = self._module.Histogram(list(value))
+        self._run.log(data)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _wandb(config: RunConfig) -> Tracker:
+    config.run_dir.mkdir(parents=True, exist_ok=True)
+    run_id = hashlib.sha256(str(config.run_dir.resolve()).encode()).hexdigest()[:16]
+    return _Hosted("wandb", config, dir=str(config.run_dir), id=run_id)
+
+
+_KINDS: dict[str, Callable[[RunConfig], Tracker]] = {
+    "tensorboard": _TensorBoard,
+    "wandb": _wandb,
+    "trackio": lambda config: _Hosted("trackio", config),
+}

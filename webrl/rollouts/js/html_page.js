@@ -1,0 +1,166 @@
+// Runs in the page and returns {html, width, height, boxes}: a copy of the document in which every element
+// carries what the simplifier (../html.py) reads: data-bbox, data-text, data-value, data-status, data-label-id.
+//
+// The page itself is not altered. The rules are those of VAB-WebArena-Lite's `html_tools`, which writes these
+// attributes into the page and removes them only from elements that were clickable the step before; on all
+// others they go stale (a closed menu keeps its boxes). Released checkpoints were trained on that, so the
+// notes of earlier observations are kept in a WeakMap and merged into the copy.
+() => {
+  const key = Symbol.for("webrl.html");
+  const memory = (window[key] ??= { notes: new WeakMap(), clickable: [], labels: new Map() });
+  const NOTED = ["data-value", "data-text", "data-label", "data-bbox", "data-status", "data-label-id"];
+  const root = document.documentElement;
+  const width = Math.max(root.clientWidth || 0, window.innerWidth || 0);
+  const height = Math.max(root.clientHeight || 0, window.innerHeight || 0);
+  const all = [...document.querySelectorAll("*")];
+
+  const note = (element, name, value) => {
+    let notes = memory.notes.get(element);
+    if (!notes) memory.notes.set(element, (notes = new Map()));
+    notes.set(name, value);
+  };
+
+  const forgetClickable = () => {
+    const gone = memory.clickable.filter((element) => !element.isConnected);
+    for (const element of memory.clickable) {
+      if (element.isConnected) for (const name of NOTED) note(element, name, null);
+    }
+    memory.clickable = gone;
+    memory.labels = new Map();
+  };
+
+  const tidy = (text) => text.trim().replace(/\s{2,}/g, " ");
+  const tagOf = (element) => (element.tagName || "").toLowerCase();
+
+  const noteBox = (element) => {
+    const [box] = element.getClientRects();
+    if (!box) return;
+    const [left, top, right, bottom] = [box.left, box.top, box.right, box.bottom].map(Math.round);
+    note(element, "data-bbox", [left, top, right - left, bottom - top].join(","));
+  };
+
+  const noteText = (element) => {
+    if (!element.hasChildNodes()) return;
+    const texts = [...element.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE);
+    note(element, "data-text", texts.map((node) => tidy(node.textContent)).filter(Boolean).join(","));
+  };
+
+  const noteState = (element) => {
+    const tag = tagOf(element);
+    if (tag === "select") {
+      const option = element.options[element.selectedIndex];
+      note(element, "data-value", element.value);
+      note(element, "data-text", option?.text || "");
+      if (option) note(option, "data-status", "selected");
+    } else if (tag === "input" || tag === "textarea") {
+      note(element, "data-value", element.value);
+      if (tag === "input" && element.getAttribute("type") === "checkbox") {
+        note(element, "data-status", element.checked ? "checked" : "not-checked");
+      }
+    }
+  };
+
+  const ROLES = ["button", "tab", "link", "checkbox", "menuitem", "menuitemcheckbox", "menuitemradio", "radio"];
+  const TAGS = ["input", "textarea", "select", "button", "a", "iframe", "video", "object", "embed", "details"];
+
+  const hasClickAction = (element) =>
+    (element.getAttribute("jsaction") ?? "").split(";").some((rule) => {
+      const parts = rule.trim().split(":");
+      if (parts.length > 2) return false;
+      const event = parts.length === 2 ? parts[0] : "click";
+      const [namespace, action = "_"] = parts[parts.length - 1].trim().split(".");
+      return event === "click" && namespace !== "none" && action !== "_";
+    });
+
+  const isImageMap = (element) => {
+    const name = element.getAttribute("usemap")?.replace(/^#/, "").replace('"', '\\"');
+    return Boolean(name) && document.querySelector(`map[name="${name}"]`) && element.getClientRects().length > 0;
+  };
+
+  const isClickable = (element) => {
+    const tag = tagOf(element);
+    if (element.onclick != null || window.getComputedStyle(element).cursor === "pointer") return true;
+    if (tag === "img" && isImageMap(element)) return true;
+    const role = element.getAttribute("role");
+    if (role != null && ROLES.includes(role.toLowerCase())) return true;
+    const editable = element.getAttribute("contenteditable");
+    if (editable != null && ["", "contenteditable", "true"].includes(editable.toLowerCase())) return true;
+    if (element.hasAttribute("jsaction") && hasClickAction(element)) return true;
+    if (TAGS.includes(tag)) return true;
+    if (tag === "label" && element.control != null && !element.control.disabled) return true;
+    if (tag === "img" && ["zoom-in", "zoom-out"].includes(element.style.cursor)) return true;
+    if (element.getAttribute("class")?.toLowerCase().includes("button")) return true;
+    return parseInt(element.getAttribute("tabindex") || "-1") >= 0;
+  };
+
+  const clipped = (box) => {
+    const left = Math.max(0, box.left), top = Math.max(0, box.top);
+    return { width: Math.min(width, box.right) - left, height: Math.min(height, box.bottom) - top };
+  };
+
+  // Only boxes whose centre shows the element (or something inside it) count: covered elements have no area.
+  const visibleArea = (element) => {
+    let area = 0;
+    for (const box of element.getClientRects()) {
+      const top = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+      if (!top || !element.contains(top)) continue;
+      const size = clipped(box);
+      area += size.width * size.height;
+    }
+    return area;
+  };
+
+  const findClickable = () => {
+    const candidates = all.filter((element) => isClickable(element) && visibleArea(element) >= 1);
+    const outer = new Set();
+    for (const element of candidates) {
+      for (let up = element.parentElement; up && !outer.has(up); up = up.parentElement) outer.add(up);
+    }
+    return candidates.filter((element) => !outer.has(element));
+  };
+
+  const noteLabels = (clickable) => {
+    let label = 0;
+    for (const element of clickable) {
+      const [box] = element.getClientRects();
+      const size = box ? clipped(box) : { width: 0, height: 0 };
+      if (size.width <= 0 && size.height <= 0) continue;
+      note(element, "data-label-id", String(label));
+      memory.labels.set(String(label), element);
+      label += 1;
+    }
+  };
+
+  // The copy lives in an inert document: nothing is fetched, no script or custom element runs. There,
+  // `noscript` would be escaped on output, unlike in the page, so its text goes through a placeholder.
+  const annotatedCopy = () => {
+    const copy = document.implementation.createHTMLDocument("").importNode(root, true);
+    const raw = [];
+    [copy, ...copy.querySelectorAll("*")].forEach((twin, index) => {
+      for (const [name, value] of memory.notes.get(all[index]) ?? []) {
+        if (value === null) twin.removeAttribute(name);
+        else twin.setAttribute(name, value);
+      }
+      if (tagOf(twin) === "noscript") {
+        raw.push(all[index].textContent);
+        twin.textContent = `\uE000${raw.length - 1}\uE001`;
+      }
+    });
+    return copy.outerHTML.replace(/\uE000(\d+)\uE001/g, (_, index) => raw[index]);
+  };
+
+  forgetClickable();
+  for (const element of all) {
+    noteBox(element);
+    noteText(element);
+    noteState(element);
+  }
+  const clickable = findClickable();
+  memory.clickable.push(...clickable);
+  noteLabels(clickable);
+  const boxes = {};
+  for (const [label, element] of memory.labels) {
+    boxes[label] = (memory.notes.get(element).get("data-bbox") ?? "").split(",").map(Number);
+  }
+  return { html: annotatedCopy(), width: window.innerWidth, height: window.innerHeight, boxes };
+}

@@ -1,0 +1,221 @@
+"""The run folder: where each stage reads and writes, and which stages have finished.
+
+`runs/<name>/config.yaml` is written when the run starts and must match when it goes on, but for secrets: they are
+not in it (`webrl/config/redaction.py`). A stage has finished
+when `phase_NN/stages/<stage>.json` exists; it is written last, and holds the stage's counts, seconds,
+peak memory, resolved config, versions, git commit and seed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from webrl.config import RunConfig, load_config
+from webrl.config.redaction import without_references
+from webrl.errors import StageError
+from webrl.runs.disk import DISK_FULL
+from webrl.runs.provenance import run_info
+from webrl.runs.store import read_json, write_json, write_text
+
+_FREE_TRAINING = ("engine", "max_tokens", "checkpointing", "compile", "save_every", "keep_checkpoints", "log_every")
+_FREE_SERVING = ("gpu_memory_utilization", "weight_update", "keep_running", "vllm_python", "start_timeout_s")
+FREE_KEYS = (
+    "num_phases", "runs_dir", "trackers", "rollout.num_workers", "rollout.envs_per_worker", "rollout.backend",
+    *(f"{section}.{key}" for section in ("actor", "critic", "orm") for key in _FREE_TRAINING),
+    *(f"{section}.engine.{key}" for section in ("generate", "rollout", "label") for key in _FREE_SERVING),
+)  # fmt: skip
+"""Keys that may change between the start of a run and its continuation: they do not alter its results."""
+
+
+@dataclass(frozen=True)
+class PhaseFolder:
+    """Paths of one phase."""
+
+    path: Path
+    phase: int
+
+    @property
+    def generated(self) -> Path:
+        """Generated instructions before the filters."""
+        return self.path / "generated.jsonl"
+
+    @property
+    def dropped(self) -> Path:
+        """What the filters dropped, with reasons."""
+        return self.path / "dropped.jsonl"
+
+    @property
+    def pages(self) -> Path:
+        """Initial page text of each candidate task."""
+        return self.path / "pages.jsonl"
+
+    @property
+    def tasks(self) -> Path:
+        """Tasks of this phase."""
+        return self.path / "tasks.jsonl"
+
+    @property
+    def trajectories(self) -> Path:
+        """Collected episodes."""
+        return self.path / "trajectories.jsonl"
+
+    @property
+    def labels(self) -> Path:
+        """The outcome model's judgements."""
+        return self.path / "labels.jsonl"
+
+    @property
+    def train(self) -> Path:
+        """Training records of this phase's own steps."""
+        return self.path / "train.jsonl"
+
+    @property
+    def train_filter(self) -> Path:
+        """Own steps plus replayed ones."""
+        return self.path / "train_filter.jsonl"
+
+    @property
+    def actor(self) -> Path:
+        """Policy after this phase."""
+        return self.path / "actor"
+
+    @property
+    def critic(self) -> Path:
+        """Value model after this phase."""
+        return self.path / "critic"
+
+    @property
+    def eval(self) -> Path:
+        """Evaluation episodes."""
+        return self.path / "eval.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        """Training metrics, one JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    def is_done(self, stage: str) -> bool:
+        """True if the stage finished."""
+        return self._marker(stage).exists()
+
+    def read_stage(self, stage: str) -> dict[str, Any]:
+        """What the finished stage left: at least `counts` and `seconds`."""
+        path = self._marker(stage)
+        data = read_json(path)
+        if not isinstance(data, dict) or not {"counts", "seconds", "peak_mib"} <= data.keys():
+            raise StageError(f"{path}: not what a finished stage writes; remove it, and the stage runs again")
+        return data
+
+    def mark_done(
+        self,
+        stage: str,
+        counts: dict[str, Any],
+        seconds: float,
+        peak_mib: float,
+        config: RunConfig,
+        spent_on: Mapping[str, float] | None = None,
+    ) -> None:
+        """Record that a stage finished; the last thing a stage does. `spent_on` divides its seconds (`clock.py`)."""
+        info = {"stage": stage, "phase": self.phase, "counts": counts, "seconds": round(seconds, 2)}
+        info |= {"spent_on": {kind: round(part, 3) for kind, part in (spent_on or {}).items()}}
+        info |= {"peak_mib": round(peak_mib, 1)} | run_info(config)
+        write_json(self._marker(stage), info)
+
+    def require(self, stage: str) -> None:
+        """Raise unless a stage that this one builds on has finished.
+
+        Raises:
+            StageError: names the stage and the command that runs it.
+        """
+        if not self.is_done(stage):
+            raise StageError(f"{self.path}: stage {stage!r} has not finished; run `webrl run` or that stage first")
+
+    def _marker(self, stage: str) -> Path:
+        return self.path / "stages" / f"{stage}.json"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of one run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """Resolved config of the run."""
+        return self.path / "config.yaml"
+
+    @property
+    def summary(self) -> Path:
+        """`summary.json`."""
+        return self.path / "summary.json"
+
+    def phase(self, phase: int) -> PhaseFolder:
+        """Paths of phase `phase`."""
+        return PhaseFolder(self.path / f"phase_{phase:02d}", phase)
+
+    def last_phase(self) -> int:
+        """Number of the newest phase folder; -1 if there is none."""
+        names = [p.name.removeprefix("phase_") for p in self.path.glob("phase_*") if p.is_dir()]
+        numbers = [int(name) for name in names if name.isdecimal()]
+        return max(numbers, default=-1)
+
+
+def open_run(config: RunConfig) -> RunFolder:
+    """Create the run folder, or check that an existing one belongs to this config.
+
+    Raises:
+        StageError: the folder cannot be written, or was made with another config (the differing keys are named).
+        OSError: the disk is full.
+    """
+    folder = RunFolder(config.run_dir)
+    data = config.model_dump(mode="json")
+    try:
+        if folder.config.exists():
+            _check_same(folder, data)
+        write_text(folder.config, yaml.safe_dump(data, sort_keys=False))
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            raise
+        raise StageError(f"cannot write run folder {str(folder.path)!r}: {error.strerror or error}") from None
+    return folder
+
+
+def newest_run(runs_dir: Path) -> RunFolder | None:
+    """The run folder that was started or continued last; None if there is none."""
+    runs = [p for p in runs_dir.glob("*/config.yaml") if p.is_file()]
+    return RunFolder(max(runs, key=os.path.getmtime).parent) if runs else None
+
+
+def _check_same(folder: RunFolder, data: dict[str, Any]) -> None:
+    # Through the model, so that an option added since has its default on both sides.
+    old = _flatten(load_config(folder.config).model_dump(mode="json"))
+    new = _flatten(data)
+    changed = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k) and k not in FREE_KEYS)
+    if changed:
+        shown = "; ".join(f"{key}: was {old.get(key)!r}, now {new.get(key)!r}" for key in changed[:5])
+        raise StageError(
+            f"{folder.path} was made with another config ({shown}). Choose another `name=`, remove the folder, "
+            "or restore the settings"
+        )
+
+
+def _flatten(data: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(data, dict):
+        return {prefix[:-1]: _comparable(data)}
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        flat |= _flatten(value, f"{prefix}{key}.")
+    return flat
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_references(value)
+    return [_comparable(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,225 @@
+"""JSON and JSONL in and out: whole files atomically, files that grow episode by episode line by line.
+
+A torn last line (a kill in mid-write) is cut off when a growing file is opened again. All that was appended is on the
+disk when the file is closed, and whole files when they are renamed; a stage's marker is written after both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import orjson
+
+from webrl.errors import DataError
+from webrl.runs.disk import atomic_path, full_disk_named, make_folder, sync_folder
+from webrl.types import Record
+
+R = TypeVar("R", bound=Record)
+
+MAX_JSON_BYTES = 256 << 20
+"""Bytes of one JSON text, a line of JSONL or a whole file: a hundred times the longest trajectory of an 8B model."""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file atomically and durably."""
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write indented JSON atomically."""
+    write_text(path, json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def open_input(path: Path) -> IO[bytes]:
+    """Open a file for reading.
+
+    Raises:
+        DataError: missing, or not a regular file (who opens a pipe that nobody writes to waits for ever).
+    """
+    try:
+        if not path.is_file() and path.exists():
+            raise DataError(
+                f"{path}: {'a folder' if path.is_dir() else 'a pipe, socket or device'}, not a regular file"
+            )
+        return path.open("rb")
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file.
+
+    Raises:
+        DataError: missing or malformed file.
+    """
+    with open_input(path) as file:
+        try:
+            data = file.read(MAX_JSON_BYTES + 1)
+            if len(data) > MAX_JSON_BYTES:
+                raise DataError(f"{path}: {path.stat().st_size} bytes; a JSON file has at most {MAX_JSON_BYTES}")
+            return orjson.loads(data)
+        except (OSError, orjson.JSONDecodeError) as error:
+            raise DataError(f"{path}: malformed JSON ({error})") from None
+
+
+def write_records(path: Path, records: Iterable[Record]) -> int:
+    """Write records as JSONL atomically; gives their number."""
+    count = 0
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        for record in records:
+            file.write(dump_line(record))
+            count += 1
+    return count
+
+
+def read_records(path: Path, cls: type[R], on_error: Callable[[str], None] | None = None) -> Iterator[R]:
+    """Stream records from JSONL.
+
+    Args:
+        on_error: called with "path:line: reason" for a bad line, which is then skipped; None raises.
+
+    Raises:
+        DataError: missing file, or a malformed line (path and line number are quoted).
+    """
+    for number, data in read_lines(path, on_error):
+        try:
+            yield cls.from_json(data)
+        except ValueError as error:
+            _report(f"{path}:{number}: {error}", on_error)
+
+
+def read_lines(path: Path, on_error: Callable[[str], None] | None = None) -> Iterator[tuple[int, Any]]:
+    """Stream (line number, parsed JSON) from JSONL; blank lines are skipped. Errors as in `read_records`."""
+    with open_input(path) as file:
+        for number, line in numbered_lines(file, path, on_error):
+            if not line.strip():
+                continue
+            try:
+                data = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                _report(f"{path}:{number}: malformed JSON ({error}): {line[:80]!r}", on_error)
+                continue
+            yield number, data
+
+
+def numbered_lines(
+    file: IO[bytes], path: Path, on_error: Callable[[str], None] | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """(number, line) of an open file, never more than `MAX_JSON_BYTES` in memory. Errors as in `read_records`.
+
+    Raises:
+        DataError: a longer line.
+    """
+    number = 0
+    while line := file.readline(MAX_JSON_BYTES + 1):
+        number += 1
+        if len(line) > MAX_JSON_BYTES:
+            size = len(line)
+            while not line.endswith(b"\n") and (line := file.readline(1 << 20)):
+                size += len(line)
+            _report(f"{path}:{number}: a line of {size} bytes, more than {MAX_JSON_BYTES}; is it JSONL?", on_error)
+            continue
+        yield number, line
+
+
+def dump_line(record: Record) -> bytes:
+    """One JSONL line of a record."""
+    return orjson.dumps(record.to_json(), option=orjson.OPT_APPEND_NEWLINE)
+
+
+class Appender:
+    """A JSONL file that grows one record at a time.
+
+    A line outlives this process once `append` has returned, and a power failure once it is synced: a thread does that
+    as lines come, one sync for all that came during the sync before, so that rollouts do not wait for the disk.
+    """
+
+    def __init__(self, path: Path) -> None:
+        make_folder(path.parent)
+        cut_torn_line(path)
+        is_new = not path.exists()
+        self._path = path
+        self._file: IO[bytes] = path.open("ab")
+        if is_new:
+            sync_folder(path.parent)
+        self._due = threading.Event()
+        self._closing = False
+        self._error: OSError | None = None
+        self._thread = threading.Thread(target=self._sync_lines, name=f"sync {path.name}", daemon=True)
+        self._thread.start()
+
+    def append(self, record: Record) -> None:
+        """Add one line.
+
+        Raises:
+            OSError: this line, or an earlier one, could not be written.
+        """
+        with full_disk_named(self._path):
+            if self._error:
+                raise self._error
+            self._file.write(dump_line(record))
+            self._file.flush()
+        self._due.set()
+
+    def close(self) -> None:
+        """Wait until all lines are on the disk, and close.
+
+        Raises:
+            OSError: one could not be written.
+        """
+        if self._file.closed:
+            return
+        self._closing = True
+        self._due.set()
+        self._thread.join()
+        with full_disk_named(self._path), self._file:
+            if self._error:
+                raise self._error
+            os.fsync(self._file.fileno())
+
+    def _sync_lines(self) -> None:
+        while self._due.wait() and not self._closing:
+            self._due.clear()
+            try:
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                self._error = error  # the kernel reports a lost write once: a later sync would succeed
+                return
+
+    def __enter__(self) -> Appender:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def cut_torn_line(path: Path) -> None:
+    """Cut a last line without a newline (its writer was killed); a missing file is fine."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        end = size
+        while end > 0:
+            start = max(0, end - 65536)
+            file.seek(start)
+            block = file.read(end - start)
+            newline = block.rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        if end < size:
+            file.truncate(end)
+
+
+def _report(message: str, on_error: Callable[[str], None] | None) -> None:
+    if on_error is None:
+        raise DataError(message)
+    on_error(message)

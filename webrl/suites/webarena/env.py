@@ -1,0 +1,246 @@
+"""An environment on the WebArena sites: `BrowserEnv` with sites leased, logged in, and a validation at the end.
+
+API:
+
+    env = WebArenaEnv(browser, config.rollout)
+    trajectory = await run_episode(env, policy, task, ...)
+    trajectory = await finish_episode(env, trajectory)     # env_reward, env_error; gives the sites back
+
+Which tasks need it: `webrl.suites.webarena.tasks.is_webarena(task)`. Not `task.extra`: training tasks and generated
+ones have none, only a site and a start page with a placeholder. Tasks of other worlds are played as by `BrowserEnv`.
+`finish_episode` must follow every episode, however it ended: a writing episode has its sites to itself until then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import re
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
+
+from webrl.config import RolloutConfig, WebArenaConfig
+from webrl.errors import BrowserError
+from webrl.rollouts.actions import ActionError, parse_call
+from webrl.rollouts.browser import Browser
+from webrl.rollouts.env import BrowserEnv, Observation, StepResult
+from webrl.rollouts.html import hide_scrollbars
+from webrl.suites.webarena.evaluator import Evaluator, Verdict
+from webrl.suites.webarena.final_state import capture
+from webrl.suites.webarena.locks import Lease, lease_sites
+from webrl.suites.webarena.login import LoginStore
+from webrl.suites.webarena.sites import Sites, find_sites, host_of, resolve
+from webrl.suites.webarena.tasks import config_of, instruction_of, is_scored, is_webarena, sites_of, writes
+from webrl.types import Task, Trajectory
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext
+
+logger = logging.getLogger(__name__)
+
+_INFEASIBLE = re.compile(r"report_infeasible\b")
+_OPTION = """([number, part]) => {
+  const list = window[Symbol.for("webrl.html")]?.labels.get(number)?.options ?? [];
+  return [...list].map((option) => option.text.trim()).find((text) => text.toLowerCase().includes(part.toLowerCase()));
+}"""
+_SEPARATOR = " |AND| "  # between the start pages of tasks that begin with several tabs
+
+
+class SiteAccess:
+    """What all WebArena environments on one browser share: addresses, minted log-ins, the evaluator."""
+
+    def __init__(self, config: WebArenaConfig) -> None:
+        self.config = config
+        self.sites: Sites = find_sites(config)
+        self.logins = LoginStore(config, self.sites)
+        self.evaluator = Evaluator(config, self.sites)
+
+    async def close(self) -> None:
+        """End the evaluator's browser."""
+        await self.evaluator.close()
+
+
+_ACCESS: WeakKeyDictionary[Browser, SiteAccess] = WeakKeyDictionary()
+
+
+def site_access(browser: Browser, config: WebArenaConfig) -> SiteAccess:
+    """The access that belongs to a browser; made at the first call. Raises UsageError for a bad address."""
+    access = _ACCESS.get(browser)
+    if access is None or access.config != config:
+        access = _ACCESS[browser] = SiteAccess(config)
+    return access
+
+
+class WebArenaEnv(BrowserEnv):
+    """See the module docstring.
+
+    Raises, beside what `BrowserEnv` raises:
+        SiteError (a BrowserError): a site is down, refuses the log-in, or did not come free in time.
+        UsageError: a site of the task has no address.
+    """
+
+    def __init__(self, browser: Browser, config: RolloutConfig, access: SiteAccess | None = None) -> None:
+        self._profile = _ProfileMaker(browser)
+        self._profile.hide_scrollbars = config.observation == "html"
+        super().__init__(self._profile, config)  # type: ignore[arg-type]
+        self._real_browser = browser
+        self._access = access
+        self._resets = 0
+        self._lease: Lease | None = None
+        self._played: Task | None = None
+        self._ended: StepResult | None = None
+
+    async def reset(self, task: Task) -> Observation:
+        """Lease the task's sites, log in, open its start pages."""
+        self._release()
+        self._resets = number = self._resets + 1
+        self._profile.options = {}
+        if not is_webarena(task):
+            return await super().reset(task)
+        access = self._access = self._access or site_access(self._real_browser, self._config.webarena)
+        lease = await lease_sites(
+            access.sites,
+            sites_of(task),
+            writing=writes(task),
+            folder=access.config.lock_dir,
+            timeout_s=access.config.lease_timeout_s,
+        )
+        try:
+            if number != self._resets:
+                raise BrowserError(f"task {task.task_id!r} was given up while it waited for its sites")
+            observation = await self._start(task, access, lease.urls)
+        except BaseException:
+            lease.release()
+            raise
+        self._lease, self._played = lease, task  # only now: opening a page closes the old profile, and `close` frees
+        return observation
+
+    async def _start(self, task: Task, access: SiteAccess, urls: dict[str, str]) -> Observation:
+        config = config_of(task)
+        starts = resolve(config["start_url"], urls, f"task {task.task_id!r}").split(_SEPARATOR)
+        self._profile.options = {"storage_state": await access.logins.state(urls, self._real_browser)}
+        if config.get("geolocation"):
+            self._profile.options |= {"geolocation": config["geolocation"], "permissions": ["geolocation"]}
+        await super().close()  # a profile of its own for every episode: the log-in is part of it
+        observation = await super().reset(
+            dataclasses.replace(
+                task,
+                instruction=instruction_of(task),
+                start_url=starts[0],
+                extra={"allowed_hosts": [host_of(url) for url in urls.values()]},
+            )
+        )
+        return await self._open_more(starts[1:]) if len(starts) > 1 else observation
+
+    async def _open_more(self, urls: list[str]) -> Observation:
+        """Further tabs; the first one stays active, as in VAB-WebArena-Lite."""
+        async with self._deadline("opening the task's tabs"):
+            for url in urls:
+                page = await self.context.new_page()
+                await page.goto(url)
+        return (await super().step("tab_focus(0)")).observation
+
+    async def step(self, action_text: str) -> StepResult:
+        """As `BrowserEnv.step`; a drop-down list takes the first option that contains the argument, as in VAB."""
+        result = await super().step(action_text)
+        if result.error and (better := await self._name_option(action_text)):
+            result = dataclasses.replace(await super().step(better), action=result.action)
+        self._ended = result if result.agent_done else None
+        return result
+
+    async def _name_option(self, action_text: str) -> str | None:
+        """The `Select Dropdown Option` action with the option's whole text, if it names only a part of one."""
+        try:
+            name, _, values = parse_call(action_text)
+        except ActionError:
+            return None
+        if name != "do" or values.get("action") != "Select Dropdown Option":
+            return None
+        async with self._deadline("looking for an option"):
+            found = await self.page.evaluate(_OPTION, [str(values.get("element")), str(values.get("argument"))])
+        return (
+            f"do(action='Select Dropdown Option', argument={found!r}, element={values['element']!r})" if found else None
+        )
+
+    async def finish(self) -> Verdict:
+        """Validate the episode as it stands and give its sites back; call it once the episode is over.
+
+        Training tasks get no reward and no note: the outcome model judges them.
+        """
+        from playwright.async_api import Error
+
+        task, lease, access = self._played, self._lease, self._access
+        try:
+            if task is None or lease is None or access is None or not is_scored(task):
+                return Verdict(None)
+            ended = self._ended
+            answer = ended.message if ended else None
+            infeasible = ended is not None and bool(_INFEASIBLE.match(ended.action))
+            state = await capture(self.context, self.page, answer=answer, infeasible=infeasible)
+            return await access.evaluator.validate(task, lease.urls, state)
+        except Error as error:
+            return Verdict(None, f"the page was gone before it could be read: {str(error).splitlines()[0]}")
+        finally:
+            self._release()
+
+    async def close(self) -> None:
+        """Close the profile and give the sites back; a `reset` that still waits for them is given up."""
+        self._resets += 1
+        self._release()
+        await super().close()
+
+    def _release(self) -> None:
+        lease, self._lease, self._played, self._ended = self._lease, None, None, None
+        if lease is not None:
+            lease.release()
+
+
+class _ProfileMaker:
+    """The shared browser, with options of ours in every profile it makes."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self.options: dict[str, Any] = {}
+        self.hide_scrollbars = False
+
+    async def new_context(self, **options: Any) -> BrowserContext:
+        context = await self._browser.new_context(**options, **self.options)
+        if self.hide_scrollbars:
+            context.on("page", hide_scrollbars)
+        return context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._browser, name)
+
+
+class Finishing(Protocol):
+    """An environment that validates: `WebArenaEnv`, or a pool's stand-in for one in a worker."""
+
+    async def finish(self) -> Verdict:
+        """See `WebArenaEnv.finish`."""
+        ...
+
+    async def close(self) -> None:
+        """See `WebArenaEnv.close`."""
+        ...
+
+
+async def finish_episode(env: Finishing, trajectory: Trajectory) -> Trajectory:
+    """The trajectory with BrowserGym's score; frees the sites. Unfinished episodes only have their sites freed.
+
+    Episodes of other worlds come back as they are.
+    """
+    if not is_webarena(trajectory.task):
+        return trajectory
+    if not trajectory.status.finished:
+        with contextlib.suppress(BrowserError):
+            await env.close()
+        return trajectory
+    try:
+        verdict = await env.finish()
+    except BrowserError as error:  # the worker has gone, or does not answer
+        verdict = Verdict(None, str(error))
+    if verdict.note:
+        logger.warning("%s: %s", trajectory.trajectory_id, verdict.note)
+    return dataclasses.replace(trajectory, env_reward=verdict.reward, env_error=verdict.note)

@@ -1,0 +1,208 @@
+"""Scores a finished episode with BrowserGym's own evaluators: once, when the agent has stopped, on a copy.
+
+API: `async with Evaluator(config) as evaluator: verdict = await evaluator.validate(task, urls, state)`.
+
+BrowserGym validates on every step, in the agent's page: each look calls the judge, sleeps 3 s a target and, in the
+Lite version, navigates the page away under the agent. Here `validate` runs after the last step, in a browser of
+its own: its page shows the agent's last document at the same address with the same cookies, and may then go where
+the evaluator likes. The evaluators want Playwright's sync API, hence the thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from webrl.config import WebArenaConfig
+from webrl.suites.webarena.final_state import FinalState
+from webrl.suites.webarena.judge import AnswerJudge
+from webrl.suites.webarena.sites import Sites
+from webrl.types import Task
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+logger = logging.getLogger(__name__)
+
+NAVIGATION_TIMEOUT_MS = 30_000
+# The copy shows what was there; it must not run, send or fetch anything but style sheets (texts depend on them).
+_COPY_POLICY = "default-src 'none'; style-src * 'unsafe-inline'; font-src *; script-src 'unsafe-eval'"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Outcome of a validation.
+
+    Example: `Verdict(1.0)`, `Verdict(None, "judge at http://localhost:8000/v1 does not answer (…)")`
+    """
+
+    reward: float | None
+    """BrowserGym's score in [0, 1]; None if it could not be found out (the episode is unjudged, not failed)."""
+    note: str = ""
+    """Why there is no score, or why the evaluator gave up on the page."""
+
+
+class Evaluator:
+    """A thread with a browser of its own; both start at the first validation."""
+
+    def __init__(self, config: WebArenaConfig, sites: Sites) -> None:
+        self._config = config
+        self._sites = sites
+        self.judge = AnswerJudge(config.judge, config.state_dir)
+        self._thread: _EvaluatorThread | None = None
+        self._turn = asyncio.Lock()
+
+    async def validate(self, task: Task, urls: Mapping[str, str], state: FinalState) -> Verdict:
+        """Score a finished episode; never raises for what sites, judge or evaluator do.
+
+        Args:
+            urls: base URL by site, as the episode had them.
+        """
+        async with self._turn:  # waiting for the thread does not count towards an episode's deadline
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = _EvaluatorThread(self.judge)
+                self._thread.start()
+            future = self._thread.submit(task, {**_first_urls(self._sites), **urls}, self._accounts(), state)
+            try:
+                async with asyncio.timeout(self._config.validate_timeout_s):
+                    return await asyncio.wrap_future(future)
+            except TimeoutError:
+                # A thread that hangs in somebody's socket cannot be stopped: leave it, the next one gets a new one.
+                self._thread.abandon()
+                self._thread = None
+                return Verdict(None, f"validation passed its deadline of {self._config.validate_timeout_s:g} s")
+
+    def _accounts(self) -> dict[str, dict[str, str]]:
+        return {
+            name: {"username": account.username, "password": account.password.reveal()}
+            for name, account in self._sites.accounts.items()
+        }
+
+    async def close(self) -> None:
+        """End thread and browser."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.abandon()
+            await asyncio.to_thread(thread.join, 10)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+def _first_urls(sites: Sites) -> dict[str, str]:
+    return {name: urls[0] for name, urls in sites.urls.items()}
+
+
+class _EvaluatorThread(threading.Thread):
+    """Runs validations one after another: BrowserGym keeps site addresses in module globals."""
+
+    def __init__(self, judge: AnswerJudge) -> None:
+        super().__init__(name="webarena-evaluator", daemon=True)
+        self._judge = judge
+        self._work: queue.SimpleQueue[tuple[Future[Verdict], Callable[[Browser], Verdict]] | None]
+        self._work = queue.SimpleQueue()
+
+    def submit(
+        self, task: Task, urls: Mapping[str, str], accounts: dict[str, dict[str, str]], state: FinalState
+    ) -> Future[Verdict]:
+        """Queue one validation."""
+        future: Future[Verdict] = Future()
+
+        def work(browser: Browser) -> Verdict:
+            from webrl.suites.webarena.scoring import score
+
+            with _copy_page(browser, state) as page:
+                return score(task, urls, accounts, state, page, self._judge)
+
+        self._work.put((future, work))
+        return future
+
+    def abandon(self) -> None:
+        """End after the validation that runs now."""
+        self._work.put(None)
+
+    def run(self) -> None:
+        """Serve the queue."""
+        browser: Browser | None = None
+        with contextlib.ExitStack() as stack:
+            while (item := self._work.get()) is not None:
+                future, work = item
+                try:
+                    if browser is None or not browser.is_connected():
+                        browser = _start_browser(stack)
+                    verdict = work(browser)
+                except Exception as error:  # the thread's boundary: whatever it is, the episode is unjudged
+                    logger.exception("validation failed")
+                    verdict = Verdict(None, f"{type(error).__name__}: {error}"[:500])
+                with contextlib.suppress(Exception):  # the waiter may have given up
+                    future.set_result(verdict)
+
+
+def _start_browser(stack: contextlib.ExitStack) -> Browser:
+    from playwright.sync_api import sync_playwright
+
+    from webrl.errors import BrowserMissing
+    from webrl.rollouts.browser import MISSING, find_chromium
+
+    executable = find_chromium()
+    if executable is None:
+        raise BrowserMissing(MISSING)
+    stack.close()
+    playwright = stack.enter_context(sync_playwright())
+    browser = playwright.chromium.launch(
+        executable_path=executable, handle_sigint=False, handle_sigterm=False, handle_sighup=False
+    )
+    stack.callback(_quietly, browser.close)
+    return browser
+
+
+def _quietly(close: Callable[[], None]) -> None:
+    with contextlib.suppress(Exception):
+        close()
+
+
+@contextlib.contextmanager
+def _copy_page(browser: Browser, state: FinalState) -> Any:
+    """A page that shows the agent's last document, in a profile with the agent's cookies."""
+    context: BrowserContext = browser.new_context(
+        storage_state=state.storage,  # type: ignore[arg-type]
+        viewport={"width": 1280, "height": 720},
+        accept_downloads=False,
+    )
+    context.set_default_timeout(NAVIGATION_TIMEOUT_MS)
+    try:
+        page = context.new_page()
+        _show(page, state)
+        yield page
+    finally:
+        _quietly(context.close)
+
+
+def _show(page: Page, state: FinalState) -> None:
+    from playwright.sync_api import Error, Route
+
+    if not state.url.startswith(("http://", "https://")):
+        with contextlib.suppress(Error):
+            page.goto(state.url)
+        return
+
+    def answer(route: Route) -> None:
+        route.fulfill(
+            body=state.html,
+            headers={"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": _COPY_POLICY},
+        )
+
+    document = state.url.partition("#")[0]
+    page.route(lambda url: url.partition("#")[0] == document, answer, times=1)
+    page.goto(state.url, wait_until="load")
+    page.unroute_all()

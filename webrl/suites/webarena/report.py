@@ -1,0 +1,128 @@
+"""Evaluation on WebArena as its users read it: the headline number, per site, cross-site apart, a file per task.
+
+API: `summarize(trajectories) -> dict`, `write_task_files(trajectories, folder)`, `write_traces(trajectories, folder)`
+(VAB's trace folder), `format_table(summary) -> str`.
+
+Crashes count as failed in the headline (the number without them stands beside it). Episodes whose score could not
+be found out (judge or site down at validation) are unjudged: in no rate, but counted, with the bounds that they
+leave open.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from webrl.evaluate import Rate, is_success, success_rate
+from webrl.interop.vab import write_vab
+from webrl.runs.disk import file_name
+from webrl.runs.store import write_json
+from webrl.suites.webarena.tasks import config_of, instruction_of, is_scored, sites_of
+from webrl.types import Status, Trajectory
+
+
+def is_unjudged(trajectory: Trajectory) -> bool:
+    """A finished episode of a task with a reference that has no score."""
+    return trajectory.status.finished and trajectory.env_reward is None and is_scored(trajectory.task)
+
+
+def summarize(trajectories: Sequence[Trajectory], confidence: float = 0.95) -> dict[str, Any]:
+    """Plain JSON: `headline`, `without_crashes`, `unjudged`, `bounds`, `by_site`, `cross_site`, `by_evaluator`."""
+    judged = [t for t in trajectories if not is_unjudged(t)]
+    unjudged = sorted(t.task.task_id for t in trajectories if is_unjudged(t))
+    single = [t for t in judged if len(sites_of(t.task)) == 1]
+    cross = [t for t in judged if len(sites_of(t.task)) > 1]
+    return {
+        "headline": success_rate(judged, confidence).to_json(),
+        "without_crashes": success_rate((t for t in judged if t.status.finished), confidence).to_json(),
+        "unjudged": {"episodes": len(unjudged), "task_ids": unjudged},
+        "bounds": _bounds(trajectories, len(unjudged)),
+        "by_site": _grouped(((t.task.site, t) for t in single), confidence),
+        "cross_site": success_rate(cross, confidence).to_json() | {"by_sites": _grouped_cross(cross, confidence)},
+        "by_evaluator": _grouped((("+".join(config_of(t.task)["eval"]["eval_types"]), t) for t in judged), confidence),
+        "mean_steps": round(sum(len(t.steps) for t in trajectories) / max(len(trajectories), 1), 2),
+    }
+
+
+def write_task_files(trajectories: Iterable[Trajectory], folder: Path) -> int:
+    """One JSON file a task: what was asked, what the agent did and answered, and the score; gives their number."""
+    count = 0
+    for trajectory in trajectories:
+        write_json(folder / f"{file_name(trajectory.trajectory_id)}.json", _task_file(trajectory))
+        count += 1
+    return count
+
+
+def write_traces(trajectories: Iterable[Trajectory], folder: Path) -> int:
+    """A trace folder as VAB-WebArena-Lite writes it, with its task numbers (0 to 164); gives the number of traces.
+
+    Unjudged episodes get the score -1, by which its scripts know an episode that must be run again.
+    """
+    return write_vab(map(_for_vab, trajectories), folder)
+
+
+def _for_vab(trajectory: Trajectory) -> Trajectory:
+    number = str(config_of(trajectory.task)["task_id"])
+    task = dataclasses.replace(trajectory.task, task_id=number)
+    status = Status.ENV_ERROR if is_unjudged(trajectory) else trajectory.status
+    return dataclasses.replace(trajectory, task=task, status=status)
+
+
+def format_table(summary: dict[str, Any]) -> str:
+    """The summary for a terminal."""
+    rows = [("all tasks", summary["headline"]), ("without crashes", summary["without_crashes"])]
+    rows += [(f"  {site}", rate) for site, rate in summary["by_site"].items()]
+    rows += [("cross-site", summary["cross_site"])]
+    lines = [f"{'':18} success      rate   95 % interval  crashed"]
+    for name, rate in rows:
+        low, high = rate["ci95"]
+        share = f"{rate['successes']}/{rate['episodes']}"
+        lines.append(f"{name:18} {share:>9} {rate['rate']:8.1%}  {low:.1%} - {high:.1%}  {rate['errors']:7}")
+    unjudged = summary["unjudged"]["episodes"]
+    if unjudged:
+        low, high = summary["bounds"]
+        lines.append(f"unjudged: {unjudged}, in none of these rates; all tasks lie between {low:.1%} and {high:.1%}")
+    return "\n".join(lines)
+
+
+def _bounds(trajectories: Sequence[Trajectory], unjudged: int) -> tuple[float, float]:
+    """Success rate over all tasks if every unjudged episode failed, and if every one succeeded."""
+    successes = sum(map(is_success, trajectories))
+    total = max(len(trajectories), 1)
+    return round(successes / total, 4), round((successes + unjudged) / total, 4)
+
+
+def _grouped(pairs: Iterable[tuple[str, Trajectory]], confidence: float) -> dict[str, Any]:
+    groups: dict[str, list[Trajectory]] = defaultdict(list)
+    for name, trajectory in pairs:
+        groups[name].append(trajectory)
+    rates: dict[str, Rate] = {name: success_rate(group, confidence) for name, group in sorted(groups.items())}
+    return {name: rate.to_json() for name, rate in rates.items()}
+
+
+def _grouped_cross(trajectories: Iterable[Trajectory], confidence: float) -> dict[str, Any]:
+    return _grouped(((t.task.site, t) for t in trajectories), confidence)
+
+
+def _task_file(trajectory: Trajectory) -> dict[str, Any]:
+    config = config_of(trajectory.task)
+    return {
+        "task_id": trajectory.task.task_id,
+        "sites": config["sites"],
+        "intent": instruction_of(trajectory.task),
+        "start_url": config["start_url"],
+        "eval": config["eval"],
+        "status": str(trajectory.status),
+        "score": trajectory.env_reward,
+        "note": trajectory.env_error,
+        "answer": trajectory.message,
+        "seconds": round(trajectory.seconds, 1),
+        "attempts": trajectory.attempts,
+        "steps": [
+            {"index": s.index, "url": s.url, "response": s.response, "action": s.action, "error": s.error}
+            for s in trajectory.steps
+        ],
+    }

@@ -1,0 +1,48 @@
+"""What a stage does with the sites around its episodes: take them, put them back to their published data, give them up.
+
+API: `async with open_sites(config, tasks, owner):` around a rollout or an evaluation; it does nothing where no task
+runs on WebArena.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+
+from webrl.config import RunConfig
+from webrl.config.extras import require
+from webrl.suites.webarena.locks import hold_sites
+from webrl.suites.webarena.reset import reset_sites
+from webrl.suites.webarena.sites import find_sites
+from webrl.suites.webarena.tasks import is_scored, is_webarena, sites_of
+from webrl.types import Task
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.asynccontextmanager
+async def open_sites(config: RunConfig, tasks: Sequence[Task], owner: str = "") -> AsyncIterator[None]:
+    """Hold all sites of the tasks for this run, reset and verify them first (`rollout.webarena.reset`).
+
+    Raises:
+        ExtraMissing: scored tasks without BrowserGym's packages.
+        UsageError: a site without address.
+        SiteBusy: another run has one of the sites (it is named).
+        SiteError: the reset fails or never ends, or a site is not healthy afterwards.
+    """
+    ours = [task for task in tasks if is_webarena(task)]
+    if not ours:
+        yield
+        return
+    if any(map(is_scored, ours)):
+        require("webarena", "the score of a WebArena task")
+    settings = config.rollout.webarena
+    sites = find_sites(settings)
+    names = sorted({name for task in ours for name in sites_of(task)})
+    sites.require(names)
+    with hold_sites(sites, names, owner or config.name, settings.lock_dir):
+        if settings.reset:
+            report = await reset_sites(settings, names, sites=sites)
+            logger.info("sites reset and healthy after %.0f s", report.seconds)
+        yield

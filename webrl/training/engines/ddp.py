@@ -1,0 +1,177 @@
+"""One optimizer step on one process or on DDP replicas, through accelerate, with an explicit batch boundary.
+
+accelerate accumulates by counting its own data loader; here a batch is what the objective says it is, so the
+boundary is set explicitly and every gradient is a sum over micro-batches of the batch's mean loss. bfloat16,
+DeepSpeed and FSDP2 are subclasses in the files beside this one. What was asked for is asserted: on
+this stack a plugin that does not apply falls back to DDP, or to replicas that are never synchronised, without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from webrl.config import OptimConfig
+from webrl.config.engine_plans import EnginePlan
+from webrl.errors import TrainingError
+
+
+class Engine:
+    """Model and optimizer after `accelerator.prepare`."""
+
+    wants = "DistributedDataParallel"
+    """Class of the prepared model on several processes."""
+
+    def __init__(self, model: nn.Module, config: OptimConfig, device: str, plan: EnginePlan) -> None:
+        self.config, self.plan, self.module = config, plan, model
+        self.accelerator = self.make_accelerator(device)
+        self.model, self.optimizer = self.prepare(model)
+        self.check_type()
+
+    def make_accelerator(self, device: str) -> Any:
+        """The accelerator, without autocast."""
+        from accelerate import Accelerator
+        from accelerate.utils import DistributedDataParallelKwargs
+
+        forget_accelerator()
+        return Accelerator(
+            mixed_precision="no",
+            cpu=device == "cpu",
+            kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
+        )
+
+    def prepare(self, model: nn.Module) -> tuple[Any, Any]:
+        """(model, optimizer), ready to train."""
+        prepared: tuple[Any, Any] = self.accelerator.prepare(model, make_optimizer(model, self.config))
+        return prepared
+
+    def check_type(self) -> None:
+        """Refuse an engine that is not what was asked for.
+
+        Raises:
+            TrainingError: it was silently replaced.
+        """
+        found = type(self.model).__name__
+        if self.num_ranks > 1 and not found.endswith(self.wants):
+            raise TrainingError(
+                f"engine {self.plan.name!r} should have given a {self.wants}, accelerate gave {found}: the plugin does "
+                "not apply here (device, number of processes, or another accelerate config in the environment)"
+            )
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes of the job."""
+        return int(self.accelerator.num_processes)
+
+    @property
+    def rank(self) -> int:
+        """Number of this process."""
+        return int(self.accelerator.process_index)
+
+    @property
+    def is_main(self) -> bool:
+        """True on the process that writes files and speaks."""
+        return bool(self.accelerator.is_main_process)
+
+    @contextlib.contextmanager
+    def micro_batch(self, is_last: bool) -> Iterator[None]:
+        """Around forward and backward of one row: gradients are exchanged on the last row only."""
+        if is_last or self.num_ranks == 1:
+            yield
+        else:
+            with self.accelerator.no_sync(self.model):
+                yield
+
+    def backward(self, loss: Tensor) -> None:
+        """Accumulate this rank's gradient; `loss` is the row's share of the batch's mean loss.
+
+        Engines average gradients over ranks, and a batch's loss is a sum over ranks: hence the factor.
+        """
+        self.accelerator.backward(loss * self.num_ranks)
+
+    def step(self, rate: float) -> float:
+        """Clip, update, clear; gives the gradient norm before clipping. A non-finite norm leaves the weights alone
+        (not under DeepSpeed); the trainer then ends the run without saving them.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        norm = self.clip()
+        if math.isfinite(norm):
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        return norm
+
+    def clip(self) -> float:
+        """Scale gradients to the configured norm; gives the norm before."""
+        return float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm))
+
+    def close(self) -> None:
+        """Free model and optimizer: the next model is loaded into the same process."""
+        self.accelerator.free_memory()
+
+    def save_state(self, folder: Path) -> None:
+        """Write the full training state; all ranks call it."""
+        self.accelerator.save_state(str(folder))
+
+    def load_state(self, folder: Path) -> None:
+        """Read it back; all ranks call it."""
+        self.accelerator.load_state(str(folder))
+
+    def full_state(self) -> dict[str, Tensor]:
+        """The trained weights by name in float32, whole, on the main process ({} elsewhere); all ranks call it."""
+        if not self.is_main:
+            return {}
+        return {n: p.detach().cpu() for n, p in self.module.named_parameters() if p.requires_grad}
+
+    def reduce_sums(self, sums: dict[str, Tensor]) -> dict[str, float]:
+        """Add up scalars over ranks; every rank must hold the same keys."""
+        keys = sorted(sums)
+        total = torch.stack([sums[k].to(torch.float64) for k in keys])
+        if self.num_ranks > 1:
+            total = self.accelerator.reduce(total, reduction="sum")
+        return dict(zip(keys, total.tolist(), strict=True))
+
+    def gather(self, item: Any) -> list[Any]:
+        """One picklable object of each rank, in rank order, on every rank."""
+        if self.num_ranks == 1:
+            return [item]
+        items: list[Any] = [None] * self.num_ranks
+        torch.distributed.all_gather_object(items, item)
+        return items
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.accelerator.wait_for_everyone()
+
+
+def forget_accelerator() -> None:
+    """Let a further accelerator be made in this process: critic and actor may differ in precision and engine."""
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+    from accelerate.utils import DistributedType
+
+    AcceleratorState._reset_state(reset_partial_state=False)
+    GradientState._reset_state()
+    for name in ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP"):
+        os.environ.pop(name, None)  # left by an earlier engine's plugin, or by `accelerate launch`: our config decides
+    state = PartialState._shared_state
+    if state.get("distributed_type") == DistributedType.DEEPSPEED:
+        several = DistributedType.MULTI_CPU if state["device"].type == "cpu" else DistributedType.MULTI_GPU
+        state["distributed_type"] = several if state["num_processes"] > 1 else DistributedType.NO
+
+
+def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
+    """AdamW over the trainable weights; matrices decay, vectors do not."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from webrl.evaluate import wilson_interval
+from webrl.plots import clean_axes, new_figure, save_figure
 
 Trace = dict[str, Any]
 CLASSES: tuple[tuple[str, str, Callable[[int, float], bool]], ...] = (
@@ -89,7 +90,7 @@ def draw_steps(traces: Sequence[Trace], out: Path) -> list[str]:
     """`log_ratio.png` (where each class goes) and `gradient.png` (who rules the gradient, and its norm)."""
     if not traces:
         return []
-    figure = _figure(4.0 * len(traces), 3.4)
+    figure = new_figure(4.0 * len(traces), 3.4)
     axes = figure.subplots(1, len(traces), sharey=True, squeeze=False)[0]
     for axis, trace in zip(axes, traces, strict=True):
         ratio = np.array(trace["log_ratio"])
@@ -100,12 +101,12 @@ def draw_steps(traces: Sequence[Trace], out: Path) -> list[str]:
                 axis.plot(middle, color=colour, label=f"{name} (n = {len(index)})", linewidth=1.8)
                 axis.fill_between(range(len(ratio)), low, high, color=colour, alpha=0.15, linewidth=0)
         axis.set(title=f"{trace['label']}, β = {trace['beta']:g}", xlabel="optimizer step")
-        _plain(axis)
+        clean_axes(axis, "both")
     axes[0].set_yscale("symlog", linthresh=1)
     axes[0].set_ylabel("log π/π_ref: median, 10–90 %")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", frameon=False, ncols=2)
-    _save(figure, out / "log_ratio.png")
-    figure = _figure(10.5, 3.4)
+    save_figure(figure, out / "log_ratio.png")
+    figure = new_figure(10.5, 3.4)
     norms, movement, shares = figure.subplots(1, 3)
     width = 0.8 / len(traces)
     for number, trace in enumerate(traces):
@@ -123,9 +124,9 @@ def draw_steps(traces: Sequence[Trace], out: Path) -> list[str]:
         np.arange(len(CLASSES)) + 0.4 - width / 2, [n.replace(", ", "\n") for n, _, _ in CLASSES], fontsize=7
     )
     for axis in (norms, movement, shares):
-        _plain(axis)
+        clean_axes(axis, "both")
     figure.legend(*norms.get_legend_handles_labels(), loc="outside lower center", frameon=False, ncols=len(traces))
-    _save(figure, out / "gradient.png")
+    save_figure(figure, out / "gradient.png")
     return ["log_ratio.png", "gradient.png"]
 
 
@@ -134,7 +135,7 @@ def draw_success(results: Sequence[Trace], out: Path) -> list[str]:
     rows = pooled(results)[::-1]
     if not rows:
         return []
-    figure = _figure(7.0, 0.6 + 0.32 * len(rows))
+    figure = new_figure(7.0, 0.6 + 0.32 * len(rows))
     axis = figure.subplots()
     for y, (_, successes, episodes, _) in enumerate(rows):
         low, high = wilson_interval(successes, episodes)
@@ -142,26 +143,6 @@ def draw_success(results: Sequence[Trace], out: Path) -> list[str]:
         axis.errorbar(rate, y, xerr=[[rate - low], [high - rate]], marker="o", capsize=3, color="#1f5fa8")
     axis.set_yticks(range(len(rows)), [f"{label}  (n = {episodes})" for label, _, episodes, _ in rows], fontsize=8)
     axis.set(xlabel="held-out success after one phase, Wilson 95 %")
-    _plain(axis)
-    _save(figure, out / "success.png")
+    clean_axes(axis, "both")
+    save_figure(figure, out / "success.png")
     return ["success.png"]
-
-
-def _figure(width: float, height: float) -> Any:
-    # The object interface draws without a display and without pyplot's global state.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _plain(axis: Any) -> None:
-    axis.grid(color="#dddddd", linewidth=0.6)
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
-
-
-def _save(figure: Any, path: Path) -> None:
-    figure.savefig(path, format="png", dpi=110)

@@ -109,8 +109,7 @@ def main() -> None:
 def describe_run(path: Path) -> None:
     """The finished phases of a run folder, without the GPU's load, which nobody watched."""
     folder, gpu = RunFolder(path), GpuLoad()
-    phases_done = range(folder.last_phase() + 1)
-    done = [k for k in phases_done if all(folder.phase(k).is_done(spec.name) for spec in phases.STAGES)]
+    done = [k for k in range(folder.last_phase() + 1) if phases.is_phase_done(folder.phase(k))]
     figures = {k: describe(folder.phase(k), gpu, f"phase {k}") for k in done}
     print(json.dumps({"benchmark": "phase", "run": path.name, "phases": figures}), flush=True)
 

@@ -1,11 +1,19 @@
-"""Looking at processes that may end while being looked at."""
+"""Looking at processes that may end while being looked at, and interrupting them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import psutil
+
+ROOT = Path(__file__).parent.parent
 
 
 def descendants(pid: int, name: str = "") -> list[psutil.Process]:
@@ -34,3 +42,29 @@ def kill(processes: Iterable[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def interrupt(arguments: list[str], moment: Callable[[int], bool]) -> tuple[int, list[str]]:
+    """Start a command, wait for the moment, press Ctrl-C; gives exit code and the lines of its stderr.
+
+    Nothing that it started may live on.
+    """
+    command = [sys.executable, "-m", "webrl.cli", *arguments]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
+    )  # fmt: skip
+    try:
+        end = time.monotonic() + 240
+        while not moment(process.pid):
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < end, "watchdog: the moment never came"
+            time.sleep(0.02)
+        children = descendants(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=120)[1]
+    finally:
+        process.kill()
+    psutil.wait_procs(children, timeout=20)
+    assert living(children) == []
+    return process.returncode, said.splitlines()

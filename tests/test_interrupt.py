@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
-from processes import descendants, living
+from processes import descendants, interrupt
 
-ROOT = Path(__file__).parent.parent
 SMALL = (
     "num_phases=1", "tasks.train_sites=[miniwob.click-button]", "tasks.num_seed_tasks=40", "tasks.num_eval_tasks=2",
     "rollout.num_workers=1", "rollout.envs_per_worker=3", "rollout.max_steps=4", "trackers=[]",
 )  # fmt: skip
 
 pytestmark = pytest.mark.browser
-
-
-def interrupt(arguments: list[str], moment: Callable[[int], bool]) -> tuple[int, list[str]]:
-    """Start a command, wait for the moment, press Ctrl-C; gives exit code and the lines it said from then on."""
-    command = [sys.executable, "-m", "webrl.cli", *arguments]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
-    )  # fmt: skip
-    try:
-        end = time.monotonic() + 240
-        while not moment(process.pid):
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < end, "watchdog: the moment never came"
-            time.sleep(0.02)
-        children = descendants(process.pid)
-        os.killpg(process.pid, signal.SIGINT)
-        said = process.communicate(timeout=120)[1]
-    finally:
-        process.kill()
-    psutil.wait_procs(children, timeout=20)
-    assert living(children) == []
-    return process.returncode, said.splitlines()
 
 
 def runs(name: str) -> Callable[[int], bool]:

@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from processes import descendants, living
+from processes import descendants, interrupt, living
 
 from webrl import cli
 from webrl.config import load_config
@@ -209,7 +209,8 @@ def test_the_tables_hold_hand_computed_numbers(tmp_path: Path) -> None:
     awr = [r for r in results if r.cell.method == "awr"]
     rates = [rate.value for rate in rate_by_phase(awr, "eval", np.random.default_rng(0)) if rate]
     assert rates == [0.5, 1.0]
-    found = comparisons(study, results)["awr"]
+    against = comparisons(study, results)
+    found = against["awr"]
     assert found["eval"].difference.value == pytest.approx((0.25 + 0.5) / 2)
     assert (found["eval"].won, found["eval"].lost) == (3, 0)
     assert found["eval_heldout"].difference.value == 0.0
@@ -219,7 +220,7 @@ def test_the_tables_hold_hand_computed_numbers(tmp_path: Path) -> None:
     assert (last["held_out_seeds_successes"], last["held_out_seeds_episodes"]) == ("2", "4")
     assert (last["held_out_types_successes"], last["held_out_types_episodes"]) == ("2", "2")
     assert (last["training_episodes"], last["actor_steps"], last["critic_steps"]) == ("3", "7", "5")
-    text = markdown_text(study, results)
+    text = markdown_text(study, results, against)
     assert "| awr | 2 | 50.0 [" in text
     assert " +50.0 [" in text  # over the start
     assert "Not equal" not in text
@@ -229,7 +230,8 @@ def test_unequal_budgets_are_named(tmp_path: Path) -> None:
     study = study_of(tmp_path, seeds=[0])
     write_cells(study, {"default-seed0": ["1110"], "awr-seed0": ["1111"]})
     write_phase(study.cells[1], 1, "1111", "11", episodes=2)
-    text = markdown_text(study, read_results(study, {}))
+    results = read_results(study, {})
+    text = markdown_text(study, results, comparisons(study, results))
     assert "Not equal: training episodes, from 2 (awr-seed0) to 3 (default-seed0)." in text
 
 
@@ -242,7 +244,7 @@ def test_missing_failed_and_unfinished_cells_are_shown_and_left_out_of_the_pairs
         "awr-seed1": "missing",
     }  # fmt: skip
     assert comparisons(study, list(results.values())) == {}  # awr has no seed at the phase of the reference
-    text = markdown_text(study, list(results.values()))
+    text = markdown_text(study, list(results.values()), {})
     assert "| awr-seed1 | missing |" in text
     assert "| awr-seed0 | failed: loss is nan |" in text
     assert "1 of 4 cells finished" in text
@@ -376,27 +378,13 @@ SMALL = {
 
 def test_ctrl_c_ends_the_cells_too(tmp_path: Path) -> None:
     study_of(tmp_path, seeds=[0], overrides=SMALL)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "webrl.cli", "study", str(tmp_path / "study.yaml")], cwd=ROOT, stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
-    )  # fmt: skip
-    try:
-        assert process.stderr is not None
-        assert any("start-seed0: started" in line for line in process.stderr), "ended before it started a cell"
-        end = time.monotonic() + 120
-        while len(descendants(process.pid)) < 2:  # the guard and the run
-            assert time.monotonic() < end, "watchdog: the cell's process never came"
-            time.sleep(0.05)
-        children = descendants(process.pid)
-        os.killpg(process.pid, signal.SIGINT)
-        said = process.communicate(timeout=120)[1]
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert said.splitlines()[-1] == "webrl: interrupted; the same command goes on from here"
-    psutil.wait_procs(children, timeout=20)
-    assert living(children) == []
+    log = tmp_path / "runs" / "s" / "logs" / "start-seed0.log"
+    code, said = interrupt(
+        ["study", str(tmp_path / "study.yaml")],
+        lambda pid: log.is_file() and log.stat().st_size > 0 and len(descendants(pid)) >= 2,  # the guard and the run
+    )
+    assert (code, said[-1]) == (130, "webrl: interrupted; the same command goes on from here")
+    assert any("start-seed0: started" in line for line in said)
 
 
 @pytest.mark.browser

@@ -4,6 +4,13 @@ A bad rollout is data, not a crash: `BrowserError` and `PolicyError` are caught 
 loop and become a `Status`. Everything else ends the stage with one clear message.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 
 class WebRLError(Exception):
     """Base of all errors that a user can cause or fix; the CLI prints its text and exits with 1."""
@@ -53,3 +60,10 @@ class StageError(WebRLError):
     """A stage cannot start: its input stage has not finished, or the run folder belongs to another config,
     or another process works in it; or cannot go on, since all servers that it needs are gone.
     """
+
+
+def problem_text(problem: ErrorDetails) -> str:
+    """`key = value: what is wrong` of one of pydantic's problems; without a key, what is wrong."""
+    key = ".".join(map(str, problem["loc"]))
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{key:.100} = {problem['input']!r:.200}: {message}" if key else message

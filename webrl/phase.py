@@ -111,6 +111,11 @@ def plan(config: RunConfig) -> list[str]:
     return lines
 
 
+def is_phase_done(folder: PhaseFolder) -> bool:
+    """Whether all stages of a phase have finished."""
+    return all(folder.is_done(spec.name) for spec in STAGES)
+
+
 def write_summary(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     """Collect the counts of all finished stages into `summary.json`."""
     phases = [_summarize(folder.phase(k)) for k in range(folder.last_phase() + 1)]

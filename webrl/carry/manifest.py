@@ -70,12 +70,9 @@ def is_weights(path: str, models: set[str] | dict[str, Model]) -> bool:
 
 def file_entry(path: Path) -> Entry:
     """Size and digest of a file."""
-    digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-            size += len(block)
-    return Entry(bytes=size, sha256=digest.hexdigest())
+        digest = hashlib.file_digest(file, "sha256")
+        return Entry(bytes=file.tell(), sha256=digest.hexdigest())
 
 
 def read_manifest(archive: zipfile.ZipFile, path: Path) -> Manifest:

@@ -16,8 +16,8 @@ from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.servers.vllm_owner import keep_servers
+from webrl.plots import clean_axes, new_figure, save_figure
 from webrl.replay.encode import step_encoder
-from webrl.runs.disk import atomic_path
 from webrl.runs.provenance import run_info
 from webrl.runs.store import write_json
 from webrl.training.metrics import read_metrics
@@ -141,15 +141,11 @@ def encode(
 
 def plot_losses(lines: Sequence[dict[str, Any]], path: Path) -> None:
     """Draw training and validation loss, and the probe's success, by optimizer step, as PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     from webrl.evaluate import wilson_interval
 
     if not lines:
         return
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7.2, 4.2)
     axes = figure.add_subplot()
     axes.plot([x["step"] for x in lines], [x["loss"] for x in lines], color="#9ab8d8", label="training loss")
     looked = [x for x in lines if "val_loss" in x]
@@ -158,8 +154,7 @@ def plot_losses(lines: Sequence[dict[str, Any]], path: Path) -> None:
     )
     axes.set(xlabel="optimizer step", ylabel="negative log-likelihood a token")
     axes.set_ylim(bottom=0)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
-    axes.spines[["top", "right"]].set_visible(False)
+    clean_axes(axes)
     probed = [x for x in lines if x.get("probe_episodes")]
     if probed:
         right = axes.twinx()
@@ -173,5 +168,4 @@ def plot_losses(lines: Sequence[dict[str, Any]], path: Path) -> None:
         )  # fmt: skip
         right.set(ylabel="success", ylim=(0, 1))
     figure.legend(loc="outside upper left", frameon=False, ncols=3)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    save_figure(figure, path)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from webrl.errors import WebRLError
+from webrl.errors import WebRLError, problem_text
 from webrl.openenv.environment import Hub, Session
 from webrl.openenv.models import BrowserGymAction, BrowserGymObservation
 from webrl.openenv.protocol import WSResetMessage, WSStateMessage, WSStepMessage
@@ -86,9 +86,7 @@ async def _answer(session: Session, raw: str | bytes) -> Answer | None:
     try:
         return await handlers[kind](session, message)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        return _error(f"{kind}: {where:.100} = {first['input']!r:.200}: {first['msg']}", "VALIDATION_ERROR")
+        return _error(f"{kind}: {problem_text(error.errors()[0])}", "VALIDATION_ERROR")
     except WebRLError as error:
         return _error(str(error), "EXECUTION_ERROR")
     except Exception as error:  # the boundary of the server: the client must hear of it, and the others live on

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from webrl.config import RolloutConfig
-from webrl.errors import BrowserError, DataError, UsageError
+from webrl.errors import BrowserError, DataError, UsageError, problem_text
 from webrl.openenv.models import BrowserGymObservation, BrowserGymState, DetailedObservation, ResetOptions
 from webrl.rollouts.collect import Pool
 from webrl.rollouts.env import Observation, StepResult
@@ -250,8 +250,7 @@ def _configure(config: RolloutConfig, settings: dict[str, Any]) -> RolloutConfig
     try:
         return RolloutConfig.model_validate(config.model_dump() | settings)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise DataError(f"reset: {'.'.join(map(str, first['loc']))} = {first['input']!r}: {first['msg']}") from None
+        raise DataError(f"reset: {problem_text(error.errors()[0])}") from None
 
 
 def check_default(hub: Hub) -> None:

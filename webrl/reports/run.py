@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from webrl.runs.disk import atomic_path
+from webrl.plots import clean_axes, new_figure, save_figure
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -109,17 +109,13 @@ def phase_metrics(phase: Summary) -> dict[str, float]:
 
 def plot_success(phases: Sequence[Summary], path: Path) -> bool:
     """Draw held-out success by phase with its intervals as PNG; False if no phase has an evaluation."""
-    # The object interface draws without a display and without pyplot's global state.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     seen = [(p["phase"], p["eval"]) for p in phases if (p.get("eval") or {}).get("episodes")]
     if not seen:
         return False
     heldout = [(phase, e["heldout_types"]) for phase, e in seen if (e.get("heldout_types") or {}).get("episodes")]
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7.2, 4.2)
     axes = figure.add_subplot()
     _draw_series(axes, seen, "held-out seeds", "#1f5fa8", 0.0)
     if heldout:
@@ -127,13 +123,10 @@ def plot_success(phases: Sequence[Summary], path: Path) -> bool:
     axes.set(xlabel="phase (0: supervised start)", ylabel="success", ylim=(0, 1))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    clean_axes(axes)
     title = "environment's reward, 95 % Wilson intervals"
     figure.legend(loc="outside upper left", frameon=False, title=title, alignment="left", ncols=2)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    save_figure(figure, path)
     return True
 
 

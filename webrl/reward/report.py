@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webrl.evaluate import is_success, wilson_interval
+from webrl.plots import new_figure, save_figure
 from webrl.reward.labels import read_labels
 from webrl.runs.store import read_records
 from webrl.types import Record, Trajectory
@@ -149,9 +150,7 @@ def plot_reliability(truth: Sequence[int], scores: dict[str, Sequence[float]], p
     Args:
         scores: name of a curve (`as trained`, `calibrated`) -> [N] P(YES).
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 6), layout="constrained")
+    figure = new_figure(5, 6)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     top.plot([0, 1], [0, 1], color="0.7", linestyle=":")
     for name, values in scores.items():
@@ -166,7 +165,7 @@ def plot_reliability(truth: Sequence[int], scores: dict[str, Sequence[float]], p
     top.set(ylabel="observed success", ylim=(-0.02, 1.02), title=f"outcome model, {len(truth)} held-out trajectories")
     top.legend()
     bottom.set(xlabel="P(YES)", ylabel="trajectories", xlim=(0, 1))
-    figure.savefig(path, dpi=120, format="png")
+    save_figure(figure, path)
 
 
 def reliability_bins(truth: Sequence[int], p_yes: Sequence[float]) -> list[tuple[float, int, int]]:

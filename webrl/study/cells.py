@@ -9,7 +9,7 @@ from typing import Any
 
 from webrl.config import RunConfig
 from webrl.errors import StageError
-from webrl.phase import STAGES
+from webrl.phase import is_phase_done
 from webrl.replay.stage import SCORE_CACHE
 from webrl.runs.disk import atomic_path, make_folder
 from webrl.runs.folder import RunFolder
@@ -30,7 +30,7 @@ def num_finished(cell: Cell) -> int:
         return int(cell.orm.with_name("orm_report").joinpath("report.json").is_file())
     run = RunFolder(cell.config.run_dir)
     for phase in range(cell.config.num_phases + 1):
-        if not all(run.phase(phase).is_done(stage.name) for stage in STAGES):
+        if not is_phase_done(run.phase(phase)):
             return phase
     return cell.config.num_phases + 1
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from webrl.runs.disk import atomic_path
+from webrl.plots import clean_axes, new_figure, save_figure
 from webrl.study.plan import Study
 from webrl.study.results import SPLITS, CellResult
 from webrl.study.statistics import Comparison, Estimate, rate_by_phase
@@ -29,7 +29,7 @@ def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> lis
         return []
     columns = min(_COLUMNS, len(shown))
     rows = -(-len(shown) // columns)
-    figure = _figure(2.4 * columns + 1.0, 2.2 * rows + 1.0)
+    figure = new_figure(2.4 * columns + 1.0, 2.2 * rows + 1.0)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     reference = rate_by_phase(by_method[study.config.reference], "eval", np.random.default_rng(0))
     for axes, method in zip(grid.flat, shown, strict=False):
@@ -44,7 +44,7 @@ def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> lis
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.tick_params(labelbottom=True)
-        _clean(axes, "y")
+        clean_axes(axes, "y")
     for axes in list(grid.flat)[len(shown) :]:
         axes.set_visible(False)
     lines = {line.get_label(): line for axes in grid.flat for line in axes.get_legend_handles_labels()[0]}
@@ -63,7 +63,7 @@ def draw_training(study: Study, results: Sequence[CellResult], path: Path) -> li
     shown = {method: cells for method, cells in trained.items() if cells}
     if not shown:
         return []
-    figure = _figure(9.0, 3.6)
+    figure = new_figure(9.0, 3.6)
     panels = figure.subplots(1, 2, sharex=True)
     for axes, (quantity, name) in zip(panels, _TRAINING.items(), strict=True):
         for i, (method, cells) in enumerate(shown.items()):
@@ -73,7 +73,7 @@ def draw_training(study: Study, results: Sequence[CellResult], path: Path) -> li
                 axes.plot(means.keys(), means.values(), marker="o", markersize=4, color=colour, label=method)
         axes.set(title=name, xlabel="phase")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _clean(axes, "y")
+        clean_axes(axes, "y")
     panels[0].set_yscale("log")
     lines = {line.get_label(): line for axes in panels for line in axes.get_legend_handles_labels()[0]}
     figure.legend(lines.values(), lines.keys(), loc="outside right upper", frameon=False, fontsize=8)
@@ -84,7 +84,7 @@ def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]],
     """Each method's difference from the reference after a phase, with its interval; gives the files' names."""
     if not found:
         return []
-    figure = _figure(7.2, 1.6 + 0.36 * len(found))
+    figure = new_figure(7.2, 1.6 + 0.36 * len(found))
     axes = figure.add_subplot()
     for split, shift in zip(SPLITS, (-0.12, 0.12), strict=True):
         rows = [(i, by_split[split].difference) for i, by_split in enumerate(found.values()) if split in by_split]
@@ -98,7 +98,7 @@ def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]],
     axes.set_yticks(range(len(found)), list(found))
     axes.set_ylim(len(found) - 0.5, -0.5)
     axes.set_xlabel(f"points above {study.config.reference} after phase {phase}\n{_NOTE}", fontsize=9)
-    _clean(axes, "x")
+    clean_axes(axes, "x")
     figure.legend(loc="outside upper left", frameon=False, ncols=2)
     return _save(figure, path)
 
@@ -130,27 +130,8 @@ def _margins(estimates: Sequence[Estimate], scale: float = 1.0) -> list[list[flo
     return [low, [scale * max(0.0, e.high - e.value) for e in estimates]]
 
 
-def _figure(width: float, height: float) -> Any:
-    # The object interface draws without a display and without pyplot's global state.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _clean(axes: Any, grid: str) -> None:
-    axes.grid(axis=grid, color="#dddddd", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
 def _save(figure: Any, path: Path) -> list[str]:
-    names = []
-    for kind in ("png", "svg"):
-        target = path.with_name(f"{path.name}.{kind}")
-        with atomic_path(target) as temporary:
-            figure.savefig(temporary, format=kind, dpi=150)
-        names.append(target.name)
-    return names
+    targets = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
+    for target in targets:
+        save_figure(figure, target)
+    return [target.name for target in targets]

@@ -28,7 +28,7 @@ from pydantic import Field, ValidationError, model_validator
 from webrl.cli.options import check_settings
 from webrl.config import RunConfig, Section, apply_override, overlay, read_config, validate_config
 from webrl.config.resources import find_config, is_file
-from webrl.errors import UsageError
+from webrl.errors import UsageError, problem_text
 
 START = "start"
 """Name of the run that plays phase 0 of a seed for all methods."""
@@ -164,12 +164,14 @@ def load_study(
     if methods is not None:
         config = _keep_methods(config, path, methods)
     base = _find_base(config.config, path)
+    _check_own_keys(config, path)
     starts = tuple(_cell(config, path, base, START, seed) for seed in config.seeds)
-    for method, own in config.methods.items():
-        _check_method(config, path, base, method, own)
     cells = tuple(_cell(config, path, base, method, seed) for seed in config.seeds for method in config.methods)
     orms = tuple(replace(start, method=ORM) for start in starts if config.retrain_orm)
-    return Study(config, starts, orms, cells)
+    study = Study(config, starts, orms, cells)
+    for cell in cells:
+        _check_shared(study.start_of(cell), cell, path)
+    return study
 
 
 def _keep_methods(config: StudyConfig, path: Path, names: Sequence[str]) -> StudyConfig:
@@ -182,11 +184,10 @@ def _keep_methods(config: StudyConfig, path: Path, names: Sequence[str]) -> Stud
 
 
 def _explain(problem: Any, path: Path) -> str:
-    key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
+        key = ".".join(str(part) for part in problem["loc"])
         return f"{path}: unknown key {key!r}; a study has: {', '.join(StudyConfig.model_fields)}"
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"{path}: {key} = {problem['input']!r:.200}: {message}" if key else f"{path}: {message}"
+    return f"{path}: {problem_text(problem)}"
 
 
 def _find_base(name: str, path: Path) -> Path:
@@ -211,19 +212,21 @@ def _cell(config: StudyConfig, path: Path, base: Path, method: str, seed: int) -
     return Cell(method, seed, resolved, (str(base), *_flatten(settings)))
 
 
-def _check_method(config: StudyConfig, path: Path, base: Path, method: str, settings: Mapping[str, Any]) -> None:
-    for where, given in (("overrides", config.overrides), (f"methods.{method}", settings)):
+def _check_own_keys(config: StudyConfig, path: Path) -> None:
+    methods = {f"methods.{name}": given for name, given in config.methods.items()}
+    for where, given in {"overrides": config.overrides, **methods}.items():
         own = sorted(set(given) & set(_OWN_KEYS))
         if own:
             raise UsageError(f"{path}: {where}.{own[0]}: set the study's own key, `{own[0]}` or `seeds`, instead")
-    seed = config.seeds[0]
-    start, cell = (_cell(config, path, base, name, seed).config for name in (START, method))
+
+
+def _check_shared(start: Cell, cell: Cell, path: Path) -> None:
     for section, free in _METHOD_KEYS.items():
-        before, after = (getattr(run, section).model_dump(exclude=free) for run in (start, cell))
+        before, after = (getattr(run.config, section).model_dump(exclude=free) for run in (start, cell))
         changed = sorted(key for key in before if before[key] != after[key])
         if changed:
             raise UsageError(
-                f"{path}: methods.{method}: {section}.{changed[0]} = {after[changed[0]]!r:.100} would change the "
+                f"{path}: methods.{cell.method}: {section}.{changed[0]} = {after[changed[0]]!r:.100} would change the "
                 "starting point or the evaluation, which all methods share; set it in `overrides`"
             )
 

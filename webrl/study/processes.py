@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +14,13 @@ from pathlib import Path
 from webrl.errors import WebRLError
 from webrl.evaluate import wilson_interval
 from webrl.llm.servers import guard
+from webrl.llm.servers.vllm_command import visible_gpus
 from webrl.runs.disk import make_folder
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_json, write_json
 from webrl.study.cells import is_finished, link_start, num_finished
 from webrl.study.plan import ORM, Cell, Study
 from webrl.training.environment import cpu_environment
-from webrl.training.topology import count_gpus
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ class _Running:
 
 def default_parallel() -> int:
     """One cell a GPU, else one for two cores."""
-    return count_gpus() or max(1, len(os.sched_getaffinity(0)) // 2 if hasattr(os, "sched_getaffinity") else 1)
+    return len(visible_gpus()) or max(1, _num_cores() // 2)
 
 
 def run_cells(study: Study, parallel: int) -> dict[str, str]:
@@ -76,7 +75,7 @@ class _Work:
         names = {job.name for job in study.jobs}
         self._failures = {name: why for name, why in read_failures(study.folder).items() if name not in names}
         self._running: list[_Running] = []
-        self._gpus = _visible_gpus()
+        self._gpus = visible_gpus()
 
     def run(self) -> dict[str, str]:
         self._save()
@@ -193,13 +192,6 @@ def _close(process: subprocess.Popen[bytes]) -> None:
     if process.stdin:
         with suppress(OSError):
             process.stdin.close()
-
-
-def _visible_gpus() -> Sequence[str]:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [part.strip() for part in visible.split(",") if part.strip() not in ("", "-1")]
-    return [str(number) for number in range(count_gpus())]
 
 
 def _num_cores() -> int:

@@ -35,12 +35,12 @@ _EQUAL = {"episodes": "training episodes", "critic_steps": "critic steps", "acto
 def write_report(study: Study, results: Sequence[CellResult]) -> list[str]:
     """Write tables and figures into the study's folder; gives the names of the files."""
     write_text(study.folder / "study.csv", csv_text(results))
-    write_text(study.folder / "study.md", markdown_text(study, results))
+    found = comparisons(study, results)
+    write_text(study.folder / "study.md", markdown_text(study, results, found))
     names = ["study.csv", "study.md"]
     names += draw_success(study, results, study.folder / "success")
     names += draw_training(study, results, study.folder / "training")
-    phase = compared_phase(study, results)
-    names += draw_comparison(study, comparisons(study, results), phase, study.folder / "comparison")
+    names += draw_comparison(study, found, compared_phase(study, results), study.folder / "comparison")
     return names
 
 
@@ -86,20 +86,20 @@ def _csv_rows(result: CellResult) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def markdown_text(study: Study, results: Sequence[CellResult]) -> str:
-    """The tables, with where the numbers come from."""
+def markdown_text(study: Study, results: Sequence[CellResult], found: Mapping[str, Mapping[str, Comparison]]) -> str:
+    """The tables, with where the numbers come from; `found` is what `comparisons` gives."""
     parts = [f"# {study.config.name}", *_header(study, results)]
     for split, name in SPLITS.items():
         rows = list(_success_rows(study, results, split))
         if rows:
             phases = [f"phase {k}" for k in range(study.config.num_phases + 1)]
             parts += [f"## Success on {name}, %", table(["method", "seeds", *phases, "over the start"], rows)]
-    phase = compared_phase(study, results)
     columns = ["method", "seeds"]
     for name in SPLITS.values():
         columns += [f"{name}: points", "effect h", "won : lost"]
-    rows = list(_comparison_rows(comparisons(study, results)))
+    rows = list(_comparison_rows(found))
     if rows:
+        phase = compared_phase(study, results)
         parts += [f"## Against `{study.config.reference}` after phase {phase}", table(columns, rows)]
     parts += [
         "## What each cell used after phase 0, and its largest gradient norm",

@@ -104,11 +104,6 @@ def rate_by_phase(cells: Sequence[CellResult], split: str, rng: np.random.Genera
     return found
 
 
-def last_outcomes(cells: Sequence[CellResult], split: str, phase: int = -1) -> list[Outcomes]:
-    """Outcomes of the last phase (or of `phase`) of each finished cell."""
-    return [result.phases[phase].outcomes[split] for result in cells]
-
-
 def _resampled_means(values: NDArray[np.float64], copies: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """[R, copies] means of as many values, drawn with replacement; drawing counts of the distinct ones is the same."""
     distinct, counts = np.unique(values, return_counts=True)

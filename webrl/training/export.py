@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from webrl.config import OptimConfig, Section
-from webrl.errors import ModelError
+from webrl.errors import ModelError, problem_text
 from webrl.llm.fingerprint import base_fingerprint
 from webrl.training.critic import open_critic
 from webrl.training.lora import add_adapters, load_trained, merge_adapters
@@ -128,9 +128,7 @@ def _read(path: Path) -> tuple[Origin, dict[str, Tensor]]:
             origin = Origin.model_validate_json((file.metadata() or {})[_KEY])
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ModelError(f"{path}: damaged ({place} = {first['input']!r:.80}: {first['msg']})") from None
+        raise ModelError(f"{path}: damaged ({problem_text(error.errors()[0])})") from None
     except (OSError, SafetensorError, KeyError) as error:
         raise ModelError(f"{path}: not a trained state of webrl's, or damaged ({str(error)[:200]})") from None
     ranks = {len(value) for name, value in state.items() if ".lora_A." in name}

@@ -13,14 +13,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Generic, TypeVar
 
 import torch
 
 from webrl.errors import PolicyError
 from webrl.llm.interface import Sampling
-from webrl.llm.local.own_cache import OwnCacheRunner
-from webrl.llm.local.runner import Runner
+from webrl.llm.local.runner import Rows, Runner
 from webrl.llm.sampling import draw_tokens
 
 logger = logging.getLogger(__name__)
@@ -29,6 +28,7 @@ _MAX_PREFILL_TOKENS = 16384
 """Tokens, padding included, in one prefill pass (at least one prompt)."""
 
 Answer = tuple[list[int], list[float]]
+C = TypeVar("C", bound=Rows)
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class Request:
     """Set by whoever no longer waits: the row is freed at the next step."""
 
 
-class Batcher:
+class Batcher(Generic[C]):
     """Owns a thread that runs a model. All methods may be called from any thread.
 
     `num_threads` (0: torch's own) is set for that thread, but MKL's part of it for the whole process: whoever closes
@@ -57,8 +57,8 @@ class Batcher:
 
     def __init__(
         self,
-        runner: Runner | OwnCacheRunner,
-        new_cache: Callable[[], Any],
+        runner: Runner[C],
+        new_cache: Callable[[], C],
         end_ids: Sequence[int],
         max_batch: int,
         num_threads: int,
@@ -82,7 +82,7 @@ class Batcher:
         """Requests waiting or in generation."""
         return len(self._waiting) + len(self._active)
 
-    def use(self, runner: Runner | OwnCacheRunner) -> None:
+    def use(self, runner: Runner[C]) -> None:
         """Go on with another runner; for `call`."""
         self._runner = runner
 

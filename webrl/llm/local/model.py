@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,8 @@ class LocalModel:
         num_threads = 1 if self._small else engine.num_threads
         self._old_num_threads = torch.get_num_threads()
         runner = self._new_runner()
-        new_cache = partial(_new_cache, self._model, engine.max_batch) if self._is_plain else OwnRows
-        self._batchers = [
+        new_cache: Callable[[], Any] = partial(_new_cache, self._model, engine.max_batch) if self._is_plain else OwnRows
+        self._batchers: list[Batcher[Any]] = [  # of the runner's kind of cache, which the model decides
             Batcher(runner, new_cache, self.end_ids, engine.max_batch, num_threads) for _ in range(num_batchers)
         ]
 
@@ -129,7 +129,7 @@ class LocalModel:
             request.abandoned = True
             raise
 
-    def _new_runner(self) -> Runner | OwnCacheRunner:
+    def _new_runner(self) -> Runner[Any]:
         if not self._is_plain:
             return OwnCacheRunner(self._model)
         fast = self._small and LlamaCpuRunner.supports(self._model)

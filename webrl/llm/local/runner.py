@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from transformers.cache_utils import DynamicCache
@@ -31,14 +31,39 @@ class Prefilled:
         cache.admit(self.keys[row], self.values[row], length)
 
 
-class Runner(Protocol):
+class Rows(Protocol):
+    """Open answers; what else a cache holds is between it and its runner."""
+
+    def release(self, row: int) -> None:
+        """Free a row; the last one moves into the gap."""
+        ...
+
+
+C_contra = TypeVar("C_contra", bound=Rows, contravariant=True)
+"""The kind of cache that a runner decodes with."""
+
+
+class Prefill(Protocol[C_contra]):
+    """What a prefill leaves for decoding."""
+
+    @property
+    def logits(self) -> torch.Tensor:
+        """[B, V] at each prompt's last position."""
+        ...
+
+    def admit(self, cache: C_contra, row: int, length: int) -> None:
+        """Give a prompt of so many tokens a row of the cache."""
+        ...
+
+
+class Runner(Protocol[C_contra]):
     """Runs a model's forward passes; used from one thread, in inference mode."""
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefilled:
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefill[C_contra]:
         """One pass over whole prompts."""
         ...
 
-    def decode(self, last: Sequence[int], cache: SlotCache) -> torch.Tensor:
+    def decode(self, last: Sequence[int], cache: C_contra) -> torch.Tensor:
         """Append one token to every row of the cache; gives the logits after it, [B, V]."""
         ...
 

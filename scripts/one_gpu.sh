@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One evening on one GPU: demonstrations, supervised start, a judge, the loop. The same command resumes wherever it was stopped.
+# One evening on one GPU: demonstrations, supervised start, a judge, the loop; the same command resumes it.
 #
 #   scripts/one_gpu.sh [CONFIG] [key=value ...]        CONFIG: gemma3_270m unless named
 #   MINUTES=30 scripts/one_gpu.sh ...                  stops after so long, as Ctrl-C does
@@ -7,8 +7,8 @@
 #   scripts/one_gpu.sh --dry-run ...                   says what would be done
 #
 # On the next machine: scripts/carry_run.py unpack RUN.zip RUN, then the same command (docs/one_gpu.md).
-# PER_TYPE=16 is the number of demonstrations of each task type. The judge is trained on episodes of the supervised start
-# with the environment's own reward (EPISODES=600; the loop never sees those); JUDGE=no takes the config's models.orm.
+# PER_TYPE=16 is the number of demonstrations of each task type. The judge is trained on episodes of the supervised
+# start with the environment's own reward (EPISODES=600; the loop never sees those); JUDGE=no: the config's models.orm.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 python="${PYTHON:-}"
@@ -29,7 +29,8 @@ for word in "$@"; do
 done
 minutes="${MINUTES:-0}"
 [[ "$minutes" =~ ^[0-9]{1,5}$ ]] || { echo "one_gpu: MINUTES=$minutes is not a number of minutes" >&2; exit 2; }
-[[ "$minutes" == 0 ]] || command -v timeout >/dev/null || { echo "one_gpu: MINUTES needs timeout (coreutils)" >&2; exit 2; }
+[[ "$minutes" == 0 ]] || command -v timeout >/dev/null \
+  || { echo "one_gpu: MINUTES needs timeout (coreutils)" >&2; exit 2; }
 
 plan="$("${webrl[@]}" run "$config" "${settings[@]+"${settings[@]}"}" --dry-run)"
 run="$(sed -n '1s/^# resolved config of //p' <<<"$plan")"
@@ -38,7 +39,7 @@ pack="${PACK:-$run.zip}"
 loop=()
 for word in "${settings[@]+"${settings[@]}"}"; do [[ "$word" == models.actor=* ]] || loop+=("$word"); done
 loop+=(models.actor="$run/sft")
-practice="${run}_judge"
+practice="$run/judge"
 [[ "${JUDGE:-yes}" == no ]] || loop+=(models.orm="$run/orm")
 
 say() { printf '\n== %s\n' "$*"; }
@@ -70,8 +71,8 @@ evening() {
     say "3 of 4: a judge, from episodes in $practice, to $run/orm"
     local stage few=(tasks.num_seed_tasks="${EPISODES:-600}" models.actor="$run/sft")
     for stage in gen-tasks filter-tasks rollout; do
-      within "${webrl[@]}" "$stage" "$config" "${settings[@]+"${settings[@]}"}" "${few[@]}" --run "$practice" --seed 1000003 \
-        || return
+      within "${webrl[@]}" "$stage" "$config" "${settings[@]+"${settings[@]}"}" "${few[@]}" \
+        --run "$practice" --seed 1000003 || return
     done
     within "${webrl[@]}" train-orm "$config" "${settings[@]+"${settings[@]}"}" \
       --data "$practice/phase_00/trajectories.jsonl" --init "$run/sft" --out "$run/orm" || return
@@ -89,8 +90,8 @@ case $code in
 esac
 if [[ "$pack" == no ]]; then
   :
-elif [[ $dry == no && ! -f "$run/config.yaml" ]]; then
-  say "nothing to pack: the loop has not begun"
+elif [[ $dry == no && ! -f "$run/config.yaml" && ! -d "$run/sft" && ! -f "$run/demos/trajectories.jsonl" ]]; then
+  say "nothing to pack yet"
 else
   say "pack, to $pack"
   minutes=0

@@ -217,6 +217,22 @@ def test_a_start_from_outside_stays_outside_and_is_copied_from_there(made, tmp_p
     assert pack(run, tmp_path / "y.zip").manifest.bases
 
 
+def test_what_there_is_before_the_loop_has_begun_is_packed_and_continued_elsewhere(made, tmp_path):
+    _, whole, _ = made
+    run = tmp_path / "demo"
+    shutil.copytree(whole / "sft", run / "sft")
+    (run / "demos").mkdir()
+    (run / "demos" / "trajectories.jsonl").write_text("{}\n", encoding="utf-8")
+    (run / "judge").write_text("in the way of the judge's episodes", encoding="utf-8")
+    stopped = one_gpu("demo", f"runs_dir={tmp_path}", "trackers=[]")
+    assert stopped.returncode != 0
+    assert "webrl: cannot write run folder" in stopped.stderr
+    assert "failed; what is finished is kept" in stopped.stdout
+    assert not (run / "config.yaml").exists()
+    unpack(tmp_path / "demo.zip", tmp_path / "elsewhere" / "demo")
+    assert content(tmp_path / "elsewhere" / "demo") == content(run)
+
+
 def test_nothing_is_packed_while_a_process_works_in_the_run(made, tmp_path):
     _, run, _ = made
     run = shutil.copytree(run, tmp_path / "mine")

@@ -22,6 +22,9 @@ from webrl.runs.lock import hold_output, hold_run
 from webrl.runs.provenance import package_versions
 from webrl.training.export import read_origin
 
+_BEFORE_THE_LOOP = ("demos", "sft", "orm")
+"""What a run folder may hold before a loop has begun in it."""
+
 
 @dataclass(frozen=True)
 class Packed:
@@ -81,8 +84,8 @@ def pack(run: Path, out: Path, *, bases: Sequence[str] = (), whole: bool = False
         DataError: weights that were trained whole, or a link in the folder.
         StageError: a process works in the run folder.
     """
-    if not RunFolder(run).config.is_file():
-        raise UsageError(f"{str(run)!r} is not a run folder: it has no config.yaml")
+    if not (RunFolder(run).config.is_file() or any((run / name).is_dir() for name in _BEFORE_THE_LOOP)):
+        raise UsageError(f"{str(run)!r} is not a run folder: it has no config.yaml, {', '.join(_BEFORE_THE_LOOP)}")
     if out.absolute().is_relative_to(run.absolute()):
         raise UsageError(f"{str(out)!r} lies in the run folder that is to be packed; write it elsewhere")
     with hold_run(run), hold_output(out):
@@ -147,7 +150,10 @@ def _find_models(run: Path, paths: Sequence[str], given: Sequence[str]) -> _Mode
 
 def _configured(run: Path, copies: set[str]) -> dict[str, str]:
     """Models outside of the run that its config starts from, and that it holds copies of."""
-    start = load_config(RunFolder(run).config).models
+    config = RunFolder(run).config
+    if not config.is_file():
+        return {}
+    start = load_config(config).models
     found = {}
     for name in (start.actor, start.critic):
         if name and Path(name).is_dir() and not Path(name).absolute().is_relative_to(run.absolute()):

@@ -33,8 +33,9 @@ setup: $(VENV)/.python-done $(VENV)/.browser-done ## virtual environment, depend
 engines: $(VENV)/.engines-done ## DeepSpeed and Ray; vLLM in an environment of its own, .venv-vllm
 	@:
 
-lint: $(VENV)/.python-done ## ruff: style and format
+lint: $(VENV)/.python-done ## ruff: style and format; import-linter: imports only point down
 	@$(RUN)/ruff check . && $(RUN)/ruff format --check .
+	@$(RUN)/lint-imports --no-cache
 
 types: $(VENV)/.python-done ## mypy, strict
 	@$(RUN)/mypy

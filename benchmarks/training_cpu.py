@@ -17,9 +17,9 @@ from torch.nn import functional
 from webrl.config import ActorConfig
 from webrl.training.engines import open_engine
 from webrl.training.flops import peak_memory_gib
-from webrl.training.models import actor_inputs, load_actor
+from webrl.training.models import load_actor
 from webrl.training.objectives import get_objective
-from webrl.training.packing import Item
+from webrl.training.packing import Item, actor_inputs
 from webrl.training.trainer import Job, _Loop
 from webrl.training.update import policy_loss_function
 from webrl.types import StepRecord

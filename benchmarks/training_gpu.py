@@ -32,8 +32,7 @@ from webrl.training.attention import Layout, Scores, _varlen, packed_attention
 from webrl.training.flops import body_parameters, peak_flops, training_flops
 from webrl.training.head import token_logprobs
 from webrl.training.memory_policy import compile_layers
-from webrl.training.models import actor_inputs, critic_inputs
-from webrl.training.packing import Item, pack, plan_rows
+from webrl.training.packing import Item, actor_inputs, critic_inputs, pack, plan_rows
 from webrl.training.scoring import score_targets
 
 Figures = dict[str, Any]

@@ -8,10 +8,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from webrl.cli.options import check_settings
 from webrl.config import LabelConfig, RunConfig, TasksConfig, load_config
 from webrl.errors import DataError, JudgeError, ModelError, PolicyError, UsageError
 from webrl.llm import Completion
+from webrl.preflight import check_settings
 from webrl.reward.calibration import Calibration, calibrated
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import answer_tokens, judge_prompt, label_trajectories, yes_probability

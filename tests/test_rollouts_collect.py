@@ -7,11 +7,12 @@ import pytest
 from rollouts_builders import ClickNamedButton, Scripted, in_browser, miniwob
 
 from webrl.config import RolloutConfig, validate_config
-from webrl.errors import DataError, PolicyError
+from webrl.errors import DataError, PolicyError, UsageError
 from webrl.rollouts.collect import collect, cut_off_tasks
 from webrl.rollouts.episode import run_episode, step_seed
 from webrl.runs.store import read_records
-from webrl.types import Status, Trajectory
+from webrl.suites.world import WORLD
+from webrl.types import Status, Task, Trajectory
 
 pytestmark = pytest.mark.browser
 
@@ -123,6 +124,27 @@ def test_unknown_pages_stop_the_stage_before_it_starts(tmp_path):
     with pytest.raises(DataError, match="unknown MiniWoB page"):
         asyncio.run(collect([miniwob("nope")], run_config(), ClickNamedButton(), out, phase=1, prefix="p01"))
     assert not out.exists()
+
+
+def test_a_task_of_a_suite_that_is_not_there_stops_the_stage_before_it_starts(tmp_path):
+    task = Task(task_id="a", site="shopping", start_url="__SHOPPING__", instruction="Buy a mouse.")
+    with pytest.raises(DataError, match="start_url '__SHOPPING__' is no address"):
+        asyncio.run(collect([task], run_config(), ClickNamedButton(), tmp_path / "t.jsonl", phase=1, prefix="p01"))
+
+
+def test_the_whole_world_refuses_webarena_tasks_on_remote_environments(tmp_path):
+    task = Task(task_id="a", site="shopping", start_url="__SHOPPING__", instruction="Buy a mouse.")
+    config = run_config(env="openenv", urls=["http://127.0.0.1:9"])
+    with pytest.raises(UsageError, match=r"WebArena tasks need rollout\.env=browser"):
+        asyncio.run(collect([task], config, ClickNamedButton(), tmp_path / "t", phase=1, prefix="p01", world=WORLD))
+
+
+def test_environments_on_servers_are_refused_by_name_where_there_are_none(tmp_path):
+    config = run_config(env="openenv", urls=["http://127.0.0.1:9"])
+    with pytest.raises(UsageError, match=r"rollout\.env=openenv: webrl\.rollouts\.suite:WEB asks no servers"):
+        asyncio.run(
+            collect([miniwob("click-button")], config, ClickNamedButton(), tmp_path / "t", phase=1, prefix="p01")
+        )
 
 
 def test_the_long_tail_is_cut_off_and_kept_for_later(tmp_path):

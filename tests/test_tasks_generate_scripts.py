@@ -14,9 +14,9 @@ import pytest
 from curriculum_builders import PAGE, ChatServer, build_task
 
 from webrl.errors import DataError
+from webrl.suites.webarena.export import webarena_entry, write_task_file
 from webrl.suites.webarena.tasks import instruction_of, is_scored, load_suite, read_task_file
 from webrl.tasks.from_file import read_instructions, write_instructions
-from webrl.tasks.task_files import webarena_entry, write_task_file
 
 ROOT = Path(__file__).parent.parent
 

@@ -15,8 +15,8 @@ from webrl.errors import TrainingError
 from webrl.training import score_actions, train_actor, train_critic
 from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine
-from webrl.training.models import PackedActor, actor_inputs, load_actor
-from webrl.training.packing import Item, pack
+from webrl.training.models import PackedActor, load_actor
+from webrl.training.packing import Item, actor_inputs, pack
 from webrl.training.update import prepare
 
 

@@ -9,8 +9,8 @@ import torch
 from training_builders import make_actor, make_records
 
 from webrl.training.head import token_logprobs
-from webrl.training.models import actor_inputs, load_actor
-from webrl.training.packing import HEADER_TOKENS, Item, cut_to, pack, plan_rows
+from webrl.training.models import load_actor
+from webrl.training.packing import HEADER_TOKENS, Item, actor_inputs, cut_to, pack, plan_rows
 
 
 def test_pack_lays_samples_end_to_end() -> None:

@@ -18,8 +18,8 @@ from webrl.training.critic_data import critic_states
 from webrl.training.flops import body_parameters, training_flops
 from webrl.training.lora import AdaptedLinear, add_adapters, merge_adapters
 from webrl.training.memory_policy import apply_memory_policy
-from webrl.training.models import actor_inputs, load_actor
-from webrl.training.packing import Item, pack
+from webrl.training.models import load_actor
+from webrl.training.packing import Item, actor_inputs, pack
 from webrl.training.schedule import sample_batches
 from webrl.training.trainer import memory_errors
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from webrl.config import RunConfig
 from webrl.errors import DataError
-from webrl.evaluate import summarize_evaluation
 from webrl.runs.clock import spent_on
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import PhaseFolder, RunFolder
@@ -195,7 +194,7 @@ def train(context: Context) -> Counts:
 
 def evaluate(context: Context) -> Counts:
     """Held-out tasks with this phase's actor and the environment's own reward."""
-    from webrl.suites import eval_tasks
+    from webrl.suites import eval_tasks, summarize
 
     config = context.config
     tasks = eval_tasks(config)
@@ -211,16 +210,7 @@ def evaluate(context: Context) -> Counts:
         temperature=config.evaluate.temperature,
     )
     trajectories = list(read_records(context.folder.eval, Trajectory))
-    if config.tasks.suite == "miniwob":
-        return summarize_evaluation(trajectories, config.evaluate.confidence)
-    from webrl.suites.webarena.report import is_unjudged, summarize, write_task_files, write_traces
-
-    write_task_files(trajectories, context.folder.path / "eval_tasks")
-    if config.rollout.webarena.vab_traces:
-        write_traces(trajectories, context.folder.path / "vab")
-    judged = [trajectory for trajectory in trajectories if not is_unjudged(trajectory)]
-    counts = summarize_evaluation(judged, config.evaluate.confidence)
-    return counts | {"webarena": summarize(trajectories, config.evaluate.confidence)}
+    return summarize(config, trajectories, context.folder.path)
 
 
 @spent_on("model files")
@@ -270,13 +260,14 @@ def play(
     from webrl.llm import open_model
     from webrl.llm.policy import ModelPolicy
     from webrl.rollouts.collect import collect
-    from webrl.suites.webarena.session import open_sites
+    from webrl.suites import open_sites
+    from webrl.suites.world import WORLD
 
     async def work() -> None:
         async with open_sites(config, tasks), open_model(actor, config.rollout.engine, config.models) as model:
             if config.rollout.engine.kind == "vllm" and config.rollout.engine.verify_weights:
                 await _verify(cast("VllmModel", model), actor, config)
             policy = ModelPolicy(model, config, temperature=temperature, training=temperature is None)
-            await collect(tasks, config, policy, out, phase=phase, prefix=prefix)
+            await collect(tasks, config, policy, out, phase=phase, prefix=prefix, world=WORLD)
 
     asyncio.run(work())

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from webrl.cli.estimate import Assumptions, commands, describe, estimate_phase, find_missing
 from webrl.config import RunConfig, load_config, validate_config
 from webrl.phase import STAGES
-from webrl.suites.webarena.estimate import Assumptions, commands, describe, estimate_phase, find_missing
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 EVERY = ("webarena", "webarena_lite", "webrl_llama31_8b", "webrl_glm4_9b")

@@ -61,6 +61,8 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
     Raises:
         UsageError: two configs, no such config, a `--run` folder without config, an unknown key or bad value.
     """
+    from webrl.preflight import check_settings
+
     overrides = [s for s in args.settings if "=" in s]
     names = [s for s in args.settings if "=" not in s]
     if len(names) > 1:
@@ -74,39 +76,6 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
     config = load_config(path, overrides)
     check_settings(config, str(path))
     return config
-
-
-def check_settings(config: RunConfig, source: str) -> None:
-    """Refuse at once what a stage would refuse hours later.
-
-    Raises:
-        UsageError: an engine or a task type that there is not, an API engine without its servers, or rewards that
-            generated tasks do not have.
-    """
-    from webrl.config.engine_plans import load_plan
-    from webrl.suites.miniwob import heldout_tasks
-
-    for section in ("critic", "actor", "orm"):
-        try:
-            load_plan(getattr(config, section).engine)
-        except UsageError as error:
-            raise UsageError(f"{source}: {section}.engine: {error}") from None
-    for section in ("generate", "rollout", "label"):
-        engine = getattr(config, section).engine
-        if engine.kind == "openai" and not engine.urls:
-            key = f"{section}.engine"
-            raise UsageError(f"{source}: {key}.kind=openai needs servers: {key}.urls=[http://127.0.0.1:8000/v1]")
-    tasks = config.tasks
-    if config.label.judge == "environment" and tasks.source == "curriculum" and config.num_phases:
-        raise UsageError(
-            f"{source}: label.judge=environment needs tasks.source=fixed or fresh: the environment has no reward for "
-            "instructions that were written for it"
-        )
-    if tasks.suite == "miniwob" and (tasks.train_sites or tasks.heldout_sites):
-        try:
-            heldout_tasks(tasks.model_copy(update={"num_heldout_tasks": 0}), config.seed)
-        except UsageError as error:
-            raise UsageError(f"{source}: tasks.train_sites, tasks.heldout_sites: {error}") from None
 
 
 def describe_sections(sections: Sequence[str]) -> str:

@@ -11,9 +11,9 @@ import yaml
 from rich.console import Console
 
 from webrl import phase as phases
-from webrl.cli.inputs import check_inputs
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
+from webrl.preflight import check_inputs
 from webrl.reports.relay import Relay
 from webrl.reports.run import overview_table, phase_metrics, phase_table, plot_success, site_table
 from webrl.reports.trackers import open_trackers
@@ -35,7 +35,7 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
     if stage in (None, "label") and config.label.system_prompt:
         print(f"label.system_prompt: {describe_text(config.label.system_prompt)}")
     if stage is None and config.tasks.suite != "miniwob":
-        from webrl.suites.webarena.estimate import describe
+        from webrl.cli.estimate import describe
 
         print("\n".join(describe(config)))
     return 0

@@ -77,9 +77,9 @@ def _check(study: Any) -> None:
     Raises:
         WebRLError: a package or a model folder is not there.
     """
-    from webrl.cli.inputs import check_inputs
     from webrl.config.extras import check_extras
     from webrl.phase import STAGES
+    from webrl.preflight import check_inputs
 
     stages = [stage.name for stage in STAGES]
     for cell in study.jobs:

@@ -17,12 +17,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from webrl.cli.inputs import check_inputs
 from webrl.cli.options import add_config_arguments, names_run, parse_around_options, resolve_config
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
 from webrl.config.redaction import guard_output
 from webrl.errors import StageError, WebRLError
+from webrl.preflight import check_inputs
 from webrl.runs.folder import newest_run
 
 logger = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from webrl.errors import DataError
 from webrl.llm.interface import PolicyOutput
 from webrl.rollouts.collect import collect
 from webrl.suites.miniwob import seed_tasks
+from webrl.suites.world import WORLD
 from webrl.types import Step, Task, Trajectory
 
 DEMONSTRATION_SEED = 10_000
@@ -105,7 +106,7 @@ async def record(
         async with free:
             mine = [task for task in tasks if task.site == site]
             policy = ExpertPolicy(site, slip, seed)
-            await collect(mine, single, policy, out, phase=phase, prefix=prefix or out.stem)
+            await collect(mine, single, policy, out, phase=phase, prefix=prefix or out.stem, world=WORLD)
 
     await asyncio.gather(*(record_site(site) for site in sorted({task.site for task in tasks})))
 

@@ -36,7 +36,7 @@ from webrl.errors import BrowserError, StageError, UsageError
 from webrl.openenv.access import TOKEN_VARIABLE, is_loopback
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.dialects import parse
-from webrl.rollouts.env import Observation, StepResult
+from webrl.rollouts.env import Observation, Score, StepResult
 from webrl.rollouts.handle import GRACE_S, START_TIMEOUT_S
 from webrl.types import Task
 
@@ -126,6 +126,10 @@ class RemoteEnv:
         message = {"type": "step", "data": {"action_str": action_text}}
         answer = await self._ask(message, self._config.step_timeout_s + GRACE_S)
         return self._read(lambda data: read_result(data, action_text, self._config), answer)
+
+    async def finish(self) -> Score:
+        """No more than the steps' rewards: the protocol has nothing for it."""
+        return Score(None)
 
     async def close(self) -> None:
         """End the session; the server closes its pages."""

@@ -23,9 +23,9 @@ from pydantic import ValidationError
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError, UsageError, problem_text
 from webrl.openenv.models import BrowserGymObservation, BrowserGymState, DetailedObservation, ResetOptions
-from webrl.rollouts.collect import Pool
 from webrl.rollouts.env import Observation, StepResult
 from webrl.rollouts.sites import open_site
+from webrl.rollouts.suite import Pool
 from webrl.types import Task
 
 BORROW_TIMEOUT_S = 30.0

@@ -25,13 +25,13 @@ from webrl.llm.loading import model_folder
 from webrl.replay.mix import History, add_history, write_steps
 from webrl.replay.records import NextPrompt, StepEncoder
 from webrl.replay.scorer import Scorer
-from webrl.replay.sources import Reading, Source, count_lines, find_source, labelled_outcomes, read_steps
+from webrl.replay.sources import Reading, Source, find_source, labelled_outcomes, read_steps
 from webrl.replay.stage import SCORE_CACHE
 from webrl.reward.labels import read_outcomes
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder, newest_run
 from webrl.runs.lock import hold_output
-from webrl.runs.store import read_records
+from webrl.runs.store import count_lines, read_records
 from webrl.types import Trajectory
 
 SAMPLES = Path("data/samples")

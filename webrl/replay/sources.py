@@ -270,9 +270,3 @@ def labelled_outcomes(source: Source, problems: ProblemLog) -> Mapping[bytes, in
     if source.kind != "trajectories" or not source.labels.is_file():
         return None
     return read_outcomes(source.labels, problems.on_line)
-
-
-def count_lines(path: Path) -> int:
-    """Number of lines of a file."""
-    with open_input(path) as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

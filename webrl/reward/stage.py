@@ -13,13 +13,12 @@ from tqdm import tqdm
 from webrl.config import RunConfig
 from webrl.errors import DataError, JudgeError
 from webrl.llm import open_model
-from webrl.replay.sources import count_lines
 from webrl.reward.calibration import calibrated
 from webrl.reward.environment import label_by_environment
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import label_trajectories
 from webrl.reward.report import agreement
-from webrl.runs.store import read_records
+from webrl.runs.store import count_lines, read_records
 from webrl.types import Label, Trajectory
 
 

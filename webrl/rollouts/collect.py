@@ -14,38 +14,22 @@ import logging
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from webrl.config import RolloutConfig, RunConfig
 from webrl.config.redaction import redact
 from webrl.errors import UsageError
 from webrl.llm.interface import Policy
-from webrl.rollouts.env import Env
 from webrl.rollouts.episode import SaveScreenshot, run_episode
 from webrl.rollouts.pool import EnvPool
-from webrl.rollouts.sites import open_site
+from webrl.rollouts.suite import WEB, Pool, World
 from webrl.runs import store
 from webrl.runs.disk import file_name, sync_tree
-from webrl.suites.webarena.tasks import is_webarena
 from webrl.types import Status, Task, Trajectory
 
 logger = logging.getLogger(__name__)
-
-
-class Pool(Protocol):
-    """Lends environments; local processes, Ray actors and remote servers look the same."""
-
-    @property
-    def size(self) -> int:
-        """Number of environments."""
-        ...
-
-    def env(self) -> AbstractAsyncContextManager[Env]:
-        """Borrow one; waits until one is free."""
-        ...
 
 
 @dataclass
@@ -77,12 +61,14 @@ async def collect(
     *,
     phase: int,
     prefix: str,
+    world: World = WEB,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> CollectSummary:
     """Play all tasks; every one ends as exactly one line of `out`.
 
     Args:
         out: JSONL of Trajectory, appended to.
+        world: whose tasks they may be; `webrl.suites.world.WORLD` has every suite and `rollout.env=openenv`.
         on_episode: called after each new line.
 
     Raises:
@@ -91,10 +77,7 @@ async def collect(
         BrowserMissing: no Chromium.
     """
     for task in tasks:
-        if not is_webarena(task):
-            open_site(task)
-        elif config.rollout.env == "openenv":
-            raise UsageError(f"task {task.task_id!r}: WebArena tasks need rollout.env=browser")
+        world.suite_of(task).check(task, config.rollout)
     summary = CollectSummary()
     done = _read_done(out, summary)
     waiting = [(name, task) for name, task in _name(tasks, prefix) if name not in done]
@@ -110,8 +93,8 @@ async def collect(
                 on_episode(trajectory)
 
         if waiting:
-            async with open_pool(config.rollout, len(waiting)) as pool:
-                stage = _Stage(pool, policy, config, out, phase, record)
+            async with open_pool(config.rollout, len(waiting), world) as pool:
+                stage = _Stage(pool, policy, config, out, phase, record, world)
                 await stage.run(waiting, target - len(done))
     return summary
 
@@ -128,25 +111,29 @@ def cut_off_tasks(path: Path) -> list[Task]:
 
 
 @contextlib.asynccontextmanager
-async def open_pool(config: RolloutConfig, num_episodes: int | None = None) -> AsyncIterator[Pool]:
-    """The environments that `config` asks for; no more of them than there are episodes."""
+async def open_pool(config: RolloutConfig, num_episodes: int | None = None, world: World = WEB) -> AsyncIterator[Pool]:
+    """The environments that `config` asks for; no more of them than there are episodes.
+
+    Raises:
+        UsageError: `rollout.env=openenv` in a world without servers.
+    """
     if num_episodes is not None and num_episodes < config.num_workers * config.envs_per_worker:
         workers = min(config.num_workers, num_episodes)
         per_worker = math.ceil(num_episodes / workers)
         config = config.model_copy(update={"num_workers": workers, "envs_per_worker": per_worker})
     if config.env == "openenv":
-        from webrl.openenv.client import RemotePool
-
-        async with RemotePool(config) as remote:
+        if world.remote is None:
+            raise UsageError(f"rollout.env=openenv: {world.path} asks no servers")
+        async with world.remote(config) as remote:
             yield remote
     elif config.backend == "ray":
         from webrl.rollouts.ray_workers import RayWorker, ray_cluster
 
         with ray_cluster():
-            async with EnvPool(config, RayWorker) as pool:
+            async with EnvPool(config, RayWorker, world) as pool:
                 yield pool
     else:
-        async with EnvPool(config) as pool:
+        async with EnvPool(config, world=world) as pool:
             yield pool
 
 
@@ -161,6 +148,7 @@ class _Stage:
         out: Path,
         phase: int,
         record: Callable[[Trajectory], None],
+        world: World,
     ) -> None:
         self._pool = pool
         self._policy = policy
@@ -168,6 +156,7 @@ class _Stage:
         self._out = out
         self._phase = phase
         self._record = record
+        self._world = world
 
     async def run(self, waiting: Sequence[tuple[str, Task]], target: int) -> None:
         """Play `waiting`; once `target` episodes are in, leave the rest behind as `cut_off`."""
@@ -216,8 +205,7 @@ class _Stage:
                     seed=self._config.seed,
                     save_screenshot=self._screenshots(name),
                 )
-                if is_webarena(task):
-                    trajectory = await _score(env, trajectory)
+                trajectory = await self._world.suite_of(task).finish(env, trajectory)
             trajectory = dataclasses.replace(trajectory, attempts=attempt)
             if trajectory.status is not Status.ENV_ERROR:
                 break
@@ -252,12 +240,6 @@ class _Stage:
 
     def _screenshot_folder(self, name: str) -> Path:
         return self._out.parent / "screenshots" / file_name(name)
-
-
-async def _score(env: Any, trajectory: Trajectory) -> Trajectory:
-    from webrl.suites.webarena.env import finish_episode
-
-    return await finish_episode(env, trajectory)
 
 
 def _name(tasks: Sequence[Task], prefix: str) -> Iterator[tuple[str, Task]]:

@@ -107,6 +107,19 @@ class StepResult:
     """Requests blocked by the navigation guard during this step."""
 
 
+@dataclass(frozen=True)
+class Score:
+    """What an environment says of an episode only after its last step.
+
+    Example: `Score(1.0)`, `Score(None, "judge at http://localhost:8000/v1 does not answer (…)")`
+    """
+
+    reward: float | None
+    """In [0, 1]; None where there is nothing to add, or it could not be found out."""
+    note: str = ""
+    """Why there is no score, or why the evaluator gave up on the page."""
+
+
 class Env(Protocol):
     """Any environment: in this process, in a worker, or on a server."""
 
@@ -116,6 +129,10 @@ class Env(Protocol):
 
     async def step(self, action_text: str) -> StepResult:
         """Act once. Raises BrowserError."""
+        ...
+
+    async def finish(self) -> Score:
+        """The score of the episode as it stands, where a suite asks for one. Raises BrowserError."""
         ...
 
     async def close(self) -> None:
@@ -194,6 +211,10 @@ class BrowserEnv:
             message=next(iter(action.arguments.values())) if says and action else "",
             blocked=self._guard.blocked - blocked,
         )
+
+    async def finish(self) -> Score:
+        """The score of the episode as it stands; here none, the steps had their rewards."""
+        return Score(None)
 
     async def close(self) -> None:
         """Close the profile and its pages."""

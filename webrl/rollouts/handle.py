@@ -12,6 +12,7 @@ from typing import Any
 from webrl import errors
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
+from webrl.rollouts.suite import WEB, World
 from webrl.runs.clock import spent_on
 from webrl.types import Task
 
@@ -19,8 +20,6 @@ GRACE_S = 15.0
 """A worker that has not answered this long after its own deadline is killed."""
 START_TIMEOUT_S = 60.0
 """The first reset on a worker also starts Chromium."""
-LOGIN_TIMEOUT_S = 120.0
-"""A WebArena reset may also log in to several sites."""
 VALIDATION_TIMEOUT_S = 300.0
 """Scoring an episode may ask a language model."""
 
@@ -28,8 +27,9 @@ VALIDATION_TIMEOUT_S = 300.0
 class WorkerHandle(ABC):
     """One worker; environments are numbered by the pool and made by the worker at their first reset."""
 
-    def __init__(self, config: RolloutConfig) -> None:
+    def __init__(self, config: RolloutConfig, world: World = WEB) -> None:
         self._config = config
+        self._world = world
         self._active = 0
         self.idle = asyncio.Event()
         """Set while no environment is in use."""
@@ -89,10 +89,8 @@ class WorkerHandle(ABC):
             return VALIDATION_TIMEOUT_S
         if op != "reset":
             return 0.0
-        from webrl.suites.webarena.tasks import is_webarena
-
-        waits = is_webarena(Task.from_json(arg["task"]))
-        return START_TIMEOUT_S + (self._config.webarena.lease_timeout_s + LOGIN_TIMEOUT_S if waits else 0.0)
+        suite = self._world.suite_of(Task.from_json(arg["task"]))
+        return START_TIMEOUT_S + suite.reset_allowance_s(self._config)
 
 
 def error_of(reply: dict[str, Any]) -> Exception:

@@ -20,20 +20,18 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from webrl.config import RolloutConfig
 from webrl.config.redaction import REVEAL
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import remove_abandoned
-from webrl.rollouts.env import Observation, StepResult
+from webrl.rollouts.env import Observation, Score, StepResult
 from webrl.rollouts.handle import WorkerHandle, error_of
+from webrl.rollouts.suite import WEB, World
 from webrl.rollouts.worker import encode, observation_from_json, read_message, result_from_json
 from webrl.runs.clock import spent_on
 from webrl.types import Task
-
-if TYPE_CHECKING:
-    from webrl.suites.webarena.evaluator import Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +39,8 @@ logger = logging.getLogger(__name__)
 class WorkerProcess(WorkerHandle):
     """A worker in a process of this machine."""
 
-    def __init__(self, config: RolloutConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: RolloutConfig, world: World = WEB) -> None:
+        super().__init__(config, world)
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
@@ -54,6 +52,7 @@ class WorkerProcess(WorkerHandle):
             sys.executable,
             "-m",
             "webrl.rollouts.worker",
+            self._world.path,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=1 << 24,
@@ -151,11 +150,9 @@ class PoolEnv:
         """Act in the worker."""
         return result_from_json(await self._worker.request(self._id, "step", action_text))
 
-    async def finish(self) -> Verdict:
-        """Have a WebArena episode scored in the worker."""
-        from webrl.suites.webarena.evaluator import Verdict
-
-        return Verdict(**await self._worker.request(self._id, "finish"))
+    async def finish(self) -> Score:
+        """Have the episode scored in the worker."""
+        return Score(**await self._worker.request(self._id, "finish"))
 
     async def close(self) -> None:
         """Close the pages; the pool calls this only for environments in doubt."""
@@ -167,10 +164,14 @@ class EnvPool:
     """`num_workers` x `envs_per_worker` environments in workers; see the module docstring."""
 
     def __init__(
-        self, config: RolloutConfig, make_worker: Callable[[RolloutConfig], WorkerHandle] = WorkerProcess
+        self,
+        config: RolloutConfig,
+        make_worker: Callable[[RolloutConfig, World], WorkerHandle] = WorkerProcess,
+        world: World = WEB,
     ) -> None:
         self._config = config
         self._make_worker = make_worker
+        self._world = world
         self._slots: asyncio.LifoQueue[int] = asyncio.LifoQueue()  # warm pages first
         self._workers: dict[int, WorkerHandle] = {}
         self._locks = [asyncio.Lock() for _ in range(config.num_workers)]
@@ -220,7 +221,7 @@ class EnvPool:
                 self._retire(worker)
                 worker = None
             if worker is None:
-                worker = self._make_worker(self._config)
+                worker = self._make_worker(self._config, self._world)
                 self._all.add(worker)
                 self._workers[worker_id] = worker
                 with spent_on("browsers"):

@@ -1,4 +1,4 @@
-"""What differs between worlds: how an episode starts, what its goal is, and when the page says it is over.
+"""What differs between pages: how an episode starts, what its goal is, and when the page says it is over.
 
 API: `open_site(task) -> Site`; `MiniwobSite` (seeded MiniWoB++ pages, reset inside the page), `UrlSite` (any start
 page, judged elsewhere).
@@ -39,7 +39,7 @@ class Verdict:
 
 
 class Site(Protocol):
-    """One world's way of starting and ending an episode."""
+    """One kind of page's way of starting and ending an episode."""
 
     url: str
     """Address of the first page."""
@@ -150,12 +150,17 @@ def open_site(task: Task) -> Site:
     """The site of a task.
 
     Raises:
-        DataError: unknown MiniWoB page, or neither a MiniWoB site nor a start URL.
+        DataError: unknown MiniWoB page, or neither a MiniWoB site nor an address to start at.
     """
     suite, _, name = task.site.partition(".")
     if suite == "miniwob":
         return MiniwobSite(name)
     if task.start_url:
+        if not urlsplit(task.start_url).scheme:
+            raise DataError(
+                f"task {task.task_id!r}: start_url {task.start_url!r:.200} is no address such as http://host/path "
+                "(a task of a suite whose addresses are configured is played in `webrl.suites.world.WORLD` alone)"
+            )
         return UrlSite(task.start_url, task.extra.get("allowed_hosts", ()))
     raise DataError(f"task {task.task_id!r}: site {task.site!r} is not a MiniWoB page and has no start_url")
 

@@ -1,8 +1,8 @@
 """A worker process: one Chromium, many environments, driven by messages over stdin and stdout.
 
-Run as `python -m webrl.rollouts.worker`. Messages are JSON with a 4-byte length before them. The first is the
-RolloutConfig; then `{"id", "env", "op": "reset"|"step"|"finish"|"close", "arg"}` in any order, each answered by
-`{"id", "result"}` or `{"id", "error", "kind"}`. Environments are made at their first reset.
+Run as `python -m webrl.rollouts.worker [WORLD]` (`World.path`). Messages are JSON with a 4-byte length before them. The
+first is the RolloutConfig; then `{"id", "env", "op": "reset"|"step"|"finish"|"close", "arg"}` in any order, each
+answered by `{"id", "result"}` or `{"id", "error", "kind"}`. Environments are made at their first reset.
 
 The worker ends, and its Chromium with it, when stdin closes: so neither Ctrl-C nor `kill -9` of the controller
 leaves a process behind. A watchdog thread does the same should the event loop hang when its parent has gone.
@@ -29,6 +29,7 @@ from webrl.config.redaction import guard_output, redact
 from webrl.errors import BrowserError, WebRLError
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv, Observation, StepResult
+from webrl.rollouts.suite import WEB, Suite, World, find_world
 from webrl.types import Task
 
 logger = logging.getLogger(__name__)
@@ -39,12 +40,13 @@ MAX_MESSAGE_BYTES = 1 << 30
 class Worker:
     """One browser and its environments; also what a Ray actor or a server wraps."""
 
-    def __init__(self, config: RolloutConfig) -> None:
+    def __init__(self, config: RolloutConfig, world: World = WEB) -> None:
         self._config = config
+        self._world = world
         self._browser: Browser | None = None
         self._starting = asyncio.Lock()
         self._envs: dict[int, BrowserEnv] = {}
-        self._settings: dict[int, dict[str, Any]] = {}
+        self._made_for: dict[int, tuple[Suite, dict[str, Any]]] = {}
         self._busy: dict[int, asyncio.Task[Any]] = {}
 
     async def handle(self, env_id: int, op: str, arg: Any) -> Any:
@@ -87,7 +89,7 @@ class Worker:
         if env_id not in self._envs:
             raise BrowserError(f"{op}() before reset()")
         if op == "finish":
-            return dataclasses.asdict(await self._envs[env_id].finish())  # type: ignore[attr-defined]
+            return dataclasses.asdict(await self._envs[env_id].finish())
         result = await self._envs[env_id].step(arg)
         return dataclasses.asdict(result) | {"observation": observation_to_json(result.observation)}
 
@@ -96,14 +98,14 @@ class Worker:
             if self._browser is None or not self._browser.alive:
                 await self.close()
                 self._browser = await Browser(own_session=False, max_page_mb=self._config.max_page_mb).start()
-        kind = _env_class(task)
+        suite = self._world.suite_of(task)
         env = self._envs.get(env_id)
-        if not isinstance(env, kind) or self._settings[env_id] != settings:
+        if env is None or self._made_for[env_id] != (suite, settings):
             if env is not None:
                 await env.close()
             config = RolloutConfig.model_validate(self._config.model_dump() | settings) if settings else self._config
-            env = self._envs[env_id] = kind(self._browser, config)
-            self._settings[env_id] = settings
+            env = self._envs[env_id] = suite.make_env(self._browser, config)
+            self._made_for[env_id] = suite, settings
         return env
 
     async def close(self) -> None:
@@ -112,16 +114,6 @@ class Worker:
         browser, self._browser = self._browser, None
         if browser is not None:
             await browser.close()
-
-
-def _env_class(task: Task) -> type[BrowserEnv]:
-    from webrl.suites.webarena.tasks import is_webarena
-
-    if not is_webarena(task):
-        return BrowserEnv
-    from webrl.suites.webarena.env import WebArenaEnv
-
-    return WebArenaEnv
 
 
 def observation_to_json(observation: Observation) -> dict[str, Any]:
@@ -177,10 +169,10 @@ def _clean(value: Any) -> Any:
     return [_clean(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-async def serve(reader: asyncio.StreamReader, write: Any) -> None:
+async def serve(reader: asyncio.StreamReader, write: Any, world: World = WEB) -> None:
     """Answer requests until the reader ends."""
     config = RolloutConfig.model_validate(await read_message(reader))
-    worker = Worker(config)
+    worker = Worker(config, world)
     running: set[asyncio.Task[None]] = set()
 
     async def answer(request: dict[str, Any]) -> None:
@@ -211,7 +203,7 @@ def _watch_parent(parent: int) -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-async def main() -> None:
+async def main(world: World) -> None:
     """Serve stdin/stdout; everything else that prints goes to stderr."""
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
@@ -220,7 +212,7 @@ async def main() -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, out)
     threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
-    await serve(reader, transport.write)
+    await serve(reader, transport.write, world)
 
 
 if __name__ == "__main__":
@@ -228,4 +220,4 @@ if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-        asyncio.run(main())
+        asyncio.run(main(find_world(sys.argv[1]) if len(sys.argv) > 1 else WEB))

@@ -223,3 +223,9 @@ def _report(message: str, on_error: Callable[[str], None] | None) -> None:
     if on_error is None:
         raise DataError(message)
     on_error(message)
+
+
+def count_lines(path: Path) -> int:
+    """Number of lines of a file."""
+    with open_input(path) as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

@@ -25,10 +25,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from webrl.cli.options import check_settings
 from webrl.config import RunConfig, Section, apply_override, overlay, read_config, validate_config
 from webrl.config.resources import find_config, is_file
 from webrl.errors import UsageError, problem_text
+from webrl.preflight import check_settings
 
 START = "start"
 """Name of the run that plays phase 0 of a seed for all methods."""

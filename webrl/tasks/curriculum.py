@@ -22,6 +22,7 @@ from webrl.llm.prompts import build_policy_prompt
 from webrl.rollouts.pages import initial_pages
 from webrl.runs.store import read_records, write_json, write_records
 from webrl.suites import fresh_page, has_page_seeds, held_out, seed_tasks
+from webrl.suites.world import WORLD
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import FailureSet
 from webrl.tasks.feasibility import Feasibility, check_feasibility, load_rules, rules_for
@@ -199,7 +200,7 @@ async def _give_pages(
             seed = fresh_page(taken[request.site], rng)
             taken[request.site].add(seed)
             targets[i] = Task(task_id=f"{request.site}.{seed}", site=request.site, seed=seed)
-    found = await initial_pages(list(targets.values()), config.rollout)
+    found = await initial_pages(list(targets.values()), config.rollout, WORLD)
     pages = dict(zip(targets, found, strict=True))
     ready = []
     for i, request in enumerate(requests):

@@ -22,7 +22,7 @@ from webrl.llm import open_model
 from webrl.llm.interface import LanguageModel
 from webrl.runs.disk import atomic_path
 from webrl.runs.store import read_lines
-from webrl.suites import held_out
+from webrl.suites import held_out_beside
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import FailureSet, load_failures
 from webrl.tasks.feasibility import Feasibility, check_feasibility, load_rules, rules_for
@@ -118,12 +118,8 @@ async def _filter(
 
 def _held_out(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:
     """The evaluation set of the config's suite; on WebArena sites that of WebArena-Lite, if it is installed."""
-    from webrl.suites.webarena.tasks import is_webarena, load_suite
-
     try:
-        if config.tasks.suite == "miniwob" and any(map(is_webarena, tasks)):
-            return load_suite("webarena_lite")
-        return held_out(config)
+        return held_out_beside(config, tasks)
     except (DataError, ExtraMissing) as error:
         logger.warning("held-out instructions are not looked for: %s", error)
         return []

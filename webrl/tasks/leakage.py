@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from webrl.suites.webarena.tasks import instruction_of, is_webarena
+from webrl.suites import instruction_of, is_seeded
 from webrl.tasks.dedupe import find_copies, state_of
 from webrl.types import Task
 
@@ -51,8 +51,3 @@ def _on_each_site(tasks: Sequence[Task]) -> list[Task]:
         if not is_seeded(task)
         for site in task.site.split("+")
     ]
-
-
-def is_seeded(task: Task) -> bool:
-    """Whether the task's seed makes its page: a site that is addressed by name, not by URL or task file."""
-    return task.start_url is None and not is_webarena(task)

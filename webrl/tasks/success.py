@@ -27,12 +27,14 @@ async def success_rates(
     from webrl.reward.labels import read_labels
     from webrl.reward.stage import judge_all
     from webrl.rollouts.collect import collect
-    from webrl.suites.webarena.session import open_sites
+    from webrl.suites import open_sites
+    from webrl.suites.world import WORLD
 
     trials, labels = folder / "trials.jsonl", folder / "trial_labels.jsonl"
     repeated = [task for task in tasks for _ in range(config.filter.num_trials)]
     async with open_sites(config, tasks), open_model(actor, config.rollout.engine, config.models) as model:
-        await collect(repeated, config, ModelPolicy(model, config), trials, phase=phase, prefix=f"k{phase:02d}")
+        policy, prefix = ModelPolicy(model, config), f"k{phase:02d}"
+        await collect(repeated, config, policy, trials, phase=phase, prefix=prefix, world=WORLD)
     await judge_all(config, read_records(trials, Trajectory), labels, len(repeated))
     judged = read_labels(labels)
     rewards: dict[str, list[int]] = defaultdict(list)

@@ -24,7 +24,7 @@ from webrl.training.attention import Layout
 from webrl.training.decoder import decoder_of
 from webrl.training.fused import fuse
 from webrl.training.head import ActionHead, LogitRule
-from webrl.training.packing import Pack
+from webrl.training.packing import actor_inputs, critic_inputs
 from webrl.training.ranks import is_main
 from webrl.training.selfcheck import RouteName, attention_of, build, find_route, turn_off_dropout
 from webrl.training.trim import is_trimmed, trim_last_layer
@@ -40,6 +40,9 @@ class PackedActor(nn.Module):
     Raises:
         ModelError: an output layer that the route cannot use.
     """
+
+    inputs = staticmethod(actor_inputs)
+    """Keyword arguments of `forward` from a row."""
 
     def __init__(self, lm: Any, route: RouteName = "packed") -> None:
         super().__init__()
@@ -71,6 +74,9 @@ class PackedActor(nn.Module):
 
 class PackedCritic(nn.Module):
     """A sequence classifier that returns the value logits at each packed sequence's last token."""
+
+    inputs = staticmethod(critic_inputs)
+    """Keyword arguments of `forward` from a row."""
 
     def __init__(self, lm: Any, route: RouteName = "packed") -> None:
         super().__init__()
@@ -119,21 +125,6 @@ def _one_sequence(input_ids: Tensor, layout: Layout) -> Tensor:
     if len(layout.seq_lens) != 1:
         raise ValueError(f"a row of {len(layout.seq_lens)} sequences for a model that takes one at a time")
     return input_ids
-
-
-def row_inputs(model: nn.Module, row: Pack) -> dict[str, Any]:
-    """Keyword arguments of the model's `forward`."""
-    return actor_inputs(row) if isinstance(model, PackedActor) else critic_inputs(row)
-
-
-def actor_inputs(pack: Pack) -> dict[str, Any]:
-    """Keyword arguments of `PackedActor.forward`."""
-    return {**critic_inputs(pack), "targets": pack.targets}
-
-
-def critic_inputs(pack: Pack) -> dict[str, Any]:
-    """Keyword arguments of `PackedCritic.forward`."""
-    return {"input_ids": pack.input_ids, "position_ids": pack.position_ids, "layout": pack.layout}
 
 
 @spent_on("model files")

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -141,3 +142,13 @@ def _balance(lengths: Sequence[int], num_rows: int) -> list[list[int]]:
         rows[row].append(index)
         heapq.heappush(heap, (load + lengths[index], row))
     return [sorted(row) for row in rows]
+
+
+def actor_inputs(pack: Pack) -> dict[str, Any]:
+    """Keyword arguments of `PackedActor.forward` (models.py)."""
+    return {**critic_inputs(pack), "targets": pack.targets}
+
+
+def critic_inputs(pack: Pack) -> dict[str, Any]:
+    """Keyword arguments of `PackedCritic.forward` (models.py)."""
+    return {"input_ids": pack.input_ids, "position_ids": pack.position_ids, "layout": pack.layout}

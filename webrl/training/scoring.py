@@ -22,8 +22,8 @@ from webrl.llm.loading import pick_device
 from webrl.runs.clock import spent_on
 from webrl.training.critic import load_critic, values_of
 from webrl.training.memory_policy import compile_layers
-from webrl.training.models import PackedActor, actor_inputs, check_tokenizer, context_limit, critic_inputs, load_actor
-from webrl.training.packing import Item, Pack, cut_to, pack, plan_rows
+from webrl.training.models import PackedActor, check_tokenizer, context_limit, load_actor
+from webrl.training.packing import Item, Pack, actor_inputs, critic_inputs, cut_to, pack, plan_rows
 from webrl.training.ranks import world
 from webrl.types import StepRecord
 

@@ -229,12 +229,10 @@ class Outcome:
     @classmethod
     def of_rows(cls, model: Any, items: list[Item]) -> Outcome:
         """By a wrapped model, in as few rows as its route allows, in training mode."""
-        from webrl.training.models import row_inputs
-
         model.train()
         device = next(model.parameters()).device
         rows = [items] if model.packs else [[item] for item in items]
-        return _measure(model.lm, lambda: torch.cat([model(**row_inputs(model, pack(row, device))) for row in rows]))
+        return _measure(model.lm, lambda: torch.cat([model(**model.inputs(pack(row, device))) for row in rows]))
 
     def mean_error(self, other: Outcome) -> float:
         """Mean difference of an output; NaN if an output or a gradient is not finite."""

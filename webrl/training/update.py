@@ -23,17 +23,9 @@ from webrl.training.critic_data import calibration_summary, critic_loss_function
 from webrl.training.export import Start, exporter
 from webrl.training.lora import add_adapters
 from webrl.training.memory_policy import apply_memory_policy
-from webrl.training.models import (
-    PackedActor,
-    actor_inputs,
-    check_tokenizer,
-    context_limit,
-    critic_inputs,
-    load_actor,
-    wants_skeleton,
-)
+from webrl.training.models import PackedActor, check_tokenizer, context_limit, load_actor, wants_skeleton
 from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
-from webrl.training.packing import Item, Pack, cut_to
+from webrl.training.packing import Item, Pack, actor_inputs, critic_inputs, cut_to
 from webrl.training.ranks import agree
 from webrl.training.trainer import Job, Watch, train
 from webrl.training.transfer import send

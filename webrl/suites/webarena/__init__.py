@@ -1,6 +1,6 @@
 """WebArena and WebArena-Lite (docs/webarena.md), in the order in which an episode meets the modules.
 
 sites, tasks, task_files: where, and what. check, reset, session: the sites before a stage. locks, login: the sites of
-one episode. env: its environment. final_state, evaluator, scoring, judge: its score. report, estimate: the numbers
-afterwards, and what they will cost.
+one episode. env: its environment. final_state, evaluator, scoring, judge: its score. report: the numbers afterwards.
+export: generated tasks for tools that read WebArena files. suite: all this behind the interface that rollouts know.
 """

@@ -17,16 +17,16 @@ import contextlib
 import dataclasses
 import logging
 import re
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from webrl.config import RolloutConfig, WebArenaConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import ActionError, parse_call
 from webrl.rollouts.browser import Browser
-from webrl.rollouts.env import BrowserEnv, Observation, StepResult
+from webrl.rollouts.env import BrowserEnv, Env, Observation, Score, StepResult
 from webrl.rollouts.html import hide_scrollbars
-from webrl.suites.webarena.evaluator import Evaluator, Verdict
+from webrl.suites.webarena.evaluator import Evaluator
 from webrl.suites.webarena.final_state import capture
 from webrl.suites.webarena.locks import Lease, lease_sites
 from webrl.suites.webarena.login import LoginStore
@@ -163,7 +163,7 @@ class WebArenaEnv(BrowserEnv):
             f"do(action='Select Dropdown Option', argument={found!r}, element={values['element']!r})" if found else None
         )
 
-    async def finish(self) -> Verdict:
+    async def finish(self) -> Score:
         """Validate the episode as it stands and give its sites back; call it once the episode is over.
 
         Training tasks get no reward and no note: the outcome model judges them.
@@ -173,14 +173,14 @@ class WebArenaEnv(BrowserEnv):
         task, lease, access = self._played, self._lease, self._access
         try:
             if task is None or lease is None or access is None or not is_scored(task):
-                return Verdict(None)
+                return Score(None)
             ended = self._ended
             answer = ended.message if ended else None
             infeasible = ended is not None and bool(_INFEASIBLE.match(ended.action))
             state = await capture(self.context, self.page, answer=answer, infeasible=infeasible)
             return await access.evaluator.validate(task, lease.urls, state)
         except Error as error:
-            return Verdict(None, f"the page was gone before it could be read: {str(error).splitlines()[0]}")
+            return Score(None, f"the page was gone before it could be read: {str(error).splitlines()[0]}")
         finally:
             self._release()
 
@@ -214,19 +214,7 @@ class _ProfileMaker:
         return getattr(self._browser, name)
 
 
-class Finishing(Protocol):
-    """An environment that validates: `WebArenaEnv`, or a pool's stand-in for one in a worker."""
-
-    async def finish(self) -> Verdict:
-        """See `WebArenaEnv.finish`."""
-        ...
-
-    async def close(self) -> None:
-        """See `WebArenaEnv.close`."""
-        ...
-
-
-async def finish_episode(env: Finishing, trajectory: Trajectory) -> Trajectory:
+async def finish_episode(env: Env, trajectory: Trajectory) -> Trajectory:
     """The trajectory with BrowserGym's score; frees the sites. Unfinished episodes only have their sites freed.
 
     Episodes of other worlds come back as they are.
@@ -238,9 +226,9 @@ async def finish_episode(env: Finishing, trajectory: Trajectory) -> Trajectory:
             await env.close()
         return trajectory
     try:
-        verdict = await env.finish()
+        score = await env.finish()
     except BrowserError as error:  # the worker has gone, or does not answer
-        verdict = Verdict(None, str(error))
-    if verdict.note:
-        logger.warning("%s: %s", trajectory.trajectory_id, verdict.note)
-    return dataclasses.replace(trajectory, env_reward=verdict.reward, env_error=verdict.note)
+        score = Score(None, str(error))
+    if score.note:
+        logger.warning("%s: %s", trajectory.trajectory_id, score.note)
+    return dataclasses.replace(trajectory, env_reward=score.reward, env_error=score.note)

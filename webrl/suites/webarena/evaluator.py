@@ -1,6 +1,6 @@
 """Scores a finished episode with BrowserGym's own evaluators: once, when the agent has stopped, on a copy.
 
-API: `async with Evaluator(config) as evaluator: verdict = await evaluator.validate(task, urls, state)`.
+API: `async with Evaluator(config) as evaluator: score = await evaluator.validate(task, urls, state)`.
 
 BrowserGym validates on every step, in the agent's page: each look calls the judge, sleeps 3 s a target and, in the
 Lite version, navigates the page away under the agent. Here `validate` runs after the last step, in a browser of
@@ -17,10 +17,10 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from webrl.config import WebArenaConfig
+from webrl.rollouts.env import Score
 from webrl.suites.webarena.final_state import FinalState
 from webrl.suites.webarena.judge import AnswerJudge
 from webrl.suites.webarena.sites import Sites
@@ -36,19 +36,6 @@ NAVIGATION_TIMEOUT_MS = 30_000
 _COPY_POLICY = "default-src 'none'; style-src * 'unsafe-inline'; font-src *; script-src 'unsafe-eval'"
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Outcome of a validation.
-
-    Example: `Verdict(1.0)`, `Verdict(None, "judge at http://localhost:8000/v1 does not answer (…)")`
-    """
-
-    reward: float | None
-    """BrowserGym's score in [0, 1]; None if it could not be found out (the episode is unjudged, not failed)."""
-    note: str = ""
-    """Why there is no score, or why the evaluator gave up on the page."""
-
-
 class Evaluator:
     """A thread with a browser of its own; both start at the first validation."""
 
@@ -59,7 +46,7 @@ class Evaluator:
         self._thread: _EvaluatorThread | None = None
         self._turn = asyncio.Lock()
 
-    async def validate(self, task: Task, urls: Mapping[str, str], state: FinalState) -> Verdict:
+    async def validate(self, task: Task, urls: Mapping[str, str], state: FinalState) -> Score:
         """Score a finished episode; never raises for what sites, judge or evaluator do.
 
         Args:
@@ -77,7 +64,7 @@ class Evaluator:
                 # A thread that hangs in somebody's socket cannot be stopped: leave it, the next one gets a new one.
                 self._thread.abandon()
                 self._thread = None
-                return Verdict(None, f"validation passed its deadline of {self._config.validate_timeout_s:g} s")
+                return Score(None, f"validation passed its deadline of {self._config.validate_timeout_s:g} s")
 
     def _accounts(self) -> dict[str, dict[str, str]]:
         return {
@@ -109,16 +96,16 @@ class _EvaluatorThread(threading.Thread):
     def __init__(self, judge: AnswerJudge) -> None:
         super().__init__(name="webarena-evaluator", daemon=True)
         self._judge = judge
-        self._work: queue.SimpleQueue[tuple[Future[Verdict], Callable[[Browser], Verdict]] | None]
+        self._work: queue.SimpleQueue[tuple[Future[Score], Callable[[Browser], Score]] | None]
         self._work = queue.SimpleQueue()
 
     def submit(
         self, task: Task, urls: Mapping[str, str], accounts: dict[str, dict[str, str]], state: FinalState
-    ) -> Future[Verdict]:
+    ) -> Future[Score]:
         """Queue one validation."""
-        future: Future[Verdict] = Future()
+        future: Future[Score] = Future()
 
-        def work(browser: Browser) -> Verdict:
+        def work(browser: Browser) -> Score:
             from webrl.suites.webarena.scoring import score
 
             with _copy_page(browser, state) as page:
@@ -140,12 +127,12 @@ class _EvaluatorThread(threading.Thread):
                 try:
                     if browser is None or not browser.is_connected():
                         browser = _start_browser(stack)
-                    verdict = work(browser)
+                    score = work(browser)
                 except Exception as error:  # the thread's boundary: whatever it is, the episode is unjudged
                     logger.exception("validation failed")
-                    verdict = Verdict(None, f"{type(error).__name__}: {error}"[:500])
+                    score = Score(None, f"{type(error).__name__}: {error}"[:500])
                 with contextlib.suppress(Exception):  # the waiter may have given up
-                    future.set_result(verdict)
+                    future.set_result(score)
 
 
 def _start_browser(stack: contextlib.ExitStack) -> Browser:

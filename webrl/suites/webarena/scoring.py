@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webrl.errors import JudgeError
-from webrl.suites.webarena.evaluator import Verdict
+from webrl.rollouts.env import Score
 from webrl.suites.webarena.final_state import FinalState
 from webrl.suites.webarena.judge import AnswerJudge
 from webrl.suites.webarena.sites import SITES, host_of, resolve
@@ -44,7 +44,7 @@ def score(
     state: FinalState,
     page: Page,
     judge: AnswerJudge,
-) -> Verdict:
+) -> Score:
     """BrowserGym's score of a final state.
 
     Args:
@@ -55,22 +55,22 @@ def score(
     from playwright.sync_api import Error
 
     if not _is_authorized(state, urls):
-        return Verdict(0.0, f"left the sites: {', '.join(state.tabs)[:300]}")
+        return Score(0.0, f"left the sites: {', '.join(state.tabs)[:300]}")
     modules = _browsergym(urls, accounts, page, judge)
     browser_task = _make_task(modules, task, resolve(config_of(task), urls, f"task {task.task_id!r}"), urls)
     try:
         reward, *_ = browser_task.validate(page, _chat(state))
     except JudgeError as error:
-        return Verdict(None, str(error))
+        return Score(None, str(error))
     except (Error, requests.RequestException) as error:
         reason = str(error).strip().splitlines()[0]
-        return Verdict(None, f"a site failed during validation: {type(error).__name__}: {reason}"[:500])
+        return Score(None, f"a site failed during validation: {type(error).__name__}: {reason}"[:500])
     except (LookupError, TypeError, ValueError, AttributeError, BeartypeException) as error:
         # What the evaluator looks for is not there (no order, no such element): it has not been achieved.
-        return Verdict(0.0, f"the evaluator found nothing to read: {type(error).__name__}: {error}"[:500])
+        return Score(0.0, f"the evaluator found nothing to read: {type(error).__name__}: {error}"[:500])
     finally:
         Path(browser_task.config_file).unlink(missing_ok=True)
-    return Verdict(float(reward))
+    return Score(float(reward))
 
 
 def _is_authorized(state: FinalState, urls: Mapping[str, str]) -> bool:

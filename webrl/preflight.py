@@ -1,0 +1,63 @@
+"""What a stage would refuse hours later, refused before work starts and before torch is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from webrl.config import RunConfig
+from webrl.config.engine_plans import load_plan
+from webrl.errors import UsageError
+from webrl.llm.loading import model_folder
+from webrl.reward.system_text import configured_text
+from webrl.runs.folder import RunFolder
+from webrl.suites.miniwob import heldout_tasks
+
+
+def check_settings(config: RunConfig, source: str) -> None:
+    """Refuse at once what a stage would refuse hours later.
+
+    Raises:
+        UsageError: an engine or a task type that there is not, an API engine without its servers, or rewards that
+            generated tasks do not have.
+    """
+    for section in ("critic", "actor", "orm"):
+        try:
+            load_plan(getattr(config, section).engine)
+        except UsageError as error:
+            raise UsageError(f"{source}: {section}.engine: {error}") from None
+    for section in ("generate", "rollout", "label"):
+        engine = getattr(config, section).engine
+        if engine.kind == "openai" and not engine.urls:
+            key = f"{section}.engine"
+            raise UsageError(f"{source}: {key}.kind=openai needs servers: {key}.urls=[http://127.0.0.1:8000/v1]")
+    tasks = config.tasks
+    if config.label.judge == "environment" and tasks.source == "curriculum" and config.num_phases:
+        raise UsageError(
+            f"{source}: label.judge=environment needs tasks.source=fixed or fresh: the environment has no reward for "
+            "instructions that were written for it"
+        )
+    if tasks.suite == "miniwob" and (tasks.train_sites or tasks.heldout_sites):
+        try:
+            heldout_tasks(tasks.model_copy(update={"num_heldout_tasks": 0}), config.seed)
+        except UsageError as error:
+            raise UsageError(f"{source}: tasks.train_sites, tasks.heldout_sites: {error}") from None
+
+
+def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
+    """Return if what these stages start from is there.
+
+    Raises:
+        UsageError: the judge's system text is not there.
+        ModelError: a model folder does not exist, or holds pickles.
+    """
+    due = frozenset(stages)
+    if "label" in due:
+        configured_text(config.label)
+        if config.label.engine.kind != "openai":
+            for judge in (config.models.orm, *config.label.ensemble):
+                model_folder(judge)
+    acting = due & {"rollout", "replay", "train", "eval"}
+    if acting and not RunFolder(config.run_dir).phase(0).actor.is_dir():  # later phases start from the run's own
+        model_folder(config.models.actor)
+    if {"gen-tasks", "rollout"} <= due and config.num_phases and config.generate.engine.kind != "openai":
+        model_folder(config.models.generator)

@@ -1,0 +1,39 @@
+"""WebArena as a suite: what `webrl.rollouts.suite.Suite` asks of one."""
+
+from __future__ import annotations
+
+from webrl.config import RolloutConfig
+from webrl.errors import UsageError
+from webrl.rollouts.browser import Browser
+from webrl.rollouts.env import Env
+from webrl.suites.webarena.env import WebArenaEnv, finish_episode
+from webrl.suites.webarena.tasks import is_webarena
+from webrl.types import Task, Trajectory
+
+LOGIN_TIMEOUT_S = 120.0
+"""A reset may log in to several sites."""
+
+
+class WebArena:
+    """See the module docstring."""
+
+    def owns(self, task: Task) -> bool:
+        """Not by `task.extra` alone: training tasks and generated ones have none, only a site and a placeholder."""
+        return is_webarena(task)
+
+    def check(self, task: Task, config: RolloutConfig) -> None:
+        """Raises UsageError: remote environments."""
+        if config.env == "openenv":
+            raise UsageError(f"task {task.task_id!r}: WebArena tasks need rollout.env=browser")
+
+    def make_env(self, browser: Browser, config: RolloutConfig) -> WebArenaEnv:
+        """With sites leased, logged in, and a validation at the end."""
+        return WebArenaEnv(browser, config)
+
+    def reset_allowance_s(self, config: RolloutConfig) -> float:
+        """Waiting for the sites, and logging in."""
+        return config.webarena.lease_timeout_s + LOGIN_TIMEOUT_S
+
+    async def finish(self, env: Env, trajectory: Trajectory) -> Trajectory:
+        """See `finish_episode`."""
+        return await finish_episode(env, trajectory)

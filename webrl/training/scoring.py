@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,15 +19,18 @@ from tqdm import tqdm
 from webrl.config import RunConfig
 from webrl.errors import TrainingError
 from webrl.llm.loading import pick_device
+from webrl.llm.products import use_products
 from webrl.runs.clock import spent_on
 from webrl.training.critic import load_critic, values_of
 from webrl.training.memory_policy import compile_layers
-from webrl.training.models import PackedActor, check_tokenizer, context_limit, load_actor
+from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
 from webrl.training.packing import Item, Pack, actor_inputs, critic_inputs, cut_to, pack, plan_rows
 from webrl.training.ranks import world
+from webrl.training.threads import num_row_threads, row_threads
 from webrl.types import StepRecord
 
 logger = logging.getLogger(__name__)
+Model = TypeVar("Model", PackedActor, PackedCritic)
 
 CPU_ROW_TOKENS = 2048
 """Rows longer than this are no faster on a CPU and fall out of its caches."""
@@ -44,7 +47,7 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
     check_tokenizer(model_dir, {record.tokenizer for record in items})
     device = pick_device(config.models.device)
     dtype = scoring_dtype(config, device)
-    model = load_actor(model_dir, dtype, device=device).to(device).eval()
+    model = _ready(load_actor(model_dir, dtype, device=device), device)
     _check_ids(items, model.lm.config.vocab_size, model_dir)
     if config.actor.compile:
         compile_layers(model.lm)
@@ -62,7 +65,7 @@ def score_samples(
 ) -> list[list[float]]:
     """Log-probabilities of (prompt ids, action ids) pairs."""
     items = [Item((*prompt, *action), len(action)) for prompt, action in samples]
-    model = load_actor(model_dir, dtype, device=device).to(device).eval()
+    model = _ready(load_actor(model_dir, dtype, device=device), device)
     return [s.tolist() for s in score_targets(model, items, CPU_ROW_TOKENS, device)]
 
 
@@ -74,7 +77,15 @@ def score_targets(model: PackedActor, samples: Sequence[Item], max_tokens: int, 
         counts = torch.bincount(row.target_sample, minlength=row.num_samples)
         return list(logprobs.cpu().split(counts.tolist()))
 
-    return run_rows(samples, score, max_tokens, device, "score actions", packs=model.packs)
+    return run_rows(
+        samples, score, max_tokens, device, "score actions",
+        packs=model.packs, threads=num_row_threads(model, device),
+    )  # fmt: skip
+
+
+def _ready(model: Model, device: str) -> Model:
+    use_products(model)
+    return model.to(device).eval()
 
 
 def _check_ids(records: Sequence[StepRecord], vocab_size: int, model_dir: str | Path) -> None:
@@ -119,16 +130,18 @@ def _following(record: StepRecord) -> tuple[str, int]:
 def prompt_values(prompts: Sequence[Sequence[int]], critic_dir: str | Path, config: RunConfig) -> list[float]:
     """V of each prompt, one pass, in the order given (also the task filter's value of an initial state)."""
     device = pick_device(config.models.device)
-    model = load_critic(critic_dir, scoring_dtype(config, device), device=device).to(device).eval()
+    model = _ready(load_critic(critic_dir, scoring_dtype(config, device), device=device), device)
     limit = context_limit(model.lm, config.critic.max_tokens)
     items = [Item(cut_to(prompt, (), limit), 0) for prompt in prompts]
 
     def score(row: Pack) -> list[Tensor]:
         return list(values_of(model(**critic_inputs(row))).cpu())
 
-    return [
-        float(v) for v in run_rows(items, score, config.critic.max_tokens, device, "score values", packs=model.packs)
-    ]
+    values = run_rows(
+        items, score, config.critic.max_tokens, device, "score values",
+        packs=model.packs, threads=num_row_threads(model, device),
+    )  # fmt: skip
+    return [float(value) for value in values]
 
 
 def run_rows(
@@ -139,26 +152,34 @@ def run_rows(
     what: str,
     *,
     packs: bool = True,
+    threads: int = 1,
 ) -> list[Tensor]:
     """Pack, run `score` on every row without gradient, give its per-sample results in the order of `items`.
 
     Under a process group each rank takes its share of the rows and all get all results.
+
+    Args:
+        threads: rows computed at a time (`num_row_threads`).
     """
     if not items:
         return []
     ranks, rank = world()
     rows = plan_rows([len(item.ids) for item in items], row_budget(max_tokens, device), ranks, packs=packs)[rank]
-    results: dict[int, Tensor] = {}
     with (
         spent_on("scoring"),
-        torch.inference_mode(),
+        row_threads(threads) as over,
         tqdm(total=len(rows), desc=what, disable=None, leave=False) as bar,
     ):
-        for row in rows:
-            if row:
-                results.update(zip(row, score(pack([items[i] for i in row], device)), strict=True))
+
+        def run(row: list[int]) -> list[Tensor]:
+            with torch.inference_mode():
+                results = score(pack([items[i] for i in row], device)) if row else []
             bar.update()
-    results = _gather(results, ranks)
+            return results
+
+        parts = over(run, rows)
+    own = {i: result for row, part in zip(rows, parts, strict=True) for i, result in zip(row, part, strict=True)}
+    results = _gather(own, ranks)
     bad = next((i for i, result in results.items() if not torch.isfinite(result).all()), None)
     if bad is not None:
         raise TrainingError(f"{what}: sample {bad} gave a non-finite result; is the model folder damaged?")

@@ -36,6 +36,7 @@ from webrl.training.objectives.carriers import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.schedule import learning_rate, sample_batches
 from webrl.training.scoring import row_budget
+from webrl.training.threads import Gradients, Map, add_gradients, row_threads
 
 logger = logging.getLogger(__name__)
 Results = list[tuple[list[int], dict[str, Tensor]]]
@@ -103,8 +104,11 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
     log = MetricLog(metrics_path, job.name, first) if engine.is_main else None
     units = job.units or [[i] for i in range(len(job.items))]
     batches = sample_batches(len(units), config, seed) if any(job.active) else []
-    loop = _Loop(job, config, engine, device, len(batches), out)
-    with tqdm(total=len(batches), initial=first, desc=job.name, disable=None if engine.is_main else True) as bar:
+    with (
+        row_threads(engine.num_threads) as over,
+        tqdm(total=len(batches), initial=first, desc=job.name, disable=None if engine.is_main else True) as bar,
+    ):
+        loop = _Loop(job, config, engine, device, len(batches), out, over)
         for step in range(first, len(batches)):
             with spent_on("gradient steps"):
                 values = loop.step(step, [i for unit in batches[step] for i in units[unit]], len(batches[step]))
@@ -130,8 +134,11 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
 class _Loop:
     """What the steps of one run share."""
 
-    def __init__(self, job: Job, config: OptimConfig, engine: Engine, device: str, num_steps: int, out: Path) -> None:
+    def __init__(
+        self, job: Job, config: OptimConfig, engine: Engine, device: str, num_steps: int, out: Path, over: Map
+    ) -> None:
         self.job, self.config, self.engine, self.num_steps, self.out = job, config, engine, num_steps, out
+        self.over = over
         self.device = engine.accelerator.device
         self.budget = row_budget(config.max_tokens, device)
         self.peak = peak_flops()
@@ -141,13 +148,8 @@ class _Loop:
     def step(self, step: int, batch: list[int], num_units: int) -> dict[str, Any]:
         """One optimizer step; gives the mean loss of its units, and metrics averaged over its samples, of all ranks."""
         started = time.perf_counter()
-        rows = self._rows(batch)
         self.engine.model.train()
-        results: Results = []
-        for number, (indices, counts) in enumerate(rows):
-            with self.engine.micro_batch(is_last=number == len(rows) - 1), memory_errors(self.config):
-                values = self._accumulate(indices, num_units, counts)
-            results.append((indices if counts else [], values))
+        results = self._side_by_side(batch, num_units) if self.engine.num_threads > 1 else self._rows(batch, num_units)
         means = self._reduce(results, len(batch), num_units)
         if not math.isfinite(means["loss"]):
             self._stop(step, batch, f"the loss is {means['loss']}", results)
@@ -186,25 +188,61 @@ class _Loop:
                 total += result.loss.sum() * bool(row)
         return {"val_loss": self.engine.reduce_sums({"loss": total})["loss"] / len(items)}
 
-    def _rows(self, batch: list[int]) -> list[tuple[list[int], bool]]:
-        """Rows of sample indices for this rank.
+    def _rows(self, batch: list[int], num_units: int) -> Results:
+        """Accumulate the gradient of this rank's rows, one after the other.
 
-        One without a row of its own passes the shortest sample at weight zero, so that all take part in every exchange.
+        A rank without a row of its own passes the shortest sample at weight zero, so that all take part in every
+        exchange.
         """
+        active, shares = self._plan(batch, self.engine.num_ranks)
+        filler = min(batch, key=lambda i: len(self.job.items[i].ids))
+        rows = shares[self.engine.rank]
+        results: Results = []
+        for number, row in enumerate(rows):
+            indices = [active[i] for i in row]
+            with self.engine.micro_batch(is_last=number == len(rows) - 1), memory_errors(self.config):
+                loss, values = self._forward(indices or [filler], num_units, counts=bool(indices))
+                self.engine.backward(loss)
+            results.append((indices, values))
+        return results
+
+    def _side_by_side(self, batch: list[int], num_units: int) -> Results:
+        """The same by threads; each adds up its own rows' gradients, so that the order of the sum stays the same."""
+        active, shares = self._plan(batch, self.engine.num_threads)
+        if not active:
+            return self._rows(batch, num_units)
+
+        def work(rows: list[list[int]]) -> tuple[Results, Gradients | None]:
+            results: Results = []
+            total = None
+            for row in filter(None, rows):
+                indices = [active[i] for i in row]
+                with memory_errors(self.config):
+                    loss, values = self._forward(indices, num_units, counts=True)
+                    total = add_gradients(total, self.engine.gradients(loss))
+                results.append((indices, values))
+            return results, total
+
+        parts = self.over(work, shares)
+        for _, gradients in parts:
+            if gradients:
+                self.engine.take(gradients)
+        return [result for results, _ in parts for result in results]
+
+    def _plan(self, batch: list[int], num_shares: int) -> tuple[list[int], list[list[list[int]]]]:
+        """(samples with a loss, [share][row][position among them])."""
         active = [i for i in batch if self.job.active[i]]
         lengths = [len(self.job.items[i].ids) for i in active]
-        shares = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=self.job.model.packs)
-        filler = min(batch, key=lambda i: len(self.job.items[i].ids))
-        return [([active[i] for i in row], True) if row else ([filler], False) for row in shares[self.engine.rank]]
+        return active, plan_rows(lengths, self.budget, num_shares, packs=self.job.model.packs)
 
-    def _accumulate(self, indices: list[int], num_units: int, counts: bool) -> dict[str, Tensor]:
+    def _forward(self, indices: list[int], num_units: int, counts: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """A row's share of the batch's mean loss, and its samples' metrics."""
         packed = pack([self.job.items[i] for i in indices], self.device)
         output = self.engine.model(**self.job.inputs(packed))
         result = self.job.loss(output, packed, indices)
         share = 1.0 if counts else 0.0
-        self.engine.backward(result.loss.sum() * (share / num_units))
         values = {"loss": result.loss.detach(), **result.metrics}
-        return {key: value * share for key, value in values.items()}
+        return result.loss.sum() * (share / num_units), {key: value * share for key, value in values.items()}
 
     def _reduce(self, results: Results, num_samples: int, num_units: int) -> dict[str, float]:
         sums = {key: torch.stack([values[key].sum() for _, values in results]).sum() for key in results[0][1]}

@@ -20,6 +20,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from webrl.llm.local.runner import Prefilled
 from webrl.llm.local.slots import SlotCache
+from webrl.llm.products import linear
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class LlamaCpuRunner:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Rotated query [N, heads, head_dim] and key, and value [N, kv_heads, head_dim]."""
         num_rotated = self._num_heads + self._num_kv_heads
-        joint = F.linear(self._rms_norm(x, layer.norm_1), layer.qkv).view(len(x), -1, self._head_dim)
+        joint = linear(self._rms_norm(x, layer.norm_1), layer.qkv).view(len(x), -1, self._head_dim)
         rotated, value = joint[:, :num_rotated], joint[:, num_rotated:]
         cos, sin = self._cos[positions, None], self._sin[positions, None]  # [N, 1, head_dim]
         half = self._head_dim // 2
@@ -143,12 +144,12 @@ class LlamaCpuRunner:
 
     def _finish(self, layer: _Layer, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Output projection, then the feed-forward block, each added to the residual stream."""
-        x = x + F.linear(attended, layer.out)
-        gate, up = F.linear(self._rms_norm(x, layer.norm_2), layer.gate_up).chunk(2, dim=-1)
-        return x + F.linear(F.silu(gate).mul_(up), layer.down)
+        x = x + linear(attended, layer.out)
+        gate, up = linear(self._rms_norm(x, layer.norm_2), layer.gate_up).chunk(2, dim=-1)
+        return x + linear(F.silu(gate).mul_(up), layer.down)
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(self._rms_norm(x, self._norm), self._head)
+        return linear(self._rms_norm(x, self._norm), self._head)
 
     def _rms_norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         # As transformers does it: the mean square in float32, whatever the weights are.

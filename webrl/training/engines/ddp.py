@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from webrl.config import OptimConfig
 from webrl.config.engine_plans import EnginePlan
 from webrl.errors import TrainingError
+from webrl.llm.products import use_products
+from webrl.training.threads import Gradients, add_gradients, num_row_threads
 
 
 class Engine:
@@ -49,6 +51,7 @@ class Engine:
 
     def prepare(self, model: nn.Module) -> tuple[Any, Any]:
         """(model, optimizer), ready to train."""
+        use_products(model)
         prepared: tuple[Any, Any] = self.accelerator.prepare(model, make_optimizer(model, self.config))
         return prepared
 
@@ -95,6 +98,26 @@ class Engine:
         Engines average gradients over ranks, and a batch's loss is a sum over ranks: hence the factor.
         """
         self.accelerator.backward(loss * self.num_ranks)
+
+    @property
+    def num_threads(self) -> int:
+        """Rows that are computed at a time, by `gradients` in a thread each; 1: one after the other, by `backward`."""
+        is_plain = type(self) is Engine and self.num_ranks == 1
+        return num_row_threads(self.module, self.accelerator.device) if is_plain else 1
+
+    def gradients(self, loss: Tensor) -> Gradients:
+        """What `backward` would add; from any thread."""
+        return list(torch.autograd.grad(loss, self._trained(), allow_unused=True))
+
+    def take(self, gradients: Gradients) -> None:
+        """Add to the accumulated gradient."""
+        trained = self._trained()
+        sums = add_gradients([p.grad for p in trained], gradients)
+        for parameter, total in zip(trained, sums, strict=True):
+            parameter.grad = total
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [p for p in self.module.parameters() if p.requires_grad]
 
     def step(self, rate: float) -> float:
         """Clip, update, clear; gives the gradient norm before clipping. A non-finite norm leaves the weights alone

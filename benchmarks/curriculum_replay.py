@@ -58,7 +58,7 @@ def measure_scoring(actor: Path, num_steps: int = 400) -> dict[str, Any]:
 
     They act before Python starts only.
     """
-    from webrl.training.environment import cpu_environment
+    from webrl.training.cpu_variables import cpu_environment
 
     command = [sys.executable, str(Path(__file__).resolve()), "--only-scoring", "--steps", str(num_steps)]
     environment = {**os.environ, **cpu_environment(), "PYTHONPATH": str(REPO)}

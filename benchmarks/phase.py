@@ -37,7 +37,7 @@ from webrl.cli.options import find_config  # noqa: E402
 from webrl.config import RunConfig, load_config  # noqa: E402
 from webrl.config.extras import check_extras, exit_code  # noqa: E402
 from webrl.runs.folder import PhaseFolder, RunFolder  # noqa: E402
-from webrl.training.environment import cpu_environment  # noqa: E402
+from webrl.training.cpu_variables import cpu_environment  # noqa: E402
 
 KINDS = ("browsers", "sampling", "browsers and sampling", "scoring", "gradient steps", "servers", "model files", "rest")
 USEFUL = KINDS[:5]

@@ -23,7 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from webrl.config.extras import exit_code, require  # noqa: E402
 from webrl.errors import UsageError  # noqa: E402
-from webrl.training.environment import cpu_environment  # noqa: E402
+from webrl.training.cpu_variables import cpu_environment  # noqa: E402
 from webrl.training.topology import count_gpus  # noqa: E402
 
 SHAPES = ("0.27B", "0.6B", "1.7B", "4B", "8B")

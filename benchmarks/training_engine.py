@@ -241,8 +241,8 @@ def random_actor(shape: Shape, device: str, tiny: bool) -> PackedActor:
 
 def restore_layers(model: PackedActor) -> None:
     """Transformers' own norms, rotary embeddings and MLPs again."""
-    from webrl.training.fused import FusedRotary, GatedMLP
-    from webrl.training.norms import FusedNorm
+    from webrl.training.layers.fused import FusedRotary, GatedMLP
+    from webrl.training.layers.norms import FusedNorm
 
     for module in model.modules():
         if isinstance(module, FusedNorm | FusedRotary | GatedMLP):

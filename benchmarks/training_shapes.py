@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from webrl.training.attention import register
+from webrl.training.layers.attention import register
 from webrl.training.models import PackedActor, PackedCritic
 from webrl.training.packing import Item
 

@@ -12,8 +12,8 @@ from llm_builders import save_tiny_model
 from training_builders import make_actor
 
 from webrl.training import selfcheck
-from webrl.training.attention import Layout, packed_attention
-from webrl.training.head import LogitRule, token_logprobs
+from webrl.training.layers.attention import Layout, packed_attention
+from webrl.training.layers.head import LogitRule, token_logprobs
 from webrl.training.models import load_actor
 from webrl.training.packing import Item, pack, plan_rows
 
@@ -155,7 +155,7 @@ def test_dropout_is_off_in_training(tmp_path: Path) -> None:
 
 
 def test_the_demos_model_is_packed_and_trimmed(tmp_path: Path) -> None:
-    from webrl.training.trim import is_trimmed
+    from webrl.training.layers.trim import is_trimmed
 
     model = load_actor(make_actor(tmp_path))
     assert model.packs

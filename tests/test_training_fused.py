@@ -15,7 +15,7 @@ from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
-from webrl.training.fused import FusedRotary, GatedMLP, fuse, fuse_gates, fuse_rotary
+from webrl.training.layers.fused import FusedRotary, GatedMLP, fuse, fuse_gates, fuse_rotary
 
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
 
@@ -97,7 +97,7 @@ def assert_near(found: list[torch.Tensor], expected: list[torch.Tensor], dtype: 
 @pytest.mark.parametrize("size", [100, 256, 640, 4096])
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 def test_the_kernel_of_norms_computes_value_and_gradients(dtype: torch.dtype, size: int, offset: float) -> None:
-    from webrl.training.kernels import rms_norm
+    from webrl.training.layers.kernels import rms_norm
 
     heads = torch.randn(1, 37, 3, size, device="cuda").to(dtype).transpose(1, 2)
     weight = torch.randn(size, device="cuda").to(dtype)
@@ -113,7 +113,7 @@ def test_the_kernel_of_norms_computes_value_and_gradients(dtype: torch.dtype, si
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [24, 128, 256])
 def test_the_kernel_of_rotary_embeddings_computes_value_and_gradients(dtype: torch.dtype, size: int) -> None:
-    from webrl.training.kernels import rotate
+    from webrl.training.layers.kernels import rotate
 
     query, key = (torch.randn(1, 37, n, size, device="cuda").to(dtype).transpose(1, 2) for n in (4, 1))
     cos, sin = (torch.randn(1, 37, size, device="cuda").to(dtype) for _ in range(2))

@@ -10,7 +10,7 @@ from torch import nn
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from webrl.training.norms import FusedNorm, fuse_norms
+from webrl.training.layers.norms import FusedNorm, fuse_norms
 
 
 class Centred(nn.Module):

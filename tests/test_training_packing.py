@@ -8,7 +8,7 @@ import pytest
 import torch
 from training_builders import make_actor, make_records
 
-from webrl.training.head import token_logprobs
+from webrl.training.layers.head import token_logprobs
 from webrl.training.models import load_actor
 from webrl.training.packing import HEADER_TOKENS, Item, actor_inputs, cut_to, pack, plan_rows
 

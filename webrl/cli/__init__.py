@@ -114,7 +114,7 @@ def use_cpu_environment() -> None:
 
     They act only if set before Python starts (malloc, OpenMP). Nothing happens where they are set already.
     """
-    from webrl.training.environment import cpu_environment
+    from webrl.training.cpu_variables import cpu_environment
 
     missing = cpu_environment()
     if missing:

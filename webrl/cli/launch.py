@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from webrl.errors import TrainingError, WebRLError
-from webrl.training.environment import cpu_environment
+from webrl.training.cpu_variables import cpu_environment
 from webrl.training.topology import Topology, count_gpus, read_number, read_topology
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from webrl.config import RunConfig
 from webrl.errors import DataError, JudgeError
 from webrl.llm import open_model
 from webrl.reward.calibration import calibrated
-from webrl.reward.environment import label_by_environment
+from webrl.reward.env_reward import label_by_environment
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import label_trajectories
 from webrl.reward.report import agreement

@@ -28,7 +28,7 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import Action, ActionError
 from webrl.rollouts.browser import Browser, first_line
-from webrl.rollouts.channel import ChannelClosed, ChannelError
+from webrl.rollouts.devtools import ChannelClosed, ChannelError
 from webrl.rollouts.dialects import parse
 from webrl.rollouts.execute import ActionFailed, execute
 from webrl.rollouts.guard import NavigationGuard

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from webrl.rollouts.actions import Action
 from webrl.rollouts.browser import first_line
-from webrl.rollouts.channel import ChannelError
+from webrl.rollouts.devtools import ChannelError
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Locator, Page

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from webrl.rollouts.channel import Channel
+from webrl.rollouts.devtools import Channel
 
 if TYPE_CHECKING:
     from playwright.async_api import Page

@@ -20,7 +20,7 @@ from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_json, write_json
 from webrl.study.cells import is_finished, link_start, num_finished
 from webrl.study.plan import ORM, Cell, Study
-from webrl.training.environment import cpu_environment
+from webrl.training.cpu_variables import cpu_environment
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ What the phase calls (imported on first use, so that `import webrl.training` cos
 
 The dicts are counts and means for the summary (`actor_loss`, `actor_samples`, `critic_tokens_per_s`, …); {} if the
 output was finished already. Folders hold config, safetensors (float32) and tokenizer. Before starting a Python
-process that trains on a CPU, export `webrl.training.environment.cpu_environment()`.
+process that trains on a CPU, export `webrl.training.cpu_variables.cpu_environment()`.
 """
 
 from __future__ import annotations

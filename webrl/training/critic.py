@@ -20,7 +20,7 @@ from torch.nn import functional
 from webrl.errors import ModelError
 from webrl.llm.loading import first_line, model_folder
 from webrl.runs.clock import spent_on
-from webrl.training.decoder import decoder_of
+from webrl.training.layers.decoder import decoder_of
 from webrl.training.models import PackedCritic, load_pretrained
 
 NUM_LABELS = {"single": 1, "double": 4}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from webrl.config import OptimConfig
 from webrl.errors import UsageError
-from webrl.training.decoder import layers_of
+from webrl.training.layers.decoder import layers_of
 
 _ADAPTER = "default"
 """Name that peft gives the only adapter."""

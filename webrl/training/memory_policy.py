@@ -12,8 +12,8 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from webrl.config import OptimConfig
 from webrl.config.extras import require
-from webrl.training.decoder import layers_of
-from webrl.training.trim import TrimmedLayer
+from webrl.training.layers.decoder import layers_of
+from webrl.training.layers.trim import TrimmedLayer
 
 _ATTENTION = (
     "_scaled_dot_product_flash_attention",

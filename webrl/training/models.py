@@ -20,14 +20,14 @@ from webrl.errors import ModelError, TrainingError
 from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import CODE_REFUSED, adapter_base, first_line, load_tokenizer, model_folder
 from webrl.runs.clock import spent_on
-from webrl.training.attention import Layout
-from webrl.training.decoder import decoder_of
-from webrl.training.fused import fuse
-from webrl.training.head import ActionHead, LogitRule
+from webrl.training.layers.attention import Layout
+from webrl.training.layers.decoder import decoder_of
+from webrl.training.layers.fused import fuse
+from webrl.training.layers.head import ActionHead, LogitRule
+from webrl.training.layers.trim import is_trimmed, trim_last_layer
 from webrl.training.packing import actor_inputs, critic_inputs
 from webrl.training.ranks import is_main
 from webrl.training.selfcheck import RouteName, attention_of, build, find_route, turn_off_dropout
-from webrl.training.trim import is_trimmed, trim_last_layer
 
 
 class PackedActor(nn.Module):

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from webrl.training.attention import Layout
+from webrl.training.layers.attention import Layout
 from webrl.training.transfer import send
 
 HEADER_TOKENS = 8

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from webrl.errors import ModelError
-from webrl.training.attention import register
+from webrl.training.layers.attention import register
 from webrl.training.packing import Item, pack
 from webrl.training.precision import cast_weights
 from webrl.training.shrink import VOCAB, WINDOW, shrink

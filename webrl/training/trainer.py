@@ -32,7 +32,7 @@ from webrl.training.engines.ddp import Engine
 from webrl.training.flops import body_parameters, peak_flops, peak_memory_gib, training_flops
 from webrl.training.metrics import MetricLog, summarize
 from webrl.training.models import PackedActor, PackedCritic
-from webrl.training.objectives.carriers import LossOutput
+from webrl.training.objectives.interface import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.schedule import learning_rate, sample_batches
 from webrl.training.scoring import row_budget

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from webrl.errors import UsageError
-from webrl.training.objectives.carriers import LossInput, LossOutput, Objective
+from webrl.training.objectives.interface import LossInput, LossOutput, Objective
 
 NAMES = ("webrl", "webrl_scaled", "webrl_kl", "webrl_released", "sft", "filtered_bc", "awr", "digirl", "grpo")
 

@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 
 from webrl.config import ActorConfig
-from webrl.training.objectives.carriers import LossInput, LossOutput, Objective
-from webrl.training.objectives.requirements import beta_of, outcome_of, value_of
+from webrl.training.objectives.checks import beta_of, outcome_of, value_of
+from webrl.training.objectives.interface import LossInput, LossOutput, Objective
 from webrl.types import StepRecord
 
 BETA = 1.0

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from webrl.config import ActorConfig
-from webrl.training.objectives.carriers import LossInput, LossOutput, Objective
-from webrl.training.objectives.requirements import outcome_of, value_of
+from webrl.training.objectives.checks import outcome_of, value_of
+from webrl.training.objectives.interface import LossInput, LossOutput, Objective
 from webrl.types import StepRecord
 
 

@@ -17,8 +17,8 @@ from statistics import fmean
 import torch
 
 from webrl.config import ActorConfig
-from webrl.training.objectives.carriers import LossInput, LossOutput, Objective
-from webrl.training.objectives.requirements import outcome_of
+from webrl.training.objectives.checks import outcome_of
+from webrl.training.objectives.interface import LossInput, LossOutput, Objective
 from webrl.types import StepRecord
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from webrl.config import ActorConfig
-from webrl.training.objectives.carriers import LossInput, LossOutput, Objective
+from webrl.training.objectives.interface import LossInput, LossOutput, Objective
 from webrl.types import StepRecord
 
 

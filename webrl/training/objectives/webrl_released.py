@@ -23,8 +23,8 @@ import torch
 from torch.nn import functional
 
 from webrl.config import ActorConfig
-from webrl.training.objectives.carriers import LossInput, LossOutput, Objective
-from webrl.training.objectives.requirements import outcome_of, value_of
+from webrl.training.objectives.checks import outcome_of, value_of
+from webrl.training.objectives.interface import LossInput, LossOutput, Objective
 from webrl.types import StepRecord
 
 DISCOUNT = 0.9

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from webrl.config import ActorConfig
 from webrl.training.objectives import webrl
-from webrl.training.objectives.carriers import LossInput, LossOutput, Objective
-from webrl.training.objectives.requirements import beta_of
+from webrl.training.objectives.checks import beta_of
+from webrl.training.objectives.interface import LossInput, LossOutput, Objective
 
 BETA = 0.3
 

@@ -45,7 +45,7 @@ class FusedNorm:
             own: Tensor = super().forward(hidden_states, *others, **options)  # type: ignore[misc]
             return own
         if hidden_states.shape[-1:] == weight.shape and has_kernels(hidden_states):
-            from webrl.training.kernels import rms_norm
+            from webrl.training.layers.kernels import rms_norm
 
             return rms_norm(hidden_states, weight, self.fused_eps, float(self.adds_one))
         if not self.adds_one:

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from webrl.training.norms import fuse_norms, has_kernels
+from webrl.training.layers.norms import fuse_norms, has_kernels
 
 if TYPE_CHECKING:
-    from webrl.training.kernels import Activation
+    from webrl.training.layers.kernels import Activation
 
 _ROTARY = "apply_rotary_pos_emb"
 _PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
@@ -67,7 +67,7 @@ def _rotating(cls: type[nn.Module]) -> type[nn.Module] | None:
     def rotary(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, *others: Any, **options: Any) -> Any:
         if others or options or not _fits_rotary(query, key, cos, sin):
             return own(query, key, cos, sin, *others, **options)
-        from webrl.training.kernels import rotate
+        from webrl.training.layers.kernels import rotate
 
         return rotate(query, key, cos, sin)
 
@@ -109,7 +109,7 @@ class GatedMLP:
         if not has_kernels(gate) or gate.dtype != up.dtype or gate.shape != up.shape:
             plain: Tensor = self.down_proj(self.act_fn(gate) * up)
             return plain
-        from webrl.training.kernels import gated
+        from webrl.training.layers.kernels import gated
 
         joined: Tensor = self.down_proj(gated(gate, up, self.activation))
         return joined

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from webrl.training.attention import Layout, packed_attention
+from webrl.training.layers.attention import Layout, packed_attention
 
 PLAIN_LAYERS = frozenset({"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer"})
 

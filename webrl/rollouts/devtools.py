@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import orjson
 
-from webrl.rollouts.wire import DevToolsSocket
+from webrl.rollouts.websocket import DevToolsSocket
 
 
 class ChannelError(Exception):

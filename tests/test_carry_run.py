@@ -294,6 +294,7 @@ def test_a_state_of_somebody_else_is_checked_before_it_takes_memory(made, tmp_pa
         read_origin(folder)
 
 
+@pytest.mark.slow
 def test_the_script_says_what_it_did_and_what_is_wrong_in_one_line(made, tmp_path):
     base, run, _ = made
 

@@ -342,6 +342,7 @@ def test_the_replay_stage_drops_experience_of_another_tokenizer(tmp_path, actor)
     assert counts["history"] == {"failed": 2, "other_tokenizer": 2, "kept": 0}
 
 
+@pytest.mark.slow
 def test_scoring_spread_over_devices_gives_the_same_in_the_same_order(tmp_path, actor):
     config = make_config(tmp_path, actor)
     records = make_history(5)
@@ -460,6 +461,7 @@ def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, actor)
     assert sources == {"current": 4, "replay": 8}
 
 
+@pytest.mark.slow
 def test_somebodys_rollouts_take_format_and_limits_from_the_actor_that_is_given(tmp_path, actor):
     """The newest run here is one with the demo's limits, which cut the page of a trace to nearly nothing."""
     small = make_config(tmp_path, actor, models={"max_prompt_tokens": 120, "actor": str(actor)})

@@ -187,6 +187,7 @@ def test_a_worker_that_dies_is_replaced():
     assert "button 'submit'" in asyncio.run(play()).text
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_answer_is_killed_and_replaced(monkeypatch):
     from webrl.rollouts import handle as module
 
@@ -224,6 +225,7 @@ def test_an_environment_given_up_in_mid_step_serves_the_next_episode():
     assert "value='x'" in result.observation.text
 
 
+@pytest.mark.slow
 def test_workers_are_recycled_after_their_share_of_episodes():
     async def play():
         pids = []

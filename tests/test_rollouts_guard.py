@@ -68,8 +68,34 @@ async def reset_as_collect_does(env):
     return await env.reset(miniwob("click-button"))
 
 
+QUICK = (
+    "file",
+    "out of the MiniWoB pages",
+    "data page with a file frame",
+    "redirect to a file",
+    "upload out of the folder",
+    "loopback",
+    "loopback, mapped into IPv6",
+    "a name of loopback",
+    "redirect 302 to a name",
+    "frame",
+    "fetch",
+    "WebSocket",
+    "new tab",
+    "download",
+    "endless loop",
+    "endless alerts",
+)
+"""One attempt of each way; the others are slow tests."""
+
+
+def each(attempts):
+    """Attempts as parameters."""
+    return [pytest.param(a, id=a.name, marks=[] if a.name in QUICK else pytest.mark.slow) for a in attempts]
+
+
 @pytest.mark.browser
-@pytest.mark.parametrize("attempt", [*FILES, *ADDRESSES], ids=lambda attempt: attempt.name)
+@pytest.mark.parametrize("attempt", each([*FILES, *ADDRESSES]))
 def test_nothing_is_reached(world, attempt):
     results = attack(world, attempt)
     assert world[2].hits == []
@@ -78,7 +104,7 @@ def test_nothing_is_reached(world, attempt):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("attempt", ENDLESS, ids=lambda attempt: attempt.name)
+@pytest.mark.parametrize("attempt", each(ENDLESS))
 def test_no_page_keeps_the_environment(world, attempt):
     # these leave a browser busy, which the ordinary episode after them has to wait for on two shared cores
     lasting = attempt.name in ("endless history", "too many elements", "long text")
@@ -91,6 +117,7 @@ def test_a_frame_that_the_browser_refuses_does_not_hold_the_step_up(world):
     assert [r.error for r in attack(world, attempt, step_timeout_s=10)] == ["", ""]
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_a_page_with_too_many_elements_is_named_instead_of_shown(world):
     attempt = next(a for a in ENDLESS if a.name == "too many elements")

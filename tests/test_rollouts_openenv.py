@@ -275,6 +275,7 @@ def wait_for_a_place(url, act=None):
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_an_idle_session_gives_its_environment_back_and_gets_one_again_at_its_next_reset():
     with server("--idle-timeout", "2", num_sessions=1) as (url, _), generic_client(url) as silent:
         silent.reset()
@@ -385,7 +386,9 @@ def test_a_public_host_that_is_an_internal_one_is_not_reached():
     assert reached == []
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [*(pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGINT, signal.SIGKILL)), signal.SIGTERM]
+)
 def test_a_server_that_is_ended_leaves_nothing_behind(how):
     with server(num_sessions=1) as (url, process), generic_client(url) as client:
         client.reset()
@@ -425,6 +428,7 @@ def test_a_server_that_dies_and_comes_back_costs_attempts_not_episodes(tmp_path,
     assert max(t.attempts for t in read_records(out, Trajectory)) > 1
 
 
+@pytest.mark.slow
 def test_when_no_server_is_left_the_stage_ends_and_the_same_command_plays_the_rest(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "RETRY_S", 0.2)
     monkeypatch.setattr(client, "PATIENCE_S", 1.0)
@@ -448,6 +452,7 @@ def test_when_no_server_is_left_the_stage_ends_and_the_same_command_plays_the_re
     assert list(read_records(out, Trajectory))[: len(before)] == before
 
 
+@pytest.mark.slow
 def test_a_server_that_our_own_sessions_fill_is_not_taken_for_gone(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "RETRY_S", 0.1)
     monkeypatch.setattr(client, "PATIENCE_S", 0.3)

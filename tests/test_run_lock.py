@@ -150,6 +150,7 @@ with _hold(Path(sys.argv[1]) / ".lock", "run folder", lease_s=1.0):
         assert first.wait(timeout=60) in (-signal.SIGINT, -signal.SIGTERM)  # Ctrl-C may be ignored here
 
 
+@pytest.mark.slow
 def test_training_and_process_data_take_the_lock_too(tmp_path: Path) -> None:
     with holder(HOLD, tmp_path / "run"):
         (tmp_path / "run" / "config.yaml").write_text("name: run\n")

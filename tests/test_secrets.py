@@ -162,6 +162,7 @@ def test_a_refused_option_does_not_show_its_secret(overrides, says):
     assert_clean(str(raised.value))
 
 
+@pytest.mark.slow
 def test_a_dry_run_a_failing_run_and_its_folder_hold_no_secret(tmp_path):
     path = tmp_path / "config.yaml"
     data = planted(name="r", runs_dir=str(tmp_path / "runs"), num_phases=1, tasks={"num_seed_tasks": 1})

@@ -346,6 +346,7 @@ def test_the_reason_of_a_failure_is_the_runs_own_error_line(tmp_path: Path) -> N
     assert find_reason(log) == f"ended in mid-run (phase 1: train); see {log}"
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_does_not_stop_the_others_and_the_exit_code_tells(tmp_path: Path) -> None:
     # The start and one method are finished already; the other method's judge is no model.
     empty = tmp_path / "no_model"

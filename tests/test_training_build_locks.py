@@ -27,6 +27,7 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "py311_cpu" / "op" / "lock"
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_living_builder_stays_and_that_of_a_killed_one_goes(
     lock: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -93,10 +93,12 @@ def check_same_curve(alone: Alone, settings: dict[str, Any], name: str, *, tied:
         torch.testing.assert_close(first[key], second[key], rtol=1e-2, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_two_ddp_processes_give_the_curve_of_one(alone: Alone) -> None:
     check_same_curve(alone, make_settings(), "ddp")
 
 
+@pytest.mark.slow
 def test_two_bfloat16_processes_exchange_their_gradients(tmp_path: Path) -> None:
     prepare(tmp_path)
     settings = make_settings(precision="bf16", lr=1e-3, epochs=1.0)
@@ -112,6 +114,7 @@ def test_two_bfloat16_processes_exchange_their_gradients(tmp_path: Path) -> None
     assert torch.cosine_similarity(*moved, dim=0) > 0.9
 
 
+@pytest.mark.slow
 def test_two_fsdp2_processes_give_the_curve_of_one(alone: Alone) -> None:
     # untied, so that the second process loads a skeleton and the first deals out the weights
     check_same_curve(alone, make_settings(engine="fsdp2"), "fsdp2", tied=False)

@@ -63,6 +63,7 @@ def test_an_mlp_that_computes_something_else_stays(mlp: nn.Module) -> None:
     assert fuse_gates(mlp) == 0
 
 
+@pytest.mark.slow
 def test_a_replaced_layer_can_still_be_compiled() -> None:
     config = Gemma3TextConfig(**SIZES, num_hidden_layers=1, sliding_window=4, attn_implementation="eager")
     plain = Gemma3DecoderLayer(config, 0)

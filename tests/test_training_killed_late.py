@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from test_training_launch import make_run
 
 from webrl.config import load_config
@@ -11,6 +12,7 @@ from webrl.phase import run_stage
 from webrl.runs.store import read_json
 
 
+@pytest.mark.slow
 def test_a_kill_after_the_model_is_in_place_loses_neither_counts_nor_space(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     config = load_config(run / "config.yaml")

@@ -113,6 +113,7 @@ def test_a_killed_run_leaves_no_lock(tmp_path):
         pass
 
 
+@pytest.mark.slow
 def test_many_who_wait_for_a_lock_leave_its_holder_the_name_lookups(tmp_path):
     """A log-in holds the lock while it looks up the site's name, which the event loop does in its thread pool."""
     done = []

@@ -54,6 +54,7 @@ def test_broken_sites_are_named_with_what_is_wrong(world: World):
     world.map.start()
 
 
+@pytest.mark.slow
 def test_a_log_in_is_minted_once_shared_and_minted_again_when_it_expires(world: World):
     config = world.config({"login_check_s": 0}).webarena
     sites = find_sites(config)
@@ -89,6 +90,7 @@ def test_a_refused_password_and_a_site_that_drops_connections_are_told_apart(wor
     browsers.run(run())
 
 
+@pytest.mark.slow
 def test_a_reset_restores_the_data_ends_sessions_and_is_verified(world: World):
     world.shopping.wishlist.append("speaker")
     report = asyncio.run(reset_sites(world.config().webarena))

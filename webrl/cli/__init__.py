@@ -53,6 +53,7 @@ STAGES: dict[str, Command] = {
 EXTRA: dict[str, tuple[str, str]] = {
     "record-demos": ("record scripted experts in the real browser", "webrl.cli.record_demos"),
     "sft": ("train the supervised start on demonstrations", "webrl.cli.sft"),
+    "grpo": ("train on the environment's own reward with TRL's GRPO", "webrl.cli.grpo"),
     "train-orm": ("train the outcome reward model on labelled trajectories", "webrl.cli.train_orm"),
     "study": ("compare methods and ablations: seeds, equal budgets, tables and figures", "webrl.cli.study"),
     "orm-prompt": ("copy the released outcome model's system text from a clone of its code", "webrl.cli.orm_prompt"),

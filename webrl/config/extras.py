@@ -12,6 +12,7 @@ from webrl.errors import ExtraMissing, WebRLError
 
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "deepspeed": ("pip install 'webrl[deepspeed]'", ("deepspeed",)),
+    "grpo": ("pip install 'webrl[grpo]'", ("trl",)),
     "ray": ("pip install 'webrl[ray]'", ("ray",)),
     "vllm": (
         "pip install 'webrl[vllm]', or set engine.vllm_python to a Python that has it",

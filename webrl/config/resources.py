@@ -24,14 +24,19 @@ def configs_dir() -> Path:
 
 
 def run_configs() -> list[Path]:
-    """The shipped configs of runs, by name; `feasibility.yaml` beside them holds rules, `study_*.yaml` studies."""
-    others = {"feasibility.yaml", *(path.name for path in study_configs())}
+    """The shipped configs of runs, by name; beside them are `feasibility.yaml` (rules), studies and GRPO's."""
+    others = {"feasibility.yaml", *(path.name for path in (*study_configs(), *grpo_configs()))}
     return [path for path in sorted(configs_dir().glob("*.yaml")) if path.name not in others]
 
 
 def study_configs() -> list[Path]:
     """The shipped configs of studies, by name."""
     return sorted(configs_dir().glob("study_*.yaml"))
+
+
+def grpo_configs() -> list[Path]:
+    """The shipped configs of `webrl grpo`, by name."""
+    return sorted(configs_dir().glob("grpo_*.yaml"))
 
 
 def is_file(path: Path) -> bool:
@@ -58,6 +63,15 @@ def find_study(name: str) -> Path:
         UsageError: neither exists; the shipped names are listed.
     """
     return _find(name, study_configs())
+
+
+def find_grpo(name: str) -> Path:
+    """A config of `webrl grpo` by path, or by the name of a shipped one (`grpo_demo`).
+
+    Raises:
+        UsageError: neither exists; the shipped names are listed.
+    """
+    return _find(name, grpo_configs())
 
 
 def _find(name: str, shipped: Sequence[Path]) -> Path:

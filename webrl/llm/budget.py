@@ -21,7 +21,7 @@ _NOTE_TOKENS = 24
 _MAX_CHARS_PER_TOKEN = 32
 """Beyond this many characters a token, the page's tail is cut before it is tokenised: it cannot fit."""
 
-_INTERACTIVE = re.compile(
+INTERACTIVE = re.compile(
     r"^\s*\[\w+\] (button|link|textbox|searchbox|checkbox|radio|combobox|listbox|option|menuitem\w*|tab|switch|"
     r"slider|spinbutton|treeitem|gridcell|Date|DateTime|InputTime|ColorWell)\b|clickable|focused"
 )
@@ -136,7 +136,7 @@ def cut_lines(page: Page, room: int) -> str:
     lines = page.text.split("\n")
     borders = list(itertools.accumulate((len(line) + 1 for line in lines), initial=0))
     tokens = [bisect_right(page.ends, border) for border in borders]  # up to each line's start
-    interactive = [_INTERACTIVE.search(line) is not None for line in lines]
+    interactive = [INTERACTIVE.search(line) is not None for line in lines]
     total = len(page.ends) + _NOTE_TOKENS
     dropped: set[int] = set()
     for index in sorted(range(len(lines)), key=lambda i: (interactive[i], -i)):

@@ -42,8 +42,11 @@ class LocalModel:
     differently shaped matrix products (about 1e-6 in fp32; it can flip a draw only at a tie of that size).
     """
 
-    def __init__(self, name: str, engine: EngineConfig, models: ModelsConfig) -> None:
+    def __init__(self, name: str, engine: EngineConfig, models: ModelsConfig, *, module: Any = None) -> None:
         """Load tokenizer and weights.
+
+        Args:
+            module: the model itself, where it is loaded already: it answers with the weights that it has then.
 
         Raises:
             ModelError: the folder is unusable.
@@ -53,7 +56,7 @@ class LocalModel:
         self._thinking = models.enable_thinking
         self._dtype = pick_dtype(models.dtype, device)
         self.tokenizer: Any = load_tokenizer(name)
-        self._model = load_causal_lm(name, dtype=self._dtype, device=device)
+        self._model = load_causal_lm(name, dtype=self._dtype, device=device) if module is None else module
         self._is_plain = _has_full_attention(name, self._model)
         self.fingerprint = model_fingerprint(name, self._model)
         self.end_ids = end_token_ids(name, self.tokenizer)

@@ -1,0 +1,187 @@
+"""Options of `webrl grpo` under the public scripts' names, and what is refused before anything starts."""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from llm_builders import save_tiny_model
+from transformers import AutoConfig, AutoTokenizer
+
+from webrl import cli
+from webrl.cli_grpo import add_arguments, resolve
+from webrl.errors import UsageError
+from webrl.extras import EXTRAS
+from webrl.grpo.settings import VARIABLES, GrpoSettings, load_settings
+
+ROOT = Path(__file__).parent.parent
+COOKBOOK = Path(__file__).parent / "data" / "cookbook_lfm2.yaml"
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def parsed(*arguments: str) -> GrpoSettings:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return resolve(parser.parse_args(arguments))
+
+
+def test_the_public_scripts_options_go_by_their_names():
+    # the command line of TRL's example for language models
+    command = (
+        "--model-id some/model --space-url http://127.0.0.1:8000 --benchmark miniwob --task-name click-test "
+        "--dataset-prompt Go --dataset-size 12 --max-steps 5 --max-completion-length 64 --temperature 0.7 --top-k 50 "
+        "--top-p 0.9 --learning-rate 1e-6 --weight-decay 0.1 --gradient-accumulation-steps 1 --warmup-steps 3 "
+        "--per-device-batch-size 2 --num-generations 6 --num-epochs 2 --save-interval 7 --save-total-limit 2 "
+        "--output-dir out --run-name run --project mine --vllm-mode server --vllm-server-url http://localhost:8001 "
+        "--use-vllm --logging-steps 4 --image-size 0 --report-to trackio"
+    )
+    s = parsed(*command.split())
+    assert (s.model_name, [str(u) for u in s.browsergym_url]) == ("some/model", ["http://127.0.0.1:8000"])
+    assert (s.task_name, s.default_goal, s.dataset_size, s.max_steps) == (("click-test",), "Go", 12, 5)
+    assert (s.max_completion_length, s.temperature, s.top_k, s.top_p) == (64, 0.7, 50, 0.9)
+    assert (s.learning_rate, s.weight_decay, s.warmup_steps, s.num_epochs) == (1e-6, 0.1, 3, 2)
+    assert (s.per_device_train_batch_size, s.gradient_accumulation_steps, s.num_generations) == (2, 1, 6)
+    assert (s.save_interval, s.save_total_limit, s.logging_steps) == (7, 2, 4)
+    assert (s.output_dir, s.run_name, s.project) == (Path("out"), "run", "mine")
+    assert (s.use_vllm, s.vllm_mode, s.vllm_server_url) == (True, "server", "http://localhost:8001")
+    assert (s.image_size, s.trackers) == (0, ["trackio"])
+    assert s.episodes_per_generation == 6, "whole groups, although an optimizer step takes two episodes"
+
+
+def test_episodes_are_played_as_the_settings_say():
+    rollout = parsed("--model-id", "m", "--space-url", "http://127.0.0.1:8000", "--max-steps", "5").run_config.rollout
+    assert (rollout.env, rollout.max_steps, rollout.max_new_tokens) == ("openenv", 5, 128)
+    assert parsed().run_config.models.max_prompt_tokens == 1232 - 32, "the demo's"
+
+
+def test_the_seed_scripts_variables_are_between_the_file_and_the_options(monkeypatch):
+    values = {
+        "MODEL_ID": "m",
+        "MAX_STEPS": "8",
+        "MAX_NEW_TOKENS": "16",
+        "GRAD_ACCUM_STEPS": "8",
+        "NUM_GENERATIONS": "8",
+    }
+    values |= {"VLLM_ENDPOINT": "http://localhost:8010/generate/", "BROWSERGYM_TASK_NAME": "click-tab", "TOP_K": ""}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    s = parsed("--max-steps", "3")
+    assert (s.model_name, s.max_steps, s.max_completion_length, s.task_name) == ("m", 3, 16, ("click-tab",))
+    assert (s.gradient_accumulation_steps, s.num_generations, s.top_k) == (8, 8, 0)
+    assert (s.use_vllm, s.vllm_mode, s.vllm_server_url) == (True, "server", "http://localhost:8010")
+    assert parsed(str(COOKBOOK)).num_generations == 8, "a variable overrides the file"
+
+
+def test_the_cookbooks_keys_load():
+    s = load_settings(COOKBOOK, {}, {})
+    assert s.prompt_format == "browsergym"
+    assert s.system_prompt == "Answer with one BrowserGym action.\n"
+    assert (s.trackers, s.wandb_project_name) == (["tensorboard", "wandb"], "browser-control")
+    assert (s.episodes_per_generation, s.lora_target_modules) == (4, ("q_proj", "v_proj"))
+
+
+def test_rewards_and_lists_on_the_command_line():
+    s = parsed("--reward", "outcome=1", "format=0.1", "--task-name", "click-test", "click-tab")
+    assert s.rewards == {"outcome": 1.0, "format": 0.1}
+    assert s.task_name == ("click-test", "click-tab")
+    assert parsed("task_name=click-test,click-tab", "rewards={sum: 1}").rewards == {"sum": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("num_generations=1", "num_generations = 1: a group of one has no advantage"),
+        ("temprature=1", "unknown key 'temprature'; did you mean 'temperature'?"),
+        ("generation_batch_size=6", "generation_batch_size 6 is no whole number of groups (num_generations 4)"),
+        ("rewards={outcome: 0}", "one weight at least must differ from 0"),
+        ("rewards={outcome: .nan}", "rewards.outcome = nan"),
+        ("rewards={outcom: 1}", "Input should be 'outcome'"),
+        ("dataset_size=1", "dataset_size 1 x num_generations 4 are fewer than 8"),
+        ("max_completion_length=5000", "leaves no room for a prompt"),
+        ("system_prompt=Hello", "system_prompt goes with prompt_format=browsergym"),
+        ("push_to_hf=true", "nothing is uploaded from here"),
+        ("browsergym_url=nowhere", "a server's address has the form http://host:port"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_name(argument, said):
+    with pytest.raises(UsageError) as refused:
+        parsed("--model-id", "m", argument)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def refused(capsys, *arguments: str) -> str:
+    """The one line that `webrl grpo` says; nothing is left in the working folder."""
+    assert cli.main(["grpo", *arguments]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    return said[0]
+
+
+def small(folder: Path) -> list[str]:
+    return ["--model-id", str(folder), "--max-seq-length", "512", "--output-dir", str(folder.parent / "out")]
+
+
+@pytest.mark.grpo
+def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys):
+    folder = save_tiny_model(tmp_path / "model")
+    assert "unknown MiniWoB page 'miniwob.click-tset'; the nearest is 'miniwob.click-test'" in refused(
+        capsys, *small(folder), "--task-name", "click-tset"
+    )
+    assert "benchmark='workarena': our own browsers have miniwob" in refused(
+        capsys, *small(folder), "--benchmark", "workarena"
+    )
+    assert f"image_size=512: model {str(folder)!r} has no vision" in refused(
+        capsys, *small(folder), "--image-size", "512"
+    )
+    assert "fallback_action = 'wait': Not an action" in refused(capsys, *small(folder), "--fallback-action", "wait")
+    assert "max_seq_length 4096: model" in refused(capsys, "--model-id", str(folder))
+    assert "is no checkpoint-N folder" in refused(capsys, *small(folder), "--resume-from-checkpoint", str(tmp_path))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.grpo
+def test_a_model_without_chat_template_or_with_vision(tmp_path, capsys):
+    folder = save_tiny_model(tmp_path / "plain")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = None
+    (folder / "chat_template.jinja").unlink()
+    tokenizer.save_pretrained(folder)
+    assert "has no chat template: take an instruction-tuned model" in refused(capsys, *small(folder))
+    seeing = tmp_path / "seeing"
+    AutoConfig.for_model("qwen2_5_vl").save_pretrained(seeing)
+    assert "is a vision-language model: webrl grpo trains text models alone" in refused(capsys, *small(seeing))
+    assert "model folder" in _failure(capsys, "--model-id", "./nowhere")
+
+
+def _failure(capsys, *arguments: str) -> str:
+    assert cli.main(["grpo", *arguments]) == 1
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("extra", "option", "fix"),
+    [
+        ("grpo", ["seed=1"], "webrl grpo needs grpo, which is not installed: pip install 'webrl[grpo]'"),
+        ("vllm", ["--use-vllm"], "use_vllm=true needs vllm, which is not installed: pip install 'webrl[vllm]'"),
+        ("trackio", ["--report-to", "trackio"], "report_to=trackio needs trackio, which is not installed"),
+        ("wandb", ["--wandb-enabled"], "report_to=wandb needs wandb, which is not installed"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_command(extra, option, fix, monkeypatch, capsys):
+    for module in EXTRAS[extra][1]:
+        monkeypatch.setitem(sys.modules, module, None)
+    assert fix in refused(capsys, *option)
+
+
+def test_the_script_has_the_commands_options():
+    command = [sys.executable, str(ROOT / "scripts" / "train_grpo.py"), "--num-generations", "16", "--dry-run"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert "num_generations: 16\n" in done.stdout
+    assert "model_name: data/tiny/actor\n" in done.stdout

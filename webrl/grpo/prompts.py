@@ -1,0 +1,113 @@
+"""The prompt of the public GRPO scripts: goal, past steps with their rewards, errors, clickable elements, page.
+
+API: `BrowserGymPolicy(model, settings, seen)` is a `Policy`; `find_action(text)` is the call in an answer that says
+more. The same information in the same order as in TRL's OpenEnv examples; the wording is ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from webrl.grpo.settings import GrpoSettings
+from webrl.llm.budget import INTERACTIVE, cut_lines, fit_prompt
+from webrl.llm.interface import LanguageModel, Message, PolicyOutput, Sampling
+from webrl.llm.tokens import encode_chat
+from webrl.types import Step
+
+SYSTEM_PROMPT = """You complete tasks in a web browser, one action at a time.
+
+The page is shown as [bid] role 'text': in [13] button 'Click Me!' the element has the bid '13'.
+
+Actions:
+- click('13')
+- fill('42', 'some text')
+- select_option('7', 'label')
+- press('42', 'Enter')
+- scroll(0, 300)
+- noop()
+
+Answer with exactly one action on one line, and nothing else."""
+
+_CALL = re.compile(r"[A-Za-z_]\w*\s*\(.*\)")
+_BID = re.compile(r"^\s*\[(\w+)\]")
+
+
+@dataclass
+class Seen:
+    """What an episode has shown beside its steps."""
+
+    url: str = ""
+    """Address of the page."""
+    rewards: list[float] = field(default_factory=list)
+    """One a step."""
+    num_unreadable: int = 0
+    """Answers that were no action."""
+
+
+class BrowserGymPolicy:
+    """Answers one episode's pages; `seen` is kept up to date by whoever plays it."""
+
+    def __init__(self, model: LanguageModel, settings: GrpoSettings, seen: Seen) -> None:
+        self._model = model
+        self._settings = settings
+        self._seen = seen
+        self._sampling = settings.run_config.rollout
+
+    @property
+    def fingerprint(self) -> str:
+        """The model's."""
+        return self._model.fingerprint
+
+    async def act(
+        self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
+    ) -> PolicyOutput:
+        """Answer one page (`Policy.act`)."""
+        settings = self._settings
+        past = history[len(history) - min(settings.history_steps, len(history)) :]
+        system = Message("system", settings.system_prompt or SYSTEM_PROMPT)
+
+        def encode(start: int, page: str) -> list[int]:
+            user = user_text(instruction, past[start:], page, self._seen, len(history))
+            return encode_chat(self._model.tokenizer, [system, Message("user", user)])
+
+        page = observation[: settings.max_page_chars]
+        room = settings.max_seq_length - settings.max_completion_length
+        prompt = fit_prompt(self._model.tokenizer, encode, page, len(past), room, cut_lines)
+        sampling = Sampling(
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            top_k=settings.top_k,
+            max_new_tokens=settings.max_completion_length,
+            seed=seed,
+        )
+        answer = await self._model.generate(prompt.ids, sampling)
+        return PolicyOutput(answer.prompt_ids, answer.ids, answer.logprobs, answer.text, prompt.observation)
+
+
+def user_text(instruction: str, past: Sequence[Step], page: str, seen: Seen, num_steps: int) -> str:
+    """The user's message at one step.
+
+    Args:
+        past: the steps that are shown, oldest first.
+        num_steps: steps of the episode so far.
+    """
+    lines = [f"Step: {num_steps + 1}", f"Goal: {instruction}", f"Current URL: {seen.url or 'unknown'}"]
+    lines += ["Previous steps:", *(_past_line(step, seen) for step in past)] if past else ["Previous steps: none"]
+    error = past[-1].error if past else ""
+    lines.append(f"Last action error: {' '.join(error.split())[:200] if error else 'no'}")
+    bids = [match[1] for line in page.split("\n") if INTERACTIVE.search(line) and (match := _BID.match(line))]
+    lines.append(f"Clickable elements: {', '.join(bids) or 'none found'}")
+    return "\n".join([*lines, "", "Page structure:", page, "", "Answer with exactly one action."])
+
+
+def find_action(text: str) -> str:
+    """The first call of an answer, such as click('13') in "Action: click('13')"; the text itself if there is none."""
+    match = _CALL.search(text)
+    return match[0] if match else text
+
+
+def _past_line(step: Step, seen: Seen) -> str:
+    reward = seen.rewards[step.index] if step.index < len(seen.rewards) else 0.0
+    return f"{step.index + 1}. {step.action} -> reward {reward:+.2f}{' (error)' if step.error else ''}"

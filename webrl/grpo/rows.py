@@ -1,0 +1,71 @@
+"""Scored episodes as rows of a training batch: one step a row, in exactly the tokens that were sampled.
+
+An episode's steps have a prompt each (goal, history and page of their own), so an episode is not one sequence: what
+the model saw at its third step is that prompt, not all that went before. A row is therefore a step's prompt, and the
+tokens that were sampled for it with the episode's advantage; nothing else is trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from webrl.grpo.play import Episode
+
+
+@dataclass(frozen=True)
+class Rows:
+    """R steps, padded; P and A are the longest prompt and answer among them."""
+
+    prompt_ids: Tensor
+    """[R, P] padded on the left."""
+    prompt_mask: Tensor
+    """[R, P] 1 for tokens."""
+    answer_ids: Tensor
+    """[R, A] padded on the right."""
+    answer_mask: Tensor
+    """[R, A] 1 for sampled tokens; 0 all over a row that only fills up."""
+    advantages: Tensor
+    """[R]"""
+    logprobs: Tensor
+    """[R, A] as recorded while sampling; 0 beyond an answer."""
+    num_tokens: int
+    """Sampled tokens of all episodes that have a reward, those without advantage included."""
+
+
+def make_rows(
+    episodes: Sequence[Episode], advantages: Sequence[float], multiple: int, pad_id: int, device: torch.device
+) -> Rows:
+    """Rows of the steps whose advantage is not 0 (the others' loss is 0), filled up to a multiple.
+
+    Args:
+        advantages: one an episode.
+        multiple: number of micro-batches that the rows are dealt to.
+    """
+    steps = [
+        (step.prompt_ids, step.action_ids, step.logprobs, advantage)
+        for episode, advantage in zip(episodes, advantages, strict=True)
+        if episode.trajectory.status.finished and advantage
+        for step in episode.trajectory.steps
+    ]
+    num_blank = -len(steps) % multiple or (multiple if not steps else 0)
+    blank = ((pad_id,), (pad_id,), (0.0,), 0.0)
+    rows = [*steps, *[blank] * num_blank]
+    prompts = [torch.tensor(prompt) for prompt, *_ in rows]
+    answers = [torch.tensor(answer) for _, answer, *_ in rows]
+    answer_mask = pad_sequence([torch.ones_like(a) for a in answers], batch_first=True)
+    answer_mask[len(steps) :] = 0
+    finished = [e.trajectory for e in episodes if e.trajectory.status.finished]
+    return Rows(
+        prompt_ids=pad_sequence(prompts, True, pad_id, "left").to(device),
+        prompt_mask=pad_sequence([torch.ones_like(p) for p in prompts], True, 0, "left").to(device),
+        answer_ids=pad_sequence(answers, True, pad_id).to(device),
+        answer_mask=answer_mask.to(device),
+        advantages=torch.tensor([advantage for *_, advantage in rows], device=device),
+        logprobs=pad_sequence([torch.tensor(row[2]) for row in rows], batch_first=True).to(device),
+        num_tokens=sum(len(step.action_ids) for trajectory in finished for step in trajectory.steps),
+    )

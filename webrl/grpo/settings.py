@@ -1,0 +1,267 @@
+"""Options of `webrl grpo`, by the names that the public GRPO scripts give them.
+
+These scripts are TRL's examples on OpenEnv's BrowserGym environment (`--model-id`, `--space-url`, …), their first
+version (environment variables: `MODEL_ID`, `GRAD_ACCUM_STEPS`, …) and Liquid AI's browser-control cookbook (YAML:
+`model_name`, `browsergym_url`, …). The cookbook's names are the fields here, the others are aliases of them.
+
+API: `load_settings(path, environment, options) -> GrpoSettings`; options override the environment, which overrides
+the file, which overrides the defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from webrl.config import Address, PromptFormat, RunConfig, Section, apply_override, read_config
+from webrl.errors import UsageError
+
+Reward = Literal["outcome", "sum", "mean", "max", "format"]
+Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
+
+ALIASES: dict[str, str] = {
+    "model_id": "model_name",
+    "space_url": "browsergym_url",
+    "dataset_prompt": "default_goal",
+    "per_device_batch_size": "per_device_train_batch_size",
+    "reward": "rewards",
+}
+"""Other public names of the options."""
+
+VARIABLES: dict[str, str] = {
+    "MODEL_ID": "model_name",
+    "BROWSERGYM_BASE_URL": "browsergym_url",
+    "BROWSERGYM_BENCHMARK": "benchmark",
+    "BROWSERGYM_TASK_NAME": "task_name",
+    "VLLM_ENDPOINT": "vllm_server_url",
+    "DATASET_SIZE": "dataset_size",
+    "MAX_STEPS": "max_steps",
+    "MAX_NEW_TOKENS": "max_completion_length",
+    "TEMPERATURE": "temperature",
+    "TOP_K": "top_k",
+    "LEARNING_RATE": "learning_rate",
+    "WEIGHT_DECAY": "weight_decay",
+    "WARMUP_STEPS": "warmup_steps",
+    "PER_DEVICE_BATCH_SIZE": "per_device_train_batch_size",
+    "GRAD_ACCUM_STEPS": "gradient_accumulation_steps",
+    "NUM_GENERATIONS": "num_generations",
+    "NUM_EPOCHS": "num_epochs",
+    "SAVE_INTERVAL": "save_interval",
+    "FALLBACK_ACTION": "fallback_action",
+}
+"""Environment variables of the public scripts; an empty one counts as not set."""
+
+
+class GrpoSettings(Section):
+    """A GRPO training; every field is an option, `--max-steps` for `max_steps`."""
+
+    model_name: str = Field("data/tiny/actor", description="policy: a folder or a hub name (--model-id)")
+    output_dir: Path | None = Field(None, description="folder of the trained model and its records; none: a new one")
+    seed: int = Field(0, ge=0, lt=1 << 32, description="seed of pages, draws and training")
+    resume_from_checkpoint: Path | None = Field(None, description="a checkpoint-N folder to go on from")
+
+    benchmark: str = Field("miniwob", description="suite of the tasks")
+    task_name: tuple[str, ...] = Field(("click-test",), min_length=1, description="tasks, in turn")
+    browsergym_url: tuple[Address, ...] = Field(
+        (), description="OpenEnv servers, `webrl serve-env` or others; none: browsers of our own (--space-url)"
+    )
+    dataset_size: int = Field(1000, ge=1, description="pages, each attempted num_generations times")
+    default_goal: str = Field(
+        "Complete the web task successfully.", description="goal of a page that gives none (--dataset-prompt)"
+    )
+    max_steps: int = Field(10, ge=1, description="actions of an episode")
+    num_workers: int = Field(1, ge=1, description="browser processes, or sessions in multiples of envs_per_worker")
+    envs_per_worker: int = Field(8, ge=1, description="pages a browser process")
+    observation: Literal["axtree", "dom", "html"] = Field("axtree", description="text form of the page")
+    image_size: int | None = Field(None, ge=0, description="side of a screenshot in pixels; 0 or none: text alone")
+    fallback_action: str = Field("noop()", description="carried out in place of an answer that is no action")
+
+    prompt_format: PromptFormat | Literal["browsergym"] = Field(
+        "chat",
+        description="browsergym: that of the public scripts (past steps, errors, clickable elements, page); the "
+        "others as models.prompt_format of `webrl run`",
+    )
+    system_prompt: str | None = Field(None, description="replaces ours; goes with prompt_format=browsergym")
+    history_steps: int = Field(4, ge=0, description="past steps shown (prompt_format browsergym)")
+    max_page_chars: int = Field(2000, ge=1, description="the page's text is cut there (prompt_format browsergym)")
+    max_seq_length: int = Field(4096, ge=32, description="tokens of a prompt and its answer")
+    max_completion_length: int = Field(128, ge=1, description="tokens of one answer")
+
+    num_generations: int = Field(4, description="attempts at each page: the group")
+    temperature: float = Field(1.0, gt=0, description="sampling temperature")
+    top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling")
+    top_k: int = Field(0, ge=0, description="sampling among so many tokens; 0: all")
+    use_vllm: bool = Field(False, description="sample with vLLM")
+    vllm_mode: Literal["colocate", "server"] = Field("colocate", description="in this process, or `trl vllm-serve`")
+    vllm_server_url: str = Field("http://localhost:8000", description="server of vllm_mode=server")
+    vllm_gpu_memory_utilization: float = Field(0.3, gt=0, lt=1, description="vLLM's share of the GPU (colocate)")
+
+    rewards: dict[Reward, float] = Field(
+        {"outcome": 1.0},
+        description="name: weight. outcome: 1 for a success; sum, mean, max: of the steps' rewards; format: share "
+        "of the answers that are actions",
+    )
+    learning_rate: float = Field(5e-6, gt=0, description="peak learning rate")
+    lr_scheduler_type: Literal["linear", "constant", "cosine"] = Field("linear", description="schedule")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay")
+    warmup_steps: int = Field(0, ge=0, description="optimizer steps that warm up")
+    per_device_train_batch_size: int = Field(1, ge=1, description="episodes of a micro-batch (all their steps)")
+    gradient_accumulation_steps: int = Field(8, ge=1, description="micro-batches of an optimizer step")
+    generation_batch_size: int | None = Field(
+        None, ge=1, description="episodes played with the same weights; none: an optimizer step's, in whole groups"
+    )
+    num_epochs: int = Field(1, ge=1, description="passes over the pages")
+    gradient_checkpointing: bool = Field(True, description="less memory, more time")
+
+    use_peft: bool = Field(False, description="train a LoRA adapter")
+    lora_r: int = Field(8, ge=1, description="LoRA rank")
+    lora_alpha: float = Field(16, gt=0, description="LoRA scale")
+    lora_dropout: float = Field(0.0, ge=0, lt=1, description="LoRA dropout")
+    lora_bias: Literal["none", "all", "lora_only"] = Field("none", description="biases that are trained")
+    use_rslora: bool = Field(False, description="rank-stabilised LoRA")
+    lora_target_modules: tuple[str, ...] = Field((), description="adapted modules; none: all linear layers")
+
+    report_to: tuple[Tracker, ...] = Field(("tensorboard",), description="where metrics go")
+    run_name: str | None = Field(None, description="name of the run there")
+    project: str | None = Field(None, description="project there")
+    wandb_enabled: bool = Field(False, description="short for report_to=[wandb]")
+    wandb_project_name: str | None = Field(None, description="the same as project")
+    wandb_experiment_name: str | None = Field(None, description="the same as run_name")
+    push_to_hf: bool = Field(False, description="refused: upload output_dir with `hf upload`")
+    logging_steps: int = Field(1, ge=1, description="optimizer steps between two lines of metrics")
+    log_completions: bool = Field(False, description="show answers and rewards, here and where metrics go")
+    save_interval: int = Field(0, ge=0, description="optimizer steps between checkpoints; 0: none but the end")
+    save_total_limit: int | None = Field(None, ge=1, description="checkpoints kept; none: all")
+
+    @field_validator("task_name", "browsergym_url", "report_to", "lora_target_modules", mode="before")
+    @classmethod
+    def _one_is_a_list_of_one(cls, value: Any) -> Any:
+        return tuple(filter(None, value.replace(",", " ").split())) if isinstance(value, str) else value
+
+    @field_validator("num_generations")
+    @classmethod
+    def _a_group_has_two(cls, value: int) -> int:
+        if value < 2:
+            raise ValueError("a group of one has no advantage and learns nothing; take 2 or more, such as 8")
+        return value
+
+    @field_validator("push_to_hf")
+    @classmethod
+    def _nothing_is_uploaded(cls, value: bool) -> bool:
+        if value:
+            raise ValueError("nothing is uploaded from here; take the model of output_dir: hf upload NAME OUTPUT_DIR")
+        return value
+
+    @field_validator("rewards")
+    @classmethod
+    def _one_reward_counts(cls, value: dict[str, float]) -> dict[str, float]:
+        if not any(value.values()):
+            raise ValueError("one weight at least must differ from 0, such as {outcome: 1}")
+        return value
+
+    @model_validator(mode="after")
+    def _settings_fit(self) -> Self:
+        if self.max_completion_length >= self.max_seq_length:
+            raise ValueError(
+                f"max_completion_length {self.max_completion_length} leaves no room for a prompt in max_seq_length "
+                f"{self.max_seq_length}"
+            )
+        if self.system_prompt and self.prompt_format != "browsergym":
+            raise ValueError("system_prompt goes with prompt_format=browsergym")
+        batch, group, micro = self.episodes_per_generation, self.num_generations, self.per_device_train_batch_size
+        if batch % group or batch % micro:
+            raise ValueError(
+                f"generation_batch_size {batch} is no whole number of groups (num_generations {group}) and "
+                f"micro-batches (per_device_train_batch_size {micro}); such a number is {math.lcm(group, micro)}"
+            )
+        if self.dataset_size * group < batch:
+            raise ValueError(f"dataset_size {self.dataset_size} x num_generations {group} are fewer than {batch}")
+        return self
+
+    @property
+    def episodes_per_generation(self) -> int:
+        """Episodes that are played with the same weights."""
+        step = self.per_device_train_batch_size * self.gradient_accumulation_steps
+        return self.generation_batch_size or math.lcm(step, self.num_generations)
+
+    @property
+    def trackers(self) -> list[str]:
+        """Where metrics go, both ways of saying it together."""
+        wanted = [*self.report_to, *(["wandb"] if self.wandb_enabled else [])]
+        return [name for name in dict.fromkeys(wanted) if name != "none"]
+
+    @property
+    def run_config(self) -> RunConfig:
+        """The same in terms of `webrl run`, whose browsers, prompts and policies play the episodes."""
+        format_ = "chat" if self.prompt_format == "browsergym" else self.prompt_format
+        data = {
+            "seed": self.seed,
+            "models": {
+                "actor": self.model_name,
+                "prompt_format": format_,
+                "max_prompt_tokens": self.max_seq_length - self.max_completion_length,
+            },
+            "rollout": {
+                "env": "openenv" if self.browsergym_url else "browser",
+                "urls": self.browsergym_url,
+                "num_workers": self.num_workers,
+                "envs_per_worker": self.envs_per_worker,
+                "observation": self.observation,
+                "max_steps": self.max_steps,
+                "temperature": self.temperature,
+                "top_p": self.top_p,
+                "top_k": self.top_k,
+                "max_new_tokens": self.max_completion_length,
+                "engine": {"max_batch": 32},
+            },
+        }
+        return RunConfig.model_validate(data)
+
+
+def load_settings(
+    path: Path | None, environment: Mapping[str, str], options: Mapping[str, Any], overrides: Sequence[str] = ()
+) -> GrpoSettings:
+    """The settings of a file (none: the defaults), of environment variables, of `key=value` and of options.
+
+    Raises:
+        UsageError: a file that cannot be read, an unknown key (the nearest is named), a bad value.
+    """
+    data = {ALIASES.get(str(key), str(key)): value for key, value in (read_config(path) if path else {}).items()}
+    if data.get("system_prompt"):
+        data.setdefault("prompt_format", "browsergym")  # the cookbook knows no other
+    data |= from_environment(environment)
+    for override in overrides:
+        given: dict[str, Any] = {}
+        apply_override(given, override)
+        data |= {ALIASES.get(key, key): value for key, value in given.items()}
+    data |= {ALIASES.get(key, key): value for key, value in options.items()}
+    source = str(path) if path else "webrl grpo"
+    try:
+        return GrpoSettings.model_validate(data)
+    except ValidationError as error:
+        raise UsageError(_explain(error.errors()[0], source)) from None
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What the variables of the public scripts say."""
+    said: dict[str, Any] = {VARIABLES[name]: environment[name] for name in VARIABLES if environment.get(name)}
+    if "vllm_server_url" in said:  # the script that reads it knows no other way to sample
+        said |= {"use_vllm": True, "vllm_mode": "server"}
+        said["vllm_server_url"] = said["vllm_server_url"].rstrip("/").removesuffix("/generate")
+    return said
+
+
+def _explain(error: Any, source: str) -> str:
+    key = ".".join(str(part) for part in error["loc"])
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        nearest = difflib.get_close_matches(key, [*GrpoSettings.model_fields, *ALIASES], n=1, cutoff=0)
+        return f"{source}: unknown key {key!r:.200}; did you mean {nearest[0]!r}?"
+    if not key:
+        return f"{source}: {message}"
+    return f"{source}: {key} = {error['input']!r:.200}: {message}"

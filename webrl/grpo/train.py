@@ -1,0 +1,235 @@
+"""A GRPO training from its settings: what is refused before it starts, TRL's configuration, and what it leaves.
+
+API: `check(settings)`, then `train(settings, out)`. `out` holds the trained model, `trajectories.jsonl` (every
+episode, prompt and sampled token: replay and outcome models read it) and `report.json`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from webrl.errors import ModelError, UsageError
+from webrl.extras import require
+from webrl.grpo.play import Episode, Player
+from webrl.grpo.report import first_and_last
+from webrl.grpo.settings import GrpoSettings
+from webrl.rollouts.actions import ActionError
+from webrl.rollouts.dialects import parse
+from webrl.store import Appender, write_json
+from webrl.types import Task
+
+logger = logging.getLogger(__name__)
+
+
+def make_tasks(settings: GrpoSettings) -> list[Task]:
+    """The pages of the training, task types in turn; MiniWoB's are training seeds only.
+
+    Raises:
+        UsageError: an unknown task.
+    """
+    names = [name.removeprefix("browsergym/").removeprefix(f"{settings.benchmark}.") for name in settings.task_name]
+    sites = tuple(f"{settings.benchmark}.{name}" for name in names)
+    if settings.benchmark == "miniwob":
+        from webrl.config import TasksConfig
+        from webrl.tasks.miniwob import seed_tasks
+
+        return seed_tasks(TasksConfig(train_sites=sites, num_seed_tasks=settings.dataset_size), settings.seed)
+    if not settings.browsergym_url:
+        raise UsageError(
+            f"benchmark={settings.benchmark!r}: our own browsers have miniwob; name a server of other tasks with "
+            "browsergym_url"
+        )
+    draw = random.Random(settings.seed)
+    seeds = [draw.randrange(1 << 31) for _ in range(settings.dataset_size)]
+    turns = [sites[i % len(sites)] for i in range(settings.dataset_size)]
+    return [Task(f"{site}.{seed}", site=site, seed=seed) for site, seed in zip(turns, seeds, strict=True)]
+
+
+def check(settings: GrpoSettings) -> None:
+    """Refuse what would fail later, without starting anything.
+
+    Raises:
+        UsageError: a task, a model or an option that cannot be trained with.
+        ExtraMissing: a package that an option needs.
+        ModelError: an unusable model.
+    """
+    require("grpo", "webrl grpo")
+    for tracker in settings.trackers:
+        if tracker != "tensorboard":
+            require(tracker, f"report_to={tracker}")
+    if settings.use_vllm:
+        require("vllm", "use_vllm=true")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("WORLD_SIZE > 1: webrl grpo trains in one process; start it without a launcher")
+    try:
+        parse(settings.fallback_action, settings.run_config.rollout.dialect)
+    except ActionError as error:
+        raise UsageError(f"fallback_action = {settings.fallback_action!r}: {error}") from None
+    if settings.resume_from_checkpoint and not (settings.resume_from_checkpoint / "trainer_state.json").is_file():
+        raise UsageError(f"resume_from_checkpoint {str(settings.resume_from_checkpoint)!r} is no checkpoint-N folder")
+    make_tasks(settings)
+    _check_model(settings)
+
+
+def _check_model(settings: GrpoSettings) -> None:
+    from transformers import AutoConfig
+
+    from webrl.llm.loading import load_tokenizer, model_folder
+
+    name = settings.model_name
+    model_folder(name)
+    try:
+        config: Any = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model_name {name!r} cannot be used: {str(error).splitlines()[0][:300]}") from None
+    has_vision = hasattr(config, "vision_config")
+    if settings.image_size and not has_vision:
+        raise UsageError(
+            f"image_size={settings.image_size}: model {name!r} has no vision; leave image_size out, or 0, to train on "
+            "the page's text"
+        )
+    if has_vision or settings.image_size:
+        raise UsageError(
+            f"model {name!r} is a vision-language model: webrl grpo trains text models, on the page's text"
+        )
+    tokenizer = load_tokenizer(name)
+    if settings.prompt_format != "webrl" and not tokenizer.chat_template:
+        raise UsageError(
+            f"model {name!r} has no chat template: take an instruction-tuned model, or add chat_template.jinja to it"
+        )
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit and settings.max_seq_length > limit:
+        raise UsageError(f"max_seq_length {settings.max_seq_length}: model {name!r} has {limit} positions")
+
+
+def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
+    """Play and train; returns what `report.json` says.
+
+    Raises:
+        UsageError: a server or page that cannot be used.
+        StageError: episodes that cannot go on, or a reward that is no number.
+        TrainingError: a loss that is no number.
+    """
+    tasks = make_tasks(settings)
+    with Player(settings) as player, Appender(out / "trajectories.jsonl") as file:
+        player.check(tasks)
+        batches: list[list[float]] = []
+        num_failed = 0
+
+        def record(episodes: Sequence[Episode], rewards: Sequence[float | None]) -> None:
+            nonlocal num_failed
+            for episode in episodes:
+                file.append(episode.trajectory)
+            known = [reward for reward in rewards if reward is not None]
+            num_failed += len(rewards) - len(known)
+            batches.append(known)
+            failed = f", {len(rewards) - len(known)} failed" if len(known) < len(rewards) else ""
+            logger.info("batch %d: mean reward %.3f of %d episodes%s", len(batches), _mean(known), len(known), failed)
+
+        trainer = _make_trainer(settings, player, tasks, record, out)
+        resumed = settings.resume_from_checkpoint
+        trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+        trainer.save_model(str(out))
+    first, last = first_and_last(batches)
+    report = {
+        "reward_first": first.to_json(),
+        "reward_last": last.to_json(),
+        "batches": [{"mean": round(_mean(batch), 4), "episodes": len(batch)} for batch in batches],
+        "failed_episodes": num_failed,
+        "settings": settings.model_dump(mode="json"),
+    }
+    write_json(out / "report.json", report)
+    return report
+
+
+def _make_trainer(settings: GrpoSettings, player: Player, tasks: Sequence[Task], record: Any, out: Path) -> Any:
+    # TRL warns that `rollout_func` may change: the version is pinned.
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers.trainer_callback import PrinterCallback
+
+    from webrl.grpo.rewards import reward_functions
+    from webrl.grpo.trl_trainer import EpisodeTrainer
+    from webrl.llm.loading import load_tokenizer
+
+    lora = LoraConfig(
+        r=settings.lora_r,
+        lora_alpha=settings.lora_alpha,  # type: ignore[arg-type]
+        lora_dropout=settings.lora_dropout,
+        bias=settings.lora_bias,
+        use_rslora=settings.use_rslora,
+        target_modules=list(settings.lora_target_modules) or "all-linear",
+        task_type="CAUSAL_LM",
+    )
+    rows = {"prompt": [task.task_id for task in tasks], "task": list(range(len(tasks)))}
+    trainer = EpisodeTrainer(
+        settings,
+        player,
+        tasks,
+        record,
+        model=settings.model_name,
+        processing_class=load_tokenizer(settings.model_name),
+        reward_funcs=reward_functions(settings.rewards),
+        train_dataset=Dataset.from_dict(rows),
+        args=_trl_config(settings, out, on_gpu=torch.cuda.is_available()),
+        peft_config=lora if settings.use_peft else None,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def _trl_config(settings: GrpoSettings, out: Path, *, on_gpu: bool) -> Any:
+    from trl import GRPOConfig
+
+    is_server = settings.use_vllm and settings.vllm_mode == "server"
+    return GRPOConfig(
+        output_dir=str(out),
+        seed=settings.seed,
+        num_generations=settings.num_generations,
+        max_completion_length=settings.max_completion_length,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        use_vllm=settings.use_vllm,
+        vllm_mode=settings.vllm_mode,
+        vllm_server_base_url=settings.vllm_server_url if is_server else None,
+        vllm_gpu_memory_utilization=settings.vllm_gpu_memory_utilization,
+        vllm_max_model_length=settings.max_seq_length,
+        # TRL's correction scores one sequence an episode; ours is the ratio of the rows (`trl_trainer.py`).
+        vllm_importance_sampling_correction=False,
+        reward_weights=list(settings.rewards.values()),
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type=settings.lr_scheduler_type,
+        weight_decay=settings.weight_decay,
+        warmup_steps=settings.warmup_steps,
+        per_device_train_batch_size=settings.per_device_train_batch_size,
+        gradient_accumulation_steps=settings.gradient_accumulation_steps,
+        generation_batch_size=settings.episodes_per_generation,
+        num_train_epochs=settings.num_epochs,
+        gradient_checkpointing=settings.gradient_checkpointing,
+        bf16=on_gpu,
+        model_init_kwargs={"dtype": "float32"},
+        report_to=settings.trackers or "none",
+        run_name=settings.run_name or settings.wandb_experiment_name or out.name,
+        project=settings.project or settings.wandb_project_name or "webrl-grpo",
+        trackio_space_id=None,
+        logging_steps=settings.logging_steps,
+        log_completions=settings.log_completions,
+        num_completions_to_print=settings.num_generations,
+        save_strategy="steps" if settings.save_interval else "no",
+        save_steps=settings.save_interval or 1,
+        save_total_limit=settings.save_total_limit,
+        disable_tqdm=True,
+        dataloader_pin_memory=on_gpu,
+    )
+
+
+def _mean(rewards: Sequence[float]) -> float:
+    return sum(rewards) / max(1, len(rewards))

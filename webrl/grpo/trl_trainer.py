@@ -1,0 +1,153 @@
+"""TRL's GRPOTrainer over episodes: TRL scores groups, computes the loss and steps; we play, and make its rows.
+
+`rollout_func` plays the episodes of a generation batch and hands TRL their rewards. TRL would then train on one
+sequence an episode; here the scored episodes become rows of a step each (`webrl/grpo/rows.py`) before they are dealt
+to the micro-batches. The loss is TRL's default (`dapo`): a sum over the sampled tokens divided by their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from trl import GRPOTrainer
+
+from webrl.errors import StageError, TrainingError
+from webrl.grpo.play import Attempt, Episode, Player
+from webrl.grpo.rows import make_rows
+from webrl.grpo.settings import GrpoSettings
+from webrl.grpo.vllm_sampler import TrlVllmModel
+from webrl.llm.interface import LanguageModel
+from webrl.llm.local import LocalModel
+from webrl.llm.turns import end_token_ids
+from webrl.types import Task
+
+
+class EpisodeTrainer(GRPOTrainer):
+    """Plays `tasks` with `player`; the dataset's `task` column holds their indices.
+
+    Args:
+        on_episodes: called with the episodes of every generation batch and their rewards (None: it has none).
+    """
+
+    def __init__(
+        self,
+        settings: GrpoSettings,
+        player: Player,
+        tasks: Sequence[Task],
+        on_episodes: Callable[[Sequence[Episode], Sequence[float | None]], None],
+        **trainer: Any,
+    ) -> None:
+        self._settings = settings
+        self._player = player
+        self._tasks = tasks
+        self._on_episodes = on_episodes
+        self._episodes: list[Episode] = []
+        self._batch: list[Task] = []
+        self._num_batches = 0
+        super().__init__(rollout_func=self._roll_out, **trainer)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """One generation batch: what TRL makes of it, with its sequences replaced by rows of steps."""
+        self._batch = [self._tasks[row["task"]] for row in inputs]
+        scored = super()._generate_and_score_completions(inputs)
+        rows = make_rows(
+            self._episodes,
+            scored["advantages"].tolist(),
+            self.args.steps_per_generation,
+            self._tokenizer.pad_token_id,
+            self.accelerator.device,
+        )
+        batch = {
+            "prompt_ids": rows.prompt_ids,
+            "prompt_mask": rows.prompt_mask,
+            "completion_ids": rows.answer_ids,
+            "completion_mask": rows.answer_mask,
+            "advantages": rows.advantages,
+            "num_items_in_batch": torch.tensor(rows.num_tokens, device=self.accelerator.device),
+        }
+        if self.use_vllm:  # the policy that sampled, in the engine's own arithmetic
+            batch["old_per_token_logps"] = rows.logprobs
+        elif "old_per_token_logps" in scored:  # several optimizer steps on one generation batch
+            batch["old_per_token_logps"] = self._score(batch)
+        return batch
+
+    @torch.no_grad()
+    def _score(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """[R, A] log-probs of the rows at the sampling temperature."""
+        logps, _, _ = self._get_per_token_logps_and_entropies(
+            self.model,
+            torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
+            torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
+            batch["completion_ids"].size(1),
+            batch_size=self.args.per_device_train_batch_size,
+        )
+        return logps  # type: ignore[no-any-return]
+
+    def _roll_out(self, prompts: list[Any], trainer: GRPOTrainer) -> dict[str, Any]:  # noqa: ARG002 - TRL's signature
+        """TRL's `rollout_func`: play the batch, give what is logged and what rewards are made of.
+
+        Raises:
+            StageError: no episode came to its end.
+        """
+        step, size = self.state.global_step, self.num_generations
+        attempts: list[Attempt] = [
+            (f"g{step:05d}.{self._num_batches}-{task.task_id}-{i % size}", task) for i, task in enumerate(self._batch)
+        ]
+        self._num_batches += 1
+        self.model.eval()
+        try:
+            self._episodes = self._player.play(attempts, self._open_model)
+        finally:
+            self.model.train()
+        trajectories = [episode.trajectory for episode in self._episodes]
+        if not any(t.status.finished for t in trajectories):
+            raise StageError(
+                f"none of {len(trajectories)} episodes came to its end; the last: {trajectories[-1].message}"
+            )
+        end = self._tokenizer.pad_token_id
+        first = [t.steps[0].prompt_ids if t.steps else (end,) for t in trajectories]
+        sampled = [[i for step in t.steps for i in step.action_ids] or [end] for t in trajectories]
+        return {
+            "prompt_ids": [list(ids) for ids in first],
+            "completion_ids": sampled,
+            "logprobs": None,
+            "episode": self._episodes,
+        }
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """TRL's, handed on to whoever watches."""
+        rewards: torch.Tensor = super()._calculate_rewards(*args, **kwargs)  # [N, F], NaN without a reward
+        total = (rewards * self.reward_weights.to(rewards.device)).nansum(dim=1)
+        has_reward = ~rewards.isnan().all(dim=1)
+        self._on_episodes(
+            self._episodes, [r if known else None for r, known in zip(total.tolist(), has_reward.tolist(), strict=True)]
+        )
+        return rewards
+
+    def _open_model(self) -> LanguageModel:
+        """The policy with the weights of now."""
+        name = self._settings.model_name
+        fingerprint = f"{name}@step-{self.state.global_step}"
+        if self.use_vllm:
+            ends = end_token_ids(name, self._tokenizer)
+            return TrlVllmModel(name, self._tokenizer, ends, self._ask_vllm, fingerprint)
+        config = self._settings.run_config
+        model = LocalModel(name, config.rollout.engine, config.models, module=self.accelerator.unwrap_model(self.model))
+        model.fingerprint = fingerprint
+        return model
+
+    def _ask_vllm(self, prompts: list[list[int]]) -> tuple[Any, ...]:
+        return tuple(self.vllm_generation.generate(prompts=prompts, images=None, num_generations=1))
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """TRL's, but a loss that is no number ends the training.
+
+        Raises:
+            TrainingError: it is none.
+        """
+        loss: torch.Tensor = super().training_step(*args, **kwargs)
+        if not torch.isfinite(loss):
+            raise TrainingError(f"the loss of step {self.state.global_step} is {loss.item()}; lower learning_rate")
+        return loss

@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoTokenizer
 
 from webrl import cli
 from webrl.cli_grpo import add_arguments, resolve
+from webrl.config.extras import EXTRAS
 from webrl.errors import UsageError
-from webrl.extras import EXTRAS
 from webrl.grpo.settings import VARIABLES, GrpoSettings, load_settings
 
 ROOT = Path(__file__).parent.parent

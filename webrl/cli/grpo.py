@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
+from webrl.config.resources import find_grpo
 from webrl.errors import UsageError
 from webrl.grpo.settings import ALIASES, VARIABLES, GrpoSettings, load_settings
-from webrl.resources import find_grpo
 
 DEMO = "grpo_demo"
 """What is trained where nothing says what: the tiny actor."""
@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
     if (out / "trajectories.jsonl").exists() and not settings.resume_from_checkpoint:
         raise UsageError(f"output_dir {str(out)!r} holds a training already; name another, or resume_from_checkpoint")
     from webrl.grpo.train import check, train
-    from webrl.run_lock import hold_output
+    from webrl.runs.lock import hold_output
 
     check(settings)
     where = ", ".join(map(str, settings.browsergym_url)) or "browsers of our own"

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from webrl.config.extras import require
 from webrl.errors import ModelError, UsageError
-from webrl.extras import require
 from webrl.grpo.play import Episode, Player
 from webrl.grpo.report import first_and_last
 from webrl.grpo.settings import GrpoSettings
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.dialects import parse
-from webrl.store import Appender, write_json
+from webrl.runs.store import Appender, write_json
 from webrl.types import Task
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def make_tasks(settings: GrpoSettings) -> list[Task]:
     sites = tuple(f"{settings.benchmark}.{name}" for name in names)
     if settings.benchmark == "miniwob":
         from webrl.config import TasksConfig
-        from webrl.tasks.miniwob import seed_tasks
+        from webrl.suites.miniwob import seed_tasks
 
         return seed_tasks(TasksConfig(train_sites=sites, num_seed_tasks=settings.dataset_size), settings.seed)
     if not settings.browsergym_url:

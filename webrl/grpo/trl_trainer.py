@@ -19,7 +19,7 @@ from webrl.grpo.rows import make_rows
 from webrl.grpo.settings import GrpoSettings
 from webrl.grpo.vllm_sampler import TrlVllmModel
 from webrl.llm.interface import LanguageModel
-from webrl.llm.local import LocalModel
+from webrl.llm.local.model import LocalModel
 from webrl.llm.turns import end_token_ids
 from webrl.types import Task
 

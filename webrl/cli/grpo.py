@@ -95,10 +95,8 @@ def resolve(args: argparse.Namespace) -> GrpoSettings:
         options["rewards"] = dict(_weight(text) for text in options["rewards"])
     keys = {s.partition("=")[0] for s in overrides}
     names_model = "model_name" in options or keys & {"model_name", "model_id"} or os.environ.get("MODEL_ID")
-    if configs:
-        path = find_grpo(configs[0])
-    else:
-        path = None if names_model else find_grpo(DEMO)
+    name = configs[0] if configs else None if names_model else DEMO
+    path = find_grpo(name) if name else None
     return load_settings(path, os.environ, options, overrides)
 
 

@@ -1,0 +1,197 @@
+"""GRPO in the browser: what an episode records, what ends it, and steps of TRL's trainer on real pages."""
+
+import asyncio
+import json
+import math
+from pathlib import Path
+
+import pytest
+from llm_builders import save_tiny_model
+from rollouts_builders import Scripted, miniwob
+
+from webrl import cli
+from webrl.errors import PolicyError, StageError
+from webrl.grpo.play import RewardedEnv
+from webrl.grpo.prompts import Seen, find_action, user_text
+from webrl.grpo.settings import GrpoSettings, load_settings
+from webrl.grpo.vllm_sampler import TrlVllmModel
+from webrl.llm.interface import Sampling
+from webrl.llm.loading import load_causal_lm, load_tokenizer
+from webrl.rollouts.env import Observation, StepResult
+from webrl.rollouts.episode import run_episode
+from webrl.runs.store import read_records
+from webrl.types import Step, Trajectory
+
+TINY_ACTOR = str(Path(__file__).parent.parent / "data" / "tiny" / "actor")
+DEMO = Path(__file__).parent.parent / "configs" / "grpo_demo.yaml"
+
+
+def settings(**values) -> GrpoSettings:
+    return load_settings(None, {}, values)
+
+
+class FixedReward:
+    """A page of a server whose reward is what it is told."""
+
+    def __init__(self, reward: float) -> None:
+        self.reward = reward
+        self.acted: list[str] = []
+
+    async def reset(self, task):
+        return Observation("[13] button 'Go'", "http://page/", "")
+
+    async def step(self, action_text):
+        self.acted.append(action_text)
+        return StepResult(Observation("p", "http://page/2", ""), action_text, "", False, self.reward, agent_done=False)
+
+    async def close(self):
+        pass
+
+
+def test_an_unreadable_answer_becomes_the_fallback_action_and_is_counted():
+    async def play():
+        env, seen = FixedReward(0.5), Seen()
+        rewarded = RewardedEnv(env, settings(fallback_action="scroll(0, 100)", default_goal="Do it."), seen)
+        first = await rewarded.reset(miniwob("click-test"))
+        await rewarded.step("I would click")
+        last = await rewarded.step("click('13')")
+        return env, seen, first, last
+
+    env, seen, first, last = asyncio.run(play())
+    assert env.acted == ["scroll(0, 100)", "click('13')"]
+    assert (seen.rewards, seen.num_unreadable, seen.url) == ([0.5, 0.5], 1, "http://page/2")
+    assert first.goal == last.observation.goal == "Do it.", "a page that gives no goal has the default one"
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf])
+def test_a_reward_that_is_no_number_ends_the_training(reward):
+    async def play():
+        env = RewardedEnv(FixedReward(reward), settings(), Seen())
+        await run_episode(
+            env, Scripted("noop()"), miniwob("click-test", 3), settings().run_config.rollout, trajectory_id="x"
+        )
+
+    with pytest.raises(StageError, match=rf"task 'miniwob.click-test.3': the reward of step 0 is {reward}"):
+        asyncio.run(play())
+
+
+def test_the_public_prompt_shows_goal_history_errors_and_clickable_elements():
+    steps = [
+        Step(0, "", "r", "click('3')"),
+        Step(1, "", "r", "noop()", error="no element\nwith bid '3'"),
+    ]
+    page = "RootWebArea 'x'\n\t[13] button 'Click Me!'\n\t[14] generic\n\tStaticText 'a'\n\t[a7] textbox ''"
+    text = user_text("Click it.", steps, page, Seen("http://p/", [0.0, 0.5]), 2)
+    assert text.splitlines()[:7] == [
+        "Step: 3",
+        "Goal: Click it.",
+        "Current URL: http://p/",
+        "Previous steps:",
+        "1. click('3') -> reward +0.00",
+        "2. noop() -> reward +0.50 (error)",
+        "Last action error: no element with bid '3'",
+    ]
+    assert "Clickable elements: 13, a7\n" in text
+    assert page in text
+
+
+@pytest.mark.parametrize(
+    ("answer", "action"),
+    [("Action: click('13')", "click('13')"), ("I will\n  fill('4', 'a (b)') now", "fill('4', 'a (b)')"), ("no", "no")],
+)
+def test_an_action_is_found_in_an_answer_that_says_more(answer, action):
+    assert find_action(answer) == action
+
+
+def test_trls_engine_answers_all_who_wait_in_one_batch_and_keeps_the_ids(tmp_path):
+    tokenizer = load_tokenizer(TINY_ACTOR)
+    calls = []
+
+    def generate(prompts):
+        calls.append(prompts)
+        if prompts == [[1]]:
+            raise RuntimeError("engine is gone")
+        return prompts, [[50 + p[0], 3] for p in prompts], [[[-0.5], [None]] for _ in prompts], None
+
+    async def ask():
+        model = TrlVllmModel("m", tokenizer, (3,), generate, "m@1")
+        answers = await asyncio.gather(*(model.generate([p], Sampling()) for p in (7, 8, 9)))
+        with pytest.raises(PolicyError, match="vLLM failed: engine is gone"):
+            await model.generate([1], Sampling())
+        await model.close()
+        return answers
+
+    answers = asyncio.run(ask())
+    assert calls == [[[7], [8], [9]], [[1]]]
+    assert [a.ids for a in answers] == [(57, 3), (58, 3), (59, 3)]
+    assert [a.prompt_ids for a in answers] == [(7,), (8,), (9,)]
+    assert answers[0].logprobs[0] == -0.5
+    assert math.isnan(answers[0].logprobs[1])
+    assert answers[0].finish_reason == "stop"
+
+
+@pytest.mark.grpo
+def test_a_server_that_is_not_there_is_named_before_anything_starts(tmp_path, capsys):
+    out = tmp_path / "out"
+    arguments = [
+        "grpo",
+        str(DEMO),
+        "--model-id",
+        TINY_ACTOR,
+        "--space-url",
+        "http://127.0.0.1:9",
+        "--output-dir",
+        str(out),
+    ]
+    assert cli.main(arguments) == 2
+    assert "no OpenEnv server can be used: OpenEnv server http://127.0.0.1:9" in capsys.readouterr().err
+    assert not (out / "model.safetensors").exists()
+
+
+def grpo(out: Path, *more: str) -> tuple[dict, list[Trajectory]]:
+    """A short training of the tiny actor on real pages; its report and its episodes."""
+    small = ["dataset_size=4", "num_generations=4", "per_device_train_batch_size=4", "gradient_accumulation_steps=2"]
+    code = cli.main(["grpo", str(DEMO), "--model-id", TINY_ACTOR, "--output-dir", str(out), *small, *more])
+    assert code == 0
+    return json.loads((out / "report.json").read_text()), list(read_records(out / "trajectories.jsonl", Trajectory))
+
+
+@pytest.mark.grpo
+@pytest.mark.slow
+@pytest.mark.browser
+def test_two_steps_on_real_pages_move_the_weights_and_leave_every_sampled_token(tmp_path, capsys):
+    report, episodes = grpo(tmp_path / "out", "learning_rate=1e-3")
+    assert len(episodes) == 16
+    assert {t.status.finished for t in episodes} == {True}
+    groups = {}
+    for t in episodes:
+        groups.setdefault(t.task.task_id, []).append(t)
+    assert {len(g) for g in groups.values()} == {4}, "a group attempts the same page"
+    for group in groups.values():
+        assert len({t.steps[0].observation for t in group}) == 1, "which looks the same to all of them"
+    tokenizer = load_tokenizer(TINY_ACTOR)
+    for step in (s for t in episodes for s in t.steps):
+        assert len(step.logprobs) == len(step.action_ids) > 0
+        assert tokenizer.decode(step.action_ids).removesuffix("<|end|>") == step.response
+    assert report["reward_first"]["episodes"] == report["reward_last"]["episodes"] == 8
+    assert "mean reward, last" in capsys.readouterr().out
+    before, after = (load_causal_lm(str(f), dtype="float32") for f in (TINY_ACTOR, tmp_path / "out"))
+    moved = [(a - b).abs().max().item() for a, b in zip(before.parameters(), after.parameters(), strict=True)]
+    assert max(moved) > 1e-5
+    code = cli.main(["grpo", str(DEMO), "--model-id", TINY_ACTOR, "--output-dir", str(tmp_path / "out")])
+    assert code == 2, "a folder that holds a training is not written over"
+
+
+@pytest.mark.grpo
+@pytest.mark.slow
+@pytest.mark.browser
+def test_lora_and_the_public_prompt_and_several_steps_on_one_batch(tmp_path):
+    out = tmp_path / "out"
+    model = save_tiny_model(tmp_path / "model")
+    more = ["prompt_format=browsergym", "--use-peft", "gradient_accumulation_steps=1", "generation_batch_size=8"]
+    more += ["max_seq_length=1024", "max_page_chars=400", "rewards={outcome: 1, format: 1}", "--model-id", str(model)]
+    report, episodes = grpo(out, *more, "save_interval=2")
+    assert (out / "adapter_config.json").is_file()
+    assert (out / "checkpoint-2" / "trainer_state.json").is_file()
+    assert len(episodes) == 16
+    assert report["settings"]["rewards"] == {"outcome": 1.0, "format": 1.0}

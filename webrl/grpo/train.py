@@ -6,6 +6,7 @@ episode, prompt and sampled token: replay and outcome models read it) and `repor
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import random
@@ -159,6 +160,7 @@ def _make_trainer(settings: GrpoSettings, player: Player, tasks: Sequence[Task],
     from webrl.grpo.trl_trainer import EpisodeTrainer
     from webrl.llm.loading import load_tokenizer
 
+    tokenizer = copy.deepcopy(load_tokenizer(settings.model_name))  # TRL gives it a padding token
     lora = LoraConfig(
         r=settings.lora_r,
         lora_alpha=settings.lora_alpha,  # type: ignore[arg-type]
@@ -175,7 +177,7 @@ def _make_trainer(settings: GrpoSettings, player: Player, tasks: Sequence[Task],
         tasks,
         record,
         model=settings.model_name,
-        processing_class=load_tokenizer(settings.model_name),
+        processing_class=tokenizer,
         reward_funcs=reward_functions(settings.rewards),
         train_dataset=Dataset.from_dict(rows),
         args=_trl_config(settings, out, on_gpu=torch.cuda.is_available()),

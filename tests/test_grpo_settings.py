@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from llm_builders import save_tiny_model
-from transformers import AutoConfig, AutoTokenizer
 
 from webrl import cli
-from webrl.cli_grpo import add_arguments, resolve
+from webrl.cli.grpo import add_arguments, resolve
 from webrl.config.extras import EXTRAS
 from webrl.errors import UsageError
 from webrl.grpo.settings import VARIABLES, GrpoSettings, load_settings
@@ -61,21 +60,15 @@ def test_episodes_are_played_as_the_settings_say():
 
 
 def test_the_seed_scripts_variables_are_between_the_file_and_the_options(monkeypatch):
-    values = {
-        "MODEL_ID": "m",
-        "MAX_STEPS": "8",
-        "MAX_NEW_TOKENS": "16",
-        "GRAD_ACCUM_STEPS": "8",
-        "NUM_GENERATIONS": "8",
-    }
+    values = {"MODEL_ID": "m", "MAX_STEPS": "8", "MAX_NEW_TOKENS": "16", "GRAD_ACCUM_STEPS": "8", "NUM_EPOCHS": "2"}
     values |= {"VLLM_ENDPOINT": "http://localhost:8010/generate/", "BROWSERGYM_TASK_NAME": "click-tab", "TOP_K": ""}
     for name, value in values.items():
         monkeypatch.setenv(name, value)
     s = parsed("--max-steps", "3")
     assert (s.model_name, s.max_steps, s.max_completion_length, s.task_name) == ("m", 3, 16, ("click-tab",))
-    assert (s.gradient_accumulation_steps, s.num_generations, s.top_k) == (8, 8, 0)
+    assert (s.gradient_accumulation_steps, s.num_epochs, s.top_k) == (8, 2, 0)
     assert (s.use_vllm, s.vllm_mode, s.vllm_server_url) == (True, "server", "http://localhost:8010")
-    assert parsed(str(COOKBOOK)).num_generations == 8, "a variable overrides the file"
+    assert parsed(str(COOKBOOK)).max_completion_length == 16, "a variable overrides the file"
 
 
 def test_the_cookbooks_keys_load():
@@ -148,6 +141,8 @@ def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys):
 
 @pytest.mark.grpo
 def test_a_model_without_chat_template_or_with_vision(tmp_path, capsys):
+    from transformers import AutoConfig, AutoTokenizer
+
     folder = save_tiny_model(tmp_path / "plain")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.chat_template = None

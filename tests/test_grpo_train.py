@@ -1,8 +1,12 @@
 """GRPO in the browser: what an episode records, what ends it, and steps of TRL's trainer on real pages."""
 
 import asyncio
+import contextlib
 import json
 import math
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,6 +152,19 @@ def test_a_server_that_is_not_there_is_named_before_anything_starts(tmp_path, ca
     assert not (out / "model.safetensors").exists()
 
 
+@contextlib.contextmanager
+def serve_env():
+    """`webrl serve-env` as users start it; gives its address."""
+    command = [sys.executable, "-m", "webrl.cli", "serve-env", "--port", "0", "rollout.envs_per_worker=8"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield re.search(r"http://\S+", process.stdout.readline())[0]
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stdout.close()
+
+
 def grpo(out: Path, *more: str) -> tuple[dict, list[Trajectory]]:
     """A short training of the tiny actor on real pages; its report and its episodes."""
     small = ["dataset_size=4", "num_generations=4", "per_device_train_batch_size=4", "gradient_accumulation_steps=2"]
@@ -185,12 +202,13 @@ def test_two_steps_on_real_pages_move_the_weights_and_leave_every_sampled_token(
 @pytest.mark.grpo
 @pytest.mark.slow
 @pytest.mark.browser
-def test_lora_and_the_public_prompt_and_several_steps_on_one_batch(tmp_path):
+def test_on_a_server_with_lora_the_public_prompt_and_several_steps_on_one_batch(tmp_path):
     out = tmp_path / "out"
     model = save_tiny_model(tmp_path / "model")
     more = ["prompt_format=browsergym", "--use-peft", "gradient_accumulation_steps=1", "generation_batch_size=8"]
     more += ["max_seq_length=1024", "max_page_chars=400", "rewards={outcome: 1, format: 1}", "--model-id", str(model)]
-    report, episodes = grpo(out, *more, "save_interval=2")
+    with serve_env() as url:
+        report, episodes = grpo(out, *more, "save_interval=2", "--space-url", url)
     assert (out / "adapter_config.json").is_file()
     assert (out / "checkpoint-2" / "trainer_state.json").is_file()
     assert len(episodes) == 16

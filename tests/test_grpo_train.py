@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from llm_builders import save_tiny_model
+from llm_builders import save_tiny_model, score
 from rollouts_builders import Scripted, miniwob
+from websockets.asyncio.server import serve
 
 from webrl import cli
-from webrl.errors import PolicyError, StageError
-from webrl.grpo.play import RewardedEnv
+from webrl.errors import PolicyError, StageError, UsageError
+from webrl.grpo.play import Player, RewardedEnv
 from webrl.grpo.prompts import Seen, find_action, user_text
 from webrl.grpo.settings import GrpoSettings, load_settings
 from webrl.grpo.vllm_sampler import TrlVllmModel
@@ -152,6 +153,44 @@ def test_a_server_that_is_not_there_is_named_before_anything_starts(tmp_path, ca
     assert not (out / "model.safetensors").exists()
 
 
+async def serve_answers(use, *answers: dict):
+    """A server of another make: `use(url)` in a thread, while every connection is given these answers in turn."""
+
+    async def answer(connection):
+        for given in answers:
+            await connection.recv()
+            await connection.send(json.dumps(given))
+        await connection.wait_closed()
+
+    async with serve(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        return await asyncio.to_thread(use, f"http://127.0.0.1:{port}")
+
+
+STATE = {"type": "state", "data": {}}
+OTHER_FIELDS = {"type": "observation", "data": {"observation": {"html": "<p>"}, "reward": 0, "done": False}}
+NO_TEXT = {"text": "", "url": "http://p/", "goal": "go", "error": "", "last_action_error": False}
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([OTHER_FIELDS], "malformed observation: KeyError: 'text'"),
+        ([{"type": "error", "data": {"message": "Unknown task 'click-test'"}}], "Unknown task 'click-test'"),
+        ([{"type": "observation", "data": {"observation": NO_TEXT, "reward": 0, "done": False}}] * 2, "has no text"),
+    ],
+)
+def test_a_server_of_another_version_or_without_the_task_is_named_at_the_start(answers, said):
+    def check(url):
+        with Player(settings(browsergym_url=url)) as player:
+            player.check([miniwob("click-test", 3)])
+
+    with pytest.raises(UsageError) as refused:
+        asyncio.run(serve_answers(check, STATE, *answers))
+    assert "'miniwob.click-test'" in str(refused.value)
+    assert said in str(refused.value)
+
+
 @contextlib.contextmanager
 def serve_env():
     """`webrl serve-env` as users start it; gives its address."""
@@ -190,6 +229,8 @@ def test_two_steps_on_real_pages_move_the_weights_and_leave_every_sampled_token(
     for step in (s for t in episodes for s in t.steps):
         assert len(step.logprobs) == len(step.action_ids) > 0
         assert tokenizer.decode(step.action_ids).removesuffix("<|end|>") == step.response
+    first = episodes[0].steps[0]
+    assert first.logprobs == pytest.approx(score(TINY_ACTOR, first.prompt_ids, first.action_ids), abs=1e-4)
     assert report["reward_first"]["episodes"] == report["reward_last"]["episodes"] == 8
     assert "mean reward, last" in capsys.readouterr().out
     before, after = (load_causal_lm(str(f), dtype="float32") for f in (TINY_ACTOR, tmp_path / "out"))

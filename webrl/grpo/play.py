@@ -122,10 +122,11 @@ class Player:
         return await self._open.enter_async_context(open_pool(self._config.rollout))
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Open one page of every task type.
+        """Open one page of every task type, and act there once.
 
         Raises:
             UsageError: a page that cannot be opened; a server without the task, or of another version.
+            StageError: a reward that is no number.
         """
         first = {task.site: task for task in reversed(tasks)}
         self._loop.run(self._open_pages(list(first.values())))
@@ -133,8 +134,10 @@ class Player:
     async def _open_pages(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
             try:
-                async with self._pool.env() as env:
+                async with self._pool.env() as lent:
+                    env = RewardedEnv(lent, self._settings, Seen())
                     observation = await env.reset(task)
+                    await env.step(self._settings.fallback_action)
             except (BrowserError, DataError) as error:
                 raise UsageError(f"task {task.site!r} cannot be opened: {error}") from None
             if not observation.text:

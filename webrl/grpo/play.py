@@ -28,6 +28,7 @@ from webrl.rollouts.collect import Pool, open_pool
 from webrl.rollouts.dialects import parse
 from webrl.rollouts.env import Env, Observation, StepResult
 from webrl.rollouts.episode import run_episode
+from webrl.suites.world import WORLD
 from webrl.types import Status, Task, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ class Player:
             self._loop.__exit__(None, None, None)
 
     async def _enter_pool(self) -> Pool:
-        return await self._open.enter_async_context(open_pool(self._config.rollout))
+        return await self._open.enter_async_context(open_pool(self._config.rollout, world=WORLD))
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Open one page of every task type, and act there once.

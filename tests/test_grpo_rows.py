@@ -73,11 +73,11 @@ def test_rewards_by_name_and_none_for_an_episode_that_failed():
 
 
 def test_first_and_last_mean_with_counts_and_intervals():
-    batches = [[0.0] * 48 + [1.0] * 16, [0.0] * 64, [1.0] * 64, [1.0] * 60 + [0.0] * 4]
+    batches = [[0.0] * 192 + [1.0] * 64, [0.0] * 256, [1.0] * 256, [1.0] * 240 + [0.0] * 16]
     first, last = first_and_last(batches)
-    assert (first.mean, first.episodes, first.ci95) == (0.25, 64, (0.1601, 0.3682))
-    assert (last.mean, last.episodes) == (0.9375, 64)
-    small = [[0.0, 1.0]] * 100
-    assert first_and_last(small)[0].episodes == 64, "small batches are taken together"
+    assert (first.mean, first.episodes, first.ci95) == (0.25, 256, (0.2008, 0.3065))
+    assert (last.mean, last.episodes) == (0.9375, 256)
+    assert first_and_last([[0.0, 1.0]] * 400)[0].episodes == 256, "small batches are taken together"
+    assert first_and_last([[0.0, 1.0]] * 10)[0].episodes == 10, "of a short training, each half"
     graded = mean_reward([0.0, 0.5, 1.0, 0.5])
     assert graded.ci95 == (pytest.approx(0.5 - 1.96 * 0.40825 / 2, abs=1e-4), pytest.approx(0.9, abs=1e-3))

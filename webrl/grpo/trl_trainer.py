@@ -46,12 +46,17 @@ class EpisodeTrainer(GRPOTrainer):
         self._episodes: list[Episode] = []
         self._batch: list[Task] = []
         self._num_batches = 0
+        self._is_scoring = False
         super().__init__(rollout_func=self._roll_out, **trainer)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """One generation batch: what TRL makes of it, with its sequences replaced by rows of steps."""
         self._batch = [self._tasks[row["task"]] for row in inputs]
-        scored = super()._generate_and_score_completions(inputs)
+        self._is_scoring = True
+        try:
+            scored = super()._generate_and_score_completions(inputs)
+        finally:
+            self._is_scoring = False
         rows = make_rows(
             self._episodes,
             scored["advantages"].tolist(),
@@ -67,11 +72,25 @@ class EpisodeTrainer(GRPOTrainer):
             "advantages": rows.advantages,
             "num_items_in_batch": torch.tensor(rows.num_tokens, device=self.accelerator.device),
         }
-        if self.use_vllm:  # the policy that sampled, in the engine's own arithmetic
-            batch["old_per_token_logps"] = rows.logprobs
-        elif "old_per_token_logps" in scored:  # several optimizer steps on one generation batch
-            batch["old_per_token_logps"] = self._score(batch)
+        # Where one optimizer step follows, its policy is the one that sampled: the ratio is 1, and TRL leaves it out.
+        if self.use_vllm or "old_per_token_logps" in scored:
+            batch["old_per_token_logps"] = rows.logprobs if self._records_sampled_policy else self._score(batch)
         return batch
+
+    @property
+    def _records_sampled_policy(self) -> bool:
+        """Whether the recorded log-probs are those of the distribution that was sampled from.
+
+        (vLLM's are, as TRL asks for them; those of the in-process engine are of temperature 1 without top-k and top-p.)
+        """
+        settings = self._settings
+        return self.use_vllm or (settings.temperature == 1 and settings.top_p == 1 and settings.top_k == 0)
+
+    def _get_per_token_logps_and_entropies(self, model: Any, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """TRL's; but not of the episodes that it takes for sequences while it scores them, which is thrown away."""
+        if self._is_scoring:
+            return input_ids.new_zeros(input_ids.shape, dtype=torch.float32), None, None
+        return super()._get_per_token_logps_and_entropies(model, input_ids, *args, **kwargs)
 
     @torch.no_grad()
     def _score(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:

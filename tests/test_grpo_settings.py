@@ -111,6 +111,7 @@ def test_a_setting_that_cannot_be_is_refused_by_name(argument, said):
 
 def refused(capsys, *arguments: str) -> str:
     """The one line that `webrl grpo` says; nothing is left in the working folder."""
+    capsys.readouterr()  # transformers' bars, of making the model
     assert cli.main(["grpo", *arguments]) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1

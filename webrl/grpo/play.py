@@ -24,11 +24,13 @@ from webrl.grpo.settings import GrpoSettings
 from webrl.llm.interface import LanguageModel, Policy
 from webrl.llm.policy import ModelPolicy
 from webrl.rollouts.actions import ActionError
-from webrl.rollouts.collect import Pool, open_pool
+from webrl.rollouts.collect import open_pool
 from webrl.rollouts.dialects import parse
 from webrl.rollouts.env import Env, Observation, StepResult
 from webrl.rollouts.episode import run_episode
+from webrl.rollouts.suite import Pool
 from webrl.suites.world import WORLD
+from webrl.training.layers.attention import Score
 from webrl.types import Status, Task, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -88,6 +90,10 @@ class RewardedEnv:
         self._seen.rewards.append(result.reward)
         self._seen.url = result.observation.url
         return dataclasses.replace(result, observation=dataclasses.replace(result.observation, goal=self._goal))
+
+    async def finish(self) -> Score:
+        """The score of the episode as it stands (`Env.finish`)."""
+        return await self._env.finish()
 
     async def close(self) -> None:
         """Free what it holds."""

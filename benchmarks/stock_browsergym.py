@@ -19,7 +19,8 @@ from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
-from webrl.rollouts.browser import find_chromium, miniwob_root
+from webrl.rollouts.browser import find_chromium
+from webrl.rollouts.miniwob import miniwob_root
 
 TEXT_OPTIONS = {
     "ignored_roles": ["LineBreak", "InlineTextBox"],

@@ -10,10 +10,11 @@ from rollouts_builders import bid_of, miniwob
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, UsageError
-from webrl.rollouts.browser import Browser, miniwob_root
+from webrl.rollouts.browser import Browser
 from webrl.rollouts.egress import is_public
 from webrl.rollouts.env import MAX_TABS, BrowserEnv
 from webrl.rollouts.guard import NavigationGuard
+from webrl.rollouts.miniwob import miniwob_root
 
 ROOT = miniwob_root().as_uri()
 

@@ -12,6 +12,7 @@ from webrl import suites
 from webrl.config import RunConfig, TasksConfig
 from webrl.demos.experts import EXPERTS
 from webrl.errors import UsageError
+from webrl.rollouts.miniwob import page_seed
 from webrl.suites.miniwob import (
     EVAL_SEEDS,
     HELDOUT_SEEDS,
@@ -23,7 +24,6 @@ from webrl.suites.miniwob import (
     heldout_tasks,
     is_split_seed,
     known_sites,
-    page_seed,
     seed_tasks,
 )
 

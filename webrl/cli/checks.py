@@ -75,7 +75,7 @@ async def _start_browser() -> str:
 
 def check_tasks() -> Check:
     """The MiniWoB++ pages are there."""
-    from webrl.rollouts.browser import miniwob_root
+    from webrl.rollouts.miniwob import miniwob_root
 
     fix = f"{_pip()} install -c constraints.txt miniwob"
     try:

@@ -1,14 +1,12 @@
 """Finds and runs Chromium: one headless browser per worker, shared by all its environments.
 
-API: `find_chromium() -> Path | None`, `Browser` (async context manager: `.new_context(...)`, `.alive`, `.close()`),
-`miniwob_root() -> Path`.
+API: `find_chromium() -> Path | None`, `Browser` (async context manager: `.new_context(...)`, `.alive`, `.close()`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import logging
 import os
 import shutil
@@ -19,7 +17,6 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import unquote, urlsplit
 
 from webrl.errors import BrowserError, BrowserMissing
 
@@ -83,21 +80,6 @@ def _playwright_downloads() -> Iterable[Path]:
     )
     for pattern in patterns:
         yield from sorted(root.glob(pattern), reverse=True)
-
-
-def miniwob_root() -> Path:
-    """Folder `html/` of the installed MiniWoB++ pages, or of `MINIWOB_URL` if that is a file URL.
-
-    Raises:
-        BrowserMissing: the pages are not installed.
-    """
-    url = os.environ.get("MINIWOB_URL", "")
-    if url.startswith("file://"):
-        return Path(unquote(urlsplit(url).path)).parent
-    spec = importlib.util.find_spec("miniwob")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        return Path(folder) / "html"
-    raise BrowserMissing("the MiniWoB++ pages are not installed; run `pip install miniwob`")
 
 
 class Browser:

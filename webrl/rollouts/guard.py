@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from webrl.rollouts.browser import miniwob_root
 from webrl.rollouts.egress import Admission, Egress
+from webrl.rollouts.miniwob import miniwob_root
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Route

@@ -6,17 +6,14 @@ page, judged elsewhere).
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from webrl.errors import BrowserError, DataError
-from webrl.rollouts.browser import miniwob_root
+from webrl.rollouts.miniwob import nearest_page, page_names, page_path, page_seed, page_source
 from webrl.rollouts.observe import HIDDEN_IDS
 from webrl.types import Task
 
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
 
 MINIWOB_MAX_TIME_MS = 1_000_000
 """BrowserGym's limit: long enough that the page's clock never ends an episode."""
-_MINIWOB_SEEDS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -86,19 +82,16 @@ class MiniwobSite:
 
     def __init__(self, name: str) -> None:
         """Take a page by file name without `.html`. Raises DataError (nearest name given) if there is none."""
-        if name not in _miniwob_pages():
-            near = difflib.get_close_matches(name, sorted(_miniwob_pages()), n=1, cutoff=0.3)
-            hint = f"; did you mean {'miniwob.' + near[0]!r}?" if near else ""
+        if name not in page_names():
+            near = nearest_page(name)
+            hint = f"; did you mean {'miniwob.' + near!r}?" if near else ""
             raise DataError(f"unknown MiniWoB page {'miniwob.' + name!r}{hint}")
         self.name = name
-        self.url = (miniwob_root() / "miniwob" / f"{name}.html").as_uri()
+        self.url = page_path(name).as_uri()
 
     async def start(self, tab: Tab, seed: int) -> str | None:
         """Start the episode at a seed, exactly as BrowserGym derives it."""
-        from numpy.random import RandomState
-
-        page_seed = int(RandomState(seed % 2**32).randint(0, _MINIWOB_SEEDS))
-        arguments = [self.name, page_seed, MINIWOB_MAX_TIME_MS, _source(self.name)]
+        arguments = [self.name, page_seed(seed), MINIWOB_MAX_TIME_MS, page_source(self.name)]
         goal: str | None = await tab.evaluate(f"__webrl.miniwob.start(...{json.dumps(arguments)})")
         return goal
 
@@ -107,20 +100,6 @@ class MiniwobSite:
         if not is_first_page or url != self.url:
             return Verdict(0.0, True)
         return Verdict(float(state["raw_reward"] > 0), bool(state["done"]))
-
-
-@cache
-def _miniwob_pages() -> frozenset[str]:
-    folder = miniwob_root() / "miniwob"
-    pages = frozenset(path.stem for path in Path(folder).glob("*.html"))
-    if not pages:
-        raise DataError(f"no MiniWoB pages in {folder}; run `pip install miniwob`")
-    return pages
-
-
-@cache
-def _source(name: str) -> str:
-    return (miniwob_root() / "miniwob" / f"{name}.html").read_text(encoding="utf-8")
 
 
 class UrlSite:

@@ -11,15 +11,11 @@ import difflib
 import random
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from webrl.config import TasksConfig
 from webrl.errors import UsageError
+from webrl.rollouts.miniwob import page_names, page_seed
 from webrl.types import Lineage, Task
-
-if TYPE_CHECKING:
-    from numpy.random import RandomState
 
 TRAIN_SITES: tuple[str, ...] = tuple(
     f"miniwob.{name}"
@@ -74,8 +70,6 @@ EVAL_SEEDS = range(1_000_000, 2_000_000)
 HELDOUT_SEEDS = range(2_000_000, 3_000_000)
 """Task seeds of the evaluation on held-out types."""
 
-_PAGE_SEEDS = 1_000_000
-
 
 def seed_tasks(config: TasksConfig, seed: int, phase: int = 0) -> list[Task]:
     """The pages' own instructions at training seeds, types in turn; each phase has pages of its own."""
@@ -100,7 +94,7 @@ def heldout_tasks(config: TasksConfig, seed: int) -> list[Task]:
 @cache
 def known_sites() -> tuple[str, ...]:
     """Every page of the installed `miniwob` package under its BrowserGym name."""
-    return tuple(sorted(f"miniwob.{path.stem}" for path in _pages_dir().glob("*.html")))
+    return tuple(sorted(f"miniwob.{name}" for name in page_names()))
 
 
 def _train_sites(config: TasksConfig) -> tuple[str, ...]:
@@ -121,25 +115,10 @@ def _tasks(sites: Sequence[str], seeds: range, num_tasks: int, draw: str, split:
     tasks = []
     for i in range(num_tasks):
         site = sites[i % len(sites)]
-        page_seed = drawn[site][i // len(sites)]
-        task_id = f"{site}.{page_seed}"
-        tasks.append(Task(task_id=task_id, site=site, seed=page_seed, split=split, lineage=Lineage(strategy="seed")))
+        seed = drawn[site][i // len(sites)]
+        task_id = f"{site}.{seed}"
+        tasks.append(Task(task_id=task_id, site=site, seed=seed, split=split, lineage=Lineage(strategy="seed")))
     return tasks
-
-
-def page_seed(seed: int) -> int:
-    """The seed a MiniWoB page is started with, as BrowserGym derives it from a task's seed."""
-    generator = _generator()
-    generator.seed(seed % 2**32)
-    return int(generator.randint(0, _PAGE_SEEDS))
-
-
-@cache
-def _generator() -> RandomState:
-    # Seeding one generator again costs a thirtieth of making a new one, and draws the same numbers.
-    from numpy.random import RandomState
-
-    return RandomState(0)
 
 
 def is_split_seed(seed: int, seeds: range) -> bool:
@@ -163,10 +142,3 @@ def _draw(site: str, seeds: range, count: int, draw: str) -> list[int]:
         if is_split_seed(candidate, seeds):
             drawn.setdefault(page_seed(candidate), candidate)
     raise UsageError(f"{count} tasks of {site!r} asked for; there are not so many different ones, ask for fewer")
-
-
-@cache
-def _pages_dir() -> Path:
-    from webrl.rollouts.browser import miniwob_root
-
-    return miniwob_root() / "miniwob"

@@ -90,7 +90,7 @@ def main(seconds: float, layers: int, size: str) -> None:
         ("70B LoRA", 50, measure_lora),
     ]
     for name, needs, section in sections:
-        if not ranks.agree(budget.has(needs, name)):
+        if not ranks.broadcast(budget.has(needs, name)):
             continue
         started = time.monotonic()
         if DEVICE == "cuda":
@@ -178,7 +178,7 @@ def pick_policy(lm: Any, row: Callable[[int], None]) -> str:
         free()
         free_bytes, total_bytes = torch.cuda.mem_get_info()
         say(f"  {policy}: {held / 2**30:.1f} GiB held, about {above / 2**30:.1f} GiB above for a row")
-        if ranks.agree(above < free_bytes - 0.04 * total_bytes):
+        if ranks.broadcast(above < free_bytes - 0.04 * total_bytes):
             return policy
     return "full"
 

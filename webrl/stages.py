@@ -155,14 +155,14 @@ def train(context: Context) -> Counts:
     Under `run_multinode.sh` every process runs this; the main one writes.
     """
     from webrl.training import score_values, train_actor, train_critic
-    from webrl.training.ranks import agree, barrier, is_main
+    from webrl.training.ranks import barrier, broadcast, is_main
 
     config, folder, seed = context.config, context.folder, context.config.seed + context.phase
 
     def once(name: str, work: Callable[[], Counts], *outdated: Path) -> Counts:
         # Not the model's folder alone: who is killed after that is in place has neither counted nor cleaned up.
         done, model = folder.path / f"{name}_counts.json", folder.path / name
-        if agree(done.exists() and model.is_dir()):
+        if broadcast(done.exists() and model.is_dir()):
             return dict(read_json(done))
         if is_main():
             shutil.rmtree(model, ignore_errors=True)
@@ -183,7 +183,7 @@ def train(context: Context) -> Counts:
         if is_main():
             copy_model(Path(context.actor), folder.actor)
         return losses
-    if not agree(scored.exists()):
+    if not broadcast(scored.exists()):
         records = read_records(folder.train_filter, StepRecord)
         valued = score_values(records, folder.critic, config)
         if is_main():

@@ -52,12 +52,12 @@ def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:
     from webrl import phase as phases
     from webrl import stages
     from webrl.runs.folder import RunFolder, open_run
-    from webrl.training.ranks import agree, is_main
+    from webrl.training.ranks import broadcast, is_main
 
     folder = open_run(config) if is_main() else RunFolder(config.run_dir)
     spec = next(s for s in phases.STAGES if s.name == "train")
-    number = int(agree(phases.next_phase(folder, spec) if phase is None and is_main() else phase))
-    if agree(folder.phase(number).is_done("train")):
+    number = int(broadcast(phases.next_phase(folder, spec) if phase is None and is_main() else phase))
+    if broadcast(folder.phase(number).is_done("train")):
         logger.info("%s: training has finished already", folder.phase(number).path)
         return {}
     if is_main():
@@ -135,7 +135,7 @@ def _run(args: argparse.Namespace) -> None:
 @contextlib.contextmanager
 def _main_holds(lock: AbstractContextManager[None]) -> Iterator[None]:
     """The main process, which writes, takes the lock; if it cannot, every process of the job ends with the reason."""
-    from webrl.training.ranks import agree, is_main
+    from webrl.training.ranks import broadcast, is_main
 
     with contextlib.ExitStack() as stack:
         reason = None
@@ -144,7 +144,7 @@ def _main_holds(lock: AbstractContextManager[None]) -> Iterator[None]:
                 stack.enter_context(lock)
             except StageError as error:
                 reason = str(error)
-        reason = agree(reason)
+        reason = broadcast(reason)
         if reason:
             raise StageError(reason)
         yield

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from webrl.config import FilterConfig
 from webrl.tasks.dedupe import find_duplicates
 from webrl.tasks.feasibility import Feasibility
-from webrl.tasks.leakage import Verdict, leaks
+from webrl.tasks.leakage import Drop, leaks
 from webrl.tasks.parsing import malformed_reason
 from webrl.types import Record, Task
 
@@ -129,14 +129,14 @@ async def filter_tasks(
     else:
         numbers = _numbers("value", values, tasks, run.left)
         run.values = {task.task_id: n for task, n in zip(run.left, numbers, strict=True) if n is not None}
-        verdicts = [outside_band("value", n, config.value_low, config.value_high) for n in numbers]
-        run.apply("critic", verdicts, _unknown(numbers, "initial page unknown"))
+        drops = [outside_band("value", n, config.value_low, config.value_high) for n in numbers]
+        run.apply("critic", drops, _unknown(numbers, "initial page unknown"))
     if success_rates is not None:
         rates = await success_rates(run.left) if callable(success_rates) else success_rates
         found = (lambda _: rates) if callable(success_rates) else rates
         numbers = _numbers("success rate", found, tasks, run.left)
-        verdicts = [outside_band("success", n, config.success_low, config.success_high) for n in numbers]
-        run.apply("success", verdicts, _unknown(numbers, "no trial was judged"))
+        drops = [outside_band("success", n, config.success_low, config.success_high) for n in numbers]
+        run.apply("success", drops, _unknown(numbers, "no trial was judged"))
     if config.max_per_site is not None:
         run.apply("site_balance", _unbalanced(run.left, config.max_per_site))
     if config.max_tasks is not None:
@@ -144,7 +144,7 @@ async def filter_tasks(
     return FilterReport(tuple(run.left), tuple(run.dropped), tuple(run.stages), run.values, *run.tokens)
 
 
-def outside_band(name: str, number: float | None, low: float, high: float) -> Verdict:
+def outside_band(name: str, number: float | None, low: float, high: float) -> Drop:
     """Drop a number outside [low, high]; both edges are kept, and so is None (not known).
 
     Raises:
@@ -171,13 +171,13 @@ class _Run:
     values: dict[str, float] = field(default_factory=dict)
     tokens: tuple[int, int] = (0, 0)
 
-    def apply(self, name: str, verdicts: Sequence[Verdict], note: str = "") -> None:
+    def apply(self, name: str, drops: Sequence[Drop], note: str = "") -> None:
         kept, dropped = [], []
-        for task, verdict in zip(self.left, verdicts, strict=True):
-            if verdict is None:
+        for task, drop in zip(self.left, drops, strict=True):
+            if drop is None:
                 kept.append(task)
             else:
-                dropped.append(Dropped(task, *verdict))
+                dropped.append(Dropped(task, *drop))
         self.stages.append(
             StageCount(
                 name,
@@ -195,23 +195,23 @@ class _Run:
         self.apply(name, [None] * len(self.left), why)
 
 
-def _malformed(task: Task) -> Verdict:
+def _malformed(task: Task) -> Drop:
     reason = malformed_reason(task.instruction or "")
     return ("malformed", reason) if reason else None
 
 
-def _duplicates(tasks: Sequence[Task], known: Sequence[Task], config: FilterConfig) -> list[Verdict]:
-    verdicts: list[Verdict] = []
+def _duplicates(tasks: Sequence[Task], known: Sequence[Task], config: FilterConfig) -> list[Drop]:
+    drops: list[Drop] = []
     for match in find_duplicates(tasks, known, config.duplicate_threshold, config.max_states):
         if match is None:
-            verdicts.append(None)
+            drops.append(None)
         else:
             reason = "exact_duplicate" if match.exact else "near_duplicate"
-            verdicts.append((reason, f"similarity {match.similarity:.2f}: {match.instruction}"))
-    return verdicts
+            drops.append((reason, f"similarity {match.similarity:.2f}: {match.instruction}"))
+    return drops
 
 
-def _infeasible(checked: Feasibility) -> list[Verdict]:
+def _infeasible(checked: Feasibility) -> list[Drop]:
     """Only a clear NO drops; an unreadable answer is no judgement."""
     return [
         ("infeasible", reason) if verdict is False else None
@@ -219,17 +219,17 @@ def _infeasible(checked: Feasibility) -> list[Verdict]:
     ]
 
 
-def _unbalanced(tasks: Sequence[Task], max_per_site: int) -> list[Verdict]:
+def _unbalanced(tasks: Sequence[Task], max_per_site: int) -> list[Drop]:
     seen: Counter[str] = Counter()
-    verdicts: list[Verdict] = []
+    drops: list[Drop] = []
     for task in tasks:
         seen[task.site] += 1
         over = seen[task.site] > max_per_site
-        verdicts.append(("site_balance", f"more than {max_per_site} of {task.site}") if over else None)
-    return verdicts
+        drops.append(("site_balance", f"more than {max_per_site} of {task.site}") if over else None)
+    return drops
 
 
-def _over_budget(num_tasks: int, max_tasks: int) -> list[Verdict]:
+def _over_budget(num_tasks: int, max_tasks: int) -> list[Drop]:
     """Keep `max_tasks`, evenly spaced: the order goes by site, and a cut at the end would leave some out."""
     drop = ("budget", f"{num_tasks} passed, {max_tasks} are wanted")
     return [None if (i + 1) * max_tasks // num_tasks > i * max_tasks // num_tasks else drop for i in range(num_tasks)]

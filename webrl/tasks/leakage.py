@@ -9,11 +9,11 @@ from webrl.suites import instruction_of, is_seeded
 from webrl.tasks.dedupe import find_copies, state_of
 from webrl.types import Task
 
-Verdict = tuple[str, str] | None
+Drop = tuple[str, str] | None
 """(reason, detail) of a drop, or None for a task that stays."""
 
 
-def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> list[Verdict]:
+def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> list[Drop]:
     """Drop what an evaluation would meet again.
 
     On a site whose seeds make its pages that is a held-out (site, seed), and everything on a held-out task type. On
@@ -23,17 +23,17 @@ def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> l
     states = {state_of(task)[:2] for task in heldout if is_seeded(task)}
     closed = {task.site for task in heldout if is_seeded(task) and task.split == "eval_heldout"}
     asked = _held_out_instructions(tasks, heldout, threshold)
-    verdicts: list[Verdict] = []
+    drops: list[Drop] = []
     for task in tasks:
         if is_seeded(task) and task.site in closed:
-            verdicts.append(("leakage", f"site {task.site} is held out"))
+            drops.append(("leakage", f"site {task.site} is held out"))
         elif is_seeded(task) and state_of(task)[:2] in states:
-            verdicts.append(("leakage", f"seed {task.seed} of {task.site} is held out"))
+            drops.append(("leakage", f"seed {task.seed} of {task.site} is held out"))
         elif task.task_id in asked:
-            verdicts.append(("leakage", f"held-out instruction: {asked[task.task_id]}"))
+            drops.append(("leakage", f"held-out instruction: {asked[task.task_id]}"))
         else:
-            verdicts.append(None)
-    return verdicts
+            drops.append(None)
+    return drops
 
 
 def _held_out_instructions(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> dict[str, str]:

@@ -51,7 +51,7 @@ def barrier() -> None:
         torch.distributed.barrier()
 
 
-def agree(value: Any) -> Any:
+def broadcast(value: Any) -> Any:
     """The main process's value, on every process."""
     import torch
 

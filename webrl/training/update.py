@@ -26,7 +26,7 @@ from webrl.training.memory_policy import apply_memory_policy
 from webrl.training.models import PackedActor, check_tokenizer, context_limit, load_actor, wants_skeleton
 from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
 from webrl.training.packing import Item, Pack, actor_inputs, critic_inputs, cut_to
-from webrl.training.ranks import agree
+from webrl.training.ranks import broadcast
 from webrl.training.trainer import Job, Watch, train
 from webrl.training.transfer import send
 from webrl.types import StepRecord
@@ -242,4 +242,4 @@ def _read(records: Records, what: str) -> list[StepRecord]:
 
 
 def _is_finished(out_dir: Path) -> bool:
-    return bool(agree((out_dir / "config.json").is_file()))  # shared disks show a new file at different times
+    return bool(broadcast((out_dir / "config.json").is_file()))  # shared disks show a new file at different times

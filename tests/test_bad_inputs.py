@@ -30,7 +30,12 @@ QUICK = [
 ]
 
 
-@pytest.mark.parametrize("case", QUICK, ids=lambda case: case.command[:80])
+def parameter(case):
+    """The row; WebArena's need its packages."""
+    return pytest.param(case, id=case.command[:80], marks=[pytest.mark.webarena] if "=webarena" in case.command else [])
+
+
+@pytest.mark.parametrize("case", [parameter(case) for case in QUICK])
 def test_bad_input_ends_in_one_clear_error(case, tmp_path):
     outcome = attempt(case, tmp_path / "run", "http://127.0.0.1:9", own_process=False)
     filled = case.filled_in(here=str(tmp_path / "run"), address="http://127.0.0.1:9", port="9")

@@ -15,7 +15,7 @@ from webrl.rollouts.episode import run_episode
 from webrl.suites.webarena.env import SiteAccess, WebArenaEnv, finish_episode
 from webrl.types import Status, Trajectory
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.webarena]
 
 SCRIPTS: dict[int, Script] = {
     276: (("search", "<input", "switch accessories"), ("say", "Done.")),

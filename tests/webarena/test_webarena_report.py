@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from webrl.config.extras import is_installed
 from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import read_vab
 from webrl.suites.webarena.report import format_table, summarize, write_task_files, write_traces
 from webrl.suites.webarena.tasks import load_suite
 from webrl.types import Status, Step, Trajectory
+
+if not is_installed("webarena"):
+    pytest.skip("webarena is not installed: make webarena", allow_module_level=True)
 
 TASKS = {task.task_id.rpartition(".")[2]: task for task in load_suite("webarena_lite")}
 

@@ -143,6 +143,7 @@ def test_generated_task_files_have_no_reference(tmp_path):
     assert task.instruction == "Add this to my cart"
 
 
+@pytest.mark.webarena
 def test_the_suites_have_165_and_812_tasks_interleaved_by_site():
     lite, full = load_suite("webarena_lite"), load_suite("webarena")
     assert (len(lite), len(full)) == (165, 812)
@@ -153,6 +154,7 @@ def test_the_suites_have_165_and_812_tasks_interleaved_by_site():
     assert sites_of(cross) == ("map", "wikipedia")
 
 
+@pytest.mark.webarena
 def test_reading_tasks_are_told_from_writing_ones():
     lite = {task.task_id: task for task in load_suite("webarena_lite")}
     assert not writes(lite["webarenalite.44"])  # Check out my todos
@@ -202,6 +204,7 @@ def test_phase_0_draws_its_tasks_by_seed_and_drops_repeats(tmp_path):
     assert drawn == training_tasks(settings)
 
 
+@pytest.mark.webarena
 def test_phase_0_does_not_train_on_what_an_evaluation_asks(tmp_path):
     asked = next(task for task in load_suite("webarena_lite") if task.site == "gitlab")
     tasks = [{"intent": text, "sites": ["gitlab"]} for text in (instruction_of(asked), "Close my oldest issue")]
@@ -219,6 +222,7 @@ def test_phase_0_without_instructions_says_where_to_get_them():
         training_tasks(config())
 
 
+@pytest.mark.webarena
 def test_evaluation_takes_the_whole_suite_or_its_first_tasks():
     assert len(evaluation_tasks(config().tasks)) == 165
     few = config().tasks.model_copy(update={"num_eval_tasks": 5})

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from webrl import stages
 from webrl.config import RunConfig
 from webrl.errors import UsageError
 from webrl.llm.servers.vllm_owner import keep_servers
+from webrl.rollouts.kept import keep_browsers
 from webrl.runs.clock import Clock
 from webrl.runs.folder import PhaseFolder, RunFolder, open_run
 from webrl.runs.lock import hold_run
@@ -62,7 +64,9 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
     Raises:
         WebRLError: one clear message; everything that finished is kept, the same call goes on from there.
     """
-    with hold_run(config.run_dir), keep_servers():
+    # The sites of other suites are reset between stages, and no page is to be open on them then.
+    keep = keep_browsers if config.tasks.suite == "miniwob" else nullcontext
+    with hold_run(config.run_dir), keep_servers(), keep():
         folder = open_run(config)
         for phase in range(config.num_phases + 1):
             for spec in STAGES:

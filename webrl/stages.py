@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import shutil
@@ -126,8 +125,9 @@ def rollout(context: Context) -> Counts:
         tasks = [task for task in tasks for _ in range(config.rollout.attempts)]
     if phase and config.rollout.policy == "expert":
         from webrl.demos.record import record
+        from webrl.rollouts.kept import run
 
-        asyncio.run(record(tasks, config, out, seed=config.seed, phase=phase, prefix=prefix))
+        run(record(tasks, config, out, seed=config.seed, phase=phase, prefix=prefix))
     else:
         play(config, tasks, context.actor, out, phase=phase, prefix=prefix)
     status = Counter(t.status.value for t in read_records(context.folder.trajectories, Trajectory))
@@ -260,6 +260,7 @@ def play(
     from webrl.llm import open_model
     from webrl.llm.policy import ModelPolicy
     from webrl.rollouts.collect import collect
+    from webrl.rollouts.kept import run
     from webrl.suites import open_sites
     from webrl.suites.world import WORLD
 
@@ -270,4 +271,4 @@ def play(
             policy = ModelPolicy(model, config, temperature=temperature, training=temperature is None)
             await collect(tasks, config, policy, out, phase=phase, prefix=prefix, world=WORLD)
 
-    asyncio.run(work())
+    run(work())

@@ -23,6 +23,7 @@ from webrl.config.redaction import redact
 from webrl.errors import UsageError
 from webrl.llm.interface import Policy
 from webrl.rollouts.episode import SaveScreenshot, run_episode
+from webrl.rollouts.kept import borrow
 from webrl.rollouts.pool import EnvPool
 from webrl.rollouts.suite import WEB, Pool, World
 from webrl.runs import store
@@ -112,11 +113,12 @@ def cut_off_tasks(path: Path) -> list[Task]:
 
 @contextlib.asynccontextmanager
 async def open_pool(config: RolloutConfig, num_episodes: int | None = None, world: World = WEB) -> AsyncIterator[Pool]:
-    """The environments that `config` asks for; no more of them than there are episodes.
+    """The environments that `config` asks for, kept ones where there are (`kept.py`); no more of them than episodes.
 
     Raises:
         UsageError: `rollout.env=openenv` in a world without servers.
     """
+    whole = config
     if num_episodes is not None and num_episodes < config.num_workers * config.envs_per_worker:
         workers = min(config.num_workers, num_episodes)
         per_worker = math.ceil(num_episodes / workers)
@@ -133,8 +135,12 @@ async def open_pool(config: RolloutConfig, num_episodes: int | None = None, worl
             async with EnvPool(config, RayWorker, world) as pool:
                 yield pool
     else:
-        async with EnvPool(config, world=world) as pool:
-            yield pool
+        async with borrow(whole, world) as kept:
+            if kept is not None:
+                yield kept
+                return
+            async with EnvPool(config, world=world) as pool:
+                yield pool
 
 
 class _Stage:

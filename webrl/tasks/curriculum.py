@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from collections import Counter, defaultdict
@@ -19,6 +18,7 @@ from webrl.errors import DataError
 from webrl.llm import open_model
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_policy_prompt
+from webrl.rollouts.kept import run
 from webrl.rollouts.pages import initial_pages
 from webrl.runs.store import read_records, write_json, write_records
 from webrl.suites import fresh_page, has_page_seeds, held_out, seed_tasks
@@ -77,8 +77,8 @@ def propose(
     per_page = has_page_seeds(config)
     requests = plan_requests(failures, config.generate, rng, per_page=per_page)
     if per_page:
-        requests = asyncio.run(_give_pages(requests, config, known, rng))
-    report = asyncio.run(_ask(requests, config, phase, rng, cache))
+        requests = run(_give_pages(requests, config, known, rng))
+    report = run(_ask(requests, config, phase, rng, cache))
     pages = initial_page_texts(requests)
     write_records(pages_out, (Page(task.task_id, pages.get(state_of(task), "")) for task in report.tasks))
     write_records(out, report.tasks)
@@ -118,7 +118,7 @@ def select(
     rates: Rates | None = None
     if actor and config.filter.num_trials:
         rates = partial(success_rates, config, actor=actor, folder=out.parent, phase=phase)
-    report = asyncio.run(_filter(config, tasks, texts, known, critic, cache, rates))
+    report = run(_filter(config, tasks, texts, known, critic, cache, rates))
     write_records(dropped_out, report.dropped)
     if not report.kept:
         raise DataError(f"all {len(tasks)} proposed tasks were dropped ({report.counts}); see {dropped_out}")

@@ -1,0 +1,78 @@
+"""Browsers that live as long as a run: a stage plays on those that the stage before has left.
+
+To start a worker, its Chromium and its pages takes five CPU-seconds, and three stages of a phase need them. A pool
+belongs to the event loop that it was started on; stages that share one run there, by `run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from webrl.config import RolloutConfig
+from webrl.rollouts.pool import EnvPool
+from webrl.rollouts.suite import World
+
+T = TypeVar("T")
+
+
+class _Kept:
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self.runner = runner
+        self.made_for: tuple[Any, ...] | None = None
+        self.pool: EnvPool | None = None
+        self.is_lent = False
+
+    async def close(self) -> None:
+        pool, self.pool = self.pool, None
+        if pool is not None:
+            await pool.close()
+
+
+_kept: ContextVar[_Kept | None] = ContextVar("kept_browsers", default=None)
+"""None outside `keep_browsers`."""
+
+
+@contextlib.contextmanager
+def keep_browsers() -> Iterator[None]:
+    """Browsers of this machine that are started within the block live until its end; nests."""
+    if _kept.get() is not None:
+        yield
+        return
+    with asyncio.Runner() as runner:
+        kept = _Kept(runner)
+        token = _kept.set(kept)
+        try:
+            yield
+        finally:
+            _kept.reset(token)
+            runner.run(kept.close())
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """As `asyncio.run`; within `keep_browsers` on the loop that its browsers belong to."""
+    kept = _kept.get()
+    return asyncio.run(work) if kept is None else kept.runner.run(work, context=contextvars.copy_context())
+
+
+@contextlib.asynccontextmanager
+async def borrow(config: RolloutConfig, world: World) -> AsyncIterator[EnvPool | None]:
+    """The kept environments of these settings, in place of kept ones of others; None where none are kept or free."""
+    kept = _kept.get()
+    if kept is None or kept.is_lent or asyncio.get_running_loop() is not kept.runner.get_loop():
+        yield None
+        return
+    kept.is_lent = True
+    try:
+        wanted = (config, world.path)
+        if kept.made_for != wanted:
+            await kept.close()
+        if kept.pool is None:
+            kept.pool, kept.made_for = EnvPool(config, world=world), wanted
+        yield kept.pool
+    finally:
+        kept.is_lent = False

@@ -1,4 +1,8 @@
-"""The CPU part of `training.py`: our trainer's optimizer steps against a plain padded Hugging Face loop."""
+"""The CPU part of `training.py`: our trainer's optimizer steps against a plain padded Hugging Face loop.
+
+`row by row` is our trainer without `llm/products.py` and `training/threads.py`: all threads share each of torch's own
+products.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 
-from webrl.config import ActorConfig
+from webrl.config import ActorConfig, OptimConfig
+from webrl.config.engine_plans import load_plan
 from webrl.training.engines import open_engine
+from webrl.training.engines.ddp import Engine, make_optimizer
 from webrl.training.flops import peak_memory_gib
 from webrl.training.models import load_actor
 from webrl.training.objectives import get_objective
 from webrl.training.packing import Item, actor_inputs
+from webrl.training.threads import row_threads
 from webrl.training.trainer import Job, _Loop
 from webrl.training.update import policy_loss_function
 from webrl.types import StepRecord
@@ -35,26 +43,37 @@ def measure(repeats: int) -> dict[str, Any]:
     tokens = sum(len(r.prompt_ids) + len(r.action_ids) for r in records)
     with tempfile.TemporaryDirectory() as folder:
         actor = tiny_actor(Path(folder))
-        ours = packed_loop(actor, records, Path(folder))
+        ours = packed_loop(actor, records, Path(folder), open_engine)
+        alone = packed_loop(actor, records, Path(folder), open_before)
         rivals = {size: padded_loop(actor, records, size) for size in PADDED_BATCHES}
-        runs: dict[str, Callable[[], None]] = {"packed": ours, **{f"padded {n}": f for n, f in rivals.items()}}
+        runs: dict[str, Callable[[], None]] = {
+            "packed": ours,
+            "row by row": alone,
+            **{f"padded {n}": f for n, f in rivals.items()},
+        }
         speeds: dict[str, list[float]] = {name: [] for name in runs}
+        work: dict[str, list[float]] = {name: [] for name in runs}
         for repeat in range(repeats + 1):
             for name, run in runs.items():
-                started = time.perf_counter()
+                started, worked = time.perf_counter(), time.process_time()
                 run()
                 if repeat:  # the first round warms up
                     speeds[name].append(tokens / (time.perf_counter() - started))
+                    work[name].append(time.process_time() - worked)
     medians = {name: statistics.median(values) for name, values in speeds.items()}
-    padded = max(value for name, value in medians.items() if name != "packed")
+    seconds = {name: statistics.median(values) for name, values in work.items()}
+    padded = max(value for name, value in medians.items() if name.startswith("padded"))
     print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     print(
         f"{NUM_SAMPLES} samples of 150-500 tokens ({tokens} in all), {NUM_ACTION} action tokens, batch {BATCH}, AdamW"
     )
     for name, value in medians.items():
-        print(f"{name:>12}: {value:8.0f} tokens/s   ({', '.join(f'{v:.0f}' for v in speeds[name])})")
+        every = ", ".join(f"{v:.0f}" for v in speeds[name])
+        print(f"{name:>12}: {value:8.0f} tokens/s   ({every}), {seconds[name]:.2f} CPU-s")
     return {
         "ratio_vs_padded": round(medians["packed"] / padded, 3),
+        "ratio_vs_row_by_row": round(medians["packed"] / medians["row by row"], 3),
+        "cpu_ratio_vs_row_by_row": round(seconds["packed"] / seconds["row by row"], 3),
         "tokens_per_s": round(medians["packed"]),
         "tokens_per_s_padded": round(padded),
         "peak_gib": round(peak_memory_gib(), 2),
@@ -94,7 +113,23 @@ def make_records() -> list[StepRecord]:
     ]  # fmt: skip
 
 
-def packed_loop(actor: Path, records: list[StepRecord], folder: Path) -> Callable[[], None]:
+class Before(Engine):
+    """Rows one after the other (`num_threads` is that of `Engine` itself), products by torch."""
+
+    def prepare(self, model: nn.Module) -> tuple[Any, Any]:
+        """(model, optimizer), the model as it is."""
+        prepared: tuple[Any, Any] = self.accelerator.prepare(model, make_optimizer(model, self.config))
+        return prepared
+
+
+def open_before(model: nn.Module, config: OptimConfig, device: str) -> Engine:
+    """As `open_engine`."""
+    return Before(model, config, device, load_plan(config.engine))
+
+
+def packed_loop(
+    actor: Path, records: list[StepRecord], folder: Path, open_one: Callable[[nn.Module, OptimConfig, str], Engine]
+) -> Callable[[], None]:
     """One epoch of the trainer's own optimizer steps with the `webrl` objective."""
     config = ActorConfig(batch_size=BATCH, lr=1e-6)
     objective = get_objective("webrl")
@@ -106,12 +141,13 @@ def packed_loop(actor: Path, records: list[StepRecord], folder: Path) -> Callabl
         loss=policy_loss_function(records, advantages, objective, config), save=lambda *_: None,
         histograms=("advantage", "log_ratio"),
     )  # fmt: skip
-    engine = open_engine(job.model, config, "cpu")
-    loop = _Loop(job, config, engine, "cpu", NUM_SAMPLES // BATCH, folder / "out")
+    engine = open_one(job.model, config, "cpu")
 
     def run() -> None:
-        for step, start in enumerate(range(0, NUM_SAMPLES, BATCH)):
-            loop.step(step, list(range(start, start + BATCH)), BATCH)
+        with row_threads(engine.num_threads) as over:
+            loop = _Loop(job, config, engine, "cpu", NUM_SAMPLES // BATCH, folder / "out", over)
+            for step, start in enumerate(range(0, NUM_SAMPLES, BATCH)):
+                loop.step(step, list(range(start, start + BATCH)), BATCH)
 
     return run
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Set-up on a fresh Debian, Ubuntu or macOS machine; `make` calls it. Usage: scripts/setup.sh python|browser|engines
+# Set-up on a fresh Debian, Ubuntu or macOS machine; `make` calls it. Usage: scripts/setup.sh python|browser|engines|openenv
 #   python:  virtual environment, torch (CPU build where there is no NVIDIA GPU), webrl with its pinned dependencies
 #   browser: Playwright's own Chromium where its download is reachable, otherwise the system's
 #   engines: DeepSpeed and Ray, and vLLM (CPU build where there is no NVIDIA GPU) in an environment of its own, $VENV-vllm
+#   openenv: the client packages that public scripts use, each in a folder of its own under $VENV-openenv
 # PYTHON=… names the interpreter, VENV=… the environment (.venv). Full output goes to $VENV/setup.log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -151,9 +152,21 @@ setup_vllm() {
   fi
 }
 
+# Several versions own the same modules: each has a folder, which tests put on PYTHONPATH. What they import beside
+# themselves is in $VENV already.
+setup_openenv() {
+  local package
+  say "OpenEnv's clients in $VENV-openenv"
+  for package in openenv-core==0.1.1 openenv-core==0.2.1 openenv-core==0.3.0 openenv==0.10.0; do
+    [ -d "$VENV-openenv/$package" ] || pip --no-deps --target "$VENV-openenv/$package" "$package" ||
+      die "pip could not fetch $package"
+  done
+}
+
 case ${1:-} in
   python) setup_python ;;
   browser) setup_browser ;;
   engines) setup_engines ;;
-  *) sed -n '2,6p' "$0"; exit 2 ;;
+  openenv) setup_openenv ;;
+  *) sed -n '2,7p' "$0"; exit 2 ;;
 esac

@@ -4,17 +4,14 @@ import asyncio
 import base64
 import contextlib
 import json
-import os
-import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+from openenv_builders import server
 from processes import descendants
 from rollouts_builders import ClickNamedButton, Scripted, at, bid_of, in_browser, miniwob, serve
 from websockets.exceptions import ConnectionClosed
@@ -35,28 +32,10 @@ SCHEMA = json.loads((Path(__file__).parent / "data" / "openenv_browsergym_schema
 TOKEN = "correct horse"
 
 
-@contextlib.contextmanager
-def server(*arguments, num_sessions=2, token=None, port=0):
-    """A server of our own as users start it; gives its URL and process."""
-    command = [sys.executable, "-m", "webrl.cli", "serve-env", "--port", str(port), *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"WEBRL_ENV_TOKEN": token} if token else {})
-    settings = ["rollout.num_workers=1", f"rollout.envs_per_worker={num_sessions}"]
-    process = subprocess.Popen([*command, *settings], stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        line = process.stdout.readline()
-        found = re.fullmatch(rf"serving {num_sessions} sessions on (http://\S+)\n", line)
-        assert found, f"the server said {line!r}"
-        yield found[1], process
-    finally:
-        process.terminate()
-        process.wait(20)
-        process.stdout.close()
-
-
 @pytest.fixture(scope="module")
 def shared():
     # more places than a test takes: those of the test before are given back a moment after it ends
-    with server("--idle-timeout", "60", num_sessions=6) as (url, _):
+    with server("--idle-timeout", "60", "--screenshots", "none", num_sessions=6) as (url, _):
         yield url
 
 
@@ -80,7 +59,7 @@ def generic_client(url):
 def assert_fits(data, fields):
     """Exactly the fields of OpenEnv's BrowserGym environment, with its types (a screenshot is not asked for)."""
     kinds = {"string": str, "boolean": bool, "integer": int, "number": (int, float), "null": type(None), "array": list}
-    assert data.keys() == fields.keys()
+    assert data.keys() - {"metadata"} == fields.keys()
     for name, field in fields.items():
         allowed = tuple(kinds[kind] for kind in field["type"].split(" or "))
         assert any(isinstance(data[name], kind) for kind in allowed), f"{name}: {data[name]!r}"
@@ -364,8 +343,8 @@ def test_large_messages_and_bodies_are_not_taken(shared):
             assert httpx.post(shared + path, content=b"x" * 1_000_000).status_code >= 400
 
 
-@pytest.mark.parametrize("path", ["/mcp", "/reset", "/step", "/state", "/web", "/docs", "/openapi.json", "/", "/ws/"])
-def test_only_the_documents_are_served_over_http(shared, path):
+@pytest.mark.parametrize("path", ["/mcp", "/web", "/docs", "/openapi.json", "/", "/ws/"])
+def test_only_documents_and_episodes_are_served_over_http(shared, path):
     assert httpx.get(shared + path).status_code == 404
     assert httpx.get(shared + "/health").json() == {"status": "healthy"}
 

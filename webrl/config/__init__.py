@@ -17,6 +17,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PositiveInt,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -290,6 +291,10 @@ class RolloutConfig(Section):
     observation: Literal["axtree", "dom", "html"] = Field("axtree", description="text form of the page")
     dialect: Literal["browsergym", "webrl"] = Field("browsergym", description="action language")
     screenshots: bool = Field(False, description="save a PNG of every step")
+    viewport: tuple[PositiveInt, PositiveInt] | None = Field(
+        None, description="width and height of pages in CSS pixels, screenshots the same; none: the task's own"
+    )
+    page_details: bool = Field(False, description="look at pruned HTML and the elements' boxes too")
     max_steps: int = Field(30, ge=1, description="step limit")
     policy: Literal["actor", "expert"] = Field(
         "actor",

@@ -16,7 +16,6 @@ The token of a server stands in the environment variable WEBRL_ENV_TOKEN, or in 
 from __future__ import annotations
 
 import asyncio
-import base64
 import binascii
 import contextlib
 import itertools
@@ -34,6 +33,7 @@ from webrl.config import RolloutConfig
 from webrl.config.redaction import redact, with_path
 from webrl.errors import BrowserError, StageError, UsageError
 from webrl.openenv.access import TOKEN_VARIABLE, is_loopback
+from webrl.openenv.pictures import decode
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.dialects import parse
 from webrl.rollouts.env import Observation, Score, StepResult
@@ -106,6 +106,7 @@ class RemoteEnv:
             "start_url": task.start_url,
             "allowed_hosts": [*task.extra.get("allowed_hosts", ()), *config.allowed_hosts],
             "screenshots": config.screenshots,
+            "viewport": config.viewport,
             "observation": config.observation,
             "dialect": config.dialect,
             "settle_cap_s": config.settle_cap_s,
@@ -114,9 +115,14 @@ class RemoteEnv:
         }
         data = {name: value for name, value in options.items() if value is not None}
         answer = await self._ask({"type": "reset", "data": data}, config.step_timeout_s + GRACE_S + START_TIMEOUT_S)
-        observation = self._read(_observation, answer)
+        observation = self._read(lambda data: _observation(data, config), answer)
         if task.instruction and observation.goal != task.instruction:
             raise await self._broken(f"it took no instruction of ours (the goal is {observation.goal!r:.80})")
+        if suite == "miniwob" and not observation.url.partition("#")[0].endswith(f"/{name}.html"):
+            # OpenEnv's own server plays the one task that it was started with, whatever a reset asks for.
+            raise await self._broken(
+                f"it plays {observation.url!r:.200}, not {task.site!r}: start it with BROWSERGYM_TASK_NAME={name}"
+            )
         return observation
 
     async def step(self, action_text: str) -> StepResult:
@@ -313,20 +319,22 @@ async def _open(server: _Server) -> Any:
         raise
 
 
-def _observation(data: dict[str, Any]) -> Observation:
+def _observation(data: dict[str, Any], config: RolloutConfig) -> Observation:
     page = data["observation"]
-    png = page.get("screenshot")
-    if png is not None and not isinstance(png, str):
-        raise ValueError("the screenshot is no base64 PNG; rollout.screenshots needs `webrl serve-env`")
+    screenshot = None
+    if config.screenshots:
+        if page.get("screenshot") is None:
+            raise ValueError("no screenshot, which rollout.screenshots asks for")
+        screenshot = decode(page["screenshot"])
     text = page["text"] or page.get("axtree_txt") or page.get("pruned_html") or ""
-    return Observation(str(text), str(page["url"]), str(page["goal"]), base64.b64decode(png) if png else None)
+    return Observation(str(text), str(page["url"]), str(page["goal"]), screenshot)
 
 
 def read_result(data: dict[str, Any], action_text: str, config: RolloutConfig) -> StepResult:
     """A step's answer; what a server of OpenEnv's own does not say is read from the action."""
     page, done, reward = data["observation"], bool(data["done"]), float(data["reward"] or 0.0)
     error = str(page.get("error") or ("the action failed" if page.get("last_action_error") else ""))
-    observation = _observation(data)
+    observation = _observation(data, config)
     if "agent_done" in page:
         return StepResult(
             observation=observation,

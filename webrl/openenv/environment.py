@@ -1,146 +1,127 @@
 """One OpenEnv session: an environment of the server's pool, borrowed anew for each episode.
 
-API: `Hub(pool, config, default_site)` is what all sessions of a server share; `Session(hub)` is one client's:
-`await session.reset(options)`, `await session.step(action_text)`, `session.state`, `await session.close()`.
-What a reset may say stands in `ResetOptions`.
+API: `Session(hub)` is one client's: `await session.reset(options)`, `await session.step(action_text)`,
+`session.state`, `await session.close()`. What a reset may say stands in `ResetOptions`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import random
-import re
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from typing import Any
-from urllib.parse import urlsplit
 
-from pydantic import ValidationError
-
-from webrl.config import RolloutConfig
-from webrl.errors import BrowserError, DataError, UsageError, problem_text
-from webrl.openenv.models import BrowserGymObservation, BrowserGymState, DetailedObservation, ResetOptions
+from webrl.errors import BrowserError
+from webrl.openenv.hub import PATIENCE_S, Hub, NoEpisode
+from webrl.openenv.models import BrowserGymObservation, BrowserGymState, DetailedObservation
+from webrl.openenv.options import Start, read_options
+from webrl.openenv.pictures import encode
+from webrl.rollouts.aliases import spell_out
 from webrl.rollouts.env import Observation, StepResult
-from webrl.rollouts.sites import open_site
-from webrl.rollouts.suite import Pool
-from webrl.types import Task
 
 BORROW_TIMEOUT_S = 30.0
-"""Longest wait for an environment; only sessions that come back from idleness ever wait."""
-_MAX_SEED = 2**31
-
-
-@dataclass
-class Hub:
-    """What the sessions of one server share."""
-
-    pool: Pool
-    """Where environments come from."""
-    config: RolloutConfig
-    """The server's settings; what a reset does not say."""
-    default_site: str = "miniwob.click-test"
-    """Task of a reset that names none."""
-    idle_timeout_s: float = 1800.0
-    """A session that is silent for longer gives its environment back."""
-    seeds: random.Random = field(default_factory=random.Random)
-    """Seeds of the resets that name none."""
-    active: set[Session] = field(default_factory=set)
-    """Sessions that have not been silent for too long; there are at most as many as environments."""
-
-    @property
-    def num_active(self) -> int:
-        """How many places of the pool are taken."""
-        return len(self.active)
+"""Longest wait for an environment: there is one for every place."""
 
 
 class Session:
     """See the module docstring; lives in the server's event loop."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, idle_timeout_s: float | None = None) -> None:
+        """A session without a place: its first reset waits for one."""
         self._hub = hub
+        self._idle_timeout_s = hub.idle_timeout_s if idle_timeout_s is None else idle_timeout_s
         self._lent = contextlib.AsyncExitStack()
         self._env: Any = None
-        self._config = hub.config
-        self._details = False
+        self._start: Start | None = None
         self._over = True
-        self._idle: asyncio.TimerHandle | None = None
+        self._last_action = ""
+        self._timer: asyncio.TimerHandle | None = None
         self._parking: asyncio.Task[None] | None = None
+        self.idle_since: float | None = None
+        """Loop time since which it has been silent for too long; None while it is not."""
         self.state = BrowserGymState(episode_id=None)
         """Where the episode stands."""
-        self._stay()
+        self._rest()
 
-    async def reset(self, data: dict[str, Any]) -> BrowserGymObservation:
-        """Start an episode.
+    async def reset(self, data: dict[str, Any], patience_s: float = PATIENCE_S) -> BrowserGymObservation:
+        """Start an episode; waits for a place for at most `patience_s`.
 
         Raises:
             ValidationError: options that are not those of ResetOptions.
             DataError: no such task, a host that is not allowed, or a setting out of range.
-            BrowserError: page or browser failed, or all environments are in use.
+            AtCapacity: no place became free.
+            BrowserError: page or browser failed.
         """
-        options = ResetOptions.model_validate(data)
-        hub = self._hub
-        named = options.task_name or options.start_url
-        site = _site(options.task_name, options.benchmark) if named else hub.default_site
-        seed = hub.seeds.randrange(_MAX_SEED) if options.seed is None else options.seed
-        task = _task(site, seed, options.instruction, options.start_url)
-        settings = _settings(options, hub.config)
+        start = read_options(data, self._hub)
         async with self._busy():
-            self._config = _configure(hub.config, settings)
-            self._details = options.details
-            suite, _, name = site.partition(".")
-            episode = options.episode_id or uuid.uuid4().hex
+            await self._hub.admit(self, patience_s)
+            suite, _, name = start.task.site.partition(".")
+            episode = data.get("episode_id") or uuid.uuid4().hex
             self.state = BrowserGymState(episode_id=episode, benchmark=suite, task_name=name)
             await self._borrow()
-            self._over = False  # a client that goes meanwhile leaves a page behind as well
-            first: Observation = await self._env.reset(task, settings)
+            self._start, self._over, self._last_action = start, False, ""
+            # A client that goes meanwhile leaves a page behind as well.
+            first: Observation = await self._env.reset(start.task, start.settings)
             self.state.goal, self.state.current_url = first.goal, first.url
-            return self._describe(first, None)
+            return await self._describe(start, first, None)
 
     async def step(self, action_text: str) -> BrowserGymObservation:
-        """Act once. Raises BrowserError."""
+        """Act once. Raises NoEpisode, BrowserError."""
         async with self._busy():
-            if self._env is None:
-                raise BrowserError(
-                    f"no episode: reset first (one that is left alone for {self._hub.idle_timeout_s:g} s is ended)"
+            if self._env is None or self._start is None:
+                raise NoEpisode(
+                    f"no episode: reset first (one that is left alone for {self._idle_timeout_s:g} s is ended as soon"
+                    " as another client waits for its place)"
                 )
-            result: StepResult = await self._env.step(action_text)
+            start = self._start
+            public = not start.details and start.config.dialect == "browsergym"
+            self._last_action = spell_out(action_text) if public else action_text
+            result: StepResult = await self._env.step(self._last_action)
             self._over = result.done or result.agent_done
             self.state.step_count += 1
             self.state.cum_reward += result.reward
             self.state.current_url = result.observation.url
-            return self._describe(result.observation, result)
+            return await self._describe(start, result.observation, result)
+
+    async def check_place(self) -> None:
+        """Before its first episode: take a place if one can be had at once. Raises AtCapacity."""
+        if self._start is None:
+            await self._hub.admit(self, 1.0)
 
     async def close(self) -> None:
         """End the session; a page that is left in mid-episode, which would go on running, is closed."""
-        if self._idle is not None:
-            self._idle.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._parking is not None:
             await asyncio.gather(self._parking, return_exceptions=True)
         await self._leave()
 
+    def park(self) -> asyncio.Task[None]:
+        """Give page and place to others; the next reset takes a place again."""
+        self.idle_since = None
+        self._parking = asyncio.create_task(self._leave())
+        return self._parking
+
     @contextlib.asynccontextmanager
     async def _busy(self) -> AsyncIterator[None]:
         """While a request is served the session is not idle."""
+        self.idle_since = None
+        if self._timer is not None:
+            self._timer.cancel()
         if self._parking is not None:
             await asyncio.gather(self._parking, return_exceptions=True)
-        if self._idle is not None:
-            self._idle.cancel()
-        self._hub.active.add(self)
         try:
             yield
         finally:
-            self._stay()
+            self._rest()
 
-    def _stay(self) -> None:
-        """Take a place, and give it up again if nothing is heard for too long."""
-        self._hub.active.add(self)
-        self._idle = asyncio.get_running_loop().call_later(self._hub.idle_timeout_s, self._park)
+    def _rest(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._idle_timeout_s, self._become_idle)
 
-    def _park(self) -> None:
-        self._parking = asyncio.create_task(self._leave())
+    def _become_idle(self) -> None:
+        self.idle_since = asyncio.get_running_loop().time()
+        self._hub.wake()
 
     async def _borrow(self) -> None:
         """An environment for the next episode; not the last one's, whose worker may be due for replacement."""
@@ -158,7 +139,7 @@ class Session:
                 await self._env.close()
         finally:
             await self._give_back()
-            self._hub.active.discard(self)
+            self._hub.release(self)
 
     async def _give_back(self) -> None:
         """Let another session have the environment; its page is kept, and reset when it is next lent."""
@@ -166,19 +147,20 @@ class Session:
         self._env, self._over = None, True
         await lent.aclose()
 
-    def _describe(self, page: Observation, result: StepResult | None) -> BrowserGymObservation:
+    async def _describe(self, start: Start, page: Observation, result: StepResult | None) -> BrowserGymObservation:
         fields: dict[str, Any] = {
             "text": page.text,
             "url": page.url,
-            "screenshot": base64.b64encode(page.screenshot).decode() if page.screenshot is not None else None,
+            "screenshot": await encode(page.screenshot, start.screenshots),
             "goal": page.goal,
             "error": result.error if result else "",
             "last_action_error": bool(result and result.error),
             "reward": result.reward if result else 0.0,
             "done": bool(result and (result.done or result.agent_done)),
         }
-        if not self._details:
-            return BrowserGymObservation(**fields, **_copies(page.text, self._config.observation))
+        if not start.details:
+            form = start.config.observation
+            return BrowserGymObservation(**fields, **_copies(page, form), metadata=self._metadata(page, result))
         if result is None:
             return DetailedObservation(**fields)
         return DetailedObservation(
@@ -190,72 +172,29 @@ class Session:
             blocked=result.blocked,
         )
 
+    def _metadata(self, page: Observation, result: StepResult | None) -> dict[str, Any]:
+        """What OpenEnv's own server has there: BrowserGym's observation without its large parts.
 
-def _copies(text: str, form: str) -> dict[str, str]:
-    """The field of the BrowserGym observation that carries the text a second time, for the clients that read it."""
-    return {"pruned_html" if form == "html" else "axtree_txt": text}
-
-
-def _site(task_name: str | None, benchmark: str) -> str:
-    """Our name of a task, from a BrowserGym id with or without its `browsergym/` and suite."""
-    name = (task_name or "").removeprefix("browsergym/").removeprefix(f"{benchmark}.")
-    return f"{benchmark}.{name}" if name else benchmark
-
-
-def _task(site: str, seed: int, instruction: str | None, start_url: str | None) -> Task:
-    """The task that a reset asks for. Raises DataError if there is none, or it is not served."""
-    if site.startswith(("webarena", "visualwebarena")):
-        raise DataError(f"task {site!r}: WebArena tasks are not served over OpenEnv; use rollout.env=browser")
-    task = Task(task_id=f"{site}.{seed}", site=site, seed=seed, instruction=instruction, start_url=start_url)
-    open_site(task)
-    return task
+        `bbox` holds four numbers as text, because that is how OpenEnv's example reads it.
+        """
+        elements = page.details.elements if page.details else {}
+        shown = {bid: fields | {"bbox": _as_text(fields["bbox"])} for bid, fields in elements.items()}
+        observed = {
+            "goal": page.goal,
+            "url": page.url,
+            "last_action": self._last_action,
+            "last_action_error": result.error if result else "",
+            "extra_element_properties": shown,
+        }
+        return {"browsergym_obs": observed, "browsergym_info": {}}
 
 
-def _hosts(start_url: str | None, asked: Sequence[str], config: RolloutConfig) -> dict[str, list[str]]:
-    """The settings that admit the hosts of a reset: those that the server names, and those that its `*` covers.
-
-    Raises:
-        DataError: a host that the server does not allow, or no web address.
-    """
-    named = {host.lower() for host in config.allowed_hosts} - {"*"}
-    covered = "*" in (*config.allowed_hosts, *config.public_hosts)
-    settings: dict[str, list[str]] = {"allowed_hosts": [], "public_hosts": []}
-    wanted = [("allowed_hosts", host, host.lower()) for host in asked]
-    if start_url is not None:
-        url = urlsplit(start_url)
-        wanted.append(("start_url", start_url, url.netloc.lower() if url.scheme in ("http", "https") else ""))
-    for field_name, given, host in wanted:
-        if host in named or (host and re.sub(r":[0-9]*$", "", host) in named):
-            settings["allowed_hosts"].append(host)
-        elif host and covered:
-            settings["public_hosts"].append(host)
-        else:
-            raise DataError(f"{field_name} {given!r}: not among the server's rollout.allowed_hosts")
-    return settings
+def _as_text(box: list[float] | None) -> list[str] | None:
+    return None if box is None else [f"{number:g}" for number in box]
 
 
-def _settings(options: ResetOptions, config: RolloutConfig) -> dict[str, Any]:
-    """What this episode's settings differ in from the server's. Raises DataError."""
-    settings: dict[str, Any] = {"screenshots": options.screenshots}
-    settings |= _hosts(options.start_url, options.allowed_hosts, config)
-    asked = options.model_dump(include={"observation", "dialect", "settle_cap_s", "step_timeout_s"})
-    settings |= {name: value for name, value in asked.items() if value is not None}
-    for name in ("settle_cap_s", "step_timeout_s"):
-        if name in settings:
-            settings[name] = min(settings[name], config.step_timeout_s)
-    return settings
-
-
-def _configure(config: RolloutConfig, settings: dict[str, Any]) -> RolloutConfig:
-    try:
-        return RolloutConfig.model_validate(config.model_dump() | settings)
-    except ValidationError as error:
-        raise DataError(f"reset: {problem_text(error.errors()[0])}") from None
-
-
-def check_default(hub: Hub) -> None:
-    """Raises UsageError if the server's own default task does not exist."""
-    try:
-        open_site(Task(task_id="default", site=hub.default_site))
-    except DataError as error:
-        raise UsageError(str(error)) from None
+def _copies(page: Observation, form: str) -> dict[str, str]:
+    """The fields of the BrowserGym observation that carry the page a second time, for the clients that read them."""
+    if form == "html":
+        return {"pruned_html": page.text}
+    return {"axtree_txt": page.text, "pruned_html": page.details.html if page.details else ""}

@@ -1,17 +1,20 @@
-"""What goes over the wire: the fields of OpenEnv's BrowserGym environment, with screenshots as base64 PNG.
+"""What goes over the wire: the fields of OpenEnv's BrowserGym environment.
 
 Names, types and defaults are those of `envs/browsergym_env/models.py` in OpenEnv's repository, so that its client and
-the examples built on it read our answers. The one difference: `screenshot` is text there where it is nested lists of
-integers (29 MB a step) in theirs, and None unless the client asks for it.
+the examples built on it read our answers. A `screenshot` is nested lists of integers as there, or a base64 PNG, which
+is a hundred times smaller: see `Screenshots`.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from webrl.openenv.protocol import Action, Observation, State
+
+Screenshots = Literal["list", "png", "none"]
+"""How screenshots are sent: lists `[height][width][3]` of 0 to 255, base64 PNG, or not at all."""
 
 
 class BrowserGymAction(Action):
@@ -38,7 +41,12 @@ class ResetOptions(BaseModel):
     allowed_hosts: list[Annotated[str, Field(max_length=255)]] = Field(
         default=[], max_length=100, description="further hosts the pages may reach, of those the server allows"
     )
-    screenshots: bool = Field(False, description="send a PNG with every observation")
+    screenshots: Screenshots | bool | None = Field(
+        None, description="how every observation shows the page; true: png, false: none; null: the server's way"
+    )
+    viewport: Annotated[list[Annotated[int, Field(ge=16, le=4096)]], Field(min_length=2, max_length=2)] | None = Field(
+        None, description="width and height of the page; none: the server's, or with `details` the task's own"
+    )
     observation: Literal["axtree", "dom", "html"] | None = Field(None, description="form of the text; none: server's")
     dialect: Literal["browsergym", "webrl"] | None = Field(None, description="action language; none: the server's")
     settle_cap_s: float | None = Field(None, description="longest wait for a quiet page, at most a step's deadline")
@@ -51,10 +59,12 @@ class BrowserGymObservation(Observation):
 
     text: str = Field(default="", description="the page as text")
     url: str = Field(default="", description="address of the active tab")
-    screenshot: str | None = Field(default=None, description="PNG, base64; only if `screenshots` was set at reset")
+    screenshot: SkipValidation[list[list[list[int]]] | str | None] = Field(
+        default=None, description="[height][width][3], or a PNG as base64; see `screenshots` of a reset"
+    )
     goal: str = Field(default="", description="the task's instruction")
     axtree_txt: str = Field(default="", description="accessibility tree as text")
-    pruned_html: str = Field(default="", description="simplified HTML, where the server observes HTML")
+    pruned_html: str = Field(default="", description="HTML without what has no use")
     error: str = Field(default="", description="what went wrong with the last action")
     last_action_error: bool = Field(default=False, description="whether anything did")
 

@@ -1,7 +1,7 @@
-"""The server: a pool of environments behind OpenEnv's WebSocket protocol, and three documents over HTTP.
+"""The server: a pool of environments behind OpenEnv's WebSocket protocol, its older HTTP one, and three documents.
 
 Of openenv-core only the message types are used: its own application also takes requests with bodies of any size, and
-has routes that make sessions without a connection.
+over HTTP plays every step on a page of its own.
 
 API: `await serve(config, options, on_ready)` runs until it is told to stop (SIGINT, SIGTERM).
 """
@@ -23,14 +23,17 @@ from websockets.asyncio.server import serve as serve_websockets
 from websockets.http11 import Request, Response
 
 import webrl
-from webrl.config import RunConfig
+from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import UsageError
 from webrl.openenv.access import TOKEN_VARIABLE, is_loopback, refusal
+from webrl.openenv.door import Doors
+from webrl.openenv.plain_http import HttpRequest, HttpResponse
 from webrl.rollouts.collect import open_pool
 from webrl.types import Task
 
 if TYPE_CHECKING:
-    from webrl.openenv.environment import Hub
+    from webrl.openenv.hub import Hub
+    from webrl.openenv.models import Screenshots
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,8 @@ HANDSHAKE_TIMEOUT_S = 10.0
 """A connection that has not sent its whole request by then is closed."""
 MAX_CONNECTIONS = 512
 """Open connections beside one for each environment; further ones are closed at once."""
+MAX_SESSIONS = 4096
+"""Each holds a page, tens of megabytes."""
 _CLOSE_TIMEOUT_S = 2.0
 
 
@@ -57,10 +62,16 @@ class ServerOptions:
     """Task of a reset that names none."""
     token: str | None = None
     """What clients must show; None lets everybody in, which is possible on loopback only."""
+    num_sessions: int | None = None
+    """Episodes at once; None: `num_workers * envs_per_worker`."""
+    screenshots: Screenshots = "list"
+    """How a client sees the page that does not say how."""
+    viewport: tuple[int, int] | None = None
+    """Size of the page of a client that does not say it; None: the task's own."""
 
 
 async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[str, int], None]) -> None:
-    """Serve `num_workers * envs_per_worker` sessions.
+    """Serve sessions; pages are opened as they are needed.
 
     Args:
         on_ready: called with the server's URL and number of sessions once a first page has been opened.
@@ -73,12 +84,22 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
     check_options(config, options)
     listener = _listen(options.host, options.port)
     with listener:
-        async with open_pool(config.rollout) as pool:
-            # openenv-core takes seconds to import: after what can be refused at once.
-            from webrl.openenv.environment import Hub, check_default
+        rollout = _with_room(config.rollout, options.num_sessions)
+        async with open_pool(rollout) as pool:
+            # pydantic's models take a while to make: after what can be refused at once.
+            from webrl.openenv.hub import Hub
+            from webrl.openenv.options import check_default
 
-            seeds = random.Random(config.seed)
-            hub = Hub(pool, config.rollout, options.default_site, options.idle_timeout_s, seeds)
+            hub = Hub(
+                pool=pool,
+                config=rollout,
+                size=options.num_sessions or pool.size,
+                default_site=options.default_site,
+                idle_timeout_s=options.idle_timeout_s,
+                screenshots=options.screenshots,
+                viewport=options.viewport,
+                seeds=random.Random(config.seed),
+            )
             check_default(hub)
             async with pool.env() as env:
                 await env.reset(Task(task_id="default", site=options.default_site))
@@ -93,11 +114,20 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
         raise UsageError(f"--port {options.port}: ports go from 1 to 65535, 0 takes a free one")
     if not 0 < options.idle_timeout_s < math.inf:
         raise UsageError(f"--idle-timeout {options.idle_timeout_s}: expected a number of seconds above 0")
+    if options.num_sessions is not None and not 1 <= options.num_sessions <= MAX_SESSIONS:
+        raise UsageError(f"--sessions {options.num_sessions}: expected 1 to {MAX_SESSIONS}")
     if options.token is None and not is_loopback(options.host):
         raise UsageError(
             f"--host {options.host} lets other machines connect: set {TOKEN_VARIABLE} to a secret that clients show,"
             " or use --host 127.0.0.1"
         )
+
+
+def _with_room(config: RolloutConfig, num_sessions: int | None) -> RolloutConfig:
+    """The settings with as many environments as sessions, spread over the workers."""
+    if num_sessions is None:
+        return config
+    return config.model_copy(update={"envs_per_worker": -(-num_sessions // config.num_workers)})
 
 
 async def _run(hub: Hub, options: ServerOptions, listener: socket.socket, on_ready: Callable[[str, int], None]) -> None:
@@ -109,12 +139,14 @@ async def _run(hub: Hub, options: ServerOptions, listener: socket.socket, on_rea
         loop.add_signal_handler(number, stop.set)
     handshakes = logging.getLogger("webrl.openenv.handshakes")
     handshakes.setLevel(logging.CRITICAL)  # what strangers send is no error of ours
+    routes = _Routes(hub, options.token)
+    doors = Doors(MAX_CONNECTIONS + hub.size, routes.answer)
     server = serve_websockets(
         lambda connection: converse(connection, hub),
         sock=listener,
         backlog=1024,
-        process_request=_routes(options.token),
-        create_connection=_bounded(MAX_CONNECTIONS + hub.pool.size),
+        process_request=routes.admit,
+        create_connection=doors.connection_class(),
         open_timeout=HANDSHAKE_TIMEOUT_S,
         # Whether a client's machine has gone is asked of its kernel: the client itself may be busy training.
         ping_interval=None,
@@ -127,66 +159,65 @@ async def _run(hub: Hub, options: ServerOptions, listener: socket.socket, on_rea
     )
     async with server:
         host, port = listener.getsockname()[:2]
-        on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", hub.pool.size)
+        on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", hub.size)
         await stop.wait()
+        doors.close()
+        await routes.sessions.close()
 
 
-def _bounded(capacity: int) -> type[ServerConnection]:
-    """Connections that are hung up on at once while too many others are open."""
+class _Routes:
+    """What is asked over HTTP: three documents, episodes, and whether a WebSocket may be opened."""
 
-    class Bounded(ServerConnection):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            assert isinstance(transport, asyncio.Transport)
-            _keep_alive(transport.get_extra_info("socket"))
-            super().connection_made(transport)
-            if len(self.server.handler_tasks) > capacity:
-                transport.abort()
+    def __init__(self, hub: Hub, token: str | None) -> None:
+        from webrl.openenv.http_sessions import HttpSessions
+        from webrl.openenv.models import BrowserGymAction, BrowserGymObservation, BrowserGymState
+        from webrl.openenv.protocol import EnvironmentMetadata, HealthResponse, SchemaResponse
 
-    return Bounded
+        self._token = token
+        self.sessions = HttpSessions(hub)
+        metadata = EnvironmentMetadata(
+            name="browsergym_env",
+            description="MiniWoB++ and other web pages in Chromium, as BrowserGym shows and rewards them",
+            version=webrl.__version__,
+        )
+        schemas = SchemaResponse(
+            action=BrowserGymAction.model_json_schema(),
+            observation=BrowserGymObservation.model_json_schema(),
+            state=BrowserGymState.model_json_schema(),
+        )
+        documents = {"/health": HealthResponse(), "/metadata": metadata, "/schema": schemas}
+        self._documents = {path: document.model_dump_json().encode() for path, document in documents.items()}
+
+    async def answer(self, request: HttpRequest) -> HttpResponse:
+        """Answer a request that is not for a WebSocket."""
+        path = request.path
+        if path != "/health" and (status := refusal(request.headers, self._token)) is not None:
+            return _plain(status, _REFUSALS[status], {"WWW-Authenticate": "Bearer"} if status == 401 else {})
+        if path not in self._documents and path not in _EPISODE_PATHS:
+            return _plain(404, "sessions are at /ws, episodes over HTTP at /reset, /step and /state")
+        wanted = _EPISODE_PATHS.get(path, "GET")
+        if request.method != wanted:
+            return _plain(405, f"{path} takes {wanted} only", {"Allow": wanted})
+        if path in self._documents:
+            return HttpResponse(200, self._documents[path])
+        return await self.sessions.answer(request)
+
+    def admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        """The refusal of a WebSocket, or None."""
+        status = refusal(request.headers, self._token)
+        if status is None:
+            return None
+        response = connection.respond(status, f"{_REFUSALS[status]}\n")
+        response.headers["WWW-Authenticate"] = "Bearer"
+        return response
 
 
-def _keep_alive(connection: socket.socket) -> None:
-    """Have the kernel notice after two or three minutes that the other machine has gone."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 4)):
-        if hasattr(socket, name):  # macOS has other names, and defaults
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+_REFUSALS = {401: "a token is needed", 403: "web pages may not connect"}
+_EPISODE_PATHS = {"/reset": "POST", "/step": "POST", "/state": "GET"}
 
 
-def _routes(token: str | None) -> Callable[[ServerConnection, Request], Response | None]:
-    """What is not a session: three documents; everything else is refused. No request may have a body."""
-    from webrl.openenv.models import BrowserGymAction, BrowserGymObservation, BrowserGymState
-    from webrl.openenv.protocol import EnvironmentMetadata, HealthResponse, SchemaResponse
-
-    metadata = EnvironmentMetadata(
-        name="browsergym_env",
-        description="MiniWoB++ and other web pages in Chromium, as BrowserGym shows and rewards them",
-        version=webrl.__version__,
-    )
-    schemas = SchemaResponse(
-        action=BrowserGymAction.model_json_schema(),
-        observation=BrowserGymObservation.model_json_schema(),
-        state=BrowserGymState.model_json_schema(),
-    )
-    documents = {"/health": HealthResponse(), "/metadata": metadata, "/schema": schemas}
-
-    def route(connection: ServerConnection, request: Request) -> Response | None:
-        path = request.path.partition("?")[0]
-        if request.method != "GET":
-            return connection.respond(405, "only GET is served\n")
-        if path != "/health" and (status := refusal(request.headers, token)) is not None:
-            text = "a token is needed\n" if status == 401 else "web pages may not connect\n"
-            response = connection.respond(status, text)
-            response.headers["WWW-Authenticate"] = "Bearer"
-            return response
-        if path in documents:
-            response = connection.respond(200, documents[path].model_dump_json())
-            del response.headers["Content-Type"]
-            response.headers["Content-Type"] = "application/json"
-            return response
-        return None if path == "/ws" else connection.respond(404, "sessions are at /ws\n")
-
-    return route
+def _plain(status: int, text: str, headers: dict[str, str] | None = None) -> HttpResponse:
+    return HttpResponse(status, f"{text}\n".encode(), "text/plain", headers=headers or {})
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -35,6 +35,7 @@ from webrl.rollouts.guard import NavigationGuard
 from webrl.rollouts.observe import load_script, observe_axtree, observe_dom, observe_html
 from webrl.rollouts.probe import foreign_elements
 from webrl.rollouts.sites import Site, Verdict, open_site, require_text
+from webrl.rollouts.snapshot import PageDetails, take
 from webrl.rollouts.tab import Tab
 from webrl.types import Task
 
@@ -83,6 +84,8 @@ class Observation:
     """The task's instruction, or the page's own."""
     screenshot: bytes | None = None
     """PNG, if screenshots are on."""
+    details: PageDetails | None = None
+    """Pruned HTML and the elements' boxes, if `page_details` is on."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,8 @@ class BrowserEnv:
             if goal is None:
                 await self._open(site)
                 goal = await site.start(await self._use_tab(), task.seed)
-            self._task, self._site, self.scale = task, site, site.scale
+            self._task, self._site = task, site
+            self.scale = site.scale if self._config.viewport is None else 1.0
             self._goal = require_text(goal or "", task)
             observation, _ = await self._look(_LOAD_HORIZON_MS)
             self._clean = True
@@ -292,7 +296,7 @@ class BrowserEnv:
         keep = self.context is not None and site.reusable and self._site.reusable and len(self.context.pages) == 1
         if not keep:
             await self.close()
-            width, height = site.viewport
+            width, height = self._config.viewport or site.viewport
             self._guard = NavigationGuard(
                 (*site.hosts, *self._config.allowed_hosts),
                 self._config.public_hosts,
@@ -395,7 +399,10 @@ class BrowserEnv:
         url = self._site.url if is_first_page and seen["url"] == self._loaded_url else seen["url"]
         verdict = await self._site.judge(tab, is_first_page, url, seen["state"])
         screenshot = await self._capture(tab) if self._config.screenshots else None
-        return Observation(text, url, self._goal, screenshot), verdict
+        details = None
+        if self._config.page_details and not seen.get("tooLarge"):
+            details = await take(tab, self._site.hidden_ids, self.scale, self._viewport)
+        return Observation(text, url, self._goal, screenshot, details), verdict
 
     async def _read(self, tab: Tab, seen: dict[str, Any]) -> str:
         self._ids = None
@@ -449,8 +456,13 @@ class BrowserEnv:
             await page.wait_for_load_state("domcontentloaded", timeout=self._config.settle_cap_s * 1000)
         return True
 
+    @property
+    def _viewport(self) -> tuple[int, int]:
+        """Width and height in CSS pixels."""
+        return self._config.viewport or self._site.viewport
+
     async def _capture(self, tab: Tab) -> bytes:
-        width, height = self._site.viewport
+        width, height = self._viewport
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": self.scale}
         answer = await tab.channel.send("Page.captureScreenshot", {"format": "png", "clip": clip})
         return base64.b64decode(answer["data"])

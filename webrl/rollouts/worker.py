@@ -29,6 +29,7 @@ from webrl.config.redaction import guard_output, redact
 from webrl.errors import BrowserError, WebRLError
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv, Observation, StepResult
+from webrl.rollouts.snapshot import PageDetails
 from webrl.rollouts.suite import WEB, Suite, World, find_world
 from webrl.types import Task
 
@@ -124,13 +125,20 @@ def observation_to_json(observation: Observation) -> dict[str, Any]:
         "url": observation.url,
         "goal": observation.goal,
         "screenshot": base64.b64encode(png).decode() if png is not None else None,
+        "details": dataclasses.asdict(observation.details) if observation.details is not None else None,
     }
 
 
 def observation_from_json(data: dict[str, Any]) -> Observation:
     """Inverse of `observation_to_json`."""
-    png = data["screenshot"]
-    return Observation(data["text"], data["url"], data["goal"], base64.b64decode(png) if png is not None else None)
+    png, details = data["screenshot"], data["details"]
+    return Observation(
+        text=data["text"],
+        url=data["url"],
+        goal=data["goal"],
+        screenshot=base64.b64decode(png) if png is not None else None,
+        details=PageDetails(**details) if details is not None else None,
+    )
 
 
 def result_from_json(data: dict[str, Any]) -> StepResult:

@@ -1,0 +1,311 @@
+"""Serving public clients: images, pruned HTML, elements, action aliases, HTTP episodes, places, variables."""
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import re
+import threading
+
+import httpx
+import numpy as np
+import pytest
+from openenv.core.generic_client import GenericEnvClient
+from openenv_builders import server
+from PIL import Image
+from rollouts_builders import bid_of, in_browser, miniwob
+from websockets.asyncio.server import serve as serve_websockets
+
+from webrl.config import RolloutConfig
+from webrl.errors import BrowserError, UsageError
+from webrl.openenv.client import RemotePool
+from webrl.openenv.environment import Session
+from webrl.openenv.hub import AtCapacity, Hub
+from webrl.openenv.variables import read_variables
+from webrl.rollouts.aliases import spell_out
+from webrl.rollouts.snapshot import describe
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with server("--viewport", "320x240", num_sessions=6) as (url, _):
+        yield url
+
+
+def client(url):
+    return GenericEnvClient(base_url=url).sync()
+
+
+def pixels(screenshot):
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(screenshot))).convert("RGB"))
+
+
+def test_lists_and_png_show_the_same_pixels_and_nobody_is_blind_who_asks_for_nothing(shared):
+    with client(shared) as env:
+        lists = env.reset(task_name="click-button", seed=3).observation["screenshot"]
+        assert np.shape(lists) == (240, 320, 3)
+        png = env.reset(task_name="click-button", seed=3, screenshots="png").observation["screenshot"]
+        assert (pixels(png) == np.asarray(lists)).all()
+        assert np.shape(env.reset(viewport=[160, 90]).observation["screenshot"]) == (90, 160, 3)
+        assert env.reset(screenshots="none").observation["screenshot"] is None
+        with pytest.raises(RuntimeError, match=r"screenshots.*'jpeg'"):
+            env.reset(screenshots="jpeg")
+
+
+def test_the_server_says_how_pages_are_shown_to_those_who_do_not():
+    started = server("--screenshots", "png", "--sessions", "1", BROWSERGYM_TASK_NAME="click-button")
+    with started as (url, _), client(url) as env:
+        seen = env.reset(seed=0).observation
+    assert seen["goal"] == 'Click on the "no" button.'
+    assert pixels(seen["screenshot"]).shape == (720, 1280, 3)
+
+
+def test_pruned_html_and_clickable_elements_come_with_every_page(shared):
+    with client(shared) as env:
+        seen = env.reset(task_name="click-button", seed=0).observation
+        after = env.step({"action_str": "scroll('down')"}).observation
+    for page in (seen, after):
+        assert '<button bid="13"' in page["pruned_html"]
+        assert "<script" not in page["pruned_html"]
+        assert "reward-display" not in page["pruned_html"]  # MiniWoB's own display is for people
+        elements = page["metadata"]["browsergym_obs"]["extra_element_properties"]
+        assert elements["13"]["clickable"] is True
+        # As text, because OpenEnv's example joins them.
+        assert [float(number) > 0 for number in elements["13"]["bbox"]] == [True] * 4
+    assert after["metadata"]["browsergym_obs"]["last_action"] == "scroll(0, 480)"
+    assert (after["error"], after["last_action_error"]) == ("", False)
+
+
+def test_elements_and_html_are_browsergyms():
+    from browsergym.core.observation import extract_dom_extra_properties
+    from browsergym.utils.obs import flatten_dom_to_str, prune_html
+
+    async def look(env):
+        await env.reset(miniwob("social-media", 2))
+        tab = env.tab
+        return await tab.channel.send("DOMSnapshot.captureSnapshot", {"computedStyles": [], "includeDOMRects": True})
+
+    snapshot = in_browser(look)
+    found = describe(snapshot, (), scale=1.5, viewport=(332, 214))
+    stock = extract_dom_extra_properties(snapshot, scale_factor=1.5)
+    assert found.elements.keys() == stock.keys()
+    assert len(stock) > 30
+    for bid, fields in stock.items():
+        assert found.elements[bid]["clickable"] == fields["clickable"], bid
+        box = found.elements[bid]["bbox"]
+        assert (box is None and fields["bbox"] is None) or np.allclose(box, fields["bbox"]), bid
+    # It prints `::before` and `::after` as if they were elements.
+    printed = re.sub(r"&lt;/?::\w+&gt;", "", prune_html(flatten_dom_to_str(snapshot)))
+    assert "".join(found.html.split()) == "".join(printed.split())
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("type('13', 'Ann')", "fill('13', 'Ann')"),
+        ("type('Ann')", "keyboard_type('Ann')"),
+        ("send_keys('Enter')", "keyboard_press('Enter')"),
+        ('send_keys("Control+a")', "keyboard_press('Control+a')"),
+        ("send_keys('ArrowDown')", "keyboard_press('ArrowDown')"),
+        ("send_keys('Ann + Bob')", "keyboard_type('Ann + Bob')"),
+        ("scroll('up')", "scroll(0, -480)"),
+        ("scroll(down)", "scroll(0, 480)"),
+        ("scroll(0, 200)", "scroll(0, 200)"),
+        ("scroll('sideways')", "scroll('sideways')"),
+        ("click('13')", "click('13')"),
+        ("noop()", "noop()"),
+        ("no action", "no action"),
+    ],
+)
+def test_actions_that_scripts_teach_are_understood(written, meant):
+    assert spell_out(written) == meant
+
+
+def test_http_clients_with_cookies_have_an_episode_each(shared):
+    with httpx.Client(base_url=shared) as one, httpx.Client(base_url=shared) as two:
+        page = one.post("/reset", json={"task_name": "click-button", "seed": 0, "screenshots": "none"}).json()
+        other = two.post("/reset", json={"task_name": "click-test", "screenshots": "none"}).json()
+        assert page["observation"]["goal"] != other["observation"]["goal"]
+        bid = bid_of(page["observation"]["text"], "button", "no")
+        step = {"action": {"action_str": f"click('{bid}')", "metadata": {}}, "timeout_s": 15}
+        answer = one.post("/step", json=step).json()
+        assert (answer["reward"], answer["done"]) == (1.0, True)
+        assert [c.get("/state").json()["step_count"] for c in (one, two)] == [1, 0]
+        # The action's fields alone, as the first servers took them too.
+        assert two.post("/step", json={"action_str": "noop(1)"}).json()["done"] is False
+        over = one.post("/step", json=step)
+        assert (over.status_code, "no episode: reset first" in over.reason_phrase) == (409, True)
+        assert one.post("/reset", json={"screenshots": "none"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "says"),
+    [
+        ("POST", "/step", b'{"action": {"action_str": "noop()"}}', 409, "no episode: POST /reset first"),
+        ("GET", "/state", b"", 409, "no episode: POST /reset first"),
+        ("POST", "/reset", b"{", 400, "the body of /reset is no JSON"),
+        ("POST", "/reset", b"[]", 400, "the body of /reset is a JSON object, not list"),
+        ("POST", "/reset", b'{"seeed": 1}', 422, "reset: seeed = 1"),
+        ("POST", "/reset", b'{"task_name": "click-tset"}', 400, "did you mean 'miniwob.click-test'"),
+        ("POST", "/reset", b"x" * 1_100_000, 413, "a body has at most 1048576 bytes"),
+        ("GET", "/reset", b"", 405, "/reset takes POST only"),
+        ("POST", "/health", b"", 405, "/health takes GET only"),
+        ("GET", "/web", b"", 404, "sessions are at /ws"),
+        ("PUT", "/ws", b"", 404, "sessions are at /ws"),
+    ],
+)
+def test_a_bad_http_request_has_one_clear_answer(shared, method, path, body, status, says):
+    try:
+        answer = httpx.request(method, shared + path, content=body, timeout=60)
+    except httpx.TransportError:
+        assert status == 413  # it may hang up before it has all
+        return
+    assert answer.status_code == status
+    assert says in answer.text
+    assert answer.text.count("\n") <= 1
+
+
+def test_web_pages_and_strangers_may_not_play_over_http(shared):
+    page = {"Origin": "http://evil.example"}
+    assert httpx.post(f"{shared}/reset", json={}, headers=page).status_code == 403
+    with server(token="correct horse", num_sessions=1) as (url, _):
+        assert httpx.post(f"{url}/reset", json={}).status_code == 401
+        token = {"Authorization": "Bearer correct horse"}
+        assert httpx.post(f"{url}/reset", json={"screenshots": "none"}, headers=token, timeout=60).status_code == 200
+
+
+def test_a_reset_on_a_full_server_waits_for_a_place():
+    with server("--screenshots", "none", num_sessions=1) as (url, _):
+        first = client(url)
+        first.reset()
+        with client(url) as second:
+            seen = []
+            waiting = threading.Thread(target=lambda: seen.append(second.reset().observation["goal"]))
+            waiting.start()
+            assert first.step({"action_str": "noop(300)"}).observation["text"]
+            assert seen == []
+            first.close()
+            waiting.join(60)
+        assert seen == ["Click the button."]
+
+
+def test_places_go_to_those_who_wait_in_turn_and_an_idle_session_keeps_its_own_until_then():
+    async def play():
+        hub = Hub(pool=None, config=RolloutConfig(), size=1, idle_timeout_s=0.01)
+        one, two, three = (Session(hub) for _ in range(3))
+        hub.enter(one)
+        await asyncio.sleep(0.05)
+        assert hub.active == {one}  # idle, and nobody waits
+        await hub.admit(two, 5)
+        assert hub.active == {two}
+        two._hub.active.clear()
+        hub.active.add(busy := Session(Hub(pool=None, config=RolloutConfig(), size=1)))
+        with pytest.raises(AtCapacity, match=r"1/1 sessions active; close some, or start the server with --sessions"):
+            await hub.admit(three, 0.05)
+        first, second = (asyncio.ensure_future(hub.admit(session, 5)) for session in (three, two))
+        await asyncio.sleep(0)
+        hub.release(busy)
+        await first
+        assert (hub.active, second.done()) == ({three}, False)
+        hub.release(three)
+        await second
+        for session in (one, two, three, busy):
+            await session.close()
+
+    asyncio.run(play())
+
+
+def public_answer(screenshot, page="click-test"):
+    observed = {"text": "", "url": f"http://127.0.0.1:8888/miniwob/{page}.html", "goal": "Click", "axtree_txt": "x"}
+    data = {"observation": observed | {"screenshot": screenshot}, "reward": 0.0, "done": False}
+    return json.dumps({"type": "observation", "data": data})
+
+
+def ask_public_server(answer, **settings):
+    """The first page of click-test from a server that answers so."""
+
+    async def handler(connection):
+        async for message in connection:
+            state = json.dumps({"type": "state", "data": {}})
+            await connection.send(state if json.loads(message)["type"] == "state" else answer)
+
+    async def play():
+        async with serve_websockets(handler, "127.0.0.1", 0) as listening:
+            url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+            config = RolloutConfig(env="openenv", urls=(url,), num_workers=1, envs_per_worker=1, **settings)
+            async with RemotePool(config) as pool, pool.env() as env:
+                return await env.reset(miniwob("click-test"))
+
+    return asyncio.run(play())
+
+
+def test_openenvs_own_server_can_be_played_on_with_and_without_its_lists():
+    lists = [[[255, 0, 0], [0, 255, 0]]]
+    assert ask_public_server(public_answer(lists)).screenshot is None
+    png = ask_public_server(public_answer(lists), screenshots=True).screenshot
+    assert np.asarray(Image.open(io.BytesIO(png))).tolist() == lists
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (public_answer(None), "no screenshot, which rollout.screenshots asks for"),
+        (public_answer([[1, 2]]), r"shape \[1, 2\], not \[H, W, 3\]"),
+        (public_answer([[[256, 0, 0]]]), r"neither a base64 PNG nor lists"),
+        (public_answer([[[0, 0, 0]]], "click-button"), "start it with BROWSERGYM_TASK_NAME=click-test"),
+    ],
+)
+def test_a_server_without_what_is_asked_for_is_told_so(answer, says):
+    with pytest.raises(BrowserError, match=says):
+        ask_public_server(answer, screenshots=True)
+
+
+def test_openenvs_variables_are_read_and_what_has_no_effect_is_named(caplog):
+    said = read_variables(
+        {
+            "BROWSERGYM_BENCHMARK": "miniwob",
+            "BROWSERGYM_TASK_NAME": "click-button",
+            "BROWSERGYM_VIEWPORT_WIDTH": "640",
+            "BROWSERGYM_PORT": "9000",
+            "BROWSERGYM_TIMEOUT": "10000",
+            "BROWSERGYM_COLOUR": "red",
+            "MAX_CONCURRENT_ENVS": "32",
+        }
+    )
+    assert (said.site, said.viewport, said.port, said.num_sessions) == ("miniwob.click-button", (640, 720), 9000, 32)
+    assert "BROWSERGYM_COLOUR is not read" in caplog.text
+    assert "BROWSERGYM_TIMEOUT is not used" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("variable", "says"),
+    [
+        ({"BROWSERGYM_HEADLESS": "false"}, "BROWSERGYM_HEADLESS=false: browsers are always headless"),
+        ({"BROWSERGYM_BENCHMARK": "webarena"}, "BROWSERGYM_BENCHMARK=webarena: miniwob is served"),
+        ({"BROWSERGYM_VIEWPORT_WIDTH": "wide"}, "BROWSERGYM_VIEWPORT_WIDTH=wide: expected a number above 0"),
+        ({"MAX_CONCURRENT_ENVS": "0"}, "MAX_CONCURRENT_ENVS=0: expected a number above 0"),
+    ],
+)
+def test_a_variable_that_cannot_be_followed_is_refused(variable, says):
+    with pytest.raises(UsageError, match=says):
+        read_variables(variable)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--viewport", "1280"], "'1280': expected WxH in pixels from 16 to 4096, such as 1280x720, or task"),
+        (["--viewport", "9999x9999"], "expected WxH"),
+        (["--screenshots", "jpeg"], "invalid choice: 'jpeg'"),
+        (["--sessions", "0"], "--sessions 0: expected 1 to 4096"),
+    ],
+)
+def test_a_bad_option_ends_before_anything_starts(arguments, says, capsys):
+    from webrl.cli import main
+
+    with contextlib.suppress(SystemExit):  # argparse's own refusals
+        assert main(["serve-env", *arguments]) == 2
+    assert says in capsys.readouterr().err

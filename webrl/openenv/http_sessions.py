@@ -1,0 +1,166 @@
+"""Episodes over plain HTTP, as OpenEnv's first clients play them: POST /reset, POST /step, GET /state.
+
+API: `HttpSessions(hub)`; `await sessions.answer(request)` for these three paths.
+
+HTTP has no connection that an episode could belong to, so a reset's answer sets a cookie, which `requests.Session` (and
+with it OpenEnv's `HTTPEnvClient`) sends back: each client has its own episode. Clients without cookies have one episode
+an address, the last that was begun there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections import OrderedDict
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from webrl.errors import DataError
+from webrl.openenv.answers import Answer, as_json, explain, observation_answer
+from webrl.openenv.environment import Session
+from webrl.openenv.hub import Hub, NoEpisode
+from webrl.openenv.models import BrowserGymAction
+from webrl.openenv.plain_http import HttpRequest, HttpResponse
+
+COOKIE = "webrl_session"
+IDLE_S = 300.0
+"""Silence after which an episode's place is given to whoever waits: nothing tells that an HTTP client has gone."""
+PATIENCE_S = 10.0
+"""Longest wait for a place: OpenEnv's HTTP client gives up after 15 s, the reset itself included."""
+_REMEMBERED = 4
+"""Clients that are remembered, for each place."""
+_STATUS = {"VALIDATION_ERROR": 422, "INVALID_JSON": 400, "CAPACITY_REACHED": 503}
+
+
+class _StepRequest(BaseModel):
+    """Body of a step; only `action` matters here."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    action: dict[str, Any]
+    timeout_s: float | None = Field(None, gt=0)
+    request_id: str | None = None
+    episode_id: str | None = None
+
+
+class _Client:
+    """One client's session; its requests are answered in turn."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.session = Session(hub, min(IDLE_S, hub.idle_timeout_s))
+        self.lock = asyncio.Lock()
+        self.takes_cookies: bool | None = None
+        """None: not known yet."""
+
+
+class HttpSessions:
+    """See the module docstring; lives in the server's event loop."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._clients: OrderedDict[str, _Client] = OrderedDict()
+        self._by_address: dict[str, str] = {}
+
+    async def answer(self, request: HttpRequest) -> HttpResponse:
+        """Answer a request for `/reset`, `/step` or `/state`; never raises."""
+        asked = request.path.strip("/")
+        try:
+            if asked == "reset":
+                return await self._reset(request)
+            client = self._find(request)
+            async with client.lock:
+                if asked == "state":
+                    return await _respond({"type": "state", "data": client.session.state.model_dump()})
+                return await self._step(client, _body(request))
+        except Exception as error:  # the boundary of the server: the client must hear of it, and the others live on
+            answer = explain(error, asked)
+            status = 409 if isinstance(error, NoEpisode) else 400 if isinstance(error, DataError) else 500
+            return await _respond(answer, _STATUS.get(answer["data"]["code"], status))
+
+    async def close(self) -> None:
+        """End all sessions."""
+        await asyncio.gather(*(client.session.close() for client in self._clients.values()))
+
+    async def _reset(self, request: HttpRequest) -> HttpResponse:
+        options = _body(request)
+        key, client = self._find_or_make(request)
+        async with client.lock:
+            answer = observation_answer(await client.session.reset(options, PATIENCE_S))
+        cookie = f"{COOKIE}={key}; Path=/; HttpOnly; SameSite=Strict"
+        return await _respond(answer, headers={"Set-Cookie": cookie})
+
+    async def _step(self, client: _Client, body: dict[str, Any]) -> HttpResponse:
+        data = _StepRequest.model_validate(body).action if "action" in body else body
+        observation = await client.session.step(BrowserGymAction.model_validate(data).action_str)
+        if observation.done:
+            await client.session.park()  # whoever has played an episode says nothing when it leaves
+        return await _respond(observation_answer(observation))
+
+    def _find(self, request: HttpRequest) -> _Client:
+        """The client that asks. Raises NoEpisode."""
+        shown = _cookie(request)
+        key = shown or self._by_address.get(request.address)
+        client = self._clients.get(key) if key else None
+        if key is None or client is None or (shown is None and client.takes_cookies):
+            raise NoEpisode(
+                "no episode: POST /reset first, and send the cookie back that it sets (requests.Session does)"
+            )
+        client.takes_cookies = shown is not None
+        self._clients.move_to_end(key)
+        return client
+
+    def _find_or_make(self, request: HttpRequest) -> tuple[str, _Client]:
+        """The client that asks, or a new one."""
+        shown = _cookie(request)
+        key = shown if shown in self._clients else None
+        if key is None and shown is None:
+            last = self._by_address.get(request.address)
+            if last is not None and last in self._clients and self._clients[last].takes_cookies is False:
+                key = last
+        if key is not None:
+            self._clients.move_to_end(key)
+            return key, self._clients[key]
+        self._forget()
+        key = secrets.token_urlsafe(16)
+        self._clients[key] = client = _Client(self._hub)
+        if shown is None:
+            self._by_address[request.address] = key
+        return key, client
+
+    def _forget(self) -> None:
+        """Make room for another client: those without a place are forgotten, the longest silent first."""
+        for key, client in list(self._clients.items()):
+            if len(self._clients) < _REMEMBERED * self._hub.size:
+                return
+            if client.session not in self._hub.active and not client.lock.locked():
+                del self._clients[key]
+        self._by_address = {address: key for address, key in self._by_address.items() if key in self._clients}
+
+
+def _cookie(request: HttpRequest) -> str | None:
+    try:
+        found = SimpleCookie(request.headers.get("Cookie", "")).get(COOKIE)
+    except CookieError:
+        return None
+    return found.value if found else None
+
+
+def _body(request: HttpRequest) -> dict[str, Any]:
+    """The object in a body. Raises DataError."""
+    try:
+        body = json.loads(request.body or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"the body of {request.path} is no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise DataError(f"the body of {request.path} is a JSON object, not {type(body).__name__}")
+    return body
+
+
+async def _respond(answer: Answer, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
+    if answer["type"] == "error":
+        text = answer["data"]["message"]
+        return HttpResponse(status, await as_json({"detail": text}), reason=text)
+    return HttpResponse(status, await as_json(answer["data"]), headers=headers or {})

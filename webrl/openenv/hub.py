@@ -1,0 +1,120 @@
+"""What the sessions of one server share: the pool, its places, and the queue for them.
+
+API: `Hub(pool, config)`; `await hub.admit(session, patience_s)` takes a place, `hub.release(session)` returns it.
+
+A place is room for one page. A session that has been silent for `idle_timeout_s` keeps its place until another one
+waits for it: a training step may take as long as it likes on a server that has room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from webrl.config import RolloutConfig
+from webrl.errors import BrowserError, DataError
+from webrl.openenv.models import Screenshots
+from webrl.rollouts.suite import Pool
+
+PATIENCE_S = 45.0
+"""Longest wait for a place: OpenEnv's clients give up after 60 s, the reset itself included."""
+
+
+class Guest(Protocol):
+    """Who takes a place: a session."""
+
+    idle_since: float | None
+    """Loop time since which it has been silent for too long; None while it is not."""
+
+    def park(self) -> asyncio.Task[None]:
+        """Return its place, in a while."""
+        ...
+
+
+class AtCapacity(BrowserError):
+    """All places are taken."""
+
+    def __init__(self, num_active: int, size: int) -> None:
+        self.num_active, self.size = num_active, size
+        super().__init__(
+            f"Server at capacity: {num_active}/{size} sessions active; close some, or start the server with"
+            " --sessions N (a TRL trainer opens per_device_train_batch_size x gradient_accumulation_steps of them)"
+        )
+
+
+class NoEpisode(DataError):
+    """A step before a reset, or after the episode was ended."""
+
+
+@dataclass
+class Hub:
+    """See the module docstring; lives in the server's event loop."""
+
+    pool: Pool
+    """Where environments come from; has at least as many as there are places."""
+    config: RolloutConfig
+    """The server's settings; what a reset does not say."""
+    size: int
+    """Number of places."""
+    default_site: str = "miniwob.click-test"
+    """Task of a reset that names none."""
+    idle_timeout_s: float = 1800.0
+    """A session that is silent for longer loses its place to one that waits."""
+    screenshots: Screenshots = "list"
+    """How a client sees the page that does not say how."""
+    viewport: tuple[int, int] | None = None
+    """Size of the page of a client that does not say it; None: the task's own."""
+    seeds: random.Random = field(default_factory=random.Random)
+    """Seeds of the resets that name none."""
+    active: set[Guest] = field(default_factory=set)
+    """Sessions that have a place."""
+    _waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+
+    async def admit(self, session: Guest, patience_s: float) -> None:
+        """Take a place if the session has none; waits in turn. Raises AtCapacity after `patience_s`."""
+        try:
+            async with asyncio.timeout(patience_s):
+                while session not in self.active:
+                    if len(self.active) < self.size:
+                        self.active.add(session)
+                    elif idle := self._longest_idle():
+                        await idle.park()
+                    else:
+                        await self._turn()
+        except TimeoutError:
+            raise AtCapacity(len(self.active), self.size) from None
+
+    def enter(self, session: Guest) -> None:
+        """Take a place if one is free."""
+        if len(self.active) < self.size:
+            self.active.add(session)
+
+    def release(self, session: Guest) -> None:
+        """Return a place."""
+        self.active.discard(session)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the first of those that wait look again: a place is free, or a session has become idle."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    async def _turn(self) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.wake()  # it was this one's turn, which nobody takes now
+            raise
+
+    def _longest_idle(self) -> Guest | None:
+        idle = [session for session in self.active if session.idle_since is not None]
+        return min(idle, key=lambda session: session.idle_since or 0.0, default=None)

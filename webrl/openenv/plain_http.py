@@ -1,0 +1,183 @@
+"""HTTP/1.1 on a connection that is no WebSocket: requests with small bodies, one at a time, with deadlines.
+
+API: `PlainHttp(transport, answer)`; the owner of the transport calls `feed(data)` and `lost()`. `answer` is awaited for
+each `HttpRequest` and returns an `HttpResponse`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import h11
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 1 << 20
+"""A request with more is refused."""
+REQUEST_TIMEOUT_S = 10.0
+"""A request that has not come whole by then ends its connection."""
+KEEP_ALIVE_S = 60.0
+"""A connection without a request for so long is closed."""
+SEND_TIMEOUT_S = 60.0
+"""A client that does not take its answer for so long is hung up on."""
+_PAUSE_S = 0.01
+"""At least so long between two answers on a connection."""
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """One request."""
+
+    method: str
+    """In upper case."""
+    path: str
+    """Without its query."""
+    headers: Mapping[str, str]
+    """By name in title case (`Authorization`); of several with one name the last."""
+    body: bytes
+    """At most MAX_BODY_BYTES."""
+    address: str
+    """The client's."""
+
+
+@dataclass(frozen=True)
+class HttpResponse:
+    """One response."""
+
+    status: int
+    """HTTP status."""
+    body: bytes
+    """What it says."""
+    content_type: str = "application/json"
+    """What that is."""
+    reason: str = ""
+    """Reason phrase, which `requests` shows in its errors; "": the usual one."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Further headers."""
+
+
+class PlainHttp:
+    """See the module docstring; lives in the server's event loop."""
+
+    def __init__(self, transport: asyncio.Transport, answer: Callable[[HttpRequest], Awaitable[HttpResponse]]) -> None:
+        self._transport = transport
+        self._answer = answer
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=16_384)
+        self._loop = asyncio.get_running_loop()
+        self._head: h11.Request | None = None
+        self._body = bytearray()
+        self._task: asyncio.Task[None] | None = None
+        self._deadline = self._loop.call_later(REQUEST_TIMEOUT_S, transport.abort)
+
+    def feed(self, data: bytes) -> None:
+        """What the client has sent."""
+        self._h11.receive_data(data)
+        self._read()
+
+    def lost(self) -> None:
+        """The client has gone; a request that is under way is finished for nobody."""
+        self._deadline.cancel()
+
+    def _read(self) -> None:
+        try:
+            self._take_events()
+        except h11.RemoteProtocolError as error:
+            self._refuse(error.error_status_hint, str(error))
+
+    def _take_events(self) -> None:
+        while self._task is None:
+            event = self._h11.next_event()
+            if event is h11.NEED_DATA:
+                if self._h11.they_are_waiting_for_100_continue:
+                    self._write(h11.InformationalResponse(status_code=100, headers=[]))
+                return
+            if isinstance(event, h11.ConnectionClosed):
+                self._transport.close()
+                return
+            if isinstance(event, h11.Request):
+                self._arm(REQUEST_TIMEOUT_S)
+                self._head = event
+                self._body.clear()
+                if any(name == b"content-length" and int(value) > MAX_BODY_BYTES for name, value in event.headers):
+                    self._refuse(413, f"a body has at most {MAX_BODY_BYTES} bytes")
+                    return
+            elif isinstance(event, h11.Data):
+                self._body += event.data
+                if len(self._body) > MAX_BODY_BYTES:
+                    self._refuse(413, f"a body has at most {MAX_BODY_BYTES} bytes")
+                    return
+            elif isinstance(event, h11.EndOfMessage):
+                self._deadline.cancel()
+                self._transport.pause_reading()  # one at a time: what comes meanwhile stays in the kernel
+                self._task = asyncio.create_task(self._respond())
+
+    async def _respond(self) -> None:
+        assert self._head is not None
+        headers = {name.decode("latin-1").title(): value.decode("latin-1") for name, value in self._head.headers}
+        request = HttpRequest(
+            method=self._head.method.decode("latin-1").upper(),
+            path=self._head.target.decode("latin-1").partition("?")[0],
+            headers=headers,
+            body=bytes(self._body),
+            address=str((self._transport.get_extra_info("peername") or ("",))[0]),
+        )
+        try:
+            response = await self._answer(request)
+        except Exception:  # the boundary of the server: the others live on
+            logger.exception("request failed")
+            response = HttpResponse(500, b"internal error\n", "text/plain")
+        if self._transport.is_closing():
+            return
+        self._send(response)
+        await asyncio.sleep(_PAUSE_S)
+        await self._drained()
+        self._task = None
+        if self._h11.our_state is h11.MUST_CLOSE:
+            self._transport.close()
+            return
+        self._h11.start_next_cycle()
+        self._arm(KEEP_ALIVE_S)
+        self._transport.resume_reading()
+        self._read()
+
+    async def _drained(self) -> None:
+        """Until the client has taken its answer."""
+        end = self._loop.time() + SEND_TIMEOUT_S
+        while self._transport.get_write_buffer_size() and not self._transport.is_closing():
+            if self._loop.time() > end:
+                self._transport.abort()
+            await asyncio.sleep(_PAUSE_S)
+
+    def _send(self, response: HttpResponse) -> None:
+        reason = response.reason or HTTPStatus(response.status).phrase
+        headers = {
+            "Content-Type": response.content_type,
+            "Content-Length": str(len(response.body)),
+            **response.headers,
+        }
+        head = h11.Response(
+            status_code=response.status,
+            headers=list(headers.items()),
+            reason=" ".join(reason.split())[:300].encode("latin-1", "replace"),
+        )
+        self._write(head, h11.Data(data=response.body), h11.EndOfMessage())
+
+    def _write(self, *events: h11.Event) -> None:
+        for event in events:
+            data = self._h11.send(event)
+            if data:
+                self._transport.write(data)
+
+    def _refuse(self, status: int, text: str) -> None:
+        """Answer what is no request that can be answered, and hang up."""
+        if self._h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._send(HttpResponse(status, f"{text}\n".encode(), "text/plain", headers={"Connection": "close"}))
+        self._transport.close()
+
+    def _arm(self, timeout_s: float) -> None:
+        self._deadline.cancel()
+        self._deadline = self._loop.call_later(timeout_s, self._transport.abort)

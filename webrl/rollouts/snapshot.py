@@ -1,0 +1,172 @@
+"""A page's elements and its pruned HTML, from one DOM snapshot: what OpenEnv's clients read beside the text.
+
+API: `await take(tab, hidden_ids, scale, viewport) -> PageDetails`. The page has just been marked (`mark.js`), so that
+elements carry their `bid`. Both forms are BrowserGym's (`extract_dom_extra_properties`; `flatten_dom_to_str` followed
+by `prune_html`), without its indentation; `visibility` is the share of an element's box inside the viewport, which does
+not know of elements above it.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from webrl.rollouts.tab import Tab
+
+MAX_HTML_CHARS = 2_000_000
+"""Pruned HTML is cut here."""
+_ELEMENT, _TEXT = 1, 3
+_DROPPED = frozenset(("style", "link", "script", "br"))
+_UNWRAPPED = frozenset(("html", "body", "#document"))
+_BARE = frozenset(("div", "span", "i", "p"))
+"""Kept only with attributes of their own."""
+_VOID = frozenset(("area", "base", "col", "embed", "hr", "img", "input", "meta", "source", "track", "wbr"))
+
+Box = tuple[float, float, float, float]
+"""x, y, width and height in screenshot pixels, from the viewport's top left corner."""
+
+
+@dataclass(frozen=True)
+class PageDetails:
+    """See the module docstring."""
+
+    html: str
+    """The pruned HTML."""
+    elements: dict[str, dict[str, Any]]
+    """By bid: `bbox` (a Box as a list, or None where the element is not laid out), `visibility` (0 to 1), `clickable`,
+    `set_of_marks` (clickable and at least half visible)."""
+
+
+async def take(tab: Tab, hidden_ids: Collection[str], scale: float, viewport: tuple[int, int]) -> PageDetails:
+    """Look at the page as it is. Raises ChannelError, ChannelClosed."""
+    options = {"computedStyles": [], "includeDOMRects": True}
+    return describe(await tab.channel.send("DOMSnapshot.captureSnapshot", options), hidden_ids, scale, viewport)
+
+
+def describe(
+    snapshot: dict[str, Any], hidden_ids: Collection[str], scale: float = 1.0, viewport: tuple[int, int] = (1280, 720)
+) -> PageDetails:
+    """The pure part of `take`.
+
+    Args:
+        snapshot: answer of CDP's `DOMSnapshot.captureSnapshot` with DOM rectangles.
+        hidden_ids: DOM ids of the elements that are left out with everything below them.
+        scale: screenshot pixels per CSS pixel.
+        viewport: width and height in CSS pixels.
+    """
+    documents = [_Document(data, snapshot["strings"]) for data in snapshot["documents"]]
+    elements: dict[str, dict[str, Any]] = {}
+    width, height = viewport[0] * scale, viewport[1] * scale
+    parts: list[str] = []
+    for piece in _walk(documents, 0, frozenset(hidden_ids), (0.0, 0.0)):
+        if isinstance(piece, str):
+            parts.append(piece)
+            continue
+        bid, rectangle, clickable = piece
+        box = tuple(scale * number for number in rectangle) if rectangle else None
+        visible = _share_inside(box, width, height) if box else 0.0
+        elements[bid] = {
+            "bbox": list(box) if box else None,
+            "visibility": visible,
+            "clickable": clickable,
+            "set_of_marks": clickable and visible >= 0.5,
+        }
+    return PageDetails("".join(parts)[:MAX_HTML_CHARS], elements)
+
+
+class _Document:
+    """One document of a snapshot, by node number."""
+
+    def __init__(self, data: dict[str, Any], strings: Sequence[str]) -> None:
+        nodes = data["nodes"]
+        self.children: dict[int, list[int]] = {}
+        for number, parent in enumerate(nodes["parentIndex"]):
+            self.children.setdefault(parent, []).append(number)
+        self.types: Sequence[int] = nodes["nodeType"]
+        self.names = [strings[index].lower() if index >= 0 else "" for index in nodes["nodeName"]]
+        self.values = [strings[index] if index >= 0 else "" for index in nodes["nodeValue"]]
+        self._attributes = nodes["attributes"]
+        self._strings = strings
+        self.clickable = frozenset(nodes.get("isClickable", {}).get("index", ()))
+        inner = nodes.get("contentDocumentIndex", {})
+        self.frames = dict(zip(inner.get("index", ()), inner.get("value", ()), strict=True))
+        layout = data["layout"]
+        self.boxes: dict[int, Sequence[float]] = {}
+        for number, bounds, shown in zip(layout["nodeIndex"], layout["bounds"], layout["clientRects"], strict=True):
+            if shown:  # empty: not rendered
+                self.boxes[number] = bounds
+        self.scrolled = (float(data.get("scrollOffsetX") or 0), float(data.get("scrollOffsetY") or 0))
+
+    def attributes(self, node: int) -> dict[str, str]:
+        flat = self._attributes[node]
+        return {
+            self._strings[name]: self._strings[value] if value >= 0 else ""
+            for name, value in zip(flat[::2], flat[1::2], strict=True)
+        }
+
+
+_Piece = str | tuple[str, Box | None, bool]
+"""A piece of HTML, or an element's bid, rectangle and whether it can be clicked."""
+
+
+def _walk(
+    documents: Sequence[_Document], which: int, hidden: frozenset[str], offset: tuple[float, float]
+) -> Iterator[_Piece]:
+    """The pieces of a document and the documents in it; without recursion, since pages nest as deep as they like."""
+    stack: list[_Piece | tuple[int, int, tuple[float, float]]] = [(which, 0, offset)]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, str) or isinstance(top[0], str):
+            yield top
+            continue
+        index, node, (left, up) = top
+        document = documents[index]
+        name = document.names[node]
+        if document.types[node] == _TEXT:
+            text = " ".join(document.values[node].split())
+            if text:
+                yield html.escape(text, quote=False) + "\n"
+            continue
+        if document.types[node] == _ELEMENT:
+            attributes = document.attributes(node)
+            if attributes.get("id") in hidden:
+                continue
+            rectangle = _rectangle(document, node, left, up)
+            if bid := attributes.get("bid"):
+                yield bid, rectangle, node in document.clickable
+            if name in _DROPPED or name.startswith("::"):
+                continue
+            if not (name in _UNWRAPPED or (name in _BARE and attributes.keys() <= {"bid"})):
+                yield _opening(name, attributes)
+                if name not in _VOID:
+                    stack.append(f"</{name}>\n")
+            if node in document.frames:
+                corner = rectangle or (left, up, 0.0, 0.0)
+                stack.append((document.frames[node], 0, (corner[0], corner[1])))
+        stack.extend((index, child, (left, up)) for child in reversed(document.children.get(node, ())))
+
+
+def _rectangle(document: _Document, node: int, left: float, up: float) -> Box | None:
+    bounds = document.boxes.get(node)
+    if bounds is None:
+        return None
+    x, y, width, height = bounds
+    return x - document.scrolled[0] + left, y - document.scrolled[1] + up, width, height
+
+
+def _opening(name: str, attributes: dict[str, str]) -> str:
+    first = {"bid": attributes["bid"]} if "bid" in attributes else {}
+    shown = (f'{key}="{html.escape(value)}"' for key, value in (first | attributes).items())
+    return f"<{' '.join([name, *shown])}>\n"
+
+
+def _share_inside(box: Sequence[float], width: float, height: float) -> float:
+    """Share of a box's area within the viewport."""
+    x, y, wide, high = box
+    if wide <= 0 or high <= 0:
+        return 0.0
+    seen = max(0.0, min(x + wide, width) - max(x, 0.0)) * max(0.0, min(y + high, height) - max(y, 0.0))
+    return seen / (wide * high)

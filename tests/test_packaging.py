@@ -91,9 +91,20 @@ def test_the_wheel_holds_the_typed_package_and_its_configs(tmp_path):
         "webrl/cli/__main__.py",
         "webrl/configs/demo.yaml",
         "webrl/configs/feasibility.yaml",
+        *(f"webrl/data/tiny/{model}/model.safetensors" for model in ("actor", "generator", "orm")),
     } <= names
     assert not [n for n in names if n.startswith(("tests/", "data/", "runs/"))]
     assert "webrl = webrl.cli:main" in entry
+
+
+def test_the_tiny_models_are_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    models = load_config(find_config("demo")).models
+    for name, folder in {"actor": models.actor, "generator": models.generator, "orm": models.orm}.items():
+        assert Path(folder) == ROOT / "data" / "tiny" / name
+    (tmp_path / "data" / "tiny" / "orm").mkdir(parents=True)
+    assert load_config(find_config("demo")).models.orm == "data/tiny/orm", "the working folder's own comes first"
+    assert load_config(find_config("demo"), ["models.orm=data/tiny/mine"]).models.orm == "data/tiny/mine"
 
 
 def test_every_shipped_config_is_valid():

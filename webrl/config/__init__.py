@@ -25,11 +25,13 @@ from pydantic import (
 )
 
 from webrl.config.redaction import MASK, Secret, SecretUrl, redact
-from webrl.config.resources import is_file
+from webrl.config.resources import is_file, shipped_model
 from webrl.config.yaml_file import parse_yaml, read_yaml
 from webrl.errors import UsageError
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+ModelName = Annotated[str, AfterValidator(shipped_model), Field(validate_default=True)]
+"""A folder or a hub name; `data/tiny/…` is found wherever webrl is installed."""
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 _HIDDEN = {"accounts", "extra_args"}
 """Options whose values are not quoted in errors: a secret may stand anywhere in a value of the wrong form."""
@@ -112,10 +114,10 @@ class TasksConfig(Section):
 class ModelsConfig(Section):
     """Starting checkpoints: Hugging Face folders or hub names."""
 
-    actor: str = Field("data/tiny/actor", description="SFT actor, π_0")
+    actor: ModelName = Field("data/tiny/actor", description="SFT actor, π_0")
     critic: str | None = Field(None, description="starting critic; none: the actor plus a random value head (paper)")
-    orm: str = Field("data/tiny/orm", description="outcome reward model")
-    generator: str = Field("data/tiny/generator", description="task generator")
+    orm: ModelName = Field("data/tiny/orm", description="outcome reward model")
+    generator: ModelName = Field("data/tiny/generator", description="task generator")
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = Field(
         "auto", description="inference precision; auto: float32 on a CPU, bfloat16 on a GPU"
     )

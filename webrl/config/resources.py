@@ -1,4 +1,4 @@
-"""Files that ship with the package: configs, in a clone and in an installed package alike."""
+"""Files that ship with the package: configs and tiny models, in a clone and in an installed package alike."""
 
 from __future__ import annotations
 
@@ -21,6 +21,13 @@ def configs_dir() -> Path:
         if folder.is_dir():
             return folder
     raise UsageError(f"configs/ is missing: looked in {' and '.join(map(str, _CONFIG_FOLDERS))}; reinstall webrl")
+
+
+def shipped_model(name: str) -> str:
+    """A model's name; that of a shipped one (`data/tiny/actor`) becomes its path where the working folder has none."""
+    if not name.startswith("data/tiny/") or Path(name).exists():
+        return name
+    return next((str(path / name) for path in (_PACKAGE, _PACKAGE.parent) if (path / name).is_dir()), name)
 
 
 def run_configs() -> list[Path]:

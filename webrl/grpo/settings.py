@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from webrl.config import Address, PromptFormat, RunConfig, Section, apply_override, read_config
+from webrl.config import Address, ModelName, PromptFormat, RunConfig, Section, apply_override, read_config
 from webrl.errors import UsageError
 
 Reward = Literal["outcome", "sum", "mean", "max", "format"]
@@ -60,7 +60,7 @@ VARIABLES: dict[str, str] = {
 class GrpoSettings(Section):
     """A GRPO training; every field is an option, `--max-steps` for `max_steps`."""
 
-    model_name: str = Field("data/tiny/actor", description="policy: a folder or a hub name (--model-id)")
+    model_name: ModelName = Field("data/tiny/actor", description="policy: a folder or a hub name (--model-id)")
     output_dir: Path | None = Field(None, description="folder of the trained model and its records; none: a new one")
     seed: int = Field(0, ge=0, lt=1 << 32, description="seed of pages, draws and training")
     resume_from_checkpoint: Path | None = Field(None, description="a checkpoint-N folder to go on from")

@@ -77,7 +77,7 @@ def test_first_and_last_mean_with_counts_and_intervals():
     first, last = first_and_last(batches)
     assert (first.mean, first.episodes, first.ci95) == (0.25, 256, (0.2009, 0.3065))
     assert (last.mean, last.episodes) == (0.9375, 256)
-    assert first_and_last([[0.0, 1.0]] * 400)[0].episodes == 256, "small batches are taken together"
+    assert first_and_last([[0.0, 1.0]] * 400)[0].episodes == 128, "small batches are taken together"
     assert first_and_last([[0.0, 1.0]] * 10)[0].episodes == 10, "of a short training, each half"
     graded = mean_reward([0.0, 0.5, 1.0, 0.5])
     assert graded.ci95 == (pytest.approx(0.5 - 1.96 * 0.40825 / 2, abs=1e-4), pytest.approx(0.9, abs=1e-3))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from webrl.evaluate import wilson_interval
 from webrl.types import Record
 
-MIN_EPISODES = 256
+MIN_EPISODES = 128
 """A mean is taken over whole generation batches of at least so many episodes, and over half of them at most."""
 
 

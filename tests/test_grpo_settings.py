@@ -152,7 +152,7 @@ def test_a_model_without_chat_template_or_with_vision(tmp_path, capsys):
     assert "has no chat template: take an instruction-tuned model" in refused(capsys, *small(folder))
     seeing = tmp_path / "seeing"
     AutoConfig.for_model("qwen2_5_vl").save_pretrained(seeing)
-    assert "is a vision-language model: webrl grpo trains text models alone" in refused(capsys, *small(seeing))
+    assert "is a vision-language model: webrl grpo trains text models, on the page" in refused(capsys, *small(seeing))
     assert "model folder" in _failure(capsys, "--model-id", "./nowhere")
 
 

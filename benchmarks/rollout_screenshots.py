@@ -27,7 +27,8 @@ from typing import Any
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from webrl.rollouts.browser import find_chromium, miniwob_root
+from webrl.rollouts.browser import find_chromium
+from webrl.rollouts.miniwob import miniwob_root
 
 ROOT = Path(__file__).parent.parent
 START_S = 180.0

@@ -35,7 +35,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from stock_browsergym import scripted_action  # noqa: E402
 
 from webrl.config import RolloutConfig  # noqa: E402
-from webrl.rollouts.env import Env  # noqa: E402
+from webrl.rollouts.interface import Env  # noqa: E402
 from webrl.rollouts.pool import EnvPool  # noqa: E402
 from webrl.types import Task  # noqa: E402
 

@@ -39,8 +39,8 @@ from webrl.config.extras import exit_code, require  # noqa: E402
 from webrl.llm import open_model  # noqa: E402
 from webrl.llm.interface import PolicyOutput  # noqa: E402
 from webrl.llm.policy import ModelPolicy  # noqa: E402
-from webrl.rollouts.env import Observation, StepResult  # noqa: E402
 from webrl.rollouts.episode import run_episode  # noqa: E402
+from webrl.rollouts.interface import Observation, StepResult  # noqa: E402
 from webrl.types import Task  # noqa: E402
 
 PROMPT_TOKENS, NEW_TOKENS, EPISODE_STEPS = 4096, 64, 10

@@ -32,7 +32,8 @@ from rollout import HERE, play_episode
 from webrl.config import RolloutConfig
 from webrl.openenv.client import RemotePool
 from webrl.rollouts.browser import Browser
-from webrl.rollouts.env import BrowserEnv, Env, Observation, StepResult
+from webrl.rollouts.env import BrowserEnv
+from webrl.rollouts.interface import Env, Observation, StepResult
 from webrl.rollouts.pool import EnvPool
 from webrl.types import Task
 

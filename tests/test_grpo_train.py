@@ -22,8 +22,8 @@ from webrl.grpo.settings import GrpoSettings, load_settings
 from webrl.grpo.vllm_sampler import TrlVllmModel
 from webrl.llm.interface import Sampling
 from webrl.llm.loading import load_causal_lm, load_tokenizer
-from webrl.rollouts.env import Observation, StepResult
 from webrl.rollouts.episode import run_episode
+from webrl.rollouts.interface import Observation, StepResult
 from webrl.runs.store import read_records
 from webrl.types import Step, Trajectory
 

@@ -10,8 +10,8 @@ from standins.experts import Numbered, Script
 from standins.play import lite_tasks
 from standins.world import World
 
-from webrl.rollouts.env import StepResult
 from webrl.rollouts.episode import run_episode
+from webrl.rollouts.interface import StepResult
 from webrl.suites.webarena.env import SiteAccess, WebArenaEnv, finish_episode
 from webrl.types import Status, Trajectory
 

@@ -26,9 +26,8 @@ from webrl.llm.policy import ModelPolicy
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.collect import open_pool
 from webrl.rollouts.dialects import parse
-from webrl.rollouts.env import Env, Observation, Score, StepResult
 from webrl.rollouts.episode import run_episode
-from webrl.rollouts.suite import Pool
+from webrl.rollouts.interface import Env, Observation, Pool, Score, StepResult
 from webrl.suites.world import WORLD
 from webrl.types import Status, Task, Trajectory
 

@@ -36,8 +36,8 @@ from webrl.openenv.access import TOKEN_VARIABLE, is_loopback
 from webrl.openenv.pictures import decode
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.dialects import parse
-from webrl.rollouts.env import Observation, Score, StepResult
 from webrl.rollouts.handle import GRACE_S, START_TIMEOUT_S
+from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.types import Task
 
 logger = logging.getLogger(__name__)

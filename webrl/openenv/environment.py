@@ -18,7 +18,7 @@ from webrl.openenv.models import BrowserGymObservation, BrowserGymState, Detaile
 from webrl.openenv.options import Start, read_options
 from webrl.openenv.pictures import encode
 from webrl.rollouts.aliases import spell_out
-from webrl.rollouts.env import Observation, StepResult
+from webrl.rollouts.interface import Observation, StepResult
 
 BORROW_TIMEOUT_S = 30.0
 """Longest wait for an environment: there is one for every place."""

@@ -17,7 +17,7 @@ from typing import Protocol
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError
 from webrl.openenv.models import Screenshots
-from webrl.rollouts.suite import Pool
+from webrl.rollouts.interface import Pool
 
 PATIENCE_S = 45.0
 """Longest wait for a place: OpenEnv's clients give up after 60 s, the reset itself included."""

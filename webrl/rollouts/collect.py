@@ -23,9 +23,10 @@ from webrl.config.redaction import redact
 from webrl.errors import UsageError
 from webrl.llm.interface import Policy
 from webrl.rollouts.episode import SaveScreenshot, run_episode
+from webrl.rollouts.interface import Pool
 from webrl.rollouts.kept import borrow
 from webrl.rollouts.pool import EnvPool
-from webrl.rollouts.suite import WEB, Pool, World
+from webrl.rollouts.suite import WEB, World
 from webrl.runs import store
 from webrl.runs.disk import file_name, sync_tree
 from webrl.types import Status, Task, Trajectory

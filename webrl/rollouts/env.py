@@ -1,6 +1,6 @@
 """One environment: a browser profile whose pages an agent acts on, one episode at a time.
 
-API (the interface of every environment, local, pooled or remote, is `Env`):
+API (`interface.py`: what every environment offers, here, pooled or remote):
 
     env = BrowserEnv(browser, config.rollout)          # browser: webrl.rollouts.browser.Browser, shared
     observation = await env.reset(task)                # Observation(text, url, goal, screenshot)
@@ -21,8 +21,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
@@ -32,10 +31,11 @@ from webrl.rollouts.devtools import ChannelClosed, ChannelError
 from webrl.rollouts.dialects import parse
 from webrl.rollouts.execute import ActionFailed, execute
 from webrl.rollouts.guard import NavigationGuard
+from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.observe import load_script, observe_axtree, observe_dom, observe_html
 from webrl.rollouts.probe import foreign_elements
 from webrl.rollouts.sites import Site, Verdict, open_site, require_text
-from webrl.rollouts.snapshot import PageDetails, take
+from webrl.rollouts.snapshot import take
 from webrl.rollouts.tab import Tab
 from webrl.types import Task
 
@@ -70,77 +70,6 @@ _TRANSIENT = (
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
 # Actions that leave a key or button down, or a page in a state that only loading it again clears.
 _DIRTY = frozenset(("mouse_down", "keyboard_down", "upload_file", "mouse_upload_file", "go_back", "go_forward"))
-
-
-@dataclass(frozen=True)
-class Observation:
-    """What the agent sees."""
-
-    text: str
-    """The page as text, uncut."""
-    url: str
-    """Address of the active tab."""
-    goal: str
-    """The task's instruction, or the page's own."""
-    screenshot: bytes | None = None
-    """PNG, if screenshots are on."""
-    details: PageDetails | None = None
-    """Pruned HTML and the elements' boxes, if `page_details` is on."""
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What came of one action."""
-
-    observation: Observation
-    """The page afterwards."""
-    action: str
-    """The action in canonical form; "" if it could not be read."""
-    error: str
-    """What the agent is told went wrong, or ""."""
-    done: bool
-    """The page has ended the episode."""
-    reward: float
-    """The environment's own reward, 0 or 1, as BrowserGym gives it."""
-    agent_done: bool
-    """The agent has ended the episode."""
-    message: str = ""
-    """The agent's final message."""
-    blocked: int = 0
-    """Requests blocked by the navigation guard during this step."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """What an environment says of an episode only after its last step.
-
-    Example: `Score(1.0)`, `Score(None, "judge at http://localhost:8000/v1 does not answer (…)")`
-    """
-
-    reward: float | None
-    """In [0, 1]; None where there is nothing to add, or it could not be found out."""
-    note: str = ""
-    """Why there is no score, or why the evaluator gave up on the page."""
-
-
-class Env(Protocol):
-    """Any environment: in this process, in a worker, or on a server."""
-
-    async def reset(self, task: Task) -> Observation:
-        """Start an episode. Raises BrowserError, DataError."""
-        ...
-
-    async def step(self, action_text: str) -> StepResult:
-        """Act once. Raises BrowserError."""
-        ...
-
-    async def finish(self) -> Score:
-        """The score of the episode as it stands, where a suite asks for one. Raises BrowserError."""
-        ...
-
-    async def close(self) -> None:
-        """Free what it holds; never raises."""
-        ...
 
 
 class BrowserEnv:

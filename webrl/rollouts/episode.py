@@ -18,7 +18,7 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError, PolicyError
 from webrl.llm.interface import Policy, PolicyOutput
 from webrl.llm.thinking import without_thinking
-from webrl.rollouts.env import Env, Observation, StepResult
+from webrl.rollouts.interface import Env, Observation, StepResult
 from webrl.types import Status, Step, Task, Trajectory
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.collect import open_pool
-from webrl.rollouts.env import Observation
+from webrl.rollouts.interface import Observation
 from webrl.rollouts.suite import WEB, World
 from webrl.types import Task
 

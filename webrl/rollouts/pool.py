@@ -26,8 +26,8 @@ from webrl.config import RolloutConfig
 from webrl.config.redaction import REVEAL
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import remove_abandoned
-from webrl.rollouts.env import Observation, Score, StepResult
 from webrl.rollouts.handle import WorkerHandle, error_of
+from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.suite import WEB, World
 from webrl.rollouts.worker import encode, observation_from_json, read_message, result_from_json
 from webrl.runs.clock import spent_on

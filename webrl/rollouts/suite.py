@@ -15,7 +15,8 @@ from typing import Protocol
 
 from webrl.config import RolloutConfig
 from webrl.rollouts.browser import Browser
-from webrl.rollouts.env import BrowserEnv, Env
+from webrl.rollouts.env import BrowserEnv
+from webrl.rollouts.interface import Env, Pool
 from webrl.rollouts.sites import open_site
 from webrl.types import Task, Trajectory
 
@@ -41,19 +42,6 @@ class Suite(Protocol):
 
     async def finish(self, env: Env, trajectory: Trajectory) -> Trajectory:
         """The trajectory with what is known only after its last step; called once after every episode."""
-        ...
-
-
-class Pool(Protocol):
-    """Lends environments; local processes, Ray actors and remote servers look the same."""
-
-    @property
-    def size(self) -> int:
-        """Number of environments."""
-        ...
-
-    def env(self) -> AbstractAsyncContextManager[Env]:
-        """Borrow one; waits until one is free."""
         ...
 
 

@@ -28,7 +28,8 @@ from webrl.config import RolloutConfig
 from webrl.config.redaction import guard_output, redact
 from webrl.errors import BrowserError, WebRLError
 from webrl.rollouts.browser import Browser
-from webrl.rollouts.env import BrowserEnv, Observation, StepResult
+from webrl.rollouts.env import BrowserEnv
+from webrl.rollouts.interface import Observation, StepResult
 from webrl.rollouts.snapshot import PageDetails
 from webrl.rollouts.suite import WEB, Suite, World, find_world
 from webrl.types import Task

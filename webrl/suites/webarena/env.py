@@ -24,8 +24,9 @@ from webrl.config import RolloutConfig, WebArenaConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import ActionError, parse_call
 from webrl.rollouts.browser import Browser
-from webrl.rollouts.env import BrowserEnv, Env, Observation, Score, StepResult
+from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.html import hide_scrollbars
+from webrl.rollouts.interface import Env, Observation, Score, StepResult
 from webrl.suites.webarena.evaluator import Evaluator
 from webrl.suites.webarena.final_state import capture
 from webrl.suites.webarena.locks import Lease, lease_sites

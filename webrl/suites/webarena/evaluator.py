@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self
 
 from webrl.config import WebArenaConfig
-from webrl.rollouts.env import Score
+from webrl.rollouts.interface import Score
 from webrl.suites.webarena.final_state import FinalState
 from webrl.suites.webarena.judge import AnswerJudge
 from webrl.suites.webarena.sites import Sites

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webrl.errors import JudgeError
-from webrl.rollouts.env import Score
+from webrl.rollouts.interface import Score
 from webrl.suites.webarena.final_state import FinalState
 from webrl.suites.webarena.judge import AnswerJudge
 from webrl.suites.webarena.sites import SITES, host_of, resolve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from webrl.config import RolloutConfig
 from webrl.errors import UsageError
 from webrl.rollouts.browser import Browser
-from webrl.rollouts.env import Env
+from webrl.rollouts.interface import Env
 from webrl.suites.webarena.env import WebArenaEnv, finish_episode
 from webrl.suites.webarena.tasks import is_webarena
 from webrl.types import Task, Trajectory

@@ -1,0 +1,94 @@
+"""What every environment and pool offers, here, in a worker or on a server, and what an agent is told of a page."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from webrl.rollouts.snapshot import PageDetails
+from webrl.types import Task
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the agent sees."""
+
+    text: str
+    """The page as text, uncut."""
+    url: str
+    """Address of the active tab."""
+    goal: str
+    """The task's instruction, or the page's own."""
+    screenshot: bytes | None = None
+    """PNG, if screenshots are on."""
+    details: PageDetails | None = None
+    """Pruned HTML and the elements' boxes, if `page_details` is on."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What came of one action."""
+
+    observation: Observation
+    """The page afterwards."""
+    action: str
+    """The action in canonical form; "" if it could not be read."""
+    error: str
+    """What the agent is told went wrong, or ""."""
+    done: bool
+    """The page has ended the episode."""
+    reward: float
+    """The environment's own reward, 0 or 1, as BrowserGym gives it."""
+    agent_done: bool
+    """The agent has ended the episode."""
+    message: str = ""
+    """The agent's final message."""
+    blocked: int = 0
+    """Requests blocked by the navigation guard during this step."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What an environment says of an episode only after its last step.
+
+    Example: `Score(1.0)`, `Score(None, "judge at http://localhost:8000/v1 does not answer (…)")`
+    """
+
+    reward: float | None
+    """In [0, 1]; None where there is nothing to add, or it could not be found out."""
+    note: str = ""
+    """Why there is no score, or why the evaluator gave up on the page."""
+
+
+class Env(Protocol):
+    """Any environment: in this process, in a worker, or on a server."""
+
+    async def reset(self, task: Task) -> Observation:
+        """Start an episode. Raises BrowserError, DataError."""
+        ...
+
+    async def step(self, action_text: str) -> StepResult:
+        """Act once. Raises BrowserError."""
+        ...
+
+    async def finish(self) -> Score:
+        """The score of the episode as it stands, where a suite asks for one. Raises BrowserError."""
+        ...
+
+    async def close(self) -> None:
+        """Free what it holds; never raises."""
+        ...
+
+
+class Pool(Protocol):
+    """Lends environments; local processes, Ray actors and remote servers look the same."""
+
+    @property
+    def size(self) -> int:
+        """Number of environments."""
+        ...
+
+    def env(self) -> AbstractAsyncContextManager[Env]:
+        """Borrow one; waits until one is free."""
+        ...

@@ -24,6 +24,7 @@ from webrl.grpo.settings import GrpoSettings
 from webrl.llm.interface import LanguageModel, Policy
 from webrl.llm.policy import ModelPolicy
 from webrl.rollouts.actions import ActionError
+from webrl.rollouts.aliases import spell_out
 from webrl.rollouts.collect import open_pool
 from webrl.rollouts.dialects import parse
 from webrl.rollouts.episode import run_episode
@@ -76,7 +77,9 @@ class RewardedEnv:
 
     async def step(self, action_text: str) -> StepResult:
         """Act once (`Env.step`)."""
-        text = find_action(action_text) if self._settings.prompt_format == "browsergym" else action_text
+        text = action_text
+        if self._settings.prompt_format == "browsergym":  # system prompts teach send_keys('Enter')
+            text = spell_out(find_action(action_text))
         try:
             parse(text, self._dialect)
         except ActionError:

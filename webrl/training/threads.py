@@ -20,6 +20,8 @@ Gradients = list[Tensor | None]
 
 SMALL_MODEL_PARAMETERS = 50_000_000
 """Below this a CPU's threads compute rows of their own instead of shares of one product."""
+ROW_TOKENS = 1024
+"""Rows side by side are this long at most: twice as long takes as much time, and twice the memory in every thread."""
 _MAX_THREADS = 4
 """A batch of the demo has rows for as many."""
 

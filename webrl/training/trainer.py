@@ -36,7 +36,7 @@ from webrl.training.objectives.interface import LossOutput
 from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.schedule import learning_rate, sample_batches
 from webrl.training.scoring import row_budget
-from webrl.training.threads import Gradients, Map, add_gradients, row_threads
+from webrl.training.threads import ROW_TOKENS, Gradients, Map, add_gradients, row_threads
 
 logger = logging.getLogger(__name__)
 Results = list[tuple[list[int], dict[str, Tensor]]]
@@ -194,7 +194,7 @@ class _Loop:
         A rank without a row of its own passes the shortest sample at weight zero, so that all take part in every
         exchange.
         """
-        active, shares = self._plan(batch, self.engine.num_ranks)
+        active, shares = self._plan(batch, self.engine.num_ranks, self.budget)
         filler = min(batch, key=lambda i: len(self.job.items[i].ids))
         rows = shares[self.engine.rank]
         results: Results = []
@@ -208,7 +208,7 @@ class _Loop:
 
     def _side_by_side(self, batch: list[int], num_units: int) -> Results:
         """The same by threads; each adds up its own rows' gradients, so that the order of the sum stays the same."""
-        active, shares = self._plan(batch, self.engine.num_threads)
+        active, shares = self._plan(batch, self.engine.num_threads, min(self.budget, ROW_TOKENS))
         if not active:
             return self._rows(batch, num_units)
 
@@ -229,11 +229,11 @@ class _Loop:
                 self.engine.take(gradients)
         return [result for results, _ in parts for result in results]
 
-    def _plan(self, batch: list[int], num_shares: int) -> tuple[list[int], list[list[list[int]]]]:
+    def _plan(self, batch: list[int], num_shares: int, budget: int) -> tuple[list[int], list[list[list[int]]]]:
         """(samples with a loss, [share][row][position among them])."""
         active = [i for i in batch if self.job.active[i]]
         lengths = [len(self.job.items[i].ids) for i in active]
-        return active, plan_rows(lengths, self.budget, num_shares, packs=self.job.model.packs)
+        return active, plan_rows(lengths, budget, num_shares, packs=self.job.model.packs)
 
     def _forward(self, indices: list[int], num_units: int, counts: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """A row's share of the batch's mean loss, and its samples' metrics."""

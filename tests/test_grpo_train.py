@@ -181,7 +181,7 @@ async def serve_answers(use, *answers: dict):
 
 STATE = {"type": "state", "data": {}}
 OTHER_FIELDS = {"type": "observation", "data": {"observation": {"html": "<p>"}, "reward": 0, "done": False}}
-NO_TEXT = {"text": "", "url": "http://p/", "goal": "go", "error": "", "last_action_error": False}
+NO_TEXT = {"text": "", "url": "http://p/miniwob/click-test.html", "goal": "go", "error": "", "last_action_error": False}
 
 
 @pytest.mark.parametrize(
@@ -219,6 +219,7 @@ def serve_env():
 def grpo(out: Path, *more: str) -> tuple[dict, list[Trajectory]]:
     """A short training of the tiny actor on real pages; its report and its episodes."""
     small = ["dataset_size=4", "num_generations=4", "per_device_train_batch_size=4", "gradient_accumulation_steps=2"]
+    small.append("generation_batch_size=8")
     code = cli.main(["grpo", str(DEMO), "--model-id", TINY_ACTOR, "--output-dir", str(out), *small, *more])
     assert code == 0
     return json.loads((out / "report.json").read_text()), list(read_records(out / "trajectories.jsonl", Trajectory))

@@ -25,7 +25,7 @@ from webrl.rollouts.kept import keep_browsers
 from webrl.runs.clock import Clock
 from webrl.runs.folder import PhaseFolder, RunFolder, open_run
 from webrl.runs.lock import hold_run
-from webrl.runs.memory import PeakMemory
+from webrl.runs.memory import PeakMemory, free_heap
 from webrl.runs.store import write_json
 from webrl.stages import Context
 
@@ -157,6 +157,7 @@ def _run_spec(spec: StageSpec, context: Context) -> dict[str, Any]:
     with PeakMemory() as memory, Clock() as clock:
         counts = spec.run(context)
     seconds = time.monotonic() - started
+    free_heap()
     folder.mark_done(spec.name, counts, seconds, memory.peak_mib, context.config, clock.seconds)
     return counts
 

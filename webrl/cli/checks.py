@@ -89,13 +89,20 @@ def check_tasks() -> Check:
 
 
 def check_models() -> Check:
-    """The tiny starting checkpoints, addressed from the current folder."""
+    """The tiny starting checkpoints: the current folder's, else those that ship with webrl."""
     from webrl.config import ModelsConfig
 
     models = ModelsConfig()
-    lacking = [path for path in (models.actor, models.orm, models.generator) if not Path(path).is_dir()]
+    lacking = [
+        path for path in (models.actor, models.orm, models.generator) if not (Path(path) / "config.json").is_file()
+    ]
     if lacking:
-        return Check("models", WARNING, f"{', '.join(lacking)} not below {Path.cwd()}", "run from the clone's folder")
+        return Check(
+            "models",
+            WARNING,
+            f"{', '.join(lacking)}: no model there",
+            "remove the folder, or run elsewhere: webrl has its own",
+        )
     return Check("models", OK, str(Path(models.actor).resolve().parent))
 
 

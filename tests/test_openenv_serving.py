@@ -141,6 +141,34 @@ def test_http_clients_with_cookies_have_an_episode_each(shared):
         assert one.post("/reset", json={"screenshots": "none"}).status_code == 200
 
 
+def test_a_client_without_cookies_takes_nobodys_episode():
+    """It plays on what was begun on this machine, but a reset never hands it another client's cookie."""
+    with server(num_sessions=2) as (url, _), httpx.Client(base_url=url, timeout=60) as owner:
+        owner.post("/reset", json={"task_name": "click-button", "screenshots": "none"})
+        assert httpx.get(f"{url}/state").status_code == 200
+        mine = httpx.post(f"{url}/reset", json={"task_name": "click-test", "screenshots": "none"}, timeout=60)
+        assert "click-button" in owner.get("/state").json()["task_name"]
+        assert mine.cookies
+        assert dict(mine.cookies) != dict(owner.cookies)
+        for header in ({"X-Forwarded-For": "10.1.1.1"}, {"Via": "1.1 proxy"}, {"Host": "rebound.example:8000"}):
+            assert httpx.get(f"{url}/state", headers=header).status_code == 409
+
+
+def test_an_answer_to_head_has_no_body_and_the_connection_serves_on(shared):
+    with httpx.Client(base_url=shared, timeout=20) as caller:
+        assert [caller.head(path).status_code for path in ("/health", "/web", "/reset")] == [405, 404, 405]
+        assert caller.get("/health").status_code == 200
+
+
+def test_a_first_reset_that_fails_keeps_no_place():
+    slow = {"task_name": "click-test", "screenshots": "none", "step_timeout_s": 0.001}
+    with server(num_sessions=1) as (url, _):
+        for _ in range(3):
+            failed = httpx.post(f"{url}/reset", json=slow, timeout=60)
+            assert failed.status_code == 500, failed.text
+        assert httpx.post(f"{url}/reset", json={"screenshots": "none"}, timeout=60).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "says"),
     [

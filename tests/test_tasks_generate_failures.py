@@ -52,6 +52,7 @@ def test_failures_are_what_the_outcome_model_judged_zero_in_the_newest_judged_ph
 
 def test_a_site_that_the_newest_phase_did_not_attempt_brings_its_last_failures(tmp_path):
     """Else a site that a filter empties once is lost to the run."""
+    write_phase(tmp_path / "phase_10.bak", {"tab/copy": 0})
     write_phase(tmp_path / "phase_09", {"tab/old": 0, "list/lost": 0, "list/done": 1, "box/solved": 0})
     write_phase(tmp_path / "phase_10", {"tab/a": 0, "tab/b": 0, "tab/c": 1, "box/solved": 1, "list/unjudged": None})
     found = load_failures(tmp_path)

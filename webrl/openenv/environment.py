@@ -30,7 +30,7 @@ class Session:
     def __init__(self, hub: Hub, idle_timeout_s: float | None = None) -> None:
         """A session without a place: its first reset waits for one."""
         self._hub = hub
-        self._idle_timeout_s = hub.idle_timeout_s if idle_timeout_s is None else idle_timeout_s
+        self.idle_timeout_s = hub.idle_timeout_s if idle_timeout_s is None else idle_timeout_s
         self._lent = contextlib.AsyncExitStack()
         self._env: Any = None
         self._start: Start | None = None
@@ -71,7 +71,7 @@ class Session:
         async with self._busy():
             if self._env is None or self._start is None:
                 raise NoEpisode(
-                    f"no episode: reset first (one that is left alone for {self._idle_timeout_s:g} s is ended as soon"
+                    f"no episode: reset first (one that is left alone for {self.idle_timeout_s:g} s is ended as soon"
                     " as another client waits for its place)"
                 )
             start = self._start
@@ -97,6 +97,11 @@ class Session:
             await asyncio.gather(self._parking, return_exceptions=True)
         await self._leave()
 
+    def forget(self) -> None:
+        """Drop a session that has neither place nor client."""
+        if self._timer is not None:
+            self._timer.cancel()
+
     def park(self) -> asyncio.Task[None]:
         """Give page and place to others; the next reset takes a place again."""
         self.idle_since = None
@@ -117,7 +122,7 @@ class Session:
             self._rest()
 
     def _rest(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._idle_timeout_s, self._become_idle)
+        self._timer = asyncio.get_running_loop().call_later(self.idle_timeout_s, self._become_idle)
 
     def _become_idle(self) -> None:
         self.idle_since = asyncio.get_running_loop().time()

@@ -1,10 +1,10 @@
 """Episodes over plain HTTP, as OpenEnv's first clients play them: POST /reset, POST /step, GET /state.
 
-API: `HttpSessions(hub)`; `await sessions.answer(request)` for these three paths.
+API: `HttpSessions(hub, is_private=…)`; `await sessions.answer(request)` for these three paths.
 
 HTTP has no connection that an episode could belong to, so a reset's answer sets a cookie, which `requests.Session` (and
-with it OpenEnv's `HTTPEnvClient`) sends back: each client has its own episode. Clients without cookies have one episode
-an address, the last that was begun there.
+with it OpenEnv's `HTTPEnvClient`) sends back: each client has its own episode. Where a server is for this machine only,
+clients without cookies share one episode, the last that was begun; elsewhere an address may be a proxy's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from webrl.errors import DataError
+from webrl.openenv.access import is_loopback
 from webrl.openenv.answers import Answer, as_json, explain, observation_answer
 from webrl.openenv.environment import Session
 from webrl.openenv.hub import Hub, NoEpisode
@@ -28,6 +29,8 @@ from webrl.openenv.plain_http import HttpRequest, HttpResponse
 COOKIE = "webrl_session"
 IDLE_S = 300.0
 """Silence after which an episode's place is given to whoever waits: nothing tells that an HTTP client has gone."""
+NEW_IDLE_S = 60.0
+"""The same for a client that has not come back since its first reset: it may have given up."""
 PATIENCE_S = 10.0
 """Longest wait for a place: OpenEnv's HTTP client gives up after 15 s, the reset itself included."""
 _REMEMBERED = 4
@@ -50,17 +53,27 @@ class _Client:
     """One client's session; its requests are answered in turn."""
 
     def __init__(self, hub: Hub) -> None:
-        self.session = Session(hub, min(IDLE_S, hub.idle_timeout_s))
+        self.session = Session(hub, min(NEW_IDLE_S, hub.idle_timeout_s))
         self.lock = asyncio.Lock()
         self.takes_cookies: bool | None = None
         """None: not known yet."""
 
+    def came_back(self, hub: Hub, *, with_cookie: bool) -> None:
+        """Its second request."""
+        self.takes_cookies = with_cookie
+        self.session.idle_timeout_s = min(IDLE_S, hub.idle_timeout_s)
+
 
 class HttpSessions:
-    """See the module docstring; lives in the server's event loop."""
+    """See the module docstring; lives in the server's event loop.
 
-    def __init__(self, hub: Hub) -> None:
+    Args:
+        is_private: no token is needed, so that only this machine can connect.
+    """
+
+    def __init__(self, hub: Hub, *, is_private: bool) -> None:
         self._hub = hub
+        self._is_private = is_private
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         self._by_address: dict[str, str] = {}
 
@@ -72,6 +85,8 @@ class HttpSessions:
                 return await self._reset(request)
             client = self._find(request)
             async with client.lock:
+                if asked == "step":
+                    client.came_back(self._hub, with_cookie=_cookie(request) is not None)
                 if asked == "state":
                     return await _respond({"type": "state", "data": client.session.state.model_dump()})
                 return await self._step(client, _body(request))
@@ -86,11 +101,17 @@ class HttpSessions:
 
     async def _reset(self, request: HttpRequest) -> HttpResponse:
         options = _body(request)
-        key, client = self._find_or_make(request)
+        key, client, is_new = self._find_or_make(request)
         async with client.lock:
-            answer = observation_answer(await client.session.reset(options, PATIENCE_S))
-        cookie = f"{COOKIE}={key}; Path=/; HttpOnly; SameSite=Strict"
-        return await _respond(answer, headers={"Set-Cookie": cookie})
+            try:
+                answer = observation_answer(await client.session.reset(options, PATIENCE_S))
+            except Exception:
+                if is_new:  # the next attempt comes as another client
+                    await client.session.park()
+                raise
+        if is_new:
+            return await _respond(answer, headers={"Set-Cookie": f"{COOKIE}={key}; Path=/; HttpOnly; SameSite=Strict"})
+        return await _respond(answer)
 
     async def _step(self, client: _Client, body: dict[str, Any]) -> HttpResponse:
         data = _StepRequest.model_validate(body).action if "action" in body else body
@@ -102,40 +123,50 @@ class HttpSessions:
     def _find(self, request: HttpRequest) -> _Client:
         """The client that asks. Raises NoEpisode."""
         shown = _cookie(request)
-        key = shown or self._by_address.get(request.address)
+        key = shown or self._last_here(request)
         client = self._clients.get(key) if key else None
         if key is None or client is None or (shown is None and client.takes_cookies):
             raise NoEpisode(
                 "no episode: POST /reset first, and send the cookie back that it sets (requests.Session does)"
             )
-        client.takes_cookies = shown is not None
         self._clients.move_to_end(key)
         return client
 
-    def _find_or_make(self, request: HttpRequest) -> tuple[str, _Client]:
-        """The client that asks, or a new one."""
+    def _last_here(self, request: HttpRequest) -> str | None:
+        """Key of the client whose episode one without cookies plays on; None where that could be somebody else's."""
+        is_direct = not any(name in request.headers for name in ("Forwarded", "X-Forwarded-For", "Via"))
+        # A page that has had its name resolved to this machine still says that name.
+        host = request.headers.get("Host", "localhost").rpartition("@")[2]
+        name = host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
+        if self._is_private and is_direct and is_loopback(name) and is_loopback(request.address):
+            return self._by_address.get(request.address)
+        return None
+
+    def _find_or_make(self, request: HttpRequest) -> tuple[str, _Client, bool]:
+        """The client that asks, or a new one (True)."""
         shown = _cookie(request)
         key = shown if shown in self._clients else None
         if key is None and shown is None:
-            last = self._by_address.get(request.address)
+            last = self._last_here(request)
             if last is not None and last in self._clients and self._clients[last].takes_cookies is False:
                 key = last
         if key is not None:
             self._clients.move_to_end(key)
-            return key, self._clients[key]
+            return key, self._clients[key], False
         self._forget()
         key = secrets.token_urlsafe(16)
         self._clients[key] = client = _Client(self._hub)
         if shown is None:
             self._by_address[request.address] = key
-        return key, client
+        return key, client, True
 
     def _forget(self) -> None:
         """Make room for another client: those without a place are forgotten, the longest silent first."""
         for key, client in list(self._clients.items()):
             if len(self._clients) < _REMEMBERED * self._hub.size:
-                return
+                break
             if client.session not in self._hub.active and not client.lock.locked():
+                client.session.forget()
                 del self._clients[key]
         self._by_address = {address: key for address, key in self._by_address.items() if key in self._clients}
 

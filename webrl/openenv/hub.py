@@ -81,21 +81,22 @@ class Hub:
                     if len(self.active) < self.size:
                         self.active.add(session)
                     elif idle := self._longest_idle():
-                        await idle.park()
+                        await asyncio.shield(idle.park())  # it goes on where this one's patience ends
                     else:
                         await self._turn()
         except TimeoutError:
             raise AtCapacity(len(self.active), self.size) from None
 
     def enter(self, session: Guest) -> None:
-        """Take a place if one is free."""
-        if len(self.active) < self.size:
+        """Take a place if one is free and nobody waits for it."""
+        if len(self.active) < self.size and not self._waiting:
             self.active.add(session)
 
     def release(self, session: Guest) -> None:
         """Return a place."""
-        self.active.discard(session)
-        self.wake()
+        if session in self.active:
+            self.active.discard(session)
+            self.wake()
 
     def wake(self) -> None:
         """Let the first of those that wait look again: a place is free, or a session has become idle."""

@@ -116,6 +116,13 @@ class PlainHttp:
                 self._task = asyncio.create_task(self._respond())
 
     async def _respond(self) -> None:
+        try:
+            await self._answer_request()
+        except Exception:  # whatever went wrong, the connection must not stay open for ever
+            logger.exception("connection failed")
+            self._transport.abort()
+
+    async def _answer_request(self) -> None:
         assert self._head is not None
         headers = {name.decode("latin-1").title(): value.decode("latin-1") for name, value in self._head.headers}
         request = HttpRequest(
@@ -140,6 +147,7 @@ class PlainHttp:
             self._transport.close()
             return
         self._h11.start_next_cycle()
+        self._head = None
         self._arm(KEEP_ALIVE_S)
         self._transport.resume_reading()
         self._read()
@@ -164,7 +172,8 @@ class PlainHttp:
             headers=list(headers.items()),
             reason=" ".join(reason.split())[:300].encode("latin-1", "replace"),
         )
-        self._write(head, h11.Data(data=response.body), h11.EndOfMessage())
+        has_body = self._head is None or self._head.method.upper() != b"HEAD"
+        self._write(head, *([h11.Data(data=response.body)] if has_body else []), h11.EndOfMessage())
 
     def _write(self, *events: h11.Event) -> None:
         for event in events:

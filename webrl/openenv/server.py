@@ -174,7 +174,7 @@ class _Routes:
         from webrl.openenv.protocol import EnvironmentMetadata, HealthResponse, SchemaResponse
 
         self._token = token
-        self.sessions = HttpSessions(hub)
+        self.sessions = HttpSessions(hub, is_private=token is None)
         metadata = EnvironmentMetadata(
             name="browsergym_env",
             description="MiniWoB++ and other web pages in Chromium, as BrowserGym shows and rewards them",
@@ -192,7 +192,8 @@ class _Routes:
         """Answer a request that is not for a WebSocket."""
         path = request.path
         if path != "/health" and (status := refusal(request.headers, self._token)) is not None:
-            return _plain(status, _REFUSALS[status], {"WWW-Authenticate": "Bearer"} if status == 401 else {})
+            headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+            return _plain(status, _REFUSALS[status], headers | {"Connection": "close"})
         if path not in self._documents and path not in _EPISODE_PATHS:
             return _plain(404, "sessions are at /ws, episodes over HTTP at /reset, /step and /state")
         wanted = _EPISODE_PATHS.get(path, "GET")

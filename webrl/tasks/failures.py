@@ -109,7 +109,8 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
 
 def _judged_phases(source: Path, before: int | None) -> list[Path]:
     """Newest first."""
-    phases = sorted(source.glob("phase_[0-9]*"), key=lambda folder: int(folder.name[6:]), reverse=True)
+    named = [folder for folder in source.glob("phase_*") if folder.name[6:].isdecimal()]
+    phases = sorted(named, key=lambda folder: int(folder.name[6:]), reverse=True)
     if before is not None:
         phases = [folder for folder in phases if int(folder.name[6:]) < before]
     files = ("trajectories.jsonl", "labels.jsonl")

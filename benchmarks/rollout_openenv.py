@@ -163,12 +163,12 @@ async def _play_pool(opening: EnvPool | RemotePool, num_sessions: int, seconds: 
 
 
 @contextlib.contextmanager
-def server(num_sessions: int) -> Iterator[str]:
+def server(num_sessions: int, *options: str) -> Iterator[str]:
     """`webrl serve-env` on a free port of loopback; gives its URL."""
-    options = ["--port", "0", "rollout.num_workers=1", f"rollout.envs_per_worker={num_sessions}"]
-    options += ["rollout.recycle_after=1000000"]  # a worker that ends takes its CPU time along
+    settings = ["rollout.num_workers=1", f"rollout.envs_per_worker={num_sessions}"]
+    settings += ["rollout.recycle_after=1000000"]  # a worker that ends takes its CPU time along
     process = subprocess.Popen(
-        [sys.executable, "-m", "webrl.cli", "serve-env", *options],
+        [sys.executable, "-m", "webrl.cli", "serve-env", "--port", "0", *options, *settings],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(HERE.parent)},

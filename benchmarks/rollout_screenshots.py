@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,13 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rollout_openenv import server
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
+from webrl.llm.servers.process import free_port
 from webrl.rollouts.browser import find_chromium
 from webrl.rollouts.miniwob import miniwob_root
 
-ROOT = Path(__file__).parent.parent
 START_S = 180.0
 """Longest wait for a server."""
 ANSWER_S = 300.0
@@ -92,34 +92,14 @@ def play(url: str, seconds: float) -> Count:
 
 
 @contextlib.contextmanager
-def ours(way: str) -> Iterator[str]:
-    """`webrl serve-env`; gives its URL."""
-    options = ["--port", "0", "--sessions", "1", "--viewport", "1280x720", "--screenshots", way]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "webrl.cli", "serve-env", *options],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().split()[-1]
-    finally:
-        process.terminate()
-        process.wait()
-
-
-@contextlib.contextmanager
 def public(folder: Path) -> Iterator[str]:
     """OpenEnv's own BrowserGym server on this machine's Chromium; gives its URL once it answers."""
-    with socket.socket() as probe, tempfile.TemporaryDirectory() as browsers:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as browsers:
+        port = free_port()
         # Playwright 1.44, which BrowserGym pins, looks for its own Chromium alone.
         link = Path(browsers, "chromium-1117", "chrome-linux", "chrome")
         link.parent.mkdir(parents=True)
         link.symlink_to(find_chromium() or "chromium")
-        probe.close()
         process = subprocess.Popen(
             [sys.executable, "-m", "uvicorn", "browsergym_env.server.app:app", "--port", str(port)],
             stdout=subprocess.DEVNULL,
@@ -153,7 +133,7 @@ def measure(seconds: float, folder: Path | None) -> dict[str, Any]:
     """All servers in turn."""
     counts = {}
     for way in ("png", "list"):
-        with ours(way) as url:
+        with server(1, "--sessions", "1", "--viewport", "1280x720", "--screenshots", way) as url:
             counts[way] = play(url, seconds)
     blind = sum(count.blind for count in counts.values())
     answers = sum(count.answers for count in counts.values())

@@ -181,3 +181,11 @@ def test_the_script_has_the_commands_options():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert "num_generations: 16\n" in done.stdout
     assert "model_name: data/tiny/actor\n" in done.stdout
+
+
+def test_a_servers_token_is_shown_nowhere(monkeypatch, capsys):
+    monkeypatch.setenv("BROWSERGYM_BASE_URL", "http://any:PLANTED@127.0.0.1:9")
+    assert cli.main(["grpo", "--dry-run"]) == 0
+    shown = capsys.readouterr()
+    assert "***@127.0.0.1:9" in shown.out
+    assert "PLANTED" not in shown.out + shown.err

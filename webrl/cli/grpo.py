@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from webrl.config.redaction import redact
 from webrl.config.resources import find_grpo
 from webrl.errors import UsageError
 from webrl.grpo.settings import ALIASES, VARIABLES, GrpoSettings, load_settings
@@ -53,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
     settings = resolve(args)
     used = [name for name in VARIABLES if os.environ.get(name)]
     if used:
-        print(f"from the environment: {', '.join(f'{name}={os.environ[name]}' for name in used)}")
+        print(f"from the environment: {', '.join(redact(f'{name}={os.environ[name]}') for name in used)}")
     if args.dry_run:
         print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")
         return 0

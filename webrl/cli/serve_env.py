@@ -12,6 +12,7 @@ import yaml
 
 from webrl.cli.options import add_config_arguments, describe_sections, resolve_config
 from webrl.openenv.access import TOKEN_VARIABLE
+from webrl.openenv.pictures import MAX_SIDE, MIN_SIDE
 from webrl.openenv.server import ServerOptions, check_options, serve
 from webrl.openenv.variables import read_variables
 
@@ -98,8 +99,10 @@ def _viewport(text: str) -> tuple[int, ...]:
     if text == "task":
         return ()
     found = re.fullmatch(r"([1-9][0-9]{1,3})x([1-9][0-9]{1,3})", text)
-    if not found or not all(16 <= int(number) <= 4096 for number in found.groups()):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected WxH in pixels from 16 to 4096, such as 1280x720, or task")
+    if not found or not all(MIN_SIDE <= int(number) <= MAX_SIDE for number in found.groups()):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected WxH in pixels from {MIN_SIDE} to {MAX_SIDE}, such as 1280x720, or task"
+        )
     return int(found[1]), int(found[2])
 
 

@@ -27,10 +27,10 @@ from webrl.rollouts.actions import ActionError
 from webrl.rollouts.aliases import spell_out
 from webrl.rollouts.collect import open_pool
 from webrl.rollouts.dialects import parse
-from webrl.rollouts.episode import run_episode
+from webrl.rollouts.episode import repeat_after_crash, run_episode
 from webrl.rollouts.interface import Env, Observation, Pool, Score, StepResult
 from webrl.suites.world import WORLD
-from webrl.types import Status, Task, Trajectory
+from webrl.types import Task, Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -178,10 +178,13 @@ class Player:
 
     async def _play(self, name: str, task: Task, model: LanguageModel) -> Episode:
         """One episode, again after a crash of page or browser."""
-        for attempt in range(1, self._config.rollout.max_retries + 2):
+        seen = Seen()
+
+        async def play() -> Trajectory:
+            nonlocal seen
             seen = Seen()
             async with self._pool.env() as env:
-                trajectory = await run_episode(
+                return await run_episode(
                     RewardedEnv(env, self._settings, seen),
                     self._policy(model, seen),
                     task,
@@ -189,10 +192,8 @@ class Player:
                     trajectory_id=name,
                     seed=self._config.seed,
                 )
-            if trajectory.status is not Status.ENV_ERROR:
-                break
-            logger.warning("%s: attempt %d failed: %s", name, attempt, trajectory.message)
-        trajectory = dataclasses.replace(trajectory, attempts=attempt)
+
+        trajectory = await repeat_after_crash(play, self._config.rollout, name)
         return Episode(trajectory, tuple(seen.rewards), seen.num_unreadable)
 
     def _policy(self, model: LanguageModel, seen: Seen) -> Policy:

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from webrl.config import Address, ModelName, PromptFormat, RunConfig, Section, apply_override, read_config
-from webrl.errors import UsageError
+from webrl.errors import UsageError, problem_text
 
 Reward = Literal["outcome", "sum", "mean", "max", "format"]
 Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
@@ -257,11 +257,8 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _explain(error: Any, source: str) -> str:
-    key = ".".join(str(part) for part in error["loc"])
-    message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
+        key = ".".join(map(str, error["loc"]))
         nearest = difflib.get_close_matches(key, [*GrpoSettings.model_fields, *ALIASES], n=1, cutoff=0)
         return f"{source}: unknown key {key!r:.200}; did you mean {nearest[0]!r}?"
-    if not key:
-        return f"{source}: {message}"
-    return f"{source}: {key} = {error['input']!r:.200}: {message}"
+    return f"{source}: {problem_text(error)}"

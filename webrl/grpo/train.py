@@ -17,10 +17,11 @@ from typing import Any
 from webrl.config.extras import require
 from webrl.errors import ModelError, UsageError
 from webrl.grpo.play import Episode, Player
-from webrl.grpo.report import first_and_last
+from webrl.grpo.report import first_and_last, mean_reward
 from webrl.grpo.settings import GrpoSettings
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.dialects import parse
+from webrl.rollouts.sites import site_name
 from webrl.runs.store import Appender, write_json
 from webrl.types import Task
 
@@ -33,8 +34,7 @@ def make_tasks(settings: GrpoSettings) -> list[Task]:
     Raises:
         UsageError: an unknown task.
     """
-    names = [name.removeprefix("browsergym/").removeprefix(f"{settings.benchmark}.") for name in settings.task_name]
-    sites = tuple(f"{settings.benchmark}.{name}" for name in names)
+    sites = tuple(site_name(name, settings.benchmark) for name in settings.task_name)
     if settings.benchmark == "miniwob":
         from webrl.config import TasksConfig
         from webrl.suites.miniwob import seed_tasks
@@ -130,7 +130,8 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
             num_failed += len(rewards) - len(known)
             batches.append(known)
             failed = f", {len(rewards) - len(known)} failed" if len(known) < len(rewards) else ""
-            logger.info("batch %d: mean reward %.3f of %d episodes%s", len(batches), _mean(known), len(known), failed)
+            mean = mean_reward(known).mean
+            logger.info("batch %d: mean reward %.3f of %d episodes%s", len(batches), mean, len(known), failed)
 
         trainer = _make_trainer(settings, player, tasks, record, out)
         resumed = settings.resume_from_checkpoint
@@ -141,7 +142,7 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
     report = {
         "reward_first": first.to_json(),
         "reward_last": last.to_json(),
-        "batches": [{"mean": round(_mean(batch), 4), "episodes": len(batch)} for batch in batches],
+        "batches": [{"mean": mean_reward(batch).mean, "episodes": len(batch)} for batch in batches],
         "failed_episodes": num_failed,
         "settings": settings.model_dump(mode="json"),
     }
@@ -232,7 +233,3 @@ def _trl_config(settings: GrpoSettings, out: Path, *, on_gpu: bool) -> Any:
         disable_tqdm=True,
         dataloader_pin_memory=on_gpu,
     )
-
-
-def _mean(rewards: Sequence[float]) -> float:
-    return sum(rewards) / max(1, len(rewards))

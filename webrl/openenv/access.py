@@ -1,6 +1,7 @@
 """Who may talk to a server: a bearer token, and no web pages.
 
-API: `refusal(headers, token)` is the status to refuse a request with, or None; `is_loopback(host)`; `TOKEN_VARIABLE`
+API: `refusal(headers, token)` is the status to refuse a request with, or None; `is_loopback(host)`,
+`names_loopback(headers)`; what a client may send and how long it may take; `TOKEN_VARIABLE`
 names the environment variable that both server and client take the token from (never the command line: other users see
 that).
 """
@@ -12,8 +13,15 @@ import binascii
 import hmac
 import ipaddress
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 TOKEN_VARIABLE = "WEBRL_ENV_TOKEN"
+MAX_REQUEST_BYTES = 1 << 20
+"""A message or a body with more is refused."""
+REQUEST_TIMEOUT_S = 10.0
+"""A connection that has not sent its whole request by then is closed."""
+SEND_TIMEOUT_S = 60.0
+"""A client that does not take its answer for so long is hung up on."""
 
 
 def refusal(headers: Mapping[str, str], token: str | None) -> int | None:
@@ -26,6 +34,14 @@ def refusal(headers: Mapping[str, str], token: str | None) -> int | None:
     if token is not None:
         return None if _shows(headers.get("Authorization", ""), token) else 401
     return 403 if "Origin" in headers else None
+
+
+def names_loopback(headers: Mapping[str, str]) -> bool:
+    """Whether a request's `Host` is this machine: a page that has had its name resolved to it still says that name."""
+    try:
+        return is_loopback(urlsplit(f"//{headers.get('Host', 'localhost')}").hostname or "")
+    except ValueError:
+        return False
 
 
 def is_loopback(host: str) -> bool:

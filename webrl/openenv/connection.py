@@ -15,6 +15,7 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
+from webrl.openenv.access import SEND_TIMEOUT_S
 from webrl.openenv.answers import Answer, as_json, error_answer, explain, observation_answer
 from webrl.openenv.environment import Session
 from webrl.openenv.hub import Hub
@@ -25,8 +26,6 @@ logger = logging.getLogger(__name__)
 
 MESSAGES_PER_S = 100
 """A client that sends more is read more slowly."""
-SEND_TIMEOUT_S = 60.0
-"""A client that does not take its answer for so long is hung up on."""
 _TOO_BIG = 1009
 """Close code of a client that takes no messages of this size."""
 

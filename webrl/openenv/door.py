@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 
 from websockets.asyncio.server import ServerConnection
 
-from webrl.openenv.plain_http import REQUEST_TIMEOUT_S, HttpRequest, HttpResponse, PlainHttp
+from webrl.openenv.access import REQUEST_TIMEOUT_S
+from webrl.openenv.plain_http import HttpRequest, HttpResponse, PlainHttp
 
 _WEBSOCKET = (b"GET /ws ", b"GET /ws?")
 

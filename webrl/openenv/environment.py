@@ -91,8 +91,7 @@ class Session:
 
     async def close(self) -> None:
         """End the session; a page that is left in mid-episode, which would go on running, is closed."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self.forget()
         if self._parking is not None:
             await asyncio.gather(self._parking, return_exceptions=True)
         await self._leave()

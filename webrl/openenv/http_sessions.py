@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from webrl.errors import DataError
-from webrl.openenv.access import is_loopback
+from webrl.openenv.access import is_loopback, names_loopback
 from webrl.openenv.answers import Answer, as_json, explain, observation_answer
 from webrl.openenv.environment import Session
 from webrl.openenv.hub import Hub, NoEpisode
@@ -53,15 +53,16 @@ class _Client:
     """One client's session; its requests are answered in turn."""
 
     def __init__(self, hub: Hub) -> None:
-        self.session = Session(hub, min(NEW_IDLE_S, hub.idle_timeout_s))
+        self._idle_s = min(IDLE_S, hub.idle_timeout_s)
+        self.session = Session(hub, min(NEW_IDLE_S, self._idle_s))
         self.lock = asyncio.Lock()
         self.takes_cookies: bool | None = None
         """None: not known yet."""
 
-    def came_back(self, hub: Hub, *, with_cookie: bool) -> None:
+    def came_back(self, *, with_cookie: bool) -> None:
         """Its second request."""
         self.takes_cookies = with_cookie
-        self.session.idle_timeout_s = min(IDLE_S, hub.idle_timeout_s)
+        self.session.idle_timeout_s = self._idle_s
 
 
 class HttpSessions:
@@ -86,7 +87,7 @@ class HttpSessions:
             client = self._find(request)
             async with client.lock:
                 if asked == "step":
-                    client.came_back(self._hub, with_cookie=_cookie(request) is not None)
+                    client.came_back(with_cookie=_cookie(request) is not None)
                 if asked == "state":
                     return await _respond({"type": "state", "data": client.session.state.model_dump()})
                 return await self._step(client, _body(request))
@@ -135,10 +136,7 @@ class HttpSessions:
     def _last_here(self, request: HttpRequest) -> str | None:
         """Key of the client whose episode one without cookies plays on; None where that could be somebody else's."""
         is_direct = not any(name in request.headers for name in ("Forwarded", "X-Forwarded-For", "Via"))
-        # A page that has had its name resolved to this machine still says that name.
-        host = request.headers.get("Host", "localhost").rpartition("@")[2]
-        name = host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
-        if self._is_private and is_direct and is_loopback(name) and is_loopback(request.address):
+        if self._is_private and is_direct and names_loopback(request.headers) and is_loopback(request.address):
             return self._by_address.get(request.address)
         return None
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError
-from webrl.openenv.models import Screenshots
+from webrl.openenv.pictures import Screenshots
 from webrl.rollouts.interface import Pool
 
 PATIENCE_S = 45.0

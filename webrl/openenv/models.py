@@ -11,10 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
+from webrl.openenv.pictures import MAX_SIDE, MIN_SIDE, Screenshots
 from webrl.openenv.protocol import Action, Observation, State
-
-Screenshots = Literal["list", "png", "none"]
-"""How screenshots are sent: lists `[height][width][3]` of 0 to 255, base64 PNG, or not at all."""
 
 
 class BrowserGymAction(Action):
@@ -44,9 +42,9 @@ class ResetOptions(BaseModel):
     screenshots: Screenshots | bool | None = Field(
         None, description="how every observation shows the page; true: png, false: none; null: the server's way"
     )
-    viewport: Annotated[list[Annotated[int, Field(ge=16, le=4096)]], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="width and height of the page; none: the server's, or with `details` the task's own"
-    )
+    viewport: (
+        Annotated[list[Annotated[int, Field(ge=MIN_SIDE, le=MAX_SIDE)]], Field(min_length=2, max_length=2)] | None
+    ) = Field(None, description="width and height of the page; none: the server's, or with `details` the task's own")
     observation: Literal["axtree", "dom", "html"] | None = Field(None, description="form of the text; none: server's")
     dialect: Literal["browsergym", "webrl"] | None = Field(None, description="action language; none: the server's")
     settle_cap_s: float | None = Field(None, description="longest wait for a quiet page, at most a step's deadline")

@@ -16,8 +16,9 @@ from pydantic import ValidationError
 from webrl.config import RolloutConfig
 from webrl.errors import DataError, UsageError, problem_text
 from webrl.openenv.hub import Hub
-from webrl.openenv.models import ResetOptions, Screenshots
-from webrl.rollouts.sites import open_site
+from webrl.openenv.models import ResetOptions
+from webrl.openenv.pictures import Screenshots
+from webrl.rollouts.sites import open_site, site_name
 from webrl.types import Task
 
 _MAX_SEED = 2**31
@@ -47,8 +48,9 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
         DataError: no such task, a host that is not allowed, or a setting out of range.
     """
     options = ResetOptions.model_validate(data)
-    named = options.task_name or options.start_url
-    site = _site(options.task_name, options.benchmark) if named else hub.default_site
+    site = options.benchmark if options.start_url else hub.default_site
+    if options.task_name:
+        site = site_name(options.task_name, options.benchmark)
     seed = hub.seeds.randrange(_MAX_SEED) if options.seed is None else options.seed
     task = _task(site, seed, options.instruction, options.start_url)
     screenshots = _way(options, hub)
@@ -62,12 +64,6 @@ def _way(options: ResetOptions, hub: Hub) -> Screenshots:
     if isinstance(options.screenshots, bool):
         return "png" if options.screenshots else "none"
     return options.screenshots
-
-
-def _site(task_name: str | None, benchmark: str) -> str:
-    """Our name of a task, from a BrowserGym id with or without its `browsergym/` and suite."""
-    name = (task_name or "").removeprefix("browsergym/").removeprefix(f"{benchmark}.")
-    return f"{benchmark}.{name}" if name else benchmark
 
 
 def _task(site: str, seed: int, instruction: str | None, start_url: str | None) -> Task:

@@ -8,12 +8,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from webrl.openenv.models import Screenshots
+
+Screenshots = Literal["list", "png", "none"]
+"""How screenshots are sent: lists `[height][width][3]` of 0 to 255, base64 PNG, or not at all."""
+MIN_SIDE, MAX_SIDE = 16, 4096
+"""Pixels of a page's width and height."""
 
 
 async def encode(png: bytes | None, way: Screenshots) -> str | np.ndarray | None:

@@ -14,16 +14,12 @@ from http import HTTPStatus
 
 import h11
 
+from webrl.openenv.access import MAX_REQUEST_BYTES, REQUEST_TIMEOUT_S, SEND_TIMEOUT_S
+
 logger = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 1 << 20
-"""A request with more is refused."""
-REQUEST_TIMEOUT_S = 10.0
-"""A request that has not come whole by then ends its connection."""
 KEEP_ALIVE_S = 60.0
 """A connection without a request for so long is closed."""
-SEND_TIMEOUT_S = 60.0
-"""A client that does not take its answer for so long is hung up on."""
 _PAUSE_S = 0.01
 """At least so long between two answers on a connection."""
 
@@ -39,7 +35,7 @@ class HttpRequest:
     headers: Mapping[str, str]
     """By name in title case (`Authorization`); of several with one name the last."""
     body: bytes
-    """At most MAX_BODY_BYTES."""
+    """At most MAX_REQUEST_BYTES."""
     address: str
     """The client's."""
 
@@ -102,13 +98,13 @@ class PlainHttp:
                 self._arm(REQUEST_TIMEOUT_S)
                 self._head = event
                 self._body.clear()
-                if any(name == b"content-length" and int(value) > MAX_BODY_BYTES for name, value in event.headers):
-                    self._refuse(413, f"a body has at most {MAX_BODY_BYTES} bytes")
+                if any(name == b"content-length" and int(value) > MAX_REQUEST_BYTES for name, value in event.headers):
+                    self._refuse(413, f"a body has at most {MAX_REQUEST_BYTES} bytes")
                     return
             elif isinstance(event, h11.Data):
                 self._body += event.data
-                if len(self._body) > MAX_BODY_BYTES:
-                    self._refuse(413, f"a body has at most {MAX_BODY_BYTES} bytes")
+                if len(self._body) > MAX_REQUEST_BYTES:
+                    self._refuse(413, f"a body has at most {MAX_REQUEST_BYTES} bytes")
                     return
             elif isinstance(event, h11.EndOfMessage):
                 self._deadline.cancel()

@@ -25,7 +25,7 @@ from websockets.http11 import Request, Response
 import webrl
 from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import UsageError
-from webrl.openenv.access import TOKEN_VARIABLE, is_loopback, refusal
+from webrl.openenv.access import MAX_REQUEST_BYTES, REQUEST_TIMEOUT_S, TOKEN_VARIABLE, is_loopback, refusal
 from webrl.openenv.door import Doors
 from webrl.openenv.plain_http import HttpRequest, HttpResponse
 from webrl.rollouts.collect import open_pool
@@ -33,14 +33,10 @@ from webrl.types import Task
 
 if TYPE_CHECKING:
     from webrl.openenv.hub import Hub
-    from webrl.openenv.models import Screenshots
+    from webrl.openenv.pictures import Screenshots
 
 logger = logging.getLogger(__name__)
 
-MAX_MESSAGE_BYTES = 1 << 20
-"""A client that sends more at once is hung up on."""
-HANDSHAKE_TIMEOUT_S = 10.0
-"""A connection that has not sent its whole request by then is closed."""
 MAX_CONNECTIONS = 512
 """Open connections beside one for each environment; further ones are closed at once."""
 MAX_SESSIONS = 4096
@@ -147,11 +143,11 @@ async def _run(hub: Hub, options: ServerOptions, listener: socket.socket, on_rea
         backlog=1024,
         process_request=routes.admit,
         create_connection=doors.connection_class(),
-        open_timeout=HANDSHAKE_TIMEOUT_S,
+        open_timeout=REQUEST_TIMEOUT_S,
         # Whether a client's machine has gone is asked of its kernel: the client itself may be busy training.
         ping_interval=None,
         close_timeout=_CLOSE_TIMEOUT_S,
-        max_size=MAX_MESSAGE_BYTES,
+        max_size=MAX_REQUEST_BYTES,
         max_queue=4,
         compression=None,  # costs more than the wire saves
         server_header=None,

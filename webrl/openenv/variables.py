@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from webrl.errors import UsageError
+from webrl.openenv.pictures import MAX_SIDE, MIN_SIDE
+from webrl.rollouts.sites import site_name
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +47,7 @@ def read_variables(environ: Mapping[str, str]) -> Variables:
         logger.warning("%sTIMEOUT is not used: rollout.step_timeout_s is the deadline of a step", _PREFIX)
     if values.get("HEADLESS", "true").lower() != "true":
         raise UsageError(f"{_PREFIX}HEADLESS={values['HEADLESS']}: browsers are always headless here; unset it")
-    width, height = _number(values, "VIEWPORT_WIDTH"), _number(values, "VIEWPORT_HEIGHT")
+    width, height = (_side(values, name) for name in ("VIEWPORT_WIDTH", "VIEWPORT_HEIGHT"))
     capacity = {"MAX_CONCURRENT_ENVS": environ.get("MAX_CONCURRENT_ENVS", "")}
     return Variables(
         site=_site(values),
@@ -59,7 +61,14 @@ def _site(values: Mapping[str, str]) -> str | None:
     benchmark, task = values.get("BENCHMARK", "miniwob"), values.get("TASK_NAME")
     if benchmark != "miniwob":
         raise UsageError(f"{_PREFIX}BENCHMARK={benchmark}: miniwob is served; WebArena runs with rollout.env=browser")
-    return f"miniwob.{task.removeprefix('browsergym/').removeprefix('miniwob.')}" if task else None
+    return site_name(task, benchmark) if task else None
+
+
+def _side(values: Mapping[str, str], name: str) -> int | None:
+    number = _number(values, name)
+    if number is not None and not MIN_SIDE <= number <= MAX_SIDE:
+        raise UsageError(f"{_PREFIX}{name}={number}: expected {MIN_SIDE} to {MAX_SIDE} pixels")
+    return number
 
 
 def _number(values: Mapping[str, str], name: str, prefix: str = _PREFIX) -> int | None:

@@ -22,7 +22,7 @@ from webrl.config import RolloutConfig, RunConfig
 from webrl.config.redaction import redact
 from webrl.errors import UsageError
 from webrl.llm.interface import Policy
-from webrl.rollouts.episode import SaveScreenshot, run_episode
+from webrl.rollouts.episode import SaveScreenshot, repeat_after_crash, run_episode
 from webrl.rollouts.interface import Pool
 from webrl.rollouts.kept import borrow
 from webrl.rollouts.pool import EnvPool
@@ -199,8 +199,9 @@ class _Stage:
             self._record(self._cut_off(name, task_left))
 
     async def _attempts(self, name: str, task: Task) -> Trajectory:
-        """Play an episode, again after a crash, at most `max_retries` times."""
-        for attempt in range(1, self._config.rollout.max_retries + 2):
+        """Play an episode, again after a crash."""
+
+        async def play() -> Trajectory:
             async with self._pool.env() as env:
                 trajectory = await run_episode(
                     env,
@@ -212,12 +213,9 @@ class _Stage:
                     seed=self._config.seed,
                     save_screenshot=self._screenshots(name),
                 )
-                trajectory = await self._world.suite_of(task).finish(env, trajectory)
-            trajectory = dataclasses.replace(trajectory, attempts=attempt)
-            if trajectory.status is not Status.ENV_ERROR:
-                break
-            logger.warning("%s: attempt %d failed: %s", name, attempt, trajectory.message)
-        return trajectory
+                return await self._world.suite_of(task).finish(env, trajectory)
+
+        return await repeat_after_crash(play, self._config.rollout, name)
 
     def _cut_off(self, name: str, task: Task) -> Trajectory:
         return Trajectory(

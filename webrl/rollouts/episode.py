@@ -8,10 +8,11 @@ raises for what page, browser or policy do; the trajectory's status says how it 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from webrl.config import RolloutConfig
@@ -37,6 +38,18 @@ class _Episode:
     message: str = ""
     reward: float = 0.0
     parse_failures: int = 0
+
+
+async def repeat_after_crash(
+    play: Callable[[], Awaitable[Trajectory]], config: RolloutConfig, trajectory_id: str
+) -> Trajectory:
+    """The trajectory of `play`, called again after a crash of page or browser, at most `max_retries` times."""
+    for attempt in range(1, config.max_retries + 2):
+        trajectory = dataclasses.replace(await play(), attempts=attempt)
+        if trajectory.status is not Status.ENV_ERROR:
+            break
+        logger.warning("%s: attempt %d failed: %s", trajectory_id, attempt, trajectory.message)
+    return trajectory
 
 
 async def run_episode(

@@ -34,6 +34,11 @@ class Verdict:
     """Whether the page has ended the episode."""
 
 
+def site_name(task_name: str, benchmark: str) -> str:
+    """Our name of a task, from a BrowserGym id with or without its `browsergym/` and suite."""
+    return f"{benchmark}.{task_name.removeprefix('browsergym/').removeprefix(f'{benchmark}.')}"
+
+
 class Site(Protocol):
     """One kind of page's way of starting and ending an episode."""
 

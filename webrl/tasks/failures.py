@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from webrl.errors import DataError
+from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_lines, read_records
 from webrl.tasks.prompts import describe_actions
 from webrl.types import Label, Record, Task, Trajectory
@@ -109,10 +110,9 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
 
 def _judged_phases(source: Path, before: int | None) -> list[Path]:
     """Newest first."""
-    named = [folder for folder in source.glob("phase_*") if folder.name[6:].isdecimal()]
-    phases = sorted(named, key=lambda folder: int(folder.name[6:]), reverse=True)
-    if before is not None:
-        phases = [folder for folder in phases if int(folder.name[6:]) < before]
+    run = RunFolder(source)
+    last = run.last_phase() if before is None else before - 1
+    phases = [run.phase(number).path for number in range(last, -1, -1)]
     files = ("trajectories.jsonl", "labels.jsonl")
     found = [folder for folder in (source, *phases) if all((folder / name).is_file() for name in files)]
     if not found:

@@ -57,10 +57,11 @@ def test_a_site_that_the_newest_phase_did_not_attempt_brings_its_last_failures(t
     write_phase(tmp_path / "phase_10", {"tab/a": 0, "tab/b": 0, "tab/c": 1, "box/solved": 1, "list/unjudged": None})
     found = load_failures(tmp_path)
     assert [failure.task.task_id for failure in found.failures] == ["tab/a", "tab/b", "list/lost"]
-    assert found.shares() == {"miniwob.tab": 3 / 5, "miniwob.list": 2 / 4}
+    rate = 4 * 3 / 6  # three of six episodes failed; four more at that rate
+    assert found.shares() == {"miniwob.tab": (2 + rate) / (3 + 4), "miniwob.list": (1 + rate) / (2 + 4)}
     before = load_failures(tmp_path, before=10)
     assert [failure.task.task_id for failure in before.failures] == ["tab/old", "list/lost", "box/solved"]
-    assert before.shares() == {"miniwob.tab": 2 / 3, "miniwob.list": 2 / 4, "miniwob.box": 2 / 3}
+    assert before.shares() == {"miniwob.tab": (1 + 3) / 5, "miniwob.list": (1 + 3) / 6, "miniwob.box": (1 + 3) / 5}
 
 
 def test_without_failures_the_attempted_tasks_are_the_seeds_and_it_says_so(tmp_path, caplog):

@@ -25,6 +25,8 @@ from webrl.types import Label, Record, Task, Trajectory
 
 logger = logging.getLogger(__name__)
 
+PRIOR_EPISODES = 4
+
 
 @dataclass(frozen=True)
 class Failure(Record):
@@ -58,15 +60,17 @@ class FailureSet:
     """Judged episodes of each site in the phase that its failures come from; empty where only failures are known."""
 
     def shares(self) -> dict[str, float]:
-        """How much of the next tasks each site should get: its failure rate (Laplace's, for sites tried once or twice).
+        """How much of the next tasks each site should get: its failure rate, shrunk towards that of all sites.
 
-        By their numbers of failures (which are taken where attempts are not known) sites with many tasks would get
-        more and more.
+        The shrinking (`PRIOR_EPISODES` more of the common rate: a Beta prior) keeps a site that was tried once from
+        getting five times another's tasks. By their numbers of failures (which are taken where attempts are not known)
+        sites with many tasks would get more and more.
         """
         groups = {site: len(group) for site, group in self.by_site().items()}
         if not self.attempts:
             return {site: float(failed) for site, failed in groups.items()}
-        return {site: (failed + 1) / (self.attempts[site] + 2) for site, failed in groups.items()}
+        prior = PRIOR_EPISODES * sum(groups.values()) / sum(self.attempts.values())
+        return {site: (failed + prior) / (self.attempts[site] + PRIOR_EPISODES) for site, failed in groups.items()}
 
     def by_site(self) -> dict[str, list[Failure]]:
         """Failures of each site, sites in order of first appearance."""

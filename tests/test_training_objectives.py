@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -12,6 +13,7 @@ from webrl.config import ActorConfig, load_config
 from webrl.errors import TrainingError, UsageError
 from webrl.training.objectives import LossInput, get_objective
 from webrl.training.objectives.webrl_released import monte_carlo_return
+from webrl.types import StepRecord
 
 
 def make_input(logprobs: list[float], ref: list[float], advantage: list[float], sample: list[int]) -> LossInput:
@@ -199,6 +201,35 @@ def test_grpo_advantage_is_relative_to_the_groups_attempts() -> None:
     # attempts a, b, c end 1, 0, 1: mean 2/3, however many steps each has
     assert advantages == [pytest.approx(x) for x in (1 / 3, -2 / 3, -2 / 3, -2 / 3, 1 / 3, 0)]
     assert not get_objective("grpo").trains(advantages[-1])
+
+
+def test_grpo_advantage_scales_by_the_groups_or_the_phases_deviation() -> None:
+    ends = {"a": ("g", 1), "b": ("g", 0), "c": ("g", 1), "d": ("h", 0), "e": ("h", 0), "f": ("i", 1)}
+    records = [make_record(name, 0, 1, outcome, group=group) for name, (group, outcome) in ends.items()]
+
+    def scaled(how: str) -> list[float]:
+        return get_objective("grpo").advantages(records, ActorConfig(scale_rewards=how))  # type: ignore[arg-type]
+
+    # Group g: 1, 0, 1 about 2/3: deviation sqrt((1/9 + 4/9 + 1/9) / 2) = sqrt(1/3). All six: sqrt(6/4 / 5) = sqrt(0.3).
+    plain = (1 / 3, -2 / 3, 1 / 3, 0, 0, 0)
+    assert scaled("none") == [pytest.approx(x) for x in plain]
+    assert scaled("group") == [pytest.approx(x / (math.sqrt(1 / 3) + 1e-4)) for x in plain]
+    assert scaled("batch") == [pytest.approx(x / (math.sqrt(0.3) + 1e-4)) for x in plain]
+    assert not any(get_objective("grpo").trains(a) for a in scaled("group")[3:]), "no signal, exactly"
+
+
+def test_grpo_compares_attempts_of_one_phase_and_needs_two_of_them() -> None:
+    def advantages(*records: StepRecord) -> list[float]:
+        return get_objective("grpo").advantages(records, ActorConfig())
+
+    won, lost = make_record("a", 0, 1, 1, group="g"), make_record("b", 0, 1, 0, group="g")
+    later = [dataclasses.replace(r, phase=2, trajectory_id=f"later-{r.trajectory_id}") for r in (won, lost)]
+    assert advantages(won, lost, later[0]) == [0.5, -0.5, 0.0], "other weights played the later one"
+    with pytest.raises(TrainingError, match=r"none of 2 tasks has two judged attempts.*num_generations=4"):
+        advantages(won, later[1])
+    replayed = dataclasses.replace(lost, source="replay")
+    with pytest.raises(TrainingError, match=r"step 'b:0' is replayed: .*set replay\.strategy=none"):
+        advantages(won, replayed)
 
 
 def test_grpo_loss_clips_token_ratios_and_divides_by_a_constant() -> None:

@@ -17,8 +17,8 @@ def check_settings(config: RunConfig, source: str) -> None:
     """Refuse at once what a stage would refuse hours later.
 
     Raises:
-        UsageError: an engine or a task type that there is not, an API engine without its servers, or rewards that
-            generated tasks do not have.
+        UsageError: an engine or a task type that there is not, an API engine without its servers, rewards that
+            generated tasks do not have, or a group objective without groups.
     """
     for section in ("critic", "actor", "orm"):
         try:
@@ -36,6 +36,8 @@ def check_settings(config: RunConfig, source: str) -> None:
             f"{source}: label.judge=environment needs tasks.source=fixed or fresh: the environment has no reward for "
             "instructions that were written for it"
         )
+    if config.actor.objective == "grpo" and config.num_phases:
+        _check_groups(config, source)
     if tasks.suite == "miniwob" and (tasks.train_sites or tasks.heldout_sites):
         try:
             heldout_tasks(tasks.model_copy(update={"num_heldout_tasks": 0}), config.seed)
@@ -61,3 +63,21 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         model_folder(config.models.actor)
     if {"gen-tasks", "rollout"} <= due and config.num_phases and config.generate.engine.kind != "openai":
         model_folder(config.models.generator)
+
+
+def _check_groups(config: RunConfig, source: str) -> None:
+    """Refuse what leaves grpo nothing to compare, or lets it compare attempts of other weights; all of it at once."""
+    rollout, strategy = config.rollout, config.replay.strategy
+    found = []
+    if rollout.num_generations == 1:
+        found.append(
+            "rollout.num_generations=1: a group of one has advantage 0; set rollout.num_generations=4 (2 at least)"
+        )
+    if strategy != "none":
+        found.append(f"replay.strategy={strategy}: other weights sampled replayed steps; set replay.strategy=none")
+    if not rollout.temperature:
+        found.append("rollout.temperature=0: greedy attempts are alike; set rollout.temperature=1")
+    if rollout.policy == "expert":
+        found.append("rollout.policy=expert: experts' attempts are alike; set rollout.policy=actor")
+    if found:
+        raise UsageError(f"{source}: actor.objective=grpo compares a task's attempts: {'; '.join(found)}")

@@ -114,7 +114,13 @@ def filter_generated(context: Context) -> Counts:
 
 
 def rollout(context: Context) -> Counts:
-    """Sample one trajectory per task with π_{k-1}; after phase 0 `rollout.attempts` of them, or let experts play."""
+    """Play every task with π_{k-1}, after phase 0 `rollout.num_generations` times, or let experts play.
+
+    Raises:
+        StageError: more episodes failed than `rollout.max_failed` allows (`rollouts/breaker.py`).
+    """
+    from webrl.rollouts.breaker import open_breaker
+
     tasks = list(read_records(context.folder.tasks, Task))
     if not tasks:
         raise DataError(
@@ -122,14 +128,15 @@ def rollout(context: Context) -> Counts:
         )
     config, out, phase, prefix = context.config, context.folder.trajectories, context.phase, f"p{context.phase:02d}"
     if phase:
-        tasks = [task for task in tasks for _ in range(config.rollout.attempts)]
+        tasks = [task for task in tasks for _ in range(config.rollout.num_generations)]
     if phase and config.rollout.policy == "expert":
         from webrl.demos.record import record
         from webrl.rollouts.kept import run
 
         run(record(tasks, config, out, seed=config.seed, phase=phase, prefix=prefix))
     else:
-        play(config, tasks, context.actor, out, phase=phase, prefix=prefix)
+        breaker = open_breaker(out, len(tasks), config.rollout.max_failed)
+        play(config, tasks, context.actor, out, phase=phase, prefix=prefix, on_episode=breaker)
     status = Counter(t.status.value for t in read_records(context.folder.trajectories, Trajectory))
     return {"num_rollouts": sum(status.values()), "status": dict(sorted(status.items()))}
 
@@ -151,6 +158,9 @@ def replay(context: Context) -> Counts:
 
 def train(context: Context) -> Counts:
     """Critic, then values (once per state), then the actor; phase 0 trains the critic only.
+
+    Where nothing reads a critic (`RunConfig.trains_critic`) none is trained, and where the objective takes no values
+    none are computed.
 
     Under `run_multinode.sh` every process runs this; the main one writes.
     """
@@ -177,15 +187,18 @@ def train(context: Context) -> Counts:
 
     start = context.critic or context.actor
     options: Any = {"seed": seed, "metrics_path": folder.metrics}
-    scored = folder.path / "train_scored.jsonl"
-    losses = once("critic", lambda: train_critic(folder.train_filter, start, folder.critic, config, **options), scored)
+    steps, scored = folder.train_filter, folder.path / "train_scored.jsonl"
+    losses: Counts = {}
+    if config.trains_critic:
+        losses = once("critic", lambda: train_critic(steps, start, folder.critic, config, **options), scored)
     if context.phase == 0:
         if is_main():
             copy_model(Path(context.actor), folder.actor)
         return losses
-    if not broadcast(scored.exists()):
-        records = read_records(folder.train_filter, StepRecord)
-        valued = score_values(records, folder.critic, config)
+    if not config.actor.needs_values:
+        scored = steps
+    elif not broadcast(scored.exists()):
+        valued = score_values(read_records(steps, StepRecord), folder.critic, config)
         if is_main():
             write_records(scored, valued)
         barrier()
@@ -255,6 +268,7 @@ def play(
     phase: int,
     prefix: str,
     temperature: float | None = None,
+    on_episode: Callable[[Trajectory], None] | None = None,
 ) -> None:
     """Roll out with a model; `temperature` None is a training rollout at the configured one."""
     from webrl.llm import open_model
@@ -269,6 +283,6 @@ def play(
             if config.rollout.engine.kind == "vllm" and config.rollout.engine.verify_weights:
                 await _verify(cast("VllmModel", model), actor, config)
             policy = ModelPolicy(model, config, temperature=temperature, training=temperature is None)
-            await collect(tasks, config, policy, out, phase=phase, prefix=prefix, world=WORLD)
+            await collect(tasks, config, policy, out, phase=phase, prefix=prefix, world=WORLD, on_episode=on_episode)
 
     run(work())

@@ -88,17 +88,19 @@ def estimate_phase(config: RunConfig, gpus: int, assumed: Assumptions) -> dict[s
     size = assumed.parameters / _MEASURED_PARAMETERS
     update = _interpolate(_UPDATE_S, assumed.tokens) * size
     forward = _interpolate(_FORWARD_S, assumed.tokens) * size
-    episodes = config.generate.num_tasks
-    samples = episodes * assumed.steps * (1 + config.replay.max_ratio)
+    tasks = config.max_phase_tasks
+    episodes = tasks * config.rollout.num_generations
+    samples = episodes * assumed.steps * (1 + (0 if config.replay.strategy == "none" else config.replay.max_ratio))
+    passes = (1 + config.trains_critic) * update + config.actor.needs_values * forward
     spread = max(gpus * (_SCALING if gpus > 1 else 1.0), 1e-9)
     evaluated = min(config.tasks.num_eval_tasks, 165 if config.tasks.suite == "webarena_lite" else 812)
     seconds = {
-        "filter-tasks": 2 * episodes * forward / gpus,
+        "filter-tasks": 2 * tasks * forward / gpus,
         "reset": 2 * _RESET_S if config.rollout.webarena.reset else 0.0,
         "rollout": _rollout_s(config, episodes, gpus, assumed),
         "label": episodes * forward / gpus,
         "replay": samples * forward / gpus,
-        "train": samples * (2 * update + forward) / spread,
+        "train": samples * passes / spread,
         "eval": _rollout_s(config, evaluated, gpus, assumed),
     }
     return {stage: value / 3600 for stage, value in seconds.items()}

@@ -32,6 +32,9 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
         number, name = line.removeprefix("phase ").split()[:2]
         if stage in (None, name) and phase in (None, int(number.rstrip(":"))):
             print(line)
+    if stage in (None, "rollout") and config.num_phases:
+        tasks, attempts = config.max_phase_tasks, config.rollout.num_generations
+        print(f"a phase after 0 plays at most {tasks} tasks x {attempts} = {tasks * attempts} episodes")
     if stage in (None, "label") and config.label.system_prompt:
         print(f"label.system_prompt: {describe_text(config.label.system_prompt)}")
     if stage is None and config.tasks.suite != "miniwob":

@@ -35,6 +35,7 @@ ModelName = Annotated[str, AfterValidator(shipped_model), Field(validate_default
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 _HIDDEN = {"accounts", "extra_args"}
 """Options whose values are not quoted in errors: a secret may stand anywhere in a value of the wrong form."""
+_RENAMED = {"rollout.attempts": "rollout.num_generations"}
 _MAX_SHOWN = 2
 """Problems of a config that are named at once."""
 Host = Annotated[
@@ -192,7 +193,11 @@ class EngineConfig(Section):
 class GenerateConfig(Section):
     """New instructions from failures (paper §3.1)."""
 
-    num_tasks: int = Field(500, ge=0, description="instructions to generate a phase")
+    num_tasks: int = Field(
+        500,
+        ge=0,
+        description="instructions to generate a phase; each one kept is a task, played rollout.num_generations times",
+    )
     num_seeds: int = Field(10, ge=1, description="failed instructions in one prompt")
     temperature: float = Field(1.0, gt=0, description="sampling temperature")
     max_new_tokens: int = Field(512, ge=1, description="reply length")
@@ -303,7 +308,9 @@ class RolloutConfig(Section):
         description="who plays in the phases after 0; expert: miniwob's scripted experts, whose demonstrations "
         "objective=sft imitates",
     )
-    attempts: int = Field(1, ge=1, description="episodes of each task in the phases after 0 (the groups of grpo)")
+    num_generations: int = Field(
+        1, ge=1, description="attempts at each task in the phases after 0, all from the same start (the groups of grpo)"
+    )
     temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
     top_p: float = Field(1.0, gt=0, le=1, description="refused below 1 in training unless allow_biased_sampling")
     top_k: int = Field(0, ge=0, description="refused above 0 in training unless allow_biased_sampling")
@@ -316,6 +323,11 @@ class RolloutConfig(Section):
     max_retries: int = Field(2, ge=0, description="new attempts after a crash of page, browser or worker")
     settle_cap_s: float = Field(3.0, gt=0, description="longest wait for a page to become quiet")
     recycle_after: int = Field(500, ge=1, description="episodes after which a worker is replaced")
+    max_failed: Fraction = Field(
+        0.5,
+        description="a phase stops when more than this share of its training episodes failed for reasons that are not "
+        "the agent's (env_error, policy_error, timeout); the same command then plays those again; 1: never",
+    )
     cut_off: Fraction = Field(1.0, description="go on when this share of episodes is in; 1 waits for all")
     allowed_hosts: tuple[Host, ...] = Field(
         (), description="hosts pages may reach beside the task's own; *: all, but no internal addresses"
@@ -439,9 +451,17 @@ class ActorConfig(OptimConfig):
     curvature_floor: float = Field(0.3, gt=0, description="webrl_scaled: ε of the loss's scale 1/(F + ε)")
     gae_lambda: Fraction = Field(0.5, description="λ of the advantage mix")
     percentile: float = Field(70.0, ge=0, lt=100, description="filtered_bc: kept above this percentile")
+    scale_rewards: Literal["none", "group", "batch"] = Field(
+        "none", description="grpo: advantages over the rewards' standard deviation in each group, in the phase, or not"
+    )
     clip_low: float = Field(0.2, ge=0, description="grpo: lower clip of the ratio")
     clip_high: float = Field(0.2, ge=0, description="grpo: upper clip of the ratio")
     length_norm: float = Field(512.0, gt=0, description="grpo: constant that token sums are divided by")
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether the objective's advantages are made of a critic's values."""
+        return self.objective not in ("sft", "filtered_bc", "grpo")
 
 
 class SftConfig(OptimConfig):
@@ -507,6 +527,18 @@ class RunConfig(Section):
     def run_dir(self) -> Path:
         """Folder of this run."""
         return self.runs_dir / self.name
+
+    @property
+    def trains_critic(self) -> bool:
+        """Whether anything reads a critic: the objective, or the curriculum's filter."""
+        return self.actor.needs_values or (self.tasks.source == "curriculum" and self.filter.critic_band)
+
+    @property
+    def max_phase_tasks(self) -> int:
+        """Tasks of a phase after 0, at most; each is attempted `rollout.num_generations` times."""
+        if self.tasks.source != "curriculum":
+            return self.tasks.num_seed_tasks
+        return min(self.generate.num_tasks, self.filter.max_tasks or self.generate.num_tasks)
 
 
 def load_config(path: Path | None, overrides: list[str] | None = None) -> RunConfig:
@@ -604,6 +636,8 @@ def _explain(error: Any, source: str) -> str:
         known = [name for name, _, _ in describe_options()] + list(RunConfig.model_fields)
         nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; sections: {', '.join(RunConfig.model_fields)}"
+        if key in _RENAMED:  # also what a run folder of an older version has in its config.yaml
+            hint = f"; it is called {_RENAMED[key]!r} now"
         return f"{source}: unknown key {key!r:.200}{hint}"
     several = len(error["loc"]) == 1 and isinstance(error["input"], dict | Section)
     if error["type"] == "value_error" and several:  # two settings of a section that do not go together

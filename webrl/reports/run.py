@@ -50,6 +50,7 @@ def phase_rows(phase: Summary) -> list[tuple[str, str]]:
         ("rollouts", _with_parts(phase.get("num_rollouts"), phase.get("rollout_status"), "")),
         ("labelled success", labelled_text(phase)),
         ("labels", agreement_text(phase)),
+        ("groups", groups_text(phase)),
         ("replayed steps", _count(phase.get("num_replayed"))),
         ("critic", _training(phase, "critic")),
         ("actor", _training(phase, "actor")),
@@ -166,6 +167,16 @@ def agreement_text(phase: Summary) -> str:
     balanced = found["balanced_accuracy"]["value"]
     balance = "" if balanced is None else f", balanced {100 * balanced:.1f} %"
     return f"right by the environment's reward: {_share(right, found['num'])}{balance}"
+
+
+def groups_text(phase: Summary) -> str:
+    """How the groups of attempts at one task ended, where tasks were attempted several times."""
+    groups = (phase.get("label") or {}).get("groups")
+    if not groups:
+        return ""
+    kinds = _parts({name: groups[f"num_{name}"] for name in ("mixed", "succeeded", "failed", "single")})
+    masked = f"; {groups['num_masked']} attempts without outcome" if groups["num_masked"] else ""
+    return f"{groups['num']} ({kinds}){masked}; without signal {100 * groups['no_signal']:.1f} %"
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,11 +16,14 @@ from webrl.errors import DataError, JudgeError
 from webrl.llm import open_model
 from webrl.reward.calibration import calibrated
 from webrl.reward.env_reward import label_by_environment
+from webrl.reward.groups import group_counts
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import label_trajectories
 from webrl.reward.report import agreement
 from webrl.runs.store import count_lines, read_records
 from webrl.types import Label, Trajectory
+
+logger = logging.getLogger(__name__)
 
 
 def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str, Any]:
@@ -27,7 +31,8 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
 
     Returns:
         `num_labelled`, `num_success`, `num_unjudged`, `num_unfinished`, of all trajectories judged so far, and
-        `agreement` with the environment's own reward where there is one (a report; nothing is trained on it).
+        `agreement` with the environment's own reward where there is one (a report; nothing is trained on it), and
+        `groups` where tasks were attempted several times (`group_counts`).
 
     Raises:
         DataError: missing or malformed trajectory file.
@@ -44,10 +49,12 @@ def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str,
         raise JudgeError(
             f"{labels}: none of {counts['num_unjudged']} trajectories could be judged, the first: {reason}"
         )
-    report = agreement(trajectories, labels)
+    report, groups = agreement(trajectories, labels), group_counts(trajectories, labels)
     if report:
         _require_agreement(report, config, labels)
-    return counts | ({"agreement": report} if report else {})
+    if groups:
+        logger.info("%d of %d groups have attempts of both outcomes", groups["num_mixed"], groups["num"])
+    return counts | ({"agreement": report} if report else {}) | ({"groups": groups} if groups else {})
 
 
 def _require_agreement(report: dict[str, Any], config: RunConfig, labels: Path) -> None:

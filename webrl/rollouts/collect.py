@@ -20,7 +20,7 @@ from typing import Any
 
 from webrl.config import RolloutConfig, RunConfig
 from webrl.config.redaction import redact
-from webrl.errors import UsageError
+from webrl.errors import DataError, UsageError
 from webrl.llm.interface import Policy
 from webrl.rollouts.episode import SaveScreenshot, repeat_after_crash, run_episode
 from webrl.rollouts.interface import Pool
@@ -74,7 +74,8 @@ async def collect(
         on_episode: called after each new line.
 
     Raises:
-        DataError: a task that names no known page (before anything starts), or an unreadable `out`.
+        DataError: a task that names no known page, or two episodes of one name (before anything starts), or an
+            unreadable `out`.
         UsageError: tasks or settings that `config.rollout.env` or `.backend` does not serve.
         BrowserMissing: no Chromium.
     """
@@ -82,7 +83,11 @@ async def collect(
         world.suite_of(task).check(task, config.rollout)
     summary = CollectSummary()
     done = _read_done(out, summary)
-    waiting = [(name, task) for name, task in _name(tasks, prefix) if name not in done]
+    episodes = list(_name(tasks, prefix))
+    twice = [name for name, times in Counter(name for name, _ in episodes).items() if times > 1]
+    if twice:
+        raise DataError(f"two episodes would be called {twice[0]!r}: no task's id may be another one's with -rN")
+    waiting = [(name, task) for name, task in episodes if name not in done]
     target = math.ceil(config.rollout.cut_off * (len(done) + len(waiting)))
     with store.Appender(out) as file, _progress(len(done) + len(waiting), len(done), prefix) as bar:
 

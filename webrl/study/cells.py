@@ -56,7 +56,8 @@ def link_start(start: Cell, cell: Cell) -> None:
             shutil.copyfile(source.path / SCORE_CACHE, temporary)
     with atomic_path(target.phase(0).path) as temporary:
         shutil.copytree(source.phase(0).path, temporary, copy_function=_link)
-        if _judging(start.config) != _judging(cell.config):
+        lacks_critic = cell.config.trains_critic and not start.config.trains_critic
+        if lacks_critic or _judging(start.config) != _judging(cell.config):
             for name in (*_JUDGED_FILES, *(f"stages/{stage}.json" for stage in _JUDGED)):
                 _remove(temporary / name)
 

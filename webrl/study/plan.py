@@ -39,7 +39,7 @@ _OWN_KEYS = ("name", "runs_dir", "seed", "num_phases")
 _METHOD_KEYS = {
     "tasks": {"source"},
     "models": {"orm", "generator"},
-    "rollout": {"attempts", "policy"},
+    "rollout": {"num_generations", "policy"},
     "evaluate": set[str](),
 }
 """Sections that make the starting point and the evaluation; the keys named act after phase 0 and may differ."""

@@ -1,34 +1,76 @@
 """Group-relative policy optimisation (Shao et al. 2024, arXiv 2402.03300, Eq. 3) in the form of Dr. GRPO.
 
-    A = r − mean of the group's r        (attempts at the same task: `StepRecord.group`)
+    A = (r − mean of the group's r) / s  (a group: the attempts of one phase at one task, `StepRecord.group`)
     ρ_i = π(a_i | s, a_<i) / π_old(a_i | s, a_<i)
     L = −(1/L_max) Σ_i min(ρ_i A, clip(ρ_i, 1 − ε_low, 1 + ε_high) A)
 
 The normaliser is the constant `actor.length_norm` (arXiv 2503.20783 §3: dividing by an answer's own length favours
-long wrong answers); so is the group's standard deviation left out, which weights easy and hard tasks alike. A group
-whose attempts all end alike has A = 0 and gets no pass. Left out: the KL term (ε clips; `webrl` is the KL objective).
+long wrong answers). `actor.scale_rewards` chooses s, with TRL's names and formula: `none` is 1 (Dr. GRPO: a group's
+deviation gives very easy and very hard tasks more weight), `group` the group's sample standard deviation + 1e-4
+(Shao et al., Eq. 3), `batch` that of all attempts of the phase + 1e-4. A group whose attempts all end alike has A = 0
+and gets no pass. Left out: the KL term (ε clips; `webrl` is the KL objective).
+
+Attempts that failed for reasons that are not the agent's, and those that no judge judged, have no outcome: there are no
+records of them, and they count neither in the mean nor in s. A group counts if two attempts at least are left. Attempts
+are independent, so what is left of a group is distributed as in a whole one; leaving the whole group out would only
+make tasks rarer whose pages fail more often.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import fmean
+from collections.abc import Iterable, Sequence
+from statistics import fmean, stdev
 
 import torch
 
 from webrl.config import ActorConfig
+from webrl.errors import TrainingError
 from webrl.training.objectives.checks import outcome_of
 from webrl.training.objectives.interface import LossInput, LossOutput, Objective
 from webrl.types import StepRecord
 
+_STD_FLOOR = 1e-4
+"""TRL's."""
+_MIN_ATTEMPTS = 2
 
-def advantages(records: Sequence[StepRecord], _config: ActorConfig) -> list[float]:
-    """R minus the group's mean; each trajectory counts once. A record without group is a group of its own."""
-    groups: dict[str, dict[str, float]] = {}
+
+def advantages(records: Sequence[StepRecord], config: ActorConfig) -> list[float]:
+    """Of each record its trajectory's; a trajectory counts once, however many steps it has.
+
+    Raises:
+        TrainingError: replayed steps, which other weights sampled, or no task with two judged attempts.
+    """
+    replayed = next((r for r in records if r.source == "replay"), None)
+    if replayed:
+        raise TrainingError(
+            f"step {replayed.step_id!r} is replayed: grpo compares attempts of the same weights; set "
+            "replay.strategy=none, in a new run"
+        )
+    groups: dict[tuple[int, str], dict[str, float]] = {}
     for record in records:
         groups.setdefault(_group(record), {})[record.trajectory_id] = outcome_of(record)
-    baselines = {name: fmean(outcomes.values()) for name, outcomes in groups.items()}
-    return [outcome_of(record) - baselines[_group(record)] for record in records]
+    if not any(len(outcomes) >= _MIN_ATTEMPTS for outcomes in groups.values()):
+        raise TrainingError(
+            f"none of {len(groups)} tasks has two judged attempts, and grpo learns from their differences: play each "
+            "several times, rollout.num_generations=4"
+        )
+    known = {name: value for outcomes in groups.values() for name, value in _of_group(outcomes, config).items()}
+    if config.scale_rewards == "batch":
+        scale = _deviation(value for outcomes in groups.values() for value in outcomes.values())
+        known = {name: value / scale for name, value in known.items()}
+    return [known[record.trajectory_id] for record in records]
+
+
+def _of_group(outcomes: dict[str, float], config: ActorConfig) -> dict[str, float]:
+    """Trajectory -> its advantage among the group's, which has no unit of the batch's yet."""
+    mean = fmean(outcomes.values())
+    scale = _deviation(outcomes.values()) if config.scale_rewards == "group" else 1.0
+    return {name: (value - mean) / scale for name, value in outcomes.items()}
+
+
+def _deviation(values: Iterable[float]) -> float:
+    several = list(values)
+    return (stdev(several) if len(several) >= _MIN_ATTEMPTS else 0.0) + _STD_FLOOR
 
 
 def trains(advantage: float) -> bool:
@@ -47,8 +89,8 @@ def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
     return LossOutput(loss=-batch.sum_tokens(surrogate) / config.length_norm, metrics={"clip_fraction": fraction})
 
 
-def _group(record: StepRecord) -> str:
-    return record.group or record.trajectory_id
+def _group(record: StepRecord) -> tuple[int, str]:
+    return record.phase, record.group or record.trajectory_id
 
 
-OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss, needs_reference=False, needs_values=False)
+OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss, needs_reference=False)

@@ -62,5 +62,3 @@ class Objective:
     """The pure loss function."""
     needs_reference: bool = True
     """True if `ref_logprobs` must be there."""
-    needs_values: bool = True
-    """True if `value` and `next_value` must be there."""

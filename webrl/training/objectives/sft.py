@@ -30,4 +30,4 @@ def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
     return LossOutput(loss=-batch.advantage * mean, metrics={"perplexity": (-mean.detach()).exp()})
 
 
-OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss, needs_reference=False, needs_values=False)
+OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss, needs_reference=False)

@@ -23,7 +23,6 @@ from webrl.reward.data import read_judged
 from webrl.reward.groups import group_counts
 from webrl.rollouts.breaker import open_breaker
 from webrl.rollouts.collect import collect
-from webrl.runs.disk import make_folder
 from webrl.runs.folder import open_run
 from webrl.runs.store import Appender, read_records, write_records
 from webrl.stages import Context
@@ -174,7 +173,7 @@ def test_a_phase_of_groups_goes_on_in_mid_group_and_trains_on_their_differences(
     run = open_run(config)
     start, context = Context(config, run, 0), Context(config, run, 1)
     folder = context.folder
-    make_folder(start.folder.path)
+    write_records(start.folder.train, [])
     stages.copy_model(Path(config.models.actor), start.folder.actor)
     stages.filter_generated(context)
     stages.rollout(context)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rollouts_builders import ClickNamedButton, miniwob
 
-from webrl import stages
+from webrl import cli, stages
 from webrl.config import ReplayConfig, RunConfig, load_config
 from webrl.config.resources import find_config
 from webrl.errors import DataError, StageError, UsageError
@@ -81,10 +81,12 @@ def test_a_critic_is_trained_where_somebody_reads_it() -> None:
     assert load_config(find_config("demo"), ["tasks.source=fresh"]).trains_critic, "webrl_scaled's advantages read it"
 
 
-def test_a_phases_budget_is_tasks_times_attempts() -> None:
+def test_a_phases_budget_is_tasks_times_attempts(capsys: pytest.CaptureFixture[str]) -> None:
     assert settings("generate.num_tasks=30").max_phase_tasks == 30
     assert settings("generate.num_tasks=30", "filter.max_tasks=8").max_phase_tasks == 8
     assert settings("tasks.source=fresh", "tasks.num_seed_tasks=12").max_phase_tasks == 12
+    assert cli.main(["run", "demo_grpo", "--dry-run"]) == 0
+    assert "a phase after 0 plays at most 48 tasks x 4 = 192 episodes" in capsys.readouterr().out
 
 
 def attempt(task: str, number: int, status: Status = Status.PAGE_ENDED) -> Trajectory:

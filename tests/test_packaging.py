@@ -89,6 +89,8 @@ def test_the_wheel_holds_the_typed_package_and_its_configs(tmp_path):
     assert {
         "webrl/py.typed",
         "webrl/cli/__main__.py",
+        "webrl/reports/page/page.html.j2",
+        "webrl/reports/page/page.css",
         "webrl/configs/demo.yaml",
         "webrl/configs/feasibility.yaml",
         *(f"webrl/data/tiny/{model}/model.safetensors" for model in ("actor", "generator", "orm")),

@@ -1,7 +1,6 @@
-"""Tables and the plot, from hand-made summaries."""
+"""What a run prints, from hand-made summaries."""
 
 import io
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -12,7 +11,6 @@ from webrl.reports.run import (
     phase_metrics,
     phase_rows,
     phase_table,
-    plot_success,
     rate_text,
     site_table,
 )
@@ -100,15 +98,3 @@ def test_metrics_for_trackers_are_flat_numbers_without_task_types():
     assert metrics["dropped.duplicate"] == 30
     assert metrics["eval.heldout_types.successes"] == 3
     assert not any("by_task" in name or "ci95" in name for name in metrics)
-
-
-def test_the_plot_is_a_png_of_every_evaluated_phase(tmp_path: Path):
-    path = tmp_path / "success.png"
-    assert plot_success([phase(0, 80), phase(1, 120)], path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert [p.name for p in tmp_path.iterdir()] == ["success.png"]
-
-
-def test_no_evaluation_no_plot(tmp_path: Path):
-    assert not plot_success([{"phase": 0, "eval": {}}], tmp_path / "success.png")
-    assert list(tmp_path.iterdir()) == []

@@ -58,6 +58,7 @@ EXTRA: dict[str, tuple[str, str]] = {
     "study": ("compare methods and ablations: seeds, equal budgets, tables and figures", "webrl.cli.study"),
     "orm-prompt": ("copy the released outcome model's system text from a clone of its code", "webrl.cli.orm_prompt"),
     "serve-env": ("serve the browser environment to other programs, over OpenEnv", "webrl.cli.serve_env"),
+    "report": ("show runs as one HTML page: charts, curriculum, judge, time, settings", "webrl.cli.report"),
     "doctor": ("what this machine has, and the fix for what it lacks", "webrl.cli.doctor"),
 }
 """Subcommands with a module of their own."""

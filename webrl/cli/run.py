@@ -14,8 +14,9 @@ from webrl import phase as phases
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
 from webrl.preflight import check_inputs
+from webrl.reports.page.build import write_report
 from webrl.reports.relay import Relay
-from webrl.reports.run import overview_table, phase_metrics, phase_table, plot_success, site_table
+from webrl.reports.run import overview_table, phase_metrics, phase_table, site_table
 from webrl.reports.trackers import open_trackers
 from webrl.reward.system_text import describe as describe_text
 from webrl.runs.folder import RunFolder
@@ -56,7 +57,7 @@ def run_stage(config: RunConfig, stage: str, phase: int | None) -> int:
 
 
 def run_all(config: RunConfig) -> int:
-    """Run everything; a table after each phase, an overview and a plot at the end."""
+    """Run everything; a table after each phase, an overview and a report at the end."""
     stages = [stage.name for stage in phases.STAGES]
     check_extras(config, stages)
     check_inputs(config, stages)
@@ -83,9 +84,9 @@ def show_results(folder: RunFolder) -> None:
     if by_site is not None:
         console.print(by_site)
     console.print(f"summary  {folder.summary}", highlight=False)
-    plot = folder.path / "success.png"
-    if plot_success(summaries, plot):
-        console.print(f"plot     {plot}", highlight=False)
+    report = folder.path / "report.html"
+    write_report([folder.path], report)
+    console.print(f"report   {report}", highlight=False)
 
 
 def _show_webarena(counts: dict[str, Any], file: TextIO) -> None:

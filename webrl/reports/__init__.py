@@ -1,1 +1,1 @@
-"""What a run shows of itself: tables, plots, trackers."""
+"""What a run shows of itself: tables in the terminal, the report page, trackers."""

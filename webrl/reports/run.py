@@ -1,12 +1,9 @@
-"""What a run shows of itself: a table per phase, an overview, and held-out success by phase as a plot."""
+"""What a run says in a terminal: a table per phase, an overview, and success by task type."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from webrl.plots import clean_axes, new_figure, save_figure
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -106,40 +103,6 @@ def phase_metrics(phase: Summary) -> dict[str, float]:
     """The numbers of a phase under flat names, for trackers."""
     skipped = ("phase", "by_task", "ci95")
     return {name: value for name, value in flatten(phase) if not any(part in skipped for part in name.split("."))}
-
-
-def plot_success(phases: Sequence[Summary], path: Path) -> bool:
-    """Draw held-out success by phase with its intervals as PNG; False if no phase has an evaluation."""
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
-    seen = [(p["phase"], p["eval"]) for p in phases if (p.get("eval") or {}).get("episodes")]
-    if not seen:
-        return False
-    heldout = [(phase, e["heldout_types"]) for phase, e in seen if (e.get("heldout_types") or {}).get("episodes")]
-    figure = new_figure(7.2, 4.2)
-    axes = figure.add_subplot()
-    _draw_series(axes, seen, "held-out seeds", "#1f5fa8", 0.0)
-    if heldout:
-        _draw_series(axes, heldout, "held-out task types", "#c2621b", 0.06)
-    axes.set(xlabel="phase (0: supervised start)", ylabel="success", ylim=(0, 1))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    clean_axes(axes)
-    title = "environment's reward, 95 % Wilson intervals"
-    figure.legend(loc="outside upper left", frameon=False, title=title, alignment="left", ncols=2)
-    save_figure(figure, path)
-    return True
-
-
-def _draw_series(axes: Any, series: Sequence[tuple[int, Summary]], name: str, colour: str, shift: float) -> None:
-    # Shifted a little, so that the two series' intervals do not hide each other.
-    xs = [phase + shift for phase, _ in series]
-    ys = [rate["rate"] for _, rate in series]
-    low = [max(0.0, rate["rate"] - rate["ci95"][0]) for _, rate in series]
-    high = [max(0.0, rate["ci95"][1] - rate["rate"]) for _, rate in series]
-    episodes = sorted({rate["episodes"] for _, rate in series})
-    label = f"{name} (n = {'–'.join(str(n) for n in {episodes[0]: None, episodes[-1]: None})})"
-    axes.errorbar(xs, ys, yerr=[low, high], marker="o", capsize=4, color=colour, label=label, linewidth=1.8)
 
 
 def rate_text(rate: Summary) -> str:

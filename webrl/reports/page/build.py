@@ -1,0 +1,158 @@
+"""The page itself: facts to sections, sections through the template, and one file that fetches nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+import webrl
+from webrl.errors import UsageError
+from webrl.reports.page.charts import Figure, Table, interval_chart
+from webrl.reports.page.compare import differences, paired, settings_table
+from webrl.reports.page.facts import RunFacts, read_run
+from webrl.reports.page.families import statuses
+from webrl.reports.page.judge import judge
+from webrl.reports.page.sections import (
+    Cell,
+    Section,
+    curriculum,
+    difficulty,
+    evaluation,
+    replay,
+    success,
+    success_series,
+)  # fmt: skip
+from webrl.reports.page.work import duration, resources, tokens, training
+from webrl.runs.store import write_text
+
+SHOWN_CHARS = 1500
+"""Characters of a page or an answer that are shown; what is longer is cut with a note."""
+MAX_RUNS = 6
+"""Runs beside each other: as many as colours that can be told apart."""
+_SECTIONS = (success, curriculum, difficulty, judge, replay, training, resources, tokens)
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
+"""Characters that steer a terminal, turn the direction of text, or are none."""
+
+
+def write_report(paths: Sequence[Path], out: Path) -> list[str]:
+    """Write the report of one or several runs; gives what it lacks, by run.
+
+    Raises:
+        UsageError: a path is no run folder, a run is named twice, or `out` is a folder.
+        OSError: `out` cannot be written.
+    """
+    if out.is_dir():
+        raise UsageError(f"--out {str(out)!r} is a folder; name a file in it, such as {str(out / 'report.html')!r}")
+    known = [path.absolute().resolve() for path in paths]
+    if twice := next((path for path, full in zip(paths, known, strict=True) if known.count(full) > 1), None):
+        raise UsageError(f"{str(twice)!r} is named twice; a run is not compared with itself")
+    if len(paths) > MAX_RUNS:
+        raise UsageError(f"{len(paths)} runs; a report shows {MAX_RUNS} at most")
+    runs = [read_run(path) for path in paths]
+    write_text(out, render(runs))
+    return [f"{run.name}: {text}" for run in runs for text in run.missing]
+
+
+def render(runs: Sequence[RunFacts]) -> str:
+    """The report as HTML: no script, nothing fetched, everything that a run holds escaped."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["short"] = short
+    environment.tests["cell"] = lambda value: isinstance(value, Cell)
+    here = files("webrl.reports.page")
+    css = here.joinpath("page.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
+    html = environment.from_string(here.joinpath("page.html.j2").read_text(encoding="utf-8")).render(
+        css=Markup(css),
+        style_source=f"'sha256-{digest}'",
+        runs=[_shown(run) for run in runs],
+        comparison=_comparison(runs) if len(runs) > 1 else None,
+        version=webrl.__version__,
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+    return _UNSEEN.sub(_picture, html)
+
+
+def short(text: object, limit: int = SHOWN_CHARS, whole: int | None = None) -> str:
+    """The start of a text, and how long it is if that is not all of it (`whole`: its length before an earlier cut)."""
+    start = str(text)
+    length = len(start) if whole is None else whole
+    return start if length <= limit else f"{start[:limit]} … [cut: {length:,} characters in all]"
+
+
+def _picture(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else f"⟨U+{code:04X}⟩"
+
+
+def _shown(run: RunFacts) -> dict[str, Any]:
+    sections: list[Section] = [section(run) for section in _SECTIONS]
+    sections.append(_configuration(run))
+    return {"name": run.name, "path": run.path, "missing": run.missing, "tiles": _tiles(run), "sections": sections}
+
+
+def _tiles(run: RunFacts) -> list[tuple[str, str, str]]:
+    """(what, figure, more) of the numbers to begin with."""
+    rates = [(phase.phase, data) for phase in run.phases if (data := evaluation(phase)).get("episodes")]
+    tiles = []
+    if rates:
+        (first, start), (last, end) = rates[0], rates[-1]
+        low, high = end["ci95"]
+        more = f"{end['successes']} of {end['episodes']} [{100 * low:.1f}, {100 * high:.1f}]"
+        tiles.append((f"success after phase {last}", f"{100 * end['rate']:.1f} %", more))
+        if first != last:
+            more = f"{start['successes']} of {start['episodes']}"
+            tiles.append((f"at the start, phase {first}", f"{100 * start['rate']:.1f} %", more))
+    attempts = sum(statuses(phase).total() for phase in run.phases)
+    episodes = attempts + sum(len(phase.evaluated) for phase in run.phases)
+    if episodes:
+        tiles.append(("episodes", f"{episodes:,}".replace(",", " "), f"{attempts} of them to learn from"))
+    markers = [marker for phase in run.phases for marker in phase.stages.values()]
+    if markers:
+        peak = max(float(marker["peak_mib"]) for marker in markers) / 1024
+        tiles.append(("time in stages", duration(sum(float(m["seconds"]) for m in markers)), f"{len(markers)} stages"))
+        tiles.append(("peak memory", f"{peak:.1f} GiB", "all processes together"))
+    return tiles
+
+
+def _configuration(run: RunFacts) -> Section:
+    section = Section("config", "Configuration", "What this run sets otherwise than the defaults do.")
+    if run.config:
+        section.tables.append(("Settings", settings_table(run)))
+        text = yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)
+        section.folded.append(("All of config.yaml", Table(("",), [(text,)])))
+    else:
+        section.text, section.lacks = "", "There is no readable config.yaml in this folder."
+    newest = next((m for phase in reversed(run.phases) for m in reversed(list(phase.stages.values()))), None)
+    if newest:
+        rows: list[tuple[object, ...]] = [
+            ("finished", newest.get("finished_at", "–")), ("commit", newest.get("git_commit") or "–"),
+            ("platform", newest.get("platform", "–")), ("command", " ".join(map(str, newest.get("command") or ()))),
+            *((name, version) for name, version in dict(newest.get("versions") or {}).items()),
+        ]  # fmt: skip
+        section.folded.append(("Where it came from (the newest stage)", Table(("", ""), rows)))
+    return section
+
+
+def _comparison(runs: Sequence[RunFacts]) -> dict[str, Any]:
+    rates = [[(p.phase, data) for p in run.phases if (data := evaluation(p)).get("episodes")] for run in runs]
+    series = [success_series(run.name, found) for run, found in zip(runs, rates, strict=True) if found]
+    figures: list[Figure] = []
+    if series:
+        note = "Held-out seeds by the environment's own reward, with 95 % Wilson intervals."
+        figures.append(interval_chart("Success by phase, run by run", note, series))
+    table, refused = paired(runs)
+    return {"figures": figures, "paired": table, "refused": refused, "settings": differences(runs)}

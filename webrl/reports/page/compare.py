@@ -1,0 +1,98 @@
+"""Runs beside each other: success by phase, differences task by task where the tasks are the same, and settings."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from webrl.config import RunConfig
+from webrl.evaluate import is_success, paired_difference
+from webrl.reports.page.charts import Table
+from webrl.reports.page.facts import PhaseFacts, RunFacts, phase_names
+
+_NAMES = ("name", "runs_dir")
+"""Settings that say where a run lies, not what it does."""
+
+
+def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> value; lists are values."""
+    if not isinstance(data, dict) or not data:
+        return {prefix[:-1]: data} if prefix else {}
+    return {key: value for name, part in data.items() for key, value in flatten(part, f"{prefix}{name}.").items()}
+
+
+def settings_table(run: RunFacts) -> Table:
+    """What a run's config says otherwise than the defaults do."""
+    defaults, own = flatten(RunConfig().model_dump(mode="json")), flatten(run.config)
+    rows: list[tuple[object, ...]] = [
+        (key, _text(value), _text(defaults[key]) if key in defaults else "no such setting today")
+        for key, value in own.items()
+        if key not in _NAMES and (key not in defaults or defaults[key] != value)
+    ]
+    return Table(("setting", "this run", "default"), rows, is_wide=True)
+
+
+def differences(runs: Sequence[RunFacts]) -> Table:
+    """Settings that are not the same in all runs."""
+    flat = [flatten(run.config) for run in runs]
+    keys = dict.fromkeys(key for config in flat for key in config if key not in _NAMES)
+    rows: list[tuple[object, ...]] = []
+    for key in keys:
+        texts = [_text(config[key]) if key in config else "not set" for config in flat]
+        if len(set(texts)) > 1:
+            rows.append((key, *texts))
+    return Table(("setting", *(run.name for run in runs)), rows)
+
+
+def paired(runs: Sequence[RunFacts]) -> tuple[Table | None, list[str]]:
+    """Held-out success of each further run against the first, task by task, and which of them cannot be paired, why.
+
+    A phase is paired if both evaluated the same tasks in it, each as often; else nothing is averaged over the two.
+    """
+    first, rows = runs[0], []
+    refused: dict[str, list[int]] = defaultdict(list)
+    for run in runs[1:]:
+        others = {phase.phase: phase for phase in run.phases}
+        for phase in first.phases:
+            other = others.get(phase.phase)
+            if other is None or not (phase.counts("eval") and other.counts("eval")):
+                continue
+            if not (phase.evaluated and other.evaluated):
+                refused[f"{run.name} and {first.name}: the episodes of an evaluation are not there"].append(phase.phase)
+                continue
+            mine, theirs = _outcomes(phase), _outcomes(other)
+            if mine.keys() != theirs.keys():
+                shared = len(mine.keys() & theirs.keys())
+                counts = f"{len(theirs)} and {len(mine)}, {shared} in common"
+                text = f"{run.name} and {first.name}: other evaluation tasks ({counts}); beside each other, not paired"
+                refused[text].append(phase.phase)
+                continue
+            pairs = Counter((theirs[name], mine[name]) for name in mine)
+            difference, low, high = paired_difference(*(pairs[k] for k in _CELLS))
+            rows.append((
+                f"{run.name} − {first.name}", phase.phase, len(mine), pairs[True, False], pairs[False, True],
+                f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]",
+            ))  # fmt: skip
+    head = ("runs", "phase", "tasks", "solved by the first alone", "by the second alone", "difference in points, 95 %")
+    return (Table(head, rows) if rows else None), [f"{t}; {phase_names(phases)}" for t, phases in refused.items()]
+
+
+_CELLS = ((True, True), (True, False), (False, True), (False, False))
+
+
+def _outcomes(phase: PhaseFacts) -> dict[tuple[str, int], bool]:
+    """Success by (task, how many times it came before); held-out types are tasks like the others here."""
+    seen: Counter[str] = Counter()
+    found = {}
+    for attempt in sorted(phase.evaluated, key=lambda a: a.trajectory.trajectory_id):
+        name = attempt.task.task_id
+        found[name, seen[name]] = is_success(attempt.trajectory)
+        seen[name] += 1
+    return found
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,284 @@
+"""What a run folder holds, as far as it goes: records reduced to what is shown, and all that lacks, by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from webrl.config.yaml_file import read_yaml
+from webrl.errors import UsageError, WebRLError
+from webrl.phase import STAGES
+from webrl.replay.perplexity import action_perplexity
+from webrl.reward.labels import read_labels
+from webrl.runs.folder import PhaseFolder, RunFolder
+from webrl.runs.store import read_json, read_lines, read_records
+from webrl.types import Label, Record, StepRecord, Task, Trajectory
+
+R = TypeVar("R", bound=Record)
+NUM_SHOWN = 3
+"""Bad lines of a file that are quoted; the others are counted."""
+WRITES = {
+    "gen-tasks": ("generated",),
+    "filter-tasks": ("tasks",),
+    "rollout": ("trajectories",),
+    "label": ("labels",),
+    "replay": ("train_filter",),
+    "train": ("metrics",),
+    "eval": ("eval",),
+}
+"""Of each stage, the files without which something is left out of the report (attributes of `PhaseFolder`)."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A trajectory without its pages."""
+
+    trajectory: Trajectory
+    """With neither steps nor final page."""
+    num_steps: int
+    prompt_tokens: int
+    answer_tokens: int
+    actions: tuple[str, ...]
+    """The action of each step; what the model said where it was unreadable."""
+    page: str
+    """Start of the final page."""
+    page_chars: int
+    """Length of the whole final page."""
+
+    @property
+    def task(self) -> Task:
+        """What was attempted."""
+        return self.trajectory.task
+
+
+@dataclass
+class PhaseFacts:
+    """One phase."""
+
+    phase: int
+    stages: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What each finished stage left."""
+    generated: list[Task] = field(default_factory=list)
+    dropped: list[tuple[Task, str, str]] = field(default_factory=list)
+    """(task, reason, detail)."""
+    filters: dict[str, Any] = field(default_factory=dict)
+    """`filter_report.json`."""
+    tasks: list[Task] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    evaluated: list[Attempt] = field(default_factory=list)
+    labels: dict[str, Label] = field(default_factory=dict)
+    perplexities: dict[str, list[float]] = field(default_factory=dict)
+    """Of the steps that were trained on, by source."""
+    metrics: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Lines of `metrics.jsonl` by trainer, in order."""
+
+    def counts(self, stage: str) -> dict[str, Any]:
+        """What a stage counted; empty if it has not finished."""
+        found = self.stages.get(stage, {}).get("counts")
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass
+class RunFacts:
+    """One run."""
+
+    path: Path
+    config: dict[str, Any] = field(default_factory=dict)
+    phases: list[PhaseFacts] = field(default_factory=list)
+    notes: dict[str, list[int]] = field(default_factory=dict)
+    """What a reader would look for in vain, and in which phases (none: in the run)."""
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.absolute().name
+
+    @property
+    def missing(self) -> list[str]:
+        """What a reader would look for in vain, a line each."""
+        return [f"{phase_names(phases)}: {text}" if phases else text for text, phases in self.notes.items()]
+
+    def note(self, text: str, phase: int | None = None) -> None:
+        """Add what is missing, of a phase or of the run."""
+        self.notes.setdefault(text, []).extend([] if phase is None else [phase])
+
+    def option(self, key: str, default: Any = None) -> Any:
+        """A value of the config by its dotted key."""
+        value: Any = self.config
+        for part in key.split("."):
+            if not isinstance(value, dict) or part not in value:
+                return default
+            value = value[part]
+        return value
+
+
+def read_run(path: Path) -> RunFacts:
+    """Read a run folder; what is broken or not there is named in `missing`.
+
+    Raises:
+        UsageError: it is no run folder.
+    """
+    folder = require_run(path)
+    facts = RunFacts(path)
+    facts.config = _try(facts, lambda: read_yaml(folder.config, "the run's config"), {})
+    if not isinstance(facts.config, dict):
+        facts.note(f"{folder.config.name} is not a mapping: no configuration is shown")
+        facts.config = {}
+    for number in range(folder.last_phase() + 1):
+        if not folder.phase(number).path.is_dir():
+            facts.note("there is no such folder", number)
+            continue
+        facts.phases.append(_Reader(facts, folder.phase(number)).read())
+    planned = facts.option("num_phases")
+    if isinstance(planned, int) and folder.last_phase() < planned:
+        facts.note(f"the run was to have {planned} phases after phase 0 and has {max(folder.last_phase(), 0)}")
+    return facts
+
+
+def require_run(path: Path) -> RunFolder:
+    """The run folder of that path.
+
+    Raises:
+        UsageError: it is no run folder.
+    """
+    folder = RunFolder(path)
+    if not path.is_dir():
+        raise UsageError(f"{str(path)!r} is {'a file' if path.exists() else 'not there'}; name a run folder")
+    if not folder.config.is_file() and folder.last_phase() < 0:
+        raise UsageError(f"{str(path)!r} is no run folder: it has neither config.yaml nor phase_00")
+    return folder
+
+
+class _Reader:
+    """Reads one phase into its facts, and notes in the run's what it could not."""
+
+    def __init__(self, run: RunFacts, folder: PhaseFolder) -> None:
+        self._run = run
+        self._folder = folder
+        self._facts = PhaseFacts(folder.phase)
+        models = (folder.path / "actor", run.option("models.actor"))
+        self._ends: tuple[int, ...] = _try(run, partial(_end_tokens, *models), ())
+
+    def read(self) -> PhaseFacts:
+        """All of the phase."""
+        facts, folder = self._facts, self._folder
+        self._read_markers()
+        facts.generated = self._records(folder.generated, Task)
+        facts.tasks = self._records(folder.tasks, Task)
+        facts.dropped = list(self._dropped())
+        if (report := folder.path / "filter_report.json").exists():
+            facts.filters = _try(self._run, lambda: dict(read_json(report)), {})
+        facts.attempts = self._records(folder.trajectories, Trajectory, _reduce)
+        facts.evaluated = self._records(folder.eval, Trajectory, _reduce)
+        if folder.labels.exists():
+            facts.labels = self._noting(folder.labels, partial(read_labels, folder.labels))
+        for source, perplexity in self._records(folder.train_filter, StepRecord, self._perplexity):
+            if perplexity is not None:
+                facts.perplexities.setdefault(source, []).append(perplexity)
+        for line in self._lines(folder.metrics):
+            if isinstance(line, dict) and isinstance(line.get("name"), str):
+                facts.metrics.setdefault(line["name"], []).append(line)
+        return facts
+
+    def _read_markers(self) -> None:
+        unfinished = []
+        for spec in STAGES:
+            if not self._folder.is_done(spec.name):
+                unfinished.append(spec.name)
+                continue
+            marker = _try(self._run, partial(self._folder.read_stage, spec.name), None)
+            if marker is None:
+                continue
+            self._facts.stages[spec.name] = marker
+            lacking = [getattr(self._folder, name) for name in WRITES[spec.name]]
+            lacking = [path.name for path in lacking if not path.exists()]
+            if lacking and not (spec.name == "gen-tasks" and not marker["counts"].get("num_generated")):
+                self._note(f"{', '.join(lacking)} is not there, though {spec.name} has finished")
+        if unfinished:
+            self._note(f"not finished: {', '.join(unfinished)}")
+
+    def _dropped(self) -> Iterator[tuple[Task, str, str]]:
+        for line in self._lines(self._folder.dropped):
+            try:
+                yield Task.from_json(line["task"]), str(line["reason"]), str(line.get("detail", ""))
+            except (KeyError, TypeError, ValueError) as error:
+                self._note(f"dropped.jsonl: a line is not of its form ({error})")
+
+    def _perplexity(self, step: StepRecord) -> tuple[str, float | None]:
+        if not step.ref_logprobs:
+            return step.source, None
+        return step.source, action_perplexity(step.ref_logprobs, step.action_ids, self._ends)
+
+    def _records(self, path: Path, cls: type[R], keep: Callable[[R], Any] = lambda record: record) -> list[Any]:
+        if not path.exists():
+            return []
+        found: list[Any] = self._noting(path, lambda note: [keep(record) for record in read_records(path, cls, note)])
+        return found
+
+    def _lines(self, path: Path) -> list[Any]:
+        if not path.exists():
+            return []
+        found: list[Any] = self._noting(path, lambda note: [data for _, data in read_lines(path, note)])
+        return found
+
+    def _noting(self, path: Path, read: Callable[[Callable[[str], None]], Any]) -> Any:
+        bad: list[str] = []
+        found = _try(self._run, lambda: read(bad.append), None)
+        for text in bad[:NUM_SHOWN]:
+            self._note(f"left out: {text.removeprefix(f'{path.parent}/')}")
+        if len(bad) > NUM_SHOWN:
+            self._note(f"left out: {len(bad) - NUM_SHOWN} more lines of {path.name}")
+        return found if found is not None else ({} if path == self._folder.labels else [])
+
+    def _note(self, text: str) -> None:
+        self._run.note(text, self._facts.phase)
+
+
+PAGE_CHARS = 4000
+"""Characters of a page, an action or a message that are kept."""
+
+
+def _reduce(trajectory: Trajectory) -> Attempt:
+    return Attempt(
+        trajectory=dataclasses.replace(trajectory, steps=(), final_observation=""),
+        num_steps=len(trajectory.steps),
+        prompt_tokens=sum(len(step.prompt_ids) for step in trajectory.steps),
+        answer_tokens=sum(len(step.action_ids) for step in trajectory.steps),
+        actions=tuple((step.action or step.response)[:PAGE_CHARS] for step in trajectory.steps),
+        page=trajectory.final_observation[:PAGE_CHARS],
+        page_chars=len(trajectory.final_observation),
+    )
+
+
+def phase_names(numbers: list[int]) -> str:
+    """`phase 3`, `phases 0–4, 6`."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    texts = [str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts]
+    return f"phase{'s' if len(parts) > 1 or len(parts[0]) > 1 else ''} {', '.join(texts)}"
+
+
+def _end_tokens(*folders: Path | str | None) -> tuple[int, ...]:
+    """Ids that end an answer, by the first of these model folders that is there; none where none is."""
+    for folder in folders:
+        path = Path(folder or "") / "generation_config.json"
+        if path.is_file():
+            found = read_json(path).get("eos_token_id")
+            return tuple(found) if isinstance(found, list) else (found,) if isinstance(found, int) else ()
+    return ()
+
+
+def _try(run: RunFacts, read: Callable[[], Any], otherwise: Any) -> Any:
+    try:
+        return read()
+    except (WebRLError, OSError, TypeError, ValueError) as error:
+        run.note(f"left out: {error}")
+        return otherwise

@@ -1,0 +1,194 @@
+"""From failures to descendants: the funnel of each phase's proposals, and the family trees of tasks."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from webrl.reports.page.facts import Attempt, PhaseFacts, RunFacts
+
+NUM_TREES, NUM_EXAMPLES = 4, 5
+CHILDREN = (2, 2, 1)
+"""Children that are shown of a root, of its children, and of all below."""
+MAX_DEPTH = 12
+_REPEAT = re.compile(r"-r\d+$")
+
+
+@dataclass(frozen=True)
+class Sieve:
+    """One step of the funnel."""
+
+    name: str
+    num: int
+    """What is left after it."""
+    share: float
+    """The same as a share of what the phase began with."""
+    reasons: str = ""
+    """What was dropped here, counted by reason."""
+    examples: tuple[str, ...] = ()
+    """Of `generated` and `judged solved` what they are, of `attempted` the failures, of a filter what it dropped."""
+
+    @property
+    def of_what(self) -> str:
+        """What the examples are."""
+        known = {"attempted": "judged failed", "generated": "generated", "judged solved": "judged solved"}
+        return known.get(self.name) or f"dropped by {self.name.removeprefix('after ')}"
+
+
+@dataclass
+class Node:
+    """A task in its family."""
+
+    task_id: str
+    phase: int
+    instruction: str
+    state: str = "not attempted"
+    """What became of it."""
+    mark: str = "open"
+    """`solved`, `failed`, `dropped` or `open`."""
+    children: list[Node] = field(default_factory=list)
+    num_more: int = 0
+    """Children that are not shown."""
+
+
+def funnel(phase: PhaseFacts) -> list[Sieve]:
+    """From the phase's proposals (or its tasks, where it has none) to what was judged solved."""
+    ways = statuses(phase)
+    attempted, solved, judged = sum(ways.values()), num_solved(phase), num_judged(phase)
+    start = max(len(phase.generated), len(phase.tasks), 1)
+    found = []
+    if phase.generated:
+        proposals = _examples([task.instruction or task.task_id for task in phase.generated])
+        found.append(Sieve("generated", len(phase.generated), len(phase.generated) / start, examples=proposals))
+    reasons = Counter(reason for _, reason, _ in phase.dropped)
+    left = len(phase.generated)
+    for stage in _stages(phase.filters):
+        left = stage["num_kept"]
+        dropped = [str(text) for text in stage.get("dropped_examples", ())]
+        lost = stage["num_in"] - left
+        found.append(
+            Sieve(f"after {stage['name']}", left, left / start, f"−{lost}" if lost else "", _examples(dropped))
+        )
+    if phase.tasks:
+        counted = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())
+        found.append(Sieve("tasks of the phase", len(phase.tasks), len(phase.tasks) / start, counted))
+    if attempted:
+        counted = ", ".join(f"{status} {number}" for status, number in ways.most_common())
+        failed = _examples([a.trajectory.instruction for a in phase.attempts if _reward(phase, a) == 0])
+        found.append(Sieve("attempted", attempted, min(1.0, attempted / start), counted, failed))
+    if judged:
+        of_judged = f"of {judged} judged" + (f", {attempted - judged} not judged" if attempted > judged else "")
+        texts = _examples([a.trajectory.instruction for a in phase.attempts if _reward(phase, a) == 1])
+        found.append(Sieve("judged solved", solved, min(1.0, solved / start), of_judged, texts))
+    return found
+
+
+def statuses(phase: PhaseFacts) -> Counter[str]:
+    """Attempts by how they ended; as the stage counted them where the trajectories are not there."""
+    if phase.attempts:
+        return Counter(attempt.trajectory.status.value for attempt in phase.attempts)
+    counted = phase.counts("rollout").get("status")
+    return Counter({str(k): n for k, n in counted.items() if isinstance(n, int)} if isinstance(counted, dict) else {})
+
+
+def num_judged(phase: PhaseFacts) -> int:
+    """Labels that are judgements."""
+    return sum(label.reward is not None for label in phase.labels.values())
+
+
+def num_solved(phase: PhaseFacts) -> int:
+    """Labels that say solved."""
+    return sum(label.reward == 1 for label in phase.labels.values())
+
+
+def families(run: RunFacts) -> list[Node]:
+    """The largest families, one a site where that can be: a failed task, what was written from it, and so on."""
+    nodes = _nodes(run)
+    children: dict[str, list[str]] = defaultdict(list)
+    for phase in run.phases:
+        for task in phase.generated:
+            for parent in dict.fromkeys(task.lineage.parent_ids):
+                children[parent].append(task.task_id)
+    born = {child for group in children.values() for child in group}
+    sites = {task.task_id: task.site for phase in run.phases for task in _known(phase)}
+    sizes = {root: _size(root, children) for root in children if root in nodes and root not in born}
+    trees: list[Node] = []
+    seen_sites: set[str] = set()
+    for root in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        if len(trees) < NUM_TREES and sites[root] not in seen_sites:
+            seen_sites.add(sites[root])
+            trees.append(_grow(root, nodes, children, {root}))
+    return trees
+
+
+def _reward(phase: PhaseFacts, attempt: Attempt) -> int | None:
+    label = phase.labels.get(attempt.trajectory.trajectory_id)
+    return label.reward if label else None
+
+
+def _stages(report: dict[str, Any]) -> list[dict[str, Any]]:
+    stages = report.get("stages")
+    rows = stages if isinstance(stages, list) else []
+    return [r for r in rows if isinstance(r, dict) and all(isinstance(r.get(k), int) for k in ("num_in", "num_kept"))]
+
+
+def _examples(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(list(dict.fromkeys(texts))[:NUM_EXAMPLES])
+
+
+def _known(phase: PhaseFacts) -> list[Any]:
+    return [*phase.generated, *phase.tasks, *(attempt.task for attempt in phase.attempts)]
+
+
+def _nodes(run: RunFacts) -> dict[str, Node]:
+    nodes: dict[str, Node] = {}
+    for phase in run.phases:
+        for task in _known(phase):
+            nodes.setdefault(task.task_id, Node(task.task_id, phase.phase, task.instruction or task.task_id))
+        for task, reason, detail in phase.dropped:
+            if task.task_id in nodes:
+                node = nodes[task.task_id]
+                node.mark, node.state = "dropped", f"dropped: {reason}" + (f" ({detail})" if detail else "")
+        for attempt in phase.attempts:
+            node = nodes[attempt.task.task_id]
+            node.instruction = attempt.trajectory.instruction or node.instruction
+            node.state = f"attempted, {attempt.trajectory.status.value}, not judged"
+        for name, rewards in _judged(phase, nodes).items():
+            nodes[name].mark = "solved" if any(rewards) else "failed"
+            times = f" in {sum(rewards)} of {len(rewards)} attempts" if len(rewards) > 1 else ""
+            nodes[name].state = f"judged {nodes[name].mark}{times}"
+    return nodes
+
+
+def _judged(phase: PhaseFacts, nodes: dict[str, Node]) -> dict[str, list[int]]:
+    """Judgements by task: the trajectory's id has the task's in it, so that no trajectory is needed."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for label in phase.labels.values():
+        name = label.trajectory_id.removeprefix(f"p{phase.phase:02d}-")
+        name = name if name in nodes else _REPEAT.sub("", name)
+        if name in nodes and label.reward is not None:
+            found[name].append(label.reward)
+    return found
+
+
+def _size(root: str, children: dict[str, list[str]]) -> int:
+    seen, waiting = {root}, [root]
+    while waiting:
+        fresh = [child for child in children.get(waiting.pop(), ()) if child not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return len(seen)
+
+
+def _grow(root: str, nodes: dict[str, Node], children: dict[str, list[str]], seen: set[str], depth: int = 0) -> Node:
+    """The tree below a task; a task that descends from it in two ways is shown once."""
+    node = nodes[root]
+    below = [child for child in dict.fromkeys(children.get(root, ())) if child in nodes and child not in seen]
+    below.sort(key=lambda child: -len(children.get(child, ())))
+    shown = below[: CHILDREN[min(depth, len(CHILDREN) - 1)] if depth < MAX_DEPTH else 0]
+    seen.update(below)
+    grown = [_grow(child, nodes, children, seen, depth + 1) for child in shown]
+    return replace(node, children=grown, num_more=len(below) - len(shown))

@@ -93,6 +93,8 @@ def test_the_wheel_holds_the_typed_package_and_its_configs(tmp_path):
         "webrl/reports/page/page.css",
         "webrl/configs/demo.yaml",
         "webrl/configs/feasibility.yaml",
+        "webrl/view/static/view.js",
+        "webrl/view/templates/list.html",
         *(f"webrl/data/tiny/{model}/model.safetensors" for model in ("actor", "generator", "orm")),
     } <= names
     assert not [n for n in names if n.startswith(("tests/", "data/", "runs/"))]

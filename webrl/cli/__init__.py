@@ -57,11 +57,13 @@ EXTRA: dict[str, tuple[str, str]] = {
     "train-orm": ("train the outcome reward model on labelled trajectories", "webrl.cli.train_orm"),
     "study": ("compare methods and ablations: seeds, equal budgets, tables and figures", "webrl.cli.study"),
     "orm-prompt": ("copy the released outcome model's system text from a clone of its code", "webrl.cli.orm_prompt"),
+    "view": ("look at a run's trajectories in the browser, and label them by hand", "webrl.cli.view"),
     "serve-env": ("serve the browser environment to other programs, over OpenEnv", "webrl.cli.serve_env"),
     "report": ("show runs as one HTML page: charts, curriculum, judge, time, settings", "webrl.cli.report"),
     "doctor": ("what this machine has, and the fix for what it lacks", "webrl.cli.doctor"),
 }
 """Subcommands with a module of their own."""
+_WITHOUT_TORCH = ("doctor", "view")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> int:
         args = _parse(arguments)
         _set_up_logging(args.verbose)
-        if args.command == "doctor":
+        if args.command in _WITHOUT_TORCH:
             return _run_extra(args)
         if argv is None and not getattr(args, "dry_run", False):
             use_cpu_environment()

@@ -1,9 +1,9 @@
 """Who may talk to a server: a bearer token, and no web pages.
 
 API: `refusal(headers, token)` is the status to refuse a request with, or None; `is_loopback(host)`,
-`names_loopback(headers)`; what a client may send and how long it may take; `TOKEN_VARIABLE`
-names the environment variable that both server and client take the token from (never the command line: other users see
-that).
+`names_loopback(headers)`; `listen(host, port)` binds a socket; what a client may send and how long it may take;
+`TOKEN_VARIABLE` names the environment variable that both server and client take the token from (never the command line:
+other users see that).
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import socket
 from collections.abc import Mapping
 from urllib.parse import urlsplit
+
+from webrl.errors import UsageError
 
 TOKEN_VARIABLE = "WEBRL_ENV_TOKEN"
 MAX_REQUEST_BYTES = 1 << 20
@@ -52,6 +55,24 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket; port 0 takes a free one.
+
+    Raises:
+        UsageError: the address cannot be used, or the port is taken.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --host or --port"
+        ) from None
+    return listener
 
 
 def _shows(header: str, token: str) -> bool:

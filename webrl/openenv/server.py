@@ -25,7 +25,7 @@ from websockets.http11 import Request, Response
 import webrl
 from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import UsageError
-from webrl.openenv.access import MAX_REQUEST_BYTES, REQUEST_TIMEOUT_S, TOKEN_VARIABLE, is_loopback, refusal
+from webrl.openenv.access import MAX_REQUEST_BYTES, REQUEST_TIMEOUT_S, TOKEN_VARIABLE, is_loopback, listen, refusal
 from webrl.openenv.door import Doors
 from webrl.openenv.plain_http import HttpRequest, HttpResponse
 from webrl.rollouts.collect import open_pool
@@ -78,7 +78,7 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
         BrowserMissing, BrowserError: the first page does not open.
     """
     check_options(config, options)
-    listener = _listen(options.host, options.port)
+    listener = listen(options.host, options.port)
     with listener:
         rollout = _with_room(config.rollout, options.num_sessions)
         async with open_pool(rollout) as pool:
@@ -215,16 +215,3 @@ _EPISODE_PATHS = {"/reset": "POST", "/step": "POST", "/state": "GET"}
 
 def _plain(status: int, text: str, headers: dict[str, str] | None = None) -> HttpResponse:
     return HttpResponse(status, f"{text}\n".encode(), "text/plain", headers=headers or {})
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        raise UsageError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --host or --port"
-        ) from None
-    return listener

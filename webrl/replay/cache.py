@@ -6,9 +6,10 @@ A second run over the same steps computes nothing. SQLite keeps memory constant 
 from __future__ import annotations
 
 import array
+import contextlib
 import dataclasses
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -90,6 +91,33 @@ class ScoreCache:
         self.close()
 
 
+def read_scores(
+    path: Path, fingerprints: Collection[str], steps: Iterable[tuple[str, Sequence[int], Sequence[int]]]
+) -> dict[tuple[str, str], tuple[float, ...]]:
+    """Stored log-probabilities by (actor fingerprint, step id), from a file that others may write to; it is only read.
+
+    Args:
+        steps: (step id, prompt ids, action ids) of each.
+
+    Raises:
+        DataError: not a score cache, or busy for longer than a second.
+    """
+    found = {}
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1)
+        ) as database:
+            for step_id, prompt_ids, action_ids in steps:
+                digest = _digest_ids(prompt_ids, action_ids)
+                for fingerprint in fingerprints:
+                    sql = "SELECT logprobs FROM scores WHERE fingerprint = ? AND step_id = ? AND digest = ?"
+                    for (blob,) in database.execute(sql, (fingerprint, step_id, digest)):
+                        found[fingerprint, step_id] = tuple(array.array("d", blob))
+    except (sqlite3.Error, ValueError, TypeError) as error:
+        raise DataError(f"{path}: cannot be read as score cache ({error})") from None
+    return found
+
+
 @dataclasses.dataclass
 class ScoreCounts:
     """What a scoring run did."""
@@ -150,6 +178,10 @@ def _score_chunk(
 
 
 def _digest(record: StepRecord) -> bytes:
-    data = blake2b(array.array("q", record.prompt_ids).tobytes(), digest_size=12)
-    data.update(b"|" + array.array("q", record.action_ids).tobytes())
+    return _digest_ids(record.prompt_ids, record.action_ids)
+
+
+def _digest_ids(prompt_ids: Sequence[int], action_ids: Sequence[int]) -> bytes:
+    data = blake2b(array.array("q", prompt_ids).tobytes(), digest_size=12)
+    data.update(b"|" + array.array("q", action_ids).tobytes())
     return data.digest()

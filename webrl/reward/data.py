@@ -74,14 +74,14 @@ def read_judged(path: Path, problems: ProblemLog) -> Iterator[JudgedTrajectory]:
         for trajectory in read_vab(path, problems):
             label = score_label(trajectory)
             if label.reward is not None:
-                yield _judged(trajectory, label.reward)
+                yield judged(trajectory, label.reward)
         return
     for number, data in read_lines(path, problems.on_line):
         try:
             if isinstance(data, dict) and "steps" in data:
                 trajectory = Trajectory.from_json(data)
                 if trajectory.status.finished and trajectory.env_reward is not None:
-                    yield _judged(trajectory, int(is_success(trajectory)))
+                    yield judged(trajectory, int(is_success(trajectory)))
                 continue
             example = JudgedExample.from_json(data)
             if example.success not in (0, 1):
@@ -200,7 +200,8 @@ def planted_claim(failures: Sequence[JudgedTrajectory], rng: random.Random) -> l
     return negatives
 
 
-def _judged(trajectory: Trajectory, success: int) -> JudgedTrajectory:
+def judged(trajectory: Trajectory, success: int) -> JudgedTrajectory:
+    """A trajectory with a judgement, 1 or 0, as training data."""
     example = JudgedExample(
         instruction=trajectory.instruction,
         responses=tuple(step.response for step in trajectory.steps),

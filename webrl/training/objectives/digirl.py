@@ -59,4 +59,4 @@ def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
     )
 
 
-OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss, needs_reference=False)
+OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss, needs_reference=False, is_relative=True)

@@ -21,8 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 
-import torch
-
 from webrl.config import ActorConfig
 from webrl.errors import TrainingError
 from webrl.training.objectives.checks import outcome_of
@@ -80,6 +78,8 @@ def trains(advantage: float) -> bool:
 
 def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
     """Token-level clipped surrogate of each step over a constant length."""
+    import torch
+
     advantage = batch.advantage[batch.sample]  # [N]
     ratio = (batch.logprobs - batch.old_logprobs).exp()
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
@@ -93,4 +93,4 @@ def _group(record: StepRecord) -> tuple[int, str]:
     return record.phase, record.group or record.trajectory_id
 
 
-OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss, needs_reference=False)
+OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss, needs_reference=False, is_relative=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from webrl.config import ActorConfig
 from webrl.types import StepRecord
+
+if TYPE_CHECKING:  # advantages are asked for without torch, too (`webrl view`)
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -62,3 +64,5 @@ class Objective:
     """The pure loss function."""
     needs_reference: bool = True
     """True if `ref_logprobs` must be there."""
+    is_relative: bool = False
+    """True if a step's advantage depends on the other records too."""

@@ -11,8 +11,6 @@ every nat; ρ's own does where π rises that should fall, hence the tangent). β
 
 from __future__ import annotations
 
-import torch
-
 from webrl.config import ActorConfig
 from webrl.training.objectives import webrl
 from webrl.training.objectives.checks import beta_of
@@ -23,6 +21,8 @@ BETA = 0.3
 
 def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
     """ρ − w log ρ of each step, less its minimum w − w log w; 0 past it."""
+    import torch
+
     log_ratio = batch.sum_tokens(batch.logprobs - batch.ref_logprobs)  # [B]
     target = batch.advantage / beta_of(config, BETA)  # log w
     past = target * (log_ratio.detach() - target) > 0

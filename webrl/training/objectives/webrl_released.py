@@ -19,9 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch.nn import functional
-
 from webrl.config import ActorConfig
 from webrl.training.objectives.checks import outcome_of, value_of
 from webrl.training.objectives.interface import LossInput, LossOutput, Objective
@@ -58,6 +55,9 @@ def trains(advantage: float) -> bool:
 
 def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
     """Masked, rescaled smooth L1 of each step. `config.beta` is not used: β is set per step."""
+    import torch
+    from torch.nn import functional
+
     count = batch.num_tokens().clamp(min=1)  # [B]
     ratio = batch.sum_tokens(batch.logprobs - batch.ref_logprobs) / count  # ρ
     p_ref = (batch.sum_tokens(batch.ref_logprobs) / count).exp()

@@ -13,20 +13,22 @@ else in a batch (docs/objective.md). The minimum is the paper's, β r = A, where
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from webrl.config import ActorConfig
 from webrl.training.objectives import webrl
 from webrl.training.objectives.checks import beta_of
 from webrl.training.objectives.interface import LossInput, LossOutput, Objective
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 BETA = 0.3
 
 
 def curvature(batch: LossInput) -> Tensor:
     """[B] F of each step, without gradient."""
-    return batch.sum_tokens((-torch.expm1(batch.logprobs.detach())).square())
+    return batch.sum_tokens(batch.logprobs.detach().expm1().square())
 
 
 def loss(batch: LossInput, config: ActorConfig) -> LossOutput:

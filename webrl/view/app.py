@@ -1,0 +1,292 @@
+"""The pages: server-rendered, each from the index and at most two lines of the run's files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib import resources
+from itertools import zip_longest
+from typing import Any
+from urllib.parse import parse_qsl
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from webrl.errors import DataError, UsageError
+from webrl.view.details import Details, Run, describe
+from webrl.view.hand import set_label
+from webrl.view.index import Absent, Changed, Index, Place
+from webrl.view.query import (
+    CHOICES,
+    ORDERS,
+    PAGE_SIZE,
+    Selection,
+    neighbours,
+    options,
+    page_rows,
+    places,
+    policy_names,
+    row_of,
+    same_task,
+    to_places,
+    totals,
+)
+from webrl.view.text import visible
+
+_MAX_FORM_BYTES = 16 << 10
+_CHUNK_CHARS = 1 << 16
+_STATIC = {"view.css": "text/css", "view.js": "text/javascript"}
+
+
+def make_app(index: Index) -> Starlette:
+    """The application over an index; it says nothing about who may ask (`guard.py`)."""
+    pages = _Pages(index)
+    at = "{run:int}/{name:path}/{line:int}"
+    routes = [
+        Route("/", pages.overview),
+        Route("/state", pages.state),
+        Route("/export", pages.export),
+        Route("/compare", pages.compare),
+        Route(f"/t/{at}", pages.trajectory),
+        Route(f"/text/{at}/{{step}}/{{part}}", pages.text),
+        Route(f"/png/{at}/{{step:int}}", pages.png),
+        Route("/label", pages.label, methods=["POST"]),
+        Route("/static/{name}", _static),
+        Route("/favicon.ico", lambda _request: Response(status_code=204)),
+    ]
+    errors: Mapping[Any, Callable[[Request, Exception], Response]] = {
+        UsageError: lambda _request, error: pages.error(400, "That cannot be selected", str(error)),
+        DataError: lambda _request, error: pages.error(409, "That cannot be done", str(error)),
+        OSError: lambda _request, error: pages.error(500, "The disk refused", str(error)),
+        Absent: lambda _request, error: pages.error(404, "There is no such trajectory", str(error)),
+        Changed: lambda _request, error: pages.error(409, "The file has changed", f"{error}. Reload the list."),
+        404: lambda request, _error: pages.error(404, "There is no such page", request.url.path),
+    }
+    return Starlette(routes=routes, exception_handlers=errors)
+
+
+class _Pages:
+    """The pages of an index. Plain functions: Starlette runs them in threads."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._runs = [Run(path) for path in index.runs]
+        self._templates = Environment(
+            loader=PackageLoader("webrl.view"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=lambda value: (
+                visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+            ),
+            trim_blocks=True,
+        )
+        self._options: tuple[int, dict[str, list[tuple[str, str]]]] = (-1, {})
+
+    def overview(self, request: Request) -> Response:
+        """The selection, page by page."""
+        self._index.refresh()
+        selection = Selection.from_query(request.query_params)
+        rows = [dict(row) | {"place": place} for row, place in self._with_places(page_rows(self._index, selection))]
+        done, size = self._index.progress() if not self._index.is_complete else (1, 1)
+        return self._page(
+            "list.html",
+            selection,
+            rows=rows,
+            totals=totals(self._index, selection),
+            first=(selection.page - 1) * PAGE_SIZE + 1,
+            options=self._counted_options(),
+            choices={name: [(value, said) for value, (said, _) in known.items()] for name, known in CHOICES.items()}
+            | {"sort": [(value, said) for value, (said, _) in ORDERS.items()]},
+            problems=self._index.problems(),
+            progress={"complete": self._index.is_complete, "percent": 100 * done // max(size, 1)},
+        )
+
+    def state(self, request: Request) -> Response:
+        """What is new, for the script that asks now and then."""
+        self._index.refresh()
+        selection = Selection.from_query(request.query_params)
+        state = {"version": self._index.version, "complete": self._index.is_complete}
+        return JSONResponse(state | {"num": totals(self._index, selection)["num"]})
+
+    def trajectory(self, request: Request) -> Response:
+        """One trajectory, step by step."""
+        self._index.refresh()
+        place = _place(request.path_params)
+        selection = Selection.from_query(request.query_params)
+        row = row_of(self._index, place)
+        details = describe(self._index, self._runs[place.run], place)
+        previous, following, position = neighbours(self._index, selection, place)
+        others = [dict(other) | {"place": at} for other, at in self._with_places(same_task(self._index, place))]
+        return self._page(
+            "trajectory.html",
+            selection,
+            **_described(details),
+            row=row,
+            position=position,
+            total=totals(self._index, selection)["num"],
+            previous=previous,
+            next=following,
+            others=others,
+            policy=policy_names(self._index, place.run).get(details.trajectory.policy),
+        )
+
+    def compare(self, request: Request) -> Response:
+        """Two trajectories side by side."""
+        self._index.refresh()
+        sides = []
+        for name in ("a", "b"):
+            place = _parse_place(request.query_params.get(name, ""))
+            details = describe(self._index, self._runs[place.run], place)
+            sides.append(_described(details) | {"row": row_of(self._index, place)})
+        actions = [[step.action for step in side["trajectory"].steps] for side in sides]
+        split = next((i for i, (a, b) in enumerate(zip_longest(*actions)) if a != b), None)
+        return self._page(
+            "compare.html",
+            Selection(),
+            sides=sides,
+            split=split,
+            length=max(map(len, actions)),
+            same_instruction=len({side["trajectory"].instruction for side in sides}) == 1,
+        )
+
+    def text(self, request: Request) -> Response:
+        """A page or prompt whole, as plain text."""
+        place = _place(request.path_params)
+        trajectory, _ = self._index.read(place)
+        step, part = request.path_params["step"], request.path_params["part"]
+        if (step, part) == ("end", "page"):
+            return _plain(trajectory.final_observation)
+        if not step.isdecimal() or int(step) >= len(trajectory.steps):
+            raise Absent(f"{place}, step {step!r:.40}")
+        chosen = trajectory.steps[int(step)]
+        if part == "page":
+            return _plain(chosen.observation)
+        tokenizer = self._runs[place.run].tokenizer()
+        if part != "prompt" or tokenizer is None or not tokenizer.made(chosen.action_ids, chosen.response):
+            raise Absent(f"{place}, step {step}, {part!r:.40}")
+        return _plain(tokenizer.text(chosen.prompt_ids))
+
+    def png(self, request: Request) -> Response:
+        """A step's screenshot."""
+        place = _place(request.path_params)
+        trajectory, _ = self._index.read(place)
+        step = request.path_params["step"]
+        name = trajectory.steps[step].screenshot if step < len(trajectory.steps) else ""
+        data = self._runs[place.run].screenshot(name) if name else None
+        if data is None:
+            raise Absent(f"{place}, step {step}: no screenshot")
+        return Response(data, media_type="image/png")
+
+    def export(self, request: Request) -> Response:
+        """The selection's trajectories as they are on the disk, one a line."""
+        self._index.refresh()
+        selected = places(self._index, Selection.from_query(request.query_params))
+        headers = {"Content-Disposition": 'attachment; filename="trajectories.jsonl"'}
+        return StreamingResponse(self._lines(selected), media_type="application/x-ndjson", headers=headers)
+
+    def error(self, status: int, heading: str, text: str) -> Response:
+        """A page that says what went wrong."""
+        return self._page("error.html", Selection(), status=status, heading=heading, text=text)
+
+    async def label(self, request: Request) -> Response:
+        """Set a label by hand, or take it back; the answer is the trajectory's page."""
+        form = await _form(request)
+        place = _parse_place(form.get("place", ""))
+        selection = Selection.from_query(dict(parse_qsl(form.get("selection", ""))))
+        success = {"1": 1, "0": 0, "": None}.get(form.get("success", "-"), -1)
+        if success == -1:
+            raise UsageError(f"success={form.get('success')!r:.40}: expected 1, 0, or nothing to take the label back")
+        await run_in_threadpool(self._set_label, place, success)
+        address = selection.address()
+        return RedirectResponse(f"/t/{place}{'?' if address else ''}{address}", 303)
+
+    def _set_label(self, place: Place, success: int | None) -> None:
+        trajectory, _ = self._index.read(place)
+        set_label(self._index.runs[place.run], trajectory, success)
+        self._index.put_hand_label(place.run, trajectory.trajectory_id, success)
+
+    def _lines(self, selected: list[Place]) -> Iterator[bytes]:
+        for place in selected:
+            yield self._index.read(place)[1]
+
+    def _with_places(self, rows: Any) -> Any:
+        return zip(rows, to_places(rows), strict=True)
+
+    def _counted_options(self) -> dict[str, list[tuple[str, str]]]:
+        version = self._index.version
+        if self._options[0] != version:
+            counted = {
+                name: [(value, f"{self._spoken(name, value)} ({num:,})") for value, num in found]
+                for name, found in options(self._index).items()
+            }
+            self._options = (version, counted)
+        return self._options[1]
+
+    def _spoken(self, name: str, value: str) -> str:
+        return self._runs[int(value)].name if name == "run" else value.replace("_", " ")
+
+    def _page(self, template: str, selection: Selection, status: int = 200, **values: Any) -> Response:
+        fields = list(dict(parse_qsl(selection.address())).items())
+        shown = self._templates.get_template(template).render(
+            runs=self._runs,
+            selection=selection,
+            selection_fields=fields,
+            address=selection.address(),
+            version=self._index.version,
+            **values,
+        )
+        return HTMLResponse(shown.encode("utf-8", "replace"), status)
+
+
+def _described(details: Details) -> dict[str, Any]:
+    return {
+        "place": details.place,
+        "trajectory": details.trajectory,
+        "steps": details.steps,
+        "final_page": details.final_page,
+        "final_is_cut": any(piece.kind == "cut" for piece in details.final_page),
+        "notes": details.notes,
+    }
+
+
+def _place(values: Mapping[str, Any]) -> Place:
+    if max(values["run"], values["line"]) >= 1 << 62:
+        raise Absent(f"line {values['line']}"[:80])
+    return Place(values["run"], values["name"], values["line"])
+
+
+def _parse_place(text: str) -> Place:
+    run, _, rest = text.partition("/")
+    name, _, line = rest.rpartition("/")
+    if not (run.isdecimal() and line.isdecimal() and name) or len(text) > 500:
+        raise UsageError(f"{text!r:.80} names no trajectory; expected RUN/FILE/LINE such as 0/phase_01/eval.jsonl/3")
+    return _place({"run": int(run), "name": name, "line": int(line)})
+
+
+def _plain(text: str) -> Response:
+    parts = (visible(text[start : start + _CHUNK_CHARS]) for start in range(0, len(text), _CHUNK_CHARS))
+    return StreamingResponse(parts, media_type="text/plain; charset=utf-8")
+
+
+async def _form(request: Request) -> dict[str, str]:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MAX_FORM_BYTES:
+            raise UsageError(f"a form of more than {_MAX_FORM_BYTES} bytes")
+    try:
+        return dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=20))
+    except ValueError as error:
+        raise UsageError(f"not a form: {error}") from None
+
+
+def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _STATIC:
+        raise Absent(f"{name!r:.80}")
+    data = resources.files("webrl.view").joinpath("static", name).read_bytes()
+    return Response(data, media_type=_STATIC[name])

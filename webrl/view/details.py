@@ -1,0 +1,189 @@
+"""One trajectory as its page shows it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from webrl.config import ActorConfig, RunConfig, load_config
+from webrl.errors import WebRLError
+from webrl.types import Step, Trajectory
+from webrl.view.index import Index, Place
+from webrl.view.scores import Scored, Trained, later_scores, trained_on
+from webrl.view.text import Piece, acted_elements, pieces, visible
+from webrl.view.tokens import Tokenizer, run_tokenizer
+
+logger = logging.getLogger(__name__)
+
+SHOWN_PROMPT_CHARS = 4000
+_MAX_TOKENS = 4000
+_LEVELS = (0.95, 0.7, 0.4, 0.1)
+"""Probabilities below which a token is marked, each more than the one before."""
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder on the command line."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The folder's."""
+        return visible(self.path.resolve().name)
+
+    @cached_property
+    def _config(self) -> RunConfig | str:
+        path = self.path / "config.yaml"
+        if not path.is_file():
+            return f"{path}: not there, so advantages are not known"
+        try:
+            return load_config(path)
+        except WebRLError as error:
+            return f"{error}; so advantages are not known"
+
+    @property
+    def actor_config(self) -> ActorConfig | None:
+        """Settings of the actor's training; None if they cannot be read."""
+        return None if isinstance(self._config, str) else self._config.actor
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with its config, or ""."""
+        return self._config if isinstance(self._config, str) else ""
+
+    def tokenizer(self) -> Tokenizer | None:
+        """The one that its actors share, if it is on this machine."""
+        return run_tokenizer(self.path, None if isinstance(self._config, str) else self._config.models.actor)
+
+    def screenshot(self, name: str) -> bytes | None:
+        """A PNG of the run folder; None if there is no such, or it lies elsewhere."""
+        try:
+            root = self.path.resolve()
+            path = (root / name).resolve()
+            if not path.is_relative_to(root) or not path.is_file():
+                return None
+            data = path.read_bytes()
+        except (OSError, ValueError):  # ValueError: a NUL character in the name
+            return None
+        return data if data.startswith(_PNG) else None
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token of an answer."""
+
+    id: int
+    text: str
+    logprob: float | None
+    later: tuple[float, ...]
+    """Under the actors of `StepView.scores`."""
+
+    @property
+    def probability(self) -> float | None:
+        """Of the sampling policy."""
+        return None if self.logprob is None else math.exp(min(self.logprob, 0.0))
+
+    @property
+    def level(self) -> int:
+        """0 (likely) to 4 (under 10 %)."""
+        return 0 if self.probability is None else sum(self.probability < bound for bound in _LEVELS)
+
+
+@dataclass(frozen=True)
+class StepView:
+    """A step."""
+
+    step: Step
+    page: Sequence[Piece]
+    elements: tuple[str, ...]
+    """Ids of what was acted on."""
+    is_element_shown: bool
+    tokens: Sequence[Token]
+    """Empty where the ids' text is not known, or there are none."""
+    sampled: Scored | None
+    scores: Sequence[Scored]
+    """Under the same and later actors."""
+    trained: Sequence[Trained]
+    prompt: Sequence[Piece] | None
+    """None where its text is not known."""
+    has_screenshot: bool
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some of the page is left out."""
+        return any(piece.kind == "cut" for piece in self.page)
+
+
+@dataclass(frozen=True)
+class Details:
+    """A trajectory."""
+
+    place: Place
+    trajectory: Trajectory
+    steps: Sequence[StepView]
+    final_page: Sequence[Piece]
+    notes: Sequence[str]
+    """What could not be shown, and why."""
+
+
+def describe(index: Index, run: Run, place: Place) -> Details:
+    """Everything that a trajectory's page shows. Raises as `Index.read`."""
+    trajectory, _ = index.read(place)
+    scores, problem = later_scores(index, place.run, trajectory)
+    tokenizer = run.tokenizer()
+    notes = [note for note in (problem, run.problem) if note]
+    steps = [
+        _step(index, run, place, trajectory, step, scores.get(step.index, []), tokenizer) for step in trajectory.steps
+    ]
+    if any(step.step.action_ids and not step.tokens for step in steps):
+        notes.append(
+            "answers and prompts are shown without their tokens: the tokenizer that they were sampled with is not here"
+        )
+    return Details(place, trajectory, steps, pieces(trajectory.final_observation), notes)
+
+
+def _step(
+    index: Index,
+    run: Run,
+    place: Place,
+    trajectory: Trajectory,
+    step: Step,
+    scores: Sequence[Scored],
+    tokenizer: Tokenizer | None,
+) -> StepView:
+    elements = acted_elements(step.action) if step.action else ()
+    page = pieces(step.observation, elements)
+    knows = (
+        tokenizer is not None and len(step.action_ids) <= _MAX_TOKENS and tokenizer.made(step.action_ids, step.response)
+    )
+    return StepView(
+        step=step,
+        page=page,
+        elements=elements,
+        is_element_shown=any(piece.kind == "acted" for piece in page),
+        tokens=_tokens(tokenizer, step, scores) if knows and tokenizer else (),
+        sampled=Scored("as sampled", True, step.logprobs) if step.logprobs else None,
+        scores=scores,
+        trained=trained_on(index, place.run, trajectory, step, run.actor_config),
+        prompt=pieces(tokenizer.text(step.prompt_ids), limit=SHOWN_PROMPT_CHARS) if knows and tokenizer else None,
+        has_screenshot=bool(step.screenshot) and run.screenshot(step.screenshot) is not None,
+    )
+
+
+def _tokens(tokenizer: Tokenizer, step: Step, scores: Sequence[Scored]) -> list[Token]:
+    has_logprobs = len(step.logprobs) == len(step.action_ids)
+    return [
+        Token(
+            id=step.action_ids[i],
+            text=visible(text.replace("\n", "⏎\n")),
+            logprob=step.logprobs[i] if has_logprobs else None,
+            later=tuple(score.logprobs[i] for score in scores),
+        )
+        for i, text in enumerate(tokenizer.pieces(step.action_ids))
+    ]

@@ -1,0 +1,111 @@
+"""Who may see the pages: whoever has the token, in a browser that was sent here by nobody else's page.
+
+The address that `webrl view` prints holds the token, which is exchanged for a cookie that no script and no other site
+can use. Hosts other than this machine's are refused (a page of another site may have its name point here), and so are
+forms of other pages: those of other ports of this machine would come with the cookie. `openenv/access.py` is for
+programs; its bearer token is taken here, too.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from webrl.openenv.access import is_loopback, names_loopback, refusal
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",  # with no-referrer, browsers say `Origin: null` of our own forms
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Guard:
+    """ASGI middleware: lets requests through to `app`, or refuses them in one line of text."""
+
+    def __init__(self, app: ASGIApp, token: str, port: int, host: str) -> None:
+        """Guard `app`.
+
+        Args:
+            token: what whoever asks must show.
+            port: of the server; cookies do not tell ports apart, so their names do.
+            host: what the server listens on; a name among the addresses that it may be asked under.
+        """
+        self._app = app
+        self._token = token
+        self._cookie = f"webrl_view_{port}"
+        self._is_open = not is_loopback(host)
+        self._names = {host.lower(), socket.gethostname().lower()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or let through."""
+        if scope["type"] != "http":
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        answer = self._answer(scope) or self._app
+        await answer(scope, receive, send_guarded)
+
+    def _answer(self, scope: Scope) -> Response | None:
+        """A refusal, or the exchange of the token for the cookie; None lets through."""
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if not self._is_own(headers):
+            return PlainTextResponse(f"this is not {host!r:.100}\n", 421)
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            return PlainTextResponse("GET and POST only\n", 405, {"Allow": "GET, HEAD, POST"})
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        shown = next((value for name, value in query if name == "token"), None)
+        if shown is not None and scope["method"] == "GET" and self._is_token(shown):
+            return self._exchange(scope["path"], [(name, value) for name, value in query if name != "token"])
+        if not self._is_admitted(headers):
+            return PlainTextResponse("open the address that `webrl view` has printed: it holds the token\n", 401)
+        if scope["method"] == "POST" and headers.get("origin", f"http://{host}") != f"http://{host}":
+            return PlainTextResponse("other pages may not send forms here\n", 403)
+        return None
+
+    def _exchange(self, path: str, rest: list[tuple[str, str]]) -> Response:
+        path = f"/{path.lstrip('/')}"  # two slashes would name another host
+        answer = RedirectResponse(f"{path}?{urlencode(rest)}" if rest else path, 303)
+        answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
+        return answer
+
+    def _is_admitted(self, headers: Headers) -> bool:
+        cookie = cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
+        return self._is_token(cookie) or refusal(headers, self._token) is None
+
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode("utf-8", "replace"), self._token.encode())
+
+    def _is_own(self, headers: Headers) -> bool:
+        """Whether who asks means this server: by this machine's names, or by an address, which nobody can redirect."""
+        if names_loopback(headers) or not self._is_open:
+            return names_loopback(headers)
+        name = ""
+        try:
+            name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name in self._names
+        return True

@@ -1,0 +1,239 @@
+"""The index: where each trajectory lies, and what it is filtered on. The trajectories themselves stay on the disk.
+
+It is a SQLite database in memory, made anew by every `webrl view` and kept up as files grow (`refresh`). Lines that
+are no trajectories are kept apart, with file and line.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from webrl.errors import DataError
+from webrl.runs.store import open_input
+from webrl.types import StepRecord, Trajectory
+from webrl.view.files import HAND_LABELS, Found, Tail, find_files
+from webrl.view.rows import SCHEMA, TABLES, parse, row_maker
+
+_BATCH = 64
+"""Lines that are put in at once: a query waits for no more."""
+_MAX_PROBLEMS = 1000
+_MAX_REASON = 500
+_TORN = "its last line is not whole: it is being written, or its writer was killed"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a trajectory lies. In addresses `0/phase_01/trajectories.jsonl/17`: looked up in the index, not opened."""
+
+    run: int
+    """Position of the run on the command line."""
+    name: str
+    """File, relative to the run folder."""
+    line: int
+    """From 1."""
+
+    def __str__(self) -> str:
+        return f"{self.run}/{self.name}/{self.line}"
+
+
+class Absent(Exception):
+    """Nothing of that name is in the index."""
+
+
+class Changed(Exception):
+    """A line is not what was indexed: its file was written anew since."""
+
+
+class Index:
+    """All trajectories of some runs."""
+
+    def __init__(self, runs: Sequence[Path]) -> None:
+        self.runs = tuple(runs)
+        self.version = 0
+        """Counts the changes."""
+        self.is_complete = False
+        """Whether everything that was there at the start is in."""
+        self._tails: dict[int, tuple[Found, Tail]] = {}
+        self._numbers: dict[tuple[int, str], int] = {}
+        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        self._database.row_factory = sqlite3.Row
+        self._database.executescript(SCHEMA)
+        self._lock = threading.Lock()
+        self._refreshing = threading.Lock()
+        self._stopped = False
+
+    def query(self, sql: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """Rows of a statement that reads."""
+        with self._lock:
+            return self._database.execute(sql, values).fetchall()
+
+    def refresh(self) -> None:
+        """Take in what the files hold more than last time; returns at once while another thread is at it."""
+        if not self._refreshing.acquire(blocking=False):
+            return
+        try:
+            for run, folder in enumerate(self.runs):
+                found = find_files(folder)
+                self._forget_missing(run, {f.name for f in found})
+                for file in found:
+                    self._take_in(run, file)
+            self.is_complete = self.is_complete or not self._stopped
+        finally:
+            self._refreshing.release()
+
+    def close(self) -> None:
+        """End a refresh that another thread is at."""
+        self._stopped = True
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes taken in, and bytes that there are."""
+        done = total = 0
+        for run, folder in enumerate(self.runs):
+            for found in find_files(folder):
+                _, tail = self._tails.get(self._numbers.get((run, found.name), 0), (None, None))
+                size = (folder / found.name).stat().st_size
+                total += size
+                done += min(size, tail.end) if tail else 0
+        return done, total
+
+    def problems(self) -> list[str]:
+        """`file:line: what is wrong` of each line that is left out; and files whose last line is not whole."""
+        rows = self.query(f"SELECT text FROM problem ORDER BY file, rowid LIMIT {_MAX_PROBLEMS}")
+        torn = self.query("SELECT run, name FROM file WHERE torn ORDER BY id")
+        return [row["text"] for row in rows] + [f"{self.runs[row['run']] / row['name']}: {_TORN}" for row in torn]
+
+    def put_hand_label(self, run: int, trajectory_id: str, success: int | None) -> None:
+        """Know at once of a label that was set by hand, or taken back; the file that holds it is read later."""
+        number = self._number(run, HAND_LABELS, "hand")
+        with self._lock:
+            self._database.execute("DELETE FROM hand WHERE run = ? AND trajectory_id = ?", (run, trajectory_id))
+            if success is not None:
+                self._database.execute("INSERT INTO hand VALUES (?, ?, ?, ?)", (number, run, trajectory_id, success))
+            self.version += 1
+
+    def read(self, place: Place) -> tuple[Trajectory, bytes]:
+        """A trajectory and its line.
+
+        Raises:
+            Absent: there is none at this place.
+            Changed: the file is another one now.
+        """
+        rows = self.query(
+            "SELECT start, length, trajectory_id FROM trajectory JOIN file ON file.id = file "
+            "WHERE run = ? AND name = ? AND line = ?",
+            (place.run, place.name, place.line),
+        )
+        if not rows:
+            raise Absent(str(place))
+        line = self._read_line(place.run, place.name, rows[0])
+        try:
+            trajectory = parse(Trajectory, line)
+        except ValueError as error:
+            raise Changed(f"{place}: {error}") from None
+        if trajectory.trajectory_id != rows[0]["trajectory_id"]:
+            raise Changed(f"{place} is another trajectory now")
+        return trajectory, line
+
+    def read_steps(self, run: int, step_id: str) -> list[tuple[int, StepRecord]]:
+        """(phase in whose training it was, record) of a step, by phase; what has changed since is left out."""
+        rows = self.query(
+            "SELECT name, phase, start, length FROM step JOIN file ON file.id = file "
+            "WHERE step.run = ? AND step_id = ? ORDER BY phase",
+            (run, step_id),
+        )
+        records = []
+        for row in rows:
+            try:
+                record = parse(StepRecord, self._read_line(run, row["name"], row))
+            except (Changed, ValueError):
+                continue
+            if record.step_id == step_id:
+                records.append((row["phase"], record))
+        return records
+
+    def _read_line(self, run: int, name: str, row: sqlite3.Row) -> bytes:
+        try:
+            with open_input(self.runs[run] / name) as file:
+                file.seek(row["start"])
+                line = file.read(row["length"])
+        except (DataError, OSError) as error:
+            raise Changed(str(error)) from None
+        if len(line) != row["length"]:
+            raise Changed(f"{self.runs[run] / name} is shorter than it was")
+        return line
+
+    def _forget_missing(self, run: int, names: set[str]) -> None:
+        for (of_run, name), number in self._numbers.items():
+            if of_run == run and name not in names and number in self._tails:
+                del self._tails[number]
+                self._clear(number)
+
+    def _take_in(self, run: int, found: Found) -> None:
+        number = self._number(run, found.name, found.kind)
+        _, tail = self._tails.setdefault(number, (found, Tail(self.runs[run] / found.name)))
+        look = tail.look()
+        if look == "new":
+            tail.forget()
+            self._clear(number)
+        if look in ("new", "grown"):
+            try:
+                self._read_lines(run, found, number, tail)
+            except (DataError, OSError) as error:
+                tail.forget()
+                self._add_problem(number, str(error))
+
+    def _number(self, run: int, name: str, kind: str) -> int:
+        number = self._numbers.get((run, name))
+        if number is None:
+            number = self._numbers[run, name] = len(self._numbers) + 1
+            with self._lock:
+                row = (number, run, name, kind)
+                self._database.execute("INSERT INTO file (id, run, name, kind) VALUES (?, ?, ?, ?)", row)
+        return number
+
+    def _read_lines(self, run: int, found: Found, number: int, tail: Tail) -> None:
+        judged = self._number(run, found.of, "rollout") if found.of else 0
+        table, make = row_maker(found, run, number, judged)
+        batch: list[tuple[Any, ...]] = []
+        for line_number, start, line in tail.read(lambda text: self._add_problem(number, text)):
+            try:
+                row = make(line_number, start, line)
+                if any(isinstance(value, int) and abs(value) >= 1 << 63 for value in row):
+                    raise ValueError("a number of more than 64 bits")
+                batch.append(row)
+            except ValueError as error:
+                self._add_problem(number, f"{tail.path}:{line_number}: {error}")
+            if len(batch) >= _BATCH:
+                self._insert(table, batch)
+                batch = []
+            if self._stopped:
+                return
+        self._insert(table, batch)
+        with self._lock:
+            self._database.execute("UPDATE file SET torn = ? WHERE id = ?", (tail.is_torn, number))
+
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            places = ", ".join("?" * len(rows[0]))
+            with self._lock:
+                self._database.execute("BEGIN")
+                self._database.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({places})", rows)
+                self._database.execute("COMMIT")
+                self.version += 1
+
+    def _clear(self, number: int) -> None:
+        with self._lock:
+            for table in TABLES:
+                self._database.execute(f"DELETE FROM {table} WHERE file = ?", (number,))
+            self._database.execute("UPDATE file SET torn = 0 WHERE id = ?", (number,))
+            self.version += 1
+
+    def _add_problem(self, number: int, text: str) -> None:
+        with self._lock:
+            self._database.execute("INSERT INTO problem VALUES (?, ?)", (number, text[:_MAX_REASON]))
+            self.version += 1

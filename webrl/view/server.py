@@ -1,0 +1,66 @@
+"""`webrl view`'s server: an index that keeps itself up, and uvicorn on a socket of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from webrl.errors import UsageError
+from webrl.openenv.access import listen
+from webrl.view.files import check_run
+from webrl.view.index import Index
+
+_MAX_REQUESTS = 64
+_GOODBYE_S = 1
+"""How long an export may go on after Ctrl-C."""
+
+
+def serve(runs: Sequence[Path], host: str, port: int, on_ready: Callable[[str], None]) -> None:
+    """Show runs until interrupted; the first page is there while the index is still being made.
+
+    Args:
+        on_ready: called with the address to open, which holds the token.
+
+    Raises:
+        UsageError: no such run folder, not a run folder, or an address that cannot be used.
+    """
+    for run in runs:
+        check_run(run)
+    if not 0 <= port <= 65535:
+        raise UsageError(f"--port {port}: ports go from 1 to 65535, 0 takes a free one")
+    with listen(host, port) as listener:
+        import uvicorn
+
+        from webrl.view.app import make_app
+        from webrl.view.guard import Guard
+
+        bound = listener.getsockname()
+        token = secrets.token_urlsafe(24)
+        index = Index(runs)
+        guarded = Guard(make_app(index), token, bound[1], host)
+        config = uvicorn.Config(
+            guarded,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=_MAX_REQUESTS,
+            timeout_graceful_shutdown=_GOODBYE_S,
+        )
+        config.log_level = "warning"
+        reader = threading.Thread(target=index.refresh, name="index", daemon=True)
+        reader.start()
+        listener.listen()
+        on_ready(f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}/?token={token}")
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                uvicorn.Server(config).run(sockets=[listener])
+        finally:
+            index.close()
+            reader.join()

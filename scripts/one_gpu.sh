@@ -8,7 +8,7 @@
 #
 # On the next machine: scripts/carry_run.py unpack RUN.zip RUN, then the same command (docs/one_gpu.md).
 # PER_TYPE=16 is the number of demonstrations of each task type. The judge is trained on episodes of the supervised
-# start with the environment's own reward (EPISODES=1500; the loop never sees those); JUDGE=no: the config's models.orm.
+# start with the environment's own reward (EPISODES=6000; the loop never sees those); JUDGE=no: the config's models.orm.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 python="${PYTHON:-}"
@@ -69,7 +69,7 @@ evening() {
     say "3 of 4: the judge is there: $run/orm"
   else
     say "3 of 4: a judge, from episodes in $practice, to $run/orm"
-    local stage few=(tasks.num_seed_tasks="${EPISODES:-1500}" models.actor="$run/sft")
+    local stage few=(tasks.num_seed_tasks="${EPISODES:-6000}" models.actor="$run/sft")
     for stage in gen-tasks filter-tasks rollout; do
       within "${webrl[@]}" "$stage" "$config" "${settings[@]+"${settings[@]}"}" "${few[@]}" \
         --run "$practice" --seed 1000003 || return

@@ -38,6 +38,11 @@ def phase(number: int, successes: int) -> dict[str, Any]:
                 "true_positive": 25,
                 "true_negative": 20,
                 "balanced_accuracy": {"value": 0.9},
+                "by_site": {
+                    "blind": {"num": 10, "num_success": 2, "num_agree": 8},
+                    "seeing": {"num": 10, "num_success": 2, "num_agree": 9},
+                    "easy": {"num": 10, "num_success": 10, "num_agree": 10},
+                },
             },
         },
         "losses": {"critic_loss": 0.25, "critic_lr": 1e-6, "critic_calibration": {"auc": 0.75}, "actor_loss": 0.125},
@@ -57,7 +62,10 @@ def test_a_phase_shows_counts_reasons_interval_and_seconds():
     rows = dict(phase_rows(phase(1, 96)))
     assert rows["kept"] == "80 (dropped: duplicate 30, infeasible 10)"
     assert rows["labelled success"] == "60 of 200 (30.0 %)"
-    assert rows["labels"] == "right by the environment's reward: 45 of 50 (90.0 %), balanced 90.0 %"
+    assert rows["labels"] == (
+        "right by the environment's reward: 45 of 50 (90.0 %), balanced 90.0 %, "
+        "no better than one answer for all on 1 of 3 sites"
+    )
     assert rows["critic"] == "loss 0.25, auc 0.75"
     assert rows["actor"] == "loss 0.125"
     assert rows["held-out seeds"] == "96/240 = 40.0 % [34.0, 46.3]"

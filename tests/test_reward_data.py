@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -23,10 +24,10 @@ from webrl.reward.data import (
     cut_short,
     other_instruction,
     read_judged,
-    split_by_instruction,
+    split_heldout,
     training_examples,
 )
-from webrl.reward.report import agreement, auc, judge_report, plot_reliability, reliability_bins
+from webrl.reward.report import agreement, auc, judge_report, plot_reliability, reliability_bins, undecided_sites
 from webrl.reward.stage import label_file
 from webrl.reward.train import OrmPaths, encode_example, train_orm
 from webrl.runs.store import write_json, write_records
@@ -86,11 +87,22 @@ def test_trace_folders_and_human_files_are_data_and_bad_lines_are_listed(tmp_pat
 
 def test_no_instruction_is_in_both_splits():
     items = [judged(i % 10, i % 2) for i in range(40)]
-    train, heldout = split_by_instruction(items, 0.3, random.Random(0))
+    train, heldout = split_heldout(items, 0.3, random.Random(0))
     names = [{i.example.instruction for i in part} for part in (train, heldout)]
     assert len(names[1]) == 3
     assert not names[0] & names[1]
     assert len(train) + len(heldout) == 40
+
+
+def test_a_site_with_one_instruction_is_in_both_splits():
+    """Held out whole, the judge would never see the site, and call all of its successes failures."""
+    many = [judged(i, i % 2, site="many") for i in range(30)]
+    one = [judged(0, i % 2, site="one") for i in range(10)]
+    rare = [judged(0, 1, site="rare")]
+    for seed in range(10):
+        train, heldout = split_heldout([*many, *one, *rare], 0.2, random.Random(seed))
+        assert Counter(i.example.site for i in heldout) == {"many": 6, "one": 2}
+        assert Counter(i.example.site for i in train) == {"many": 24, "one": 8, "rare": 1}
 
 
 def test_a_success_cut_short_ends_on_the_page_before_the_first_missing_action():
@@ -202,6 +214,7 @@ def test_agreement_compares_labels_with_the_environment_by_site(tmp_path):
         "a": {"num": 2, "num_success": 1, "num_agree": 1},
         "b": {"num": 1, "num_success": 1, "num_agree": 1},
     }
+    assert undecided_sites(report["by_site"]) == ["a"]
     write_records(tmp_path / "t.jsonl", [make_trajectory(0, None)])
     assert agreement(tmp_path / "t.jsonl", tmp_path / "l.jsonl") is None
 

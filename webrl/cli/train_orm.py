@@ -11,6 +11,7 @@ from webrl.config import RunConfig
 from webrl.config.extras import check_extras
 from webrl.errors import UsageError
 from webrl.llm.loading import model_folder
+from webrl.reward.report import undecided_sites
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
 
@@ -67,6 +68,10 @@ def describe_report(report: dict[str, Any]) -> list[str]:
             if figure["value"] is not None:
                 low, high = figure["ci95"]
                 lines.append(f"  {key.replace('_', ' '):<18} {figure['value']:.3f}  [{low:.3f}, {high:.3f}]")
+        for site in undecided_sites(figures.get("by_site", {})):
+            n = figures["by_site"][site]
+            right = f"{n['num_agree']} of {n['num']} right with {n['num_success']} successes"
+            lines.append(f"  {site}: {right}, no better than one answer for all")
     return lines
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from webrl.reward.report import undecided_sites
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -129,7 +131,10 @@ def agreement_text(phase: Summary) -> str:
     right = found["true_positive"] + found["true_negative"]
     balanced = found["balanced_accuracy"]["value"]
     balance = "" if balanced is None else f", balanced {100 * balanced:.1f} %"
-    return f"right by the environment's reward: {_share(right, found['num'])}{balance}"
+    text = f"right by the environment's reward: {_share(right, found['num'])}{balance}"
+    sites = found.get("by_site", {})
+    undecided = undecided_sites(sites)
+    return f"{text}, no better than one answer for all on {len(undecided)} of {len(sites)} sites" if undecided else text
 
 
 def groups_text(phase: Summary) -> str:

@@ -133,15 +133,32 @@ def agreement(trajectories: Path, labels: Path, threshold: float | None = None) 
     report = judge_report([r[0] for r in everything], [r[2] for r in everything], 0.5, unjudged).to_json()
     ranked = judge_report([r[0] for r in everything], [r[1] for r in everything])
     report["auc"] = ranked.auc.to_json()
-    report["by_site"] = {
-        site: {
-            "num": len(group),
-            "num_success": sum(r[0] for r in group),
-            "num_agree": sum(r[0] == r[2] for r in group),
-        }
-        for site, group in sorted(rows.items())
-    }
+    sites = [site for site, group in rows.items() for _ in group]
+    report["by_site"] = count_sites(sites, [r[0] for r in everything], [r[2] for r in everything])
     return report
+
+
+def count_sites(sites: Sequence[str], truth: Sequence[int], said: Sequence[int]) -> dict[str, dict[str, int]]:
+    """`num`, `num_success` and `num_agree` (judged as the truth is) of each site, by name."""
+    counts: dict[str, dict[str, int]] = {}
+    for site, true, answer in sorted(zip(sites, truth, said, strict=True)):
+        row = counts.setdefault(site, {"num": 0, "num_success": 0, "num_agree": 0})
+        row["num"] += 1
+        row["num_success"] += true
+        row["num_agree"] += true == answer
+    return counts
+
+
+def undecided_sites(by_site: dict[str, dict[str, int]]) -> list[str]:
+    """Sites with successes and failures where the judge is right no more often than one answer for all would be.
+
+    There an actor learns nothing from the labels, or the wrong thing, however good their average is.
+    """
+    return [
+        site
+        for site, n in by_site.items()
+        if 0 < n["num_success"] < n["num"] and n["num_agree"] <= max(n["num_success"], n["num"] - n["num_success"])
+    ]
 
 
 def plot_reliability(truth: Sequence[int], scores: dict[str, Sequence[float]], path: Path) -> None:

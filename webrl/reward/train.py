@@ -18,9 +18,9 @@ from webrl.llm import LanguageModel, open_model
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.turns import closing_ids
 from webrl.reward.calibration import fit_calibration
-from webrl.reward.data import JudgedExample, JudgedTrajectory, read_judged, split_by_instruction, training_examples
+from webrl.reward.data import JudgedExample, JudgedTrajectory, read_judged, split_heldout, training_examples
 from webrl.reward.orm import answer_tokens, outcome_prompt, yes_probability
-from webrl.reward.report import judge_report, plot_reliability
+from webrl.reward.report import count_sites, judge_report, plot_reliability
 from webrl.runs.store import write_json
 
 
@@ -42,7 +42,7 @@ class OrmPaths:
 
 
 def train_orm(config: RunConfig, paths: OrmPaths) -> dict[str, Any]:
-    """Train, then report on held-out instructions; resumes like every training.
+    """Train, then report on held-out trajectories; resumes like every training.
 
     Returns:
         What is in `report.json`: `data` (examples by kind), `losses`, `heldout` (`JudgeReport`), `calibrated`.
@@ -60,7 +60,7 @@ def train_orm(config: RunConfig, paths: OrmPaths) -> dict[str, Any]:
         problem_counts = dict(problems.counts)
     if not judged:
         raise DataError(f"{', '.join(map(str, paths.data))}: no finished trajectory with an outcome: {problem_counts}")
-    train, heldout = split_by_instruction(judged, config.orm.heldout, rng)
+    train, heldout = split_heldout(judged, config.orm.heldout, rng)
     examples, kinds = training_examples(train, config.orm, rng)
     tokenizer = load_tokenizer(paths.init)
     losses = train_sft(
@@ -126,7 +126,8 @@ def _evaluate(
         return {}
     examples = [item.example for item in heldout]
     truth, p_yes = [e.success for e in examples], score_examples(config, str(model), examples)
-    result: dict[str, dict[str, Any]] = {"heldout": judge_report(truth, p_yes).to_json()}
+    by_site = count_sites([e.site for e in examples], truth, [int(p > 0.5) for p in p_yes])
+    result: dict[str, dict[str, Any]] = {"heldout": judge_report(truth, p_yes).to_json() | {"by_site": by_site}}
     curves: dict[str, Sequence[float]] = {"as trained": p_yes}
     if config.orm.calibrate:
         # Fitted on every other trajectory and judged on the rest, so that the report is not about its own fit.

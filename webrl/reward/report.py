@@ -115,7 +115,7 @@ def agreement(trajectories: Path, labels: Path, threshold: float | None = None) 
         threshold: judge again with another threshold; None takes the rewards as they were labelled.
     """
     known = read_labels(labels)
-    rows: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    rows: dict[str, list[tuple[int, float, int]]] = defaultdict(list)
     unjudged = 0
     for trajectory in read_records(trajectories, Trajectory):
         if not trajectory.status.finished or trajectory.env_reward is None:

@@ -38,7 +38,7 @@ def test_the_public_scripts_options_go_by_their_names():
         "--top-p 0.9 --learning-rate 1e-6 --weight-decay 0.1 --gradient-accumulation-steps 1 --warmup-steps 3 "
         "--per-device-batch-size 2 --num-generations 6 --num-epochs 2 --save-interval 7 --save-total-limit 2 "
         "--output-dir out --run-name run --project mine --vllm-mode server --vllm-server-url http://localhost:8001 "
-        "--use-vllm --logging-steps 4 --image-size 0 --report-to trackio"
+        "--use-vllm --logging-steps 4 --report-to trackio"
     )
     s = parsed(*command.split())
     assert (s.model_name, [str(u) for u in s.browsergym_url]) == ("some/model", ["http://127.0.0.1:8000"])
@@ -49,8 +49,25 @@ def test_the_public_scripts_options_go_by_their_names():
     assert (s.save_interval, s.save_total_limit, s.logging_steps) == (7, 2, 4)
     assert (s.output_dir, s.run_name, s.project) == (Path("out"), "run", "mine")
     assert (s.use_vllm, s.vllm_mode, s.vllm_server_url) == (True, "server", "http://localhost:8001")
-    assert (s.image_size, s.trackers) == (0, ["trackio"])
+    assert (s.sees, s.trackers) == (False, ["trackio"])
     assert s.episodes_per_generation == 6, "whole groups, although an optimizer step takes two episodes"
+
+
+def test_the_public_vision_scripts_options_go_by_their_names():
+    # the command line of TRL's example for vision-language models
+    command = (
+        "--model-id some/vlm --space-url http://127.0.0.1:8000 --task-name click-test --dataset-prompt Go "
+        "--dataset-size 12 --max-steps 5 --max-completion-length 64 --image-size 256 --num-generations 6 "
+        "--gradient-accumulation-steps 3 --learning-rate 1e-6 --num-epochs 2 --logging-steps 4 --output-dir out "
+        "--vllm-mode colocate "
+        "--vllm-server-url http://localhost:8001"
+    )
+    s = parsed(*command.split())
+    assert (s.sees, s.image_size) == (True, 256)
+    assert s.run_config.rollout.screenshots
+    assert not parsed("--model-id", "m").run_config.rollout.screenshots
+    assert parsed("--model-id", "m", "--viewport", "160x210").run_config.rollout.viewport == (160, 210)
+    assert parsed("--model-id", "m", "--image-size", "0").sees, "0 is no resizing, as in the script"
 
 
 def test_episodes_are_played_as_the_settings_say():
@@ -98,13 +115,18 @@ def test_rewards_and_lists_on_the_command_line():
         ("dataset_size=1", "dataset_size 1 x num_generations 4 are fewer than 8"),
         ("max_completion_length=5000", "leaves no room for a prompt"),
         ("system_prompt=Hello", "system_prompt goes with prompt_format=browsergym"),
+        (
+            "--image-size 512 --use-vllm",
+            "image_size 512 with use_vllm: screenshots go through the engine of this process",
+        ),
+        ("--image-size 0 prompt_format=webrl", "prompt_format=webrl has no place for a screenshot"),
         ("push_to_hf=true", "nothing is uploaded from here"),
         ("browsergym_url=nowhere", "a server's address has the form http://host:port"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_by_name(argument, said):
     with pytest.raises(UsageError) as refused:
-        parsed("--model-id", "m", argument)
+        parsed("--model-id", "m", *(argument.split() if argument.startswith("--") else [argument]))
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -141,8 +163,8 @@ def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys):
 
 
 @pytest.mark.grpo
-def test_a_model_without_chat_template_or_with_vision(tmp_path, capsys):
-    from transformers import AutoConfig, AutoTokenizer
+def test_a_model_without_chat_template_or_none_at_all(tmp_path, capsys):
+    from transformers import AutoTokenizer
 
     folder = save_tiny_model(tmp_path / "plain")
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -150,9 +172,6 @@ def test_a_model_without_chat_template_or_with_vision(tmp_path, capsys):
     (folder / "chat_template.jinja").unlink()
     tokenizer.save_pretrained(folder)
     assert "has no chat template: take an instruction-tuned model" in refused(capsys, *small(folder))
-    seeing = tmp_path / "seeing"
-    AutoConfig.for_model("qwen2_5_vl").save_pretrained(seeing)
-    assert "is a vision-language model: webrl grpo trains text models, on the page" in refused(capsys, *small(seeing))
     assert "model folder" in _failure(capsys, "--model-id", "./nowhere")
 
 

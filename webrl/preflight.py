@@ -7,7 +7,7 @@ from collections.abc import Collection
 from webrl.config import RunConfig
 from webrl.config.engine_plans import load_plan
 from webrl.errors import UsageError
-from webrl.llm.loading import model_folder
+from webrl.llm.loading import model_folder, refuse_vision
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
 from webrl.suites.miniwob import heldout_tasks
@@ -50,7 +50,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
 
     Raises:
         UsageError: the judge's system text is not there.
-        ModelError: a model folder does not exist, or holds pickles.
+        ModelError: a model folder does not exist, holds pickles, or is an actor that sees.
     """
     due = frozenset(stages)
     if "label" in due:
@@ -60,7 +60,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
                 model_folder(judge)
     acting = due & {"rollout", "replay", "train", "eval"}
     if acting and not RunFolder(config.run_dir).phase(0).actor.is_dir():  # later phases start from the run's own
-        model_folder(config.models.actor)
+        refuse_vision(config.models.actor)
     if {"gen-tasks", "rollout"} <= due and config.num_phases and config.generate.engine.kind != "openai":
         model_folder(config.models.generator)
 

@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
     from webrl.grpo.train import check, train
     from webrl.runs.lock import hold_output
 
-    check(settings)
+    settings = check(settings)
     where = ", ".join(map(str, settings.browsergym_url)) or "browsers of our own"
     print(
         f"model  {settings.model_name}\ntasks  {settings.dataset_size} pages x {settings.num_generations} attempts of "

@@ -12,28 +12,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from webrl.errors import BrowserError, DataError, StageError, UsageError
 from webrl.grpo.prompts import BrowserGymPolicy, Seen, find_action
+from webrl.grpo.seeing import SeeingPolicy, check_room
 from webrl.grpo.settings import GrpoSettings
+from webrl.llm.eyes import Eyes, png_size, shrink
 from webrl.llm.interface import LanguageModel, Policy
 from webrl.llm.policy import ModelPolicy
+from webrl.llm.seeing import SeeingModel
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.aliases import spell_out
 from webrl.rollouts.collect import open_pool
 from webrl.rollouts.dialects import parse
 from webrl.rollouts.episode import repeat_after_crash, run_episode
 from webrl.rollouts.interface import Env, Observation, Pool, Score, StepResult
+from webrl.runs.disk import atomic_path, make_folder
 from webrl.suites.world import WORLD
 from webrl.types import Task, Trajectory
 
 logger = logging.getLogger(__name__)
 
+Model = LanguageModel | SeeingModel
 Attempt = tuple[str, Task]
 """Name of an episode, and what it attempts."""
 
@@ -48,6 +55,8 @@ class Episode:
     """The environment's reward of each step."""
     num_unreadable: int
     """Answers that were no action and were replaced by the fallback."""
+    pictures: tuple[bytes, ...] = ()
+    """PNG that each step's answer was given to, as the model saw it; empty for a text model."""
 
     def __repr__(self) -> str:
         return f"Episode({self.trajectory.trajectory_id}: {self.trajectory.status}, {self.trajectory.message!r:.200})"
@@ -57,7 +66,7 @@ class RewardedEnv:
     """An `Env` that keeps what GRPO wants to know of its steps, and never sees an unreadable action.
 
     Raises:
-        StageError: a reward that is no number.
+        StageError: a reward that is no number, or no screenshot where the model is to see one.
     """
 
     def __init__(self, env: Env, settings: GrpoSettings, seen: Seen) -> None:
@@ -71,9 +80,8 @@ class RewardedEnv:
         """Start an episode (`Env.reset`)."""
         self._name = task.task_id
         observation = await self._env.reset(task)
-        self._seen.url = observation.url
         self._goal = observation.goal or self._settings.default_goal
-        return dataclasses.replace(observation, goal=self._goal)
+        return await self._shown(observation)
 
     async def step(self, action_text: str) -> StepResult:
         """Act once (`Env.step`)."""
@@ -89,8 +97,27 @@ class RewardedEnv:
         if not math.isfinite(result.reward):
             raise StageError(f"task {self._name!r}: the reward of step {len(self._seen.rewards)} is {result.reward}")
         self._seen.rewards.append(result.reward)
-        self._seen.url = result.observation.url
-        return dataclasses.replace(result, observation=dataclasses.replace(result.observation, goal=self._goal))
+        is_over = result.done or result.agent_done
+        return dataclasses.replace(result, observation=await self._shown(result.observation, is_over))
+
+    async def _shown(self, observation: Observation, is_over: bool = False) -> Observation:
+        """The observation as the model is shown it; what an episode leaves behind is not."""
+        self._seen.url = observation.url
+        text = "" if self._settings.observation == "none" else observation.text
+        observation = dataclasses.replace(observation, goal=self._goal, text=text)
+        if not self._settings.sees or is_over:
+            return observation
+        if observation.screenshot is None:
+            raise StageError(
+                f"task {self._name!r}: no screenshot came with step {len(self._seen.rewards)}, which "
+                f"image_size={self._settings.image_size} asks for: the model would be trained blind"
+            )
+        try:
+            png = await asyncio.to_thread(shrink, observation.screenshot, self._settings.image_size or 0)
+        except ValueError as error:
+            raise BrowserError(str(error)) from None
+        self._seen.picture, self._seen.is_smaller = png, png_size(png) != png_size(observation.screenshot)
+        return dataclasses.replace(observation, screenshot=png)
 
     async def finish(self) -> Score:
         """The score of the episode as it stands (`Env.finish`)."""
@@ -102,10 +129,17 @@ class RewardedEnv:
 
 
 class Player:
-    """Plays episodes on browsers or servers that stay open from one training step to the next."""
+    """Plays episodes on browsers or servers that stay open from one training step to the next.
 
-    def __init__(self, settings: GrpoSettings) -> None:
+    Args:
+        eyes: the model's, where it sees screenshots.
+        out: folder in whose `screenshots/` they are kept.
+    """
+
+    def __init__(self, settings: GrpoSettings, eyes: Eyes | None = None, out: Path | None = None) -> None:
         self._settings = settings
+        self._eyes = eyes
+        self._out = out
         self._config = settings.run_config
         self._loop = asyncio.Runner()
         self._open = contextlib.AsyncExitStack()
@@ -133,7 +167,8 @@ class Player:
         """Open one page of every task type, and act there once.
 
         Raises:
-            UsageError: a page that cannot be opened; a server without the task, or of another version.
+            UsageError: a page that cannot be opened; a server without the task or its screenshot, or of another
+                version; a screenshot that leaves no room in the prompt.
             StageError: a reward that is no number.
         """
         first = {task.site: task for task in reversed(tasks)}
@@ -143,18 +178,21 @@ class Player:
         for task in tasks:
             try:
                 async with self._pool.env() as lent:
-                    env = RewardedEnv(lent, self._settings, Seen())
+                    seen = Seen()
+                    env = RewardedEnv(lent, self._settings, seen)
                     observation = await env.reset(task)
                     await env.step(self._settings.fallback_action)
             except (BrowserError, DataError) as error:
                 raise UsageError(f"task {task.site!r} cannot be opened: {error}") from None
-            if not observation.text:
+            if self._eyes:
+                check_room(self._eyes, self._settings, observation.goal, seen)
+            elif not observation.text:
                 raise UsageError(
                     f"task {task.site!r}: the page has no text (observation={self._settings.observation}): "
                     "a text model would train blind"
                 )
 
-    def play(self, attempts: Sequence[Attempt], open_model: Callable[[], LanguageModel]) -> list[Episode]:
+    def play(self, attempts: Sequence[Attempt], open_model: Callable[[], Model]) -> list[Episode]:
         """Play all attempts; as many at once as there are pages.
 
         Args:
@@ -165,7 +203,7 @@ class Player:
         """
         return self._loop.run(self._play_all(attempts, open_model))
 
-    async def _play_all(self, attempts: Sequence[Attempt], open_model: Callable[[], LanguageModel]) -> list[Episode]:
+    async def _play_all(self, attempts: Sequence[Attempt], open_model: Callable[[], Model]) -> list[Episode]:
         model = open_model()
         tasks = [asyncio.create_task(self._play(name, task, model)) for name, task in attempts]
         try:
@@ -176,7 +214,7 @@ class Player:
             await asyncio.gather(*tasks, return_exceptions=True)
             await model.close()
 
-    async def _play(self, name: str, task: Task, model: LanguageModel) -> Episode:
+    async def _play(self, name: str, task: Task, model: Model) -> Episode:
         """One episode, again after a crash of page or browser."""
         seen = Seen()
 
@@ -191,12 +229,25 @@ class Player:
                     self._config.rollout,
                     trajectory_id=name,
                     seed=self._config.seed,
+                    save_screenshot=self._keep if self._settings.sees and self._out else None,
                 )
 
         trajectory = await repeat_after_crash(play, self._config.rollout, name)
-        return Episode(trajectory, tuple(seen.rewards), seen.num_unreadable)
+        return Episode(trajectory, tuple(seen.rewards), seen.num_unreadable, tuple(seen.pictures))
 
-    def _policy(self, model: LanguageModel, seen: Seen) -> Policy:
+    def _keep(self, png: bytes, index: int) -> str:  # noqa: ARG002 - `SaveScreenshot`
+        """Write a screenshot once, however many attempts have seen it; gives its path in the output folder."""
+        assert self._out is not None
+        path = self._out / "screenshots" / f"{hashlib.sha256(png).hexdigest()[:24]}.png"
+        if not path.exists():
+            make_folder(path.parent)
+            with atomic_path(path) as temporary:
+                temporary.write_bytes(png)
+        return str(path.relative_to(self._out))
+
+    def _policy(self, model: Model, seen: Seen) -> Policy:
+        if isinstance(model, SeeingModel):
+            return SeeingPolicy(model, self._settings, seen)
         if self._settings.prompt_format == "browsergym":
             return BrowserGymPolicy(model, self._settings, seen)
         return ModelPolicy(model, self._config)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from webrl.grpo.settings import GrpoSettings
 from webrl.llm.budget import INTERACTIVE, cut_lines, fit_prompt
-from webrl.llm.interface import LanguageModel, Message, PolicyOutput, Sampling
+from webrl.llm.interface import LanguageModel, Message, PolicyOutput
 from webrl.llm.tokens import encode_chat
 from webrl.types import Step
 
@@ -44,6 +44,12 @@ class Seen:
     """One a step."""
     num_unreadable: int = 0
     """Answers that were no action."""
+    picture: bytes | None = None
+    """PNG of the page as it is, in the size that the model sees."""
+    is_smaller: bool = False
+    """Whether that is smaller than the page's own screenshot, whose pixels are what coordinates count."""
+    pictures: list[bytes] = field(default_factory=list)
+    """Those that answers were given to, one a step."""
 
 
 class BrowserGymPolicy:
@@ -66,24 +72,23 @@ class BrowserGymPolicy:
         """Answer one page (`Policy.act`)."""
         settings = self._settings
         past = history[len(history) - min(settings.history_steps, len(history)) :]
-        system = Message("system", settings.system_prompt or SYSTEM_PROMPT)
 
         def encode(start: int, page: str) -> list[int]:
-            user = user_text(instruction, past[start:], page, self._seen, len(history))
-            return encode_chat(self._model.tokenizer, [system, Message("user", user)])
+            messages = public_messages(settings, instruction, past[start:], page, self._seen, len(history))
+            return encode_chat(self._model.tokenizer, messages)
 
         page = observation[: settings.max_page_chars]
-        room = settings.max_seq_length - settings.max_completion_length
-        prompt = fit_prompt(self._model.tokenizer, encode, page, len(past), room, cut_lines)
-        sampling = Sampling(
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            top_k=settings.top_k,
-            max_new_tokens=settings.max_completion_length,
-            seed=seed,
-        )
-        answer = await self._model.generate(prompt.ids, sampling)
+        prompt = fit_prompt(self._model.tokenizer, encode, page, len(past), settings.max_prompt_tokens, cut_lines)
+        answer = await self._model.generate(prompt.ids, settings.sampling(seed))
         return PolicyOutput(answer.prompt_ids, answer.ids, answer.logprobs, answer.text, prompt.observation)
+
+
+def public_messages(
+    settings: GrpoSettings, instruction: str, past: Sequence[Step], page: str, seen: Seen, num_steps: int
+) -> list[Message]:
+    """The chat of the public scripts at one step; arguments as of `user_text`."""
+    system = Message("system", settings.system_prompt or SYSTEM_PROMPT)
+    return [system, Message("user", user_text(instruction, past, page, seen, num_steps))]
 
 
 def user_text(instruction: str, past: Sequence[Step], page: str, seen: Seen, num_steps: int) -> str:

@@ -6,9 +6,13 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from webrl.evaluate import wilson_interval
 from webrl.types import Record
+
+if TYPE_CHECKING:
+    from webrl.grpo.play import Episode
 
 MIN_EPISODES = 128
 """A mean is taken over whole generation batches of at least so many episodes, and over half of them at most."""
@@ -31,6 +35,27 @@ class Mean(Record):
     def __str__(self) -> str:
         low, high = self.ci95
         return f"{self.mean:.3f} [{low:.3f}, {high:.3f}] over {self.episodes} episodes"
+
+
+@dataclass
+class Steps:
+    """How many steps of finished episodes there were, and how many of them had no screenshot."""
+
+    num_steps: int = 0
+    """Of finished episodes."""
+    num_blind: int = 0
+    """Without a screenshot; training on one is refused (`make_rows`), so that this stays 0."""
+
+    def count(self, episode: Episode) -> None:
+        """Add an episode."""
+        if episode.trajectory.status.finished:
+            self.num_steps += len(episode.trajectory.steps)
+            self.num_blind += max(0, len(episode.trajectory.steps) - len(episode.pictures))
+
+    @property
+    def blind_share(self) -> float:
+        """Share of the steps without one."""
+        return self.num_blind / max(1, self.num_steps)
 
 
 def mean_reward(rewards: Sequence[float]) -> Mean:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from webrl.errors import StageError
 from webrl.grpo.play import Episode
 
 
@@ -35,31 +36,52 @@ class Rows:
     """[R, A] as recorded while sampling; 0 beyond an answer."""
     num_tokens: int
     """Sampled tokens of all episodes that have a reward, those without advantage included."""
+    pictures: tuple[bytes, ...] = ()
+    """R PNGs, one a prompt; empty for a text model."""
 
 
 def make_rows(
-    episodes: Sequence[Episode], advantages: Sequence[float], multiple: int, pad_id: int, device: torch.device
+    episodes: Sequence[Episode],
+    advantages: Sequence[float],
+    multiple: int,
+    pad_id: int,
+    device: torch.device,
+    *,
+    sees: bool = False,
 ) -> Rows:
     """Rows of the steps whose advantage is not 0 (the others' loss is 0), filled up to a multiple.
 
     Args:
         advantages: one an episode.
         multiple: number of micro-batches that the rows are dealt to.
+        sees: every prompt holds a picture; so do the rows that fill up.
+
+    Raises:
+        StageError: a step that was played without its picture.
     """
+    finished = [(e, a) for e, a in zip(episodes, advantages, strict=True) if e.trajectory.status.finished]
+    for episode, _ in finished if sees else ():
+        if len(episode.pictures) != len(episode.trajectory.steps):
+            raise StageError(
+                f"{episode.trajectory.trajectory_id}: {len(episode.trajectory.steps)} steps were played with "
+                f"{len(episode.pictures)} screenshots: nothing is trained blind"
+            )
     steps = [
         (step.prompt_ids, step.action_ids, step.logprobs, advantage)
-        for episode, advantage in zip(episodes, advantages, strict=True)
-        if episode.trajectory.status.finished and advantage
+        for episode, advantage in finished
+        if advantage
         for step in episode.trajectory.steps
     ]
+    pictures = [png for episode, advantage in finished if advantage for png in episode.pictures]
     num_blank = -len(steps) % multiple or (multiple if not steps else 0)
-    blank = ((pad_id,), (pad_id,), (0.0,), 0.0)
-    rows = [*steps, *[blank] * num_blank]
+    spare = finished[0][0].trajectory.steps[0].prompt_ids if sees else (pad_id,)
+    rows = [*steps, *[(spare, (pad_id,), (0.0,), 0.0)] * num_blank]
+    if sees:
+        pictures += [finished[0][0].pictures[0]] * num_blank
     prompts = [torch.tensor(prompt) for prompt, *_ in rows]
     answers = [torch.tensor(answer) for _, answer, *_ in rows]
     answer_mask = pad_sequence([torch.ones_like(a) for a in answers], batch_first=True)
     answer_mask[len(steps) :] = 0
-    finished = [e.trajectory for e in episodes if e.trajectory.status.finished]
     return Rows(
         prompt_ids=pad_sequence(prompts, True, pad_id, "left").to(device),
         prompt_mask=pad_sequence([torch.ones_like(p) for p in prompts], True, 0, "left").to(device),
@@ -67,5 +89,6 @@ def make_rows(
         answer_mask=answer_mask.to(device),
         advantages=torch.tensor([advantage for *_, advantage in rows], device=device),
         logprobs=pad_sequence([torch.tensor(row[2]) for row in rows], batch_first=True).to(device),
-        num_tokens=sum(len(step.action_ids) for trajectory in finished for step in trajectory.steps),
+        num_tokens=sum(len(step.action_ids) for episode, _ in finished for step in episode.trajectory.steps),
+        pictures=tuple(pictures),
     )

@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
 from webrl.config import Address, ModelName, PromptFormat, RunConfig, Section, apply_override, read_config
 from webrl.errors import UsageError, problem_text
+from webrl.llm.interface import Sampling
 
 Reward = Literal["outcome", "sum", "mean", "max", "format"]
 Tracker = Literal["none", "tensorboard", "wandb", "trackio"]
@@ -77,8 +78,18 @@ class GrpoSettings(Section):
     max_steps: int = Field(10, ge=1, description="actions of an episode")
     num_workers: int = Field(1, ge=1, description="browser processes, or sessions in multiples of envs_per_worker")
     envs_per_worker: int = Field(8, ge=1, description="pages a browser process")
-    observation: Literal["axtree", "dom", "html"] = Field("axtree", description="text form of the page")
-    image_size: int | None = Field(None, ge=0, description="side of a screenshot in pixels; 0 or none: text alone")
+    observation: Literal["axtree", "dom", "html", "none"] = Field(
+        "axtree", description="text form of the page; none: the model is shown its screenshot alone"
+    )
+    viewport: tuple[PositiveInt, PositiveInt] | None = Field(
+        None, description="size of pages in CSS pixels, 1280x720, and of their screenshots; none: the task's own"
+    )
+    image_size: int | None = Field(
+        None,
+        ge=0,
+        description="the model sees a screenshot, whose longer side is at most so many pixels (0: as many as it has); "
+        "none: 512 for a vision-language model, no screenshot for others",
+    )
     fallback_action: str = Field("noop()", description="carried out in place of an answer that is no action")
 
     prompt_format: PromptFormat | Literal["browsergym"] = Field(
@@ -143,6 +154,11 @@ class GrpoSettings(Section):
     def _one_is_a_list_of_one(cls, value: Any) -> Any:
         return tuple(filter(None, value.replace(",", " ").split())) if isinstance(value, str) else value
 
+    @field_validator("viewport", mode="before")
+    @classmethod
+    def _is_width_by_height(cls, value: Any) -> Any:
+        return tuple(value.lower().split("x")) if isinstance(value, str) else value
+
     @field_validator("num_generations")
     @classmethod
     def _a_group_has_two(cls, value: int) -> int:
@@ -171,6 +187,13 @@ class GrpoSettings(Section):
                 f"max_completion_length {self.max_completion_length} leaves no room for a prompt in max_seq_length "
                 f"{self.max_seq_length}"
             )
+        if self.sees and self.use_vllm:
+            raise ValueError(
+                f"image_size {self.image_size} with use_vllm: screenshots go through the engine of this process alone; "
+                "leave use_vllm out"
+            )
+        if self.sees and self.prompt_format == "webrl":
+            raise ValueError("prompt_format=webrl has no place for a screenshot; take chat or browsergym")
         if self.system_prompt and self.prompt_format != "browsergym":
             raise ValueError("system_prompt goes with prompt_format=browsergym")
         batch, group, micro = self.episodes_per_generation, self.num_generations, self.per_device_train_batch_size
@@ -184,10 +207,35 @@ class GrpoSettings(Section):
         return self
 
     @property
+    def sees(self) -> bool:
+        """Whether every prompt holds a screenshot (once `check` has looked at the model)."""
+        return self.image_size is not None
+
+    def with_image_size(self, size: int) -> GrpoSettings:
+        """The same with screenshots.
+
+        Raises:
+            UsageError: other settings do not go with them.
+        """
+        try:
+            return GrpoSettings.model_validate({**dict(self), "image_size": size})
+        except ValidationError as error:
+            raise UsageError(_explain(error.errors()[0], f"model {self.model_name!r} has vision")) from None
+
+    @property
     def episodes_per_generation(self) -> int:
         """Episodes that are played with the same weights."""
         step = self.per_device_train_batch_size * self.gradient_accumulation_steps
         return self.generation_batch_size or math.lcm(step, self.num_generations)
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """What `max_seq_length` leaves for a prompt."""
+        return self.max_seq_length - self.max_completion_length
+
+    def sampling(self, seed: int | None) -> Sampling:
+        """How an answer is drawn."""
+        return Sampling(self.temperature, self.top_p, self.top_k, self.max_completion_length, seed)
 
     @property
     def trackers(self) -> list[str]:
@@ -204,14 +252,16 @@ class GrpoSettings(Section):
             "models": {
                 "actor": self.model_name,
                 "prompt_format": format_,
-                "max_prompt_tokens": self.max_seq_length - self.max_completion_length,
+                "max_prompt_tokens": self.max_prompt_tokens,
             },
             "rollout": {
                 "env": "openenv" if self.browsergym_url else "browser",
                 "urls": self.browsergym_url,
                 "num_workers": self.num_workers,
                 "envs_per_worker": self.envs_per_worker,
-                "observation": self.observation,
+                "observation": "axtree" if self.observation == "none" else self.observation,
+                "viewport": self.viewport,
+                "screenshots": self.sees,
                 "max_steps": self.max_steps,
                 "temperature": self.temperature,
                 "top_p": self.top_p,

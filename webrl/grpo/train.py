@@ -1,7 +1,7 @@
 """A GRPO training from its settings: what is refused before it starts, TRL's configuration, and what it leaves.
 
-API: `check(settings)`, then `train(settings, out)`. `out` holds the trained model, `trajectories.jsonl` (every
-episode, prompt and sampled token: replay and outcome models read it) and `report.json`.
+API: `settings = check(settings)`, then `train(settings, out)`. `out` holds the trained model, `trajectories.jsonl`
+(every episode, prompt and sampled token: replay and outcome models read it), `screenshots/` and `report.json`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webrl.config.extras import require
 from webrl.errors import ModelError, UsageError
 from webrl.grpo.play import Episode, Player
-from webrl.grpo.report import first_and_last, mean_reward
+from webrl.grpo.report import Steps, first_and_last, mean_reward
 from webrl.grpo.settings import GrpoSettings
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.dialects import parse
@@ -25,7 +25,13 @@ from webrl.rollouts.sites import site_name
 from webrl.runs.store import Appender, write_json
 from webrl.types import Task
 
+if TYPE_CHECKING:
+    from webrl.llm.eyes import Eyes
+
 logger = logging.getLogger(__name__)
+
+_PUBLIC_IMAGE_SIZE = 512
+"""`--image-size` of TRL's vision example."""
 
 
 def make_tasks(settings: GrpoSettings) -> list[Task]:
@@ -51,8 +57,8 @@ def make_tasks(settings: GrpoSettings) -> list[Task]:
     return [Task(f"{site}.{seed}", site=site, seed=seed) for site, seed in zip(turns, seeds, strict=True)]
 
 
-def check(settings: GrpoSettings) -> None:
-    """Refuse what would fail later, without starting anything.
+def check(settings: GrpoSettings) -> GrpoSettings:
+    """Refuse what would fail later, without starting anything; gives the settings with what the model decides.
 
     Raises:
         UsageError: a task, a model or an option that cannot be trained with.
@@ -74,12 +80,13 @@ def check(settings: GrpoSettings) -> None:
     if settings.resume_from_checkpoint and not (settings.resume_from_checkpoint / "trainer_state.json").is_file():
         raise UsageError(f"resume_from_checkpoint {str(settings.resume_from_checkpoint)!r} is no checkpoint-N folder")
     make_tasks(settings)
-    _check_model(settings)
+    return _check_model(settings)
 
 
-def _check_model(settings: GrpoSettings) -> None:
+def _check_model(settings: GrpoSettings) -> GrpoSettings:
     from transformers import AutoConfig
 
+    from webrl.llm.eyes import Eyes, has_vision
     from webrl.llm.loading import load_tokenizer, model_folder
 
     name = settings.model_name
@@ -88,24 +95,28 @@ def _check_model(settings: GrpoSettings) -> None:
         config: Any = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ModelError(f"model_name {name!r} cannot be used: {str(error).splitlines()[0][:300]}") from None
-    has_vision = hasattr(config, "vision_config")
-    if settings.image_size and not has_vision:
+    if has_vision(config):
+        size = _PUBLIC_IMAGE_SIZE if settings.image_size is None else settings.image_size
+        settings = settings.with_image_size(size)
+        try:
+            Eyes(name)
+        except ModelError as error:
+            raise UsageError(str(error)) from None
+    elif settings.sees:
         raise UsageError(
-            f"image_size={settings.image_size}: model {name!r} has no vision; leave image_size out, or 0, to train on "
-            "the page's text"
+            f"image_size={settings.image_size}: model {name!r} has no vision; leave image_size out to train on the "
+            "page's text"
         )
-    if has_vision or settings.image_size:
-        raise UsageError(
-            f"model {name!r} is a vision-language model: webrl grpo trains text models, on the page's text"
-        )
-    tokenizer = load_tokenizer(name)
-    if settings.prompt_format != "webrl" and not tokenizer.chat_template:
+    elif settings.observation == "none":
+        raise UsageError(f"observation=none: model {name!r} has no vision, and would be shown nothing")
+    elif settings.prompt_format != "webrl" and not load_tokenizer(name).chat_template:
         raise UsageError(
             f"model {name!r} has no chat template: take an instruction-tuned model, or add chat_template.jinja to it"
         )
-    limit = getattr(config, "max_position_embeddings", None)
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
     if limit and settings.max_seq_length > limit:
         raise UsageError(f"max_seq_length {settings.max_seq_length}: model {name!r} has {limit} positions")
+    return settings
 
 
 def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
@@ -117,15 +128,17 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
         TrainingError: a loss that is no number.
     """
     tasks = make_tasks(settings)
-    with Player(settings) as player, Appender(out / "trajectories.jsonl") as file:
+    eyes = _open_eyes(settings)
+    with Player(settings, eyes, out) as player, Appender(out / "trajectories.jsonl") as file:
         player.check(tasks)
         batches: list[list[float]] = []
-        num_failed = 0
+        num_failed, steps = 0, Steps()
 
         def record(episodes: Sequence[Episode], rewards: Sequence[float | None]) -> None:
             nonlocal num_failed
             for episode in episodes:
                 file.append(episode.trajectory)
+                steps.count(episode)
             known = [reward for reward in rewards if reward is not None]
             num_failed += len(rewards) - len(known)
             batches.append(known)
@@ -133,7 +146,7 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
             mean = mean_reward(known).mean
             logger.info("batch %d: mean reward %.3f of %d episodes%s", len(batches), mean, len(known), failed)
 
-        trainer = _make_trainer(settings, player, tasks, record, out)
+        trainer = _make_trainer(settings, player, tasks, record, out, eyes)
         resumed = settings.resume_from_checkpoint
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         trainer.save_model(str(out))
@@ -144,13 +157,24 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
         "reward_last": last.to_json(),
         "batches": [{"mean": mean_reward(batch).mean, "episodes": len(batch)} for batch in batches],
         "failed_episodes": num_failed,
+        **({"steps": steps.num_steps, "blind_share": steps.blind_share} if settings.sees else {}),
         "settings": settings.model_dump(mode="json"),
     }
     write_json(out / "report.json", report)
     return report
 
 
-def _make_trainer(settings: GrpoSettings, player: Player, tasks: Sequence[Task], record: Any, out: Path) -> Any:
+def _open_eyes(settings: GrpoSettings) -> Eyes | None:
+    if not settings.sees:
+        return None
+    from webrl.llm.eyes import Eyes
+
+    return Eyes(settings.model_name)
+
+
+def _make_trainer(
+    settings: GrpoSettings, player: Player, tasks: Sequence[Task], record: Any, out: Path, eyes: Eyes | None = None
+) -> Any:
     # TRL warns that `rollout_func` may change: the version is pinned.
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     import torch
@@ -162,7 +186,8 @@ def _make_trainer(settings: GrpoSettings, player: Player, tasks: Sequence[Task],
     from webrl.grpo.trl_trainer import EpisodeTrainer
     from webrl.llm.loading import load_tokenizer
 
-    tokenizer = copy.deepcopy(load_tokenizer(settings.model_name))  # TRL gives it a padding token
+    # TRL gives it a padding token.
+    processor = eyes.processor if eyes else copy.deepcopy(load_tokenizer(settings.model_name))
     lora = LoraConfig(
         r=settings.lora_r,
         lora_alpha=settings.lora_alpha,  # type: ignore[arg-type]
@@ -178,8 +203,9 @@ def _make_trainer(settings: GrpoSettings, player: Player, tasks: Sequence[Task],
         player,
         tasks,
         record,
+        eyes,
         model=settings.model_name,
-        processing_class=tokenizer,
+        processing_class=processor,
         reward_funcs=reward_functions(settings.rewards),
         train_dataset=Dataset.from_dict(rows),
         args=_trl_config(settings, out, on_gpu=torch.cuda.is_available()),

@@ -14,12 +14,13 @@ import torch
 from trl import GRPOTrainer
 
 from webrl.errors import StageError, TrainingError
-from webrl.grpo.play import Attempt, Episode, Player
+from webrl.grpo.play import Attempt, Episode, Model, Player
 from webrl.grpo.rows import make_rows
 from webrl.grpo.settings import GrpoSettings
 from webrl.grpo.vllm_sampler import TrlVllmModel
-from webrl.llm.interface import LanguageModel
+from webrl.llm.eyes import Eyes
 from webrl.llm.local.model import LocalModel
+from webrl.llm.seeing import SeeingModel
 from webrl.llm.turns import end_token_ids
 from webrl.types import Task
 
@@ -29,6 +30,7 @@ class EpisodeTrainer(GRPOTrainer):
 
     Args:
         on_episodes: called with the episodes of every generation batch and their rewards (None: it has none).
+        eyes: the model's, where it sees screenshots.
     """
 
     def __init__(
@@ -37,12 +39,15 @@ class EpisodeTrainer(GRPOTrainer):
         player: Player,
         tasks: Sequence[Task],
         on_episodes: Callable[[Sequence[Episode], Sequence[float | None]], None],
+        eyes: Eyes | None = None,
         **trainer: Any,
     ) -> None:
         self._settings = settings
         self._player = player
         self._tasks = tasks
         self._on_episodes = on_episodes
+        self._eyes = eyes
+        self._pictures: tuple[bytes, ...] = ()
         self._episodes: list[Episode] = []
         self._batch: list[Task] = []
         self._num_batches = 0
@@ -63,7 +68,9 @@ class EpisodeTrainer(GRPOTrainer):
             self.args.steps_per_generation,
             self._tokenizer.pad_token_id,
             self.accelerator.device,
+            sees=self._eyes is not None,
         )
+        self._pictures = rows.pictures
         batch = {
             "prompt_ids": rows.prompt_ids,
             "prompt_mask": rows.prompt_mask,
@@ -72,6 +79,8 @@ class EpisodeTrainer(GRPOTrainer):
             "advantages": rows.advantages,
             "num_items_in_batch": torch.tensor(rows.num_tokens, device=self.accelerator.device),
         }
+        if self._eyes:
+            batch["pixel_values"] = torch.arange(len(rows.pictures))  # numbers, for which `_look_and_score` has pixels
         # Where one optimizer step follows, its policy is the one that sampled: the ratio is 1, and TRL leaves it out.
         if self.use_vllm or "old_per_token_logps" in scored:
             batch["old_per_token_logps"] = rows.logprobs if self._records_sampled_policy else self._score(batch)
@@ -90,7 +99,48 @@ class EpisodeTrainer(GRPOTrainer):
         """TRL's; but not of the episodes that it takes for sequences while it scores them, which is thrown away."""
         if self._is_scoring:
             return input_ids.new_zeros(input_ids.shape, dtype=torch.float32), None, None
+        if self._eyes:
+            return self._look_and_score(self._eyes, model, input_ids, *args, **kwargs)
         return super()._get_per_token_logps_and_entropies(model, input_ids, *args, **kwargs)
+
+    def _look_and_score(
+        self,
+        eyes: Eyes,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        pixel_values: torch.Tensor | None = None,
+        **_: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, None]:
+        """TRL's for rows with a picture each, in the processor's own tensors of whatever form.
+
+        Args:
+            pixel_values: [R] the rows' numbers in `_pictures`.
+        """
+        assert pixel_values is not None
+        prompts, answers = input_ids[:, :-logits_to_keep], input_ids[:, -logits_to_keep:]
+        read = torch.cat([prompts, eyes.without_pictures(answers)], dim=1)  # [R, P + A]
+        labels = input_ids.masked_fill(attention_mask == 0, -100)
+        labels[:, :-logits_to_keep] = -100
+        logps, entropies = [], []
+        for start in range(0, len(read), batch_size or len(read)):
+            rows = slice(start, start + (batch_size or len(read)))
+            pngs = [self._pictures[i] for i in pixel_values[rows].tolist()]
+            with self.accelerator.autocast():
+                output = model(
+                    input_ids=read[rows],
+                    attention_mask=attention_mask[rows],
+                    **eyes.inputs(read[rows], pngs),
+                    labels=labels[rows],
+                    fused_lm_head=True,
+                )
+            logps.append(output.log_probs[:, -logits_to_keep:])
+            if compute_entropy:
+                entropies.append(output.entropy[:, -logits_to_keep:])
+        return torch.cat(logps), torch.cat(entropies) if compute_entropy else None, None
 
     @torch.no_grad()
     def _score(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -101,6 +151,7 @@ class EpisodeTrainer(GRPOTrainer):
             torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
             batch["completion_ids"].size(1),
             batch_size=self.args.per_device_train_batch_size,
+            pixel_values=batch.get("pixel_values"),
         )
         return logps  # type: ignore[no-any-return]
 
@@ -145,15 +196,18 @@ class EpisodeTrainer(GRPOTrainer):
         )
         return rewards
 
-    def _open_model(self) -> LanguageModel:
+    def _open_model(self) -> Model:
         """The policy with the weights of now."""
         name = self._settings.model_name
         fingerprint = f"{name}@step-{self.state.global_step}"
         if self.use_vllm:
             ends = end_token_ids(name, self._tokenizer)
             return TrlVllmModel(name, self._tokenizer, ends, self._ask_vllm, fingerprint)
-        config = self._settings.run_config
-        model = LocalModel(name, config.rollout.engine, config.models, module=self.accelerator.unwrap_model(self.model))
+        config, module = self._settings.run_config, self.accelerator.unwrap_model(self.model)
+        if self._eyes:
+            size = config.rollout.engine.max_batch
+            return SeeingModel(self._eyes, module, max_batch=size, fingerprint=fingerprint)
+        model = LocalModel(name, config.rollout.engine, config.models, module=module)
         model.fingerprint = fingerprint
         return model
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
+from webrl.llm.together import Together
 from webrl.llm.tokens import decode_action, encode_chat
 
 Generate = Callable[[list[list[int]]], tuple[Any, ...]]
@@ -25,16 +25,11 @@ class TrlVllmModel:
         self.fingerprint = fingerprint
         self._end_ids = tuple(end_ids)
         self._generate = generate
-        self._waiting: list[tuple[list[int], asyncio.Future[tuple[list[int], list[float]]]]] = []
-        self._draining: asyncio.Task[None] | None = None
+        self._together: Together[list[int], tuple[list[int], list[float]]] = Together("vLLM", self._answer)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:  # noqa: ARG002 - trainer's
         """Continue token ids (`LanguageModel.generate`)."""
-        future: asyncio.Future[tuple[list[int], list[float]]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((list(prompt_ids), future))
-        if self._draining is None or self._draining.done():
-            self._draining = asyncio.create_task(self._drain())
-        ids, logprobs = await future
+        ids, logprobs = await self._together.ask(list(prompt_ids))
         return Completion(
             ids=tuple(ids),
             logprobs=tuple(logprobs),
@@ -43,26 +38,9 @@ class TrlVllmModel:
             prompt_ids=tuple(prompt_ids),
         )
 
-    async def _drain(self) -> None:
-        """Answer all who wait, and those who have come meanwhile."""
-        while self._waiting:
-            await asyncio.sleep(0)  # whoever is about to ask
-            batch, self._waiting = self._waiting, []
-            try:
-                _, answers, logprobs, *_ = await asyncio.to_thread(self._generate, [prompt for prompt, _ in batch])
-                taken = [_first(a, p) for a, p in zip(answers, logprobs, strict=True)]
-                if len(taken) != len(batch):
-                    raise PolicyError(f"vLLM gave {len(taken)} answers to {len(batch)} prompts")
-            except Exception as error:  # boundary: whatever vLLM raised becomes the requests' error
-                problem = error if isinstance(error, PolicyError) else PolicyError(f"vLLM failed: {error}")
-                taken = [problem] * len(batch)
-            for (_, future), answer in zip(batch, taken, strict=True):
-                if future.done():
-                    continue
-                if isinstance(answer, PolicyError):
-                    future.set_exception(answer)
-                else:
-                    future.set_result(answer)
+    def _answer(self, prompts: list[list[int]]) -> list[tuple[list[int], list[float]] | PolicyError]:
+        _, answers, logprobs, *_ = self._generate(prompts)
+        return [_first(a, p) for a, p in zip(answers, logprobs, strict=True)]
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer chat messages (`LanguageModel.chat`)."""
@@ -78,8 +56,7 @@ class TrlVllmModel:
 
     async def close(self) -> None:
         """The engine is the trainer's; only what still waits is given up."""
-        if self._draining is not None:
-            await asyncio.gather(self._draining, return_exceptions=True)
+        await self._together.close()
 
 
 def _first(

@@ -61,7 +61,7 @@ def load_causal_lm(name: str, *, dtype: str, device: str = "cpu") -> Any:
     """A causal language model in eval mode; the adapter of a LoRA folder is merged into its base.
 
     Raises:
-        ModelError: absent or broken weights.
+        ModelError: absent or broken weights, or a vision-language model.
     """
     from transformers import AutoModelForCausalLM
 
@@ -77,7 +77,28 @@ def load_causal_lm(name: str, *, dtype: str, device: str = "cpu") -> Any:
             model = PeftModel.from_pretrained(model, name).merge_and_unload()
     except Exception as error:  # transformers, safetensors and hub each raise their own
         raise ModelError(f"cannot load the model {name!r}: {first_line(error)}") from error
+    if hasattr(model.config, "vision_config"):
+        raise ModelError(_sees(name))
     return model.to(device).eval()
+
+
+def refuse_vision(name: str) -> None:
+    """Return unless the folder `name` holds a vision-language model (a hub name is looked at when it is loaded).
+
+    Raises:
+        ModelError: it does.
+    """
+    folder = model_folder(name)
+    config = folder / "config.json" if folder else None
+    if config and config.is_file() and "vision_config" in read_json(config):
+        raise ModelError(_sees(name))
+
+
+def _sees(name: str) -> str:
+    return (
+        f"model {name!r} is a vision-language model, which only webrl grpo shows screenshots to; the others play and "
+        "train on the page's text: take a text model"
+    )
 
 
 def model_folder(name: str) -> Path | None:

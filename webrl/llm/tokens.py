@@ -26,6 +26,7 @@ _GUARDS = tuple(chr(code) for code in range(0xE000, 0xE020))
 """Private-use characters, none of which a template can produce or treat as white space."""
 _TEMPLATE_DATE = datetime.date(2024, 7, 26)
 """What templates that write today's date are told (Llama 3.1's own default): prompts do not change overnight."""
+_MARK = "webrl question"
 _STRUCTURAL = re.compile(r"<\|.*\|>|<｜.*｜>|</?(think|thinking|tool_\w+)>|\[/?[A-Z_]+\]")
 """Added tokens of this form are control tokens, even where neither tokenizer nor template says so."""
 
@@ -40,6 +41,8 @@ class _Controls:
     """Every control string; None if there is none. The whole match is one group, for `split`."""
     unflagged: re.Pattern[str] | None
     """Those that are not special tokens, which the tokenizer parses even where it is asked not to."""
+    reads_blocks: bool
+    """Whether the template reads lists of blocks only: of plain text it would write nothing, without an error."""
 
 
 _CACHE: WeakKeyDictionary[Any, _Controls] = WeakKeyDictionary()
@@ -64,9 +67,18 @@ def encode_chat(
 
 
 def render_chat(
-    tokenizer: Any, chat: Sequence[dict[str, str]], add_generation_prompt: bool = True, thinking: bool = False
+    tokenizer: Any,
+    chat: Sequence[dict[str, str]],
+    add_generation_prompt: bool = True,
+    thinking: bool = False,
+    *,
+    with_picture: bool = False,
 ) -> str:
-    """The chat as the template writes it; errors as in `encode_chat`."""
+    """The chat as the template writes it; errors as in `encode_chat`.
+
+    Args:
+        with_picture: the last user message begins with a picture.
+    """
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             f"tokenizer {tokenizer.name_or_path!r} has no chat template; use models.prompt_format=webrl, "
@@ -77,7 +89,7 @@ def render_chat(
         try:
             text = str(
                 tokenizer.apply_chat_template(
-                    attempt,
+                    in_blocks(attempt, with_picture) if with_picture or controls(tokenizer).reads_blocks else attempt,
                     tokenize=False,
                     add_generation_prompt=add_generation_prompt,
                     enable_thinking=thinking,
@@ -93,6 +105,26 @@ def render_chat(
             if attempt[0]["role"] != "system" or knows_system or attempt[0]["content"].strip() in text:
                 return text
     raise ModelError(f"chat template of {tokenizer.name_or_path!r} failed: {problem}") from problem
+
+
+def in_blocks(chat: Sequence[dict[str, str]], with_picture: bool) -> list[dict[str, Any]]:
+    """Messages as templates of vision-language models take them: lists of text and picture blocks."""
+    blocks = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in chat]
+    if with_picture:
+        last = max(i for i, m in enumerate(chat) if m["role"] == "user")
+        blocks[last]["content"].insert(0, {"type": "image"})  # type: ignore[attr-defined]
+    return blocks
+
+
+def _reads_blocks(tokenizer: Any) -> bool:
+    """`_Controls.reads_blocks`."""
+    chat = [{"role": "user", "content": _MARK}]
+    try:
+        return _MARK not in tokenizer.apply_chat_template(chat, tokenize=False) and _MARK in (
+            tokenizer.apply_chat_template(in_blocks(chat, with_picture=False), tokenize=False)
+        )
+    except Exception:  # jinja errors share no base class that transformers exports
+        return False
 
 
 def _without_system(chat: Sequence[dict[str, str]]) -> list[dict[str, str]]:
@@ -184,7 +216,9 @@ def controls(tokenizer: Any) -> _Controls:
             for token in added
             if token.content.strip() and (_STRUCTURAL.fullmatch(token.content) or token.content in (template or ""))
         } - flagged
-        known = _CACHE[tokenizer] = _Controls(template, _compile(flagged | unflagged), _compile(unflagged))
+        known = _CACHE[tokenizer] = _Controls(
+            template, _compile(flagged | unflagged), _compile(unflagged), bool(template) and _reads_blocks(tokenizer)
+        )
     return known
 
 

@@ -1,0 +1,217 @@
+"""Tiny random vision-language models of several families, with processors that are built from nothing."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+from llm_builders import build_tokenizer
+
+PICTURE_TOKEN = {
+    "gemma3": "<start_of_image>",
+    "idefics3": "<image>",
+    "smolvlm": "<image>",
+    "qwen2_5_vl": "<|image_pad|>",
+    "qwen3_vl": "<|image_pad|>",
+}
+IN_TEMPLATE = {"qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>"}
+IN_TEMPLATE["qwen3_vl"] = IN_TEMPLATE["qwen2_5_vl"]
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n"
+    "{% for b in m['content'] %}{% if b['type'] == 'image' %}PICTURE{% elif b['type'] == 'text' %}{{ b['text'] }}"
+    "{% endif %}{% endfor %}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+)
+QWEN_SPECIAL = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+IDEFICS_SPECIAL = ["<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>", "<row_1_col_1>"]
+IDEFICS_SPECIAL += ["<row_1_col_2>", "<row_2_col_1>", "<row_2_col_2>"]
+
+
+def png(color: tuple[int, int, int] = (200, 30, 30), size: tuple[int, int] = (96, 64), dot: int = 0) -> bytes:
+    """A picture of one color, with a white square `dot` pixels from the left."""
+    from PIL import Image
+
+    image = Image.new("RGB", size, color)
+    image.paste((255, 255, 255), (dot, 8, dot + 24, 32))
+    out = io.BytesIO()
+    image.save(out, format="PNG")
+    return out.getvalue()
+
+
+def build_vlm(family: str, folder: Path, seed: int = 0) -> tuple[Any, Any]:
+    """(processor, model) of a family, saved to a folder; without the processor where loading it needs torchvision."""
+    import torch
+
+    torch.manual_seed(seed)
+    processor = _PROCESSORS[family]()
+    processor.tokenizer.chat_template = processor.chat_template
+    tokenizer = processor.tokenizer
+    text: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "initializer_range": 0.3,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    model = _MODELS[family](text, tokenizer)
+    model.eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    if family in ("idefics3", "gemma3"):
+        processor.save_pretrained(folder)
+    return processor, model
+
+
+def _tokenizer(special: list[str], **named: str) -> Any:
+    tokenizer = build_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": [*special, *named.values()]})
+    for name, token in named.items():
+        setattr(tokenizer, name, token)
+    return tokenizer
+
+
+def _template(family: str) -> str:
+    return TEMPLATE.replace("PICTURE", IN_TEMPLATE.get(family, PICTURE_TOKEN[family]))
+
+
+def _idefics3_processor() -> Any:
+    from transformers import Idefics3ImageProcessorPil, Idefics3Processor
+
+    images = Idefics3ImageProcessorPil(
+        size={"longest_edge": 64}, max_image_size={"longest_edge": 32}, do_image_splitting=True
+    )
+    return Idefics3Processor(images, _tokenizer(IDEFICS_SPECIAL), image_seq_len=4, chat_template=_template("idefics3"))
+
+
+def _smolvlm_processor() -> Any:
+    """Its video half needs torchvision, and num2words only counts a video's frames."""
+    from transformers import SmolVLMImageProcessorPil
+    from transformers.models.smolvlm import processing_smolvlm
+
+    processing_smolvlm.num2words = processing_smolvlm.num2words or str
+    images = SmolVLMImageProcessorPil(
+        size={"longest_edge": 64}, max_image_size={"longest_edge": 32}, do_image_splitting=True
+    )
+    kind = _without_video(processing_smolvlm.SmolVLMProcessor)
+    return kind(images, _tokenizer(IDEFICS_SPECIAL), None, image_seq_len=4, chat_template=_template("smolvlm"))
+
+
+def _gemma3_processor() -> Any:
+    from transformers import Gemma3ImageProcessorPil, Gemma3Processor
+
+    tokenizer = _tokenizer(
+        [], boi_token="<start_of_image>", eoi_token="<end_of_image>", image_token="<image_soft_token>"
+    )
+    for name in ("boi_token", "eoi_token", "image_token"):
+        setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(getattr(tokenizer, name)))
+    images = Gemma3ImageProcessorPil(size={"height": 32, "width": 32})
+    return Gemma3Processor(images, tokenizer, chat_template=_template("gemma3"), image_seq_length=4)
+
+
+def _qwen_processor(family: str) -> Any:
+    from transformers import Qwen2_5_VLProcessor, Qwen2VLImageProcessorPil, Qwen3VLProcessor
+
+    patch = 14 if family == "qwen2_5_vl" else 16
+    images = Qwen2VLImageProcessorPil(
+        patch_size=patch, size={"shortest_edge": 28 * 28, "longest_edge": 128 * 128}, merge_size=2
+    )
+    kind = _without_video(Qwen2_5_VLProcessor if family == "qwen2_5_vl" else Qwen3VLProcessor)
+    return kind(images, _tokenizer(QWEN_SPECIAL), None, chat_template=_template(family))
+
+
+def _without_video(kind: type) -> type:
+    """A processor class that does without its video half, which needs torchvision."""
+
+    class PicturesOnly(kind):  # type: ignore[misc, valid-type]
+        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+            if argument_name == "video_processor":
+                return type(None)
+            return super().check_argument_for_proper_class(argument_name, argument)
+
+    PicturesOnly.__name__ = kind.__name__
+    return PicturesOnly
+
+
+def _idefics(family: str, text: dict[str, Any], tokenizer: Any) -> Any:
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = AutoConfig.for_model(
+        family,
+        text_config={"model_type": "llama", **text},
+        vision_config={**vision, "image_size": 32, "patch_size": 8, "initializer_range": 0.3},
+        scale_factor=2,
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        pad_token_id=text["pad_token_id"],
+    )
+    return AutoModelForImageTextToText.from_config(config)
+
+
+def _gemma3(text: dict[str, Any], tokenizer: Any) -> Any:
+    import torch
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = Gemma3Config(
+        text_config={
+            **text,
+            "head_dim": 8,
+            "sliding_window": 16,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "query_pre_attn_scalar": 8,
+        },
+        vision_config={**vision, "image_size": 32, "patch_size": 8},
+        mm_tokens_per_image=4,
+        image_token_id=tokenizer.image_token_id,
+        boi_token_index=tokenizer.boi_token_id,
+        eoi_token_index=tokenizer.eoi_token_id,
+        initializer_range=0.3,
+    )
+    model = Gemma3ForConditionalGeneration(config)
+    torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight, std=0.3)  # zero from the start
+    return model
+
+
+def _qwen(family: str, text: dict[str, Any], tokenizer: Any) -> Any:
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    vision: dict[str, Any] = {"depth": 2, "num_heads": 2, "intermediate_size": 64, "out_hidden_size": 32}
+    vision |= {"hidden_size": 32, "spatial_merge_size": 2, "temporal_patch_size": 2}
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+    if family == "qwen2_5_vl":
+        vision |= {"patch_size": 14, "fullatt_block_indexes": [1], "window_size": 56}
+    else:
+        vision |= {"patch_size": 16, "num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
+        text = {**text, "head_dim": 8}
+        rope |= {"mrope_interleaved": True}
+    ids = {name: tokenizer.convert_tokens_to_ids(f"<|{token}|>") for name, token in _QWEN_IDS.items()}
+    config = AutoConfig.for_model(family, text_config={**text, "rope_parameters": rope}, vision_config=vision, **ids)
+    return AutoModelForImageTextToText.from_config(config)
+
+
+_QWEN_IDS = {
+    "image_token_id": "image_pad",
+    "video_token_id": "video_pad",
+    "vision_start_token_id": "vision_start",
+    "vision_end_token_id": "vision_end",
+}
+_PROCESSORS = {
+    "gemma3": _gemma3_processor,
+    "idefics3": _idefics3_processor,
+    "smolvlm": _smolvlm_processor,
+    "qwen2_5_vl": lambda: _qwen_processor("qwen2_5_vl"),
+    "qwen3_vl": lambda: _qwen_processor("qwen3_vl"),
+}
+_MODELS = {
+    "gemma3": _gemma3,
+    "idefics3": lambda text, tokenizer: _idefics("idefics3", text, tokenizer),
+    "smolvlm": lambda text, tokenizer: _idefics("smolvlm", text, tokenizer),
+    "qwen2_5_vl": lambda text, tokenizer: _qwen("qwen2_5_vl", text, tokenizer),
+    "qwen3_vl": lambda text, tokenizer: _qwen("qwen3_vl", text, tokenizer),
+}

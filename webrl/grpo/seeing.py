@@ -1,0 +1,113 @@
+"""The policy of a vision-language model: the prompts of text models, with the page's screenshot in them.
+
+API: `SeeingPolicy(model, settings, seen)` is a `Policy`; `check_room(eyes, settings, goal, seen)` refuses a screenshot
+that leaves no room for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from webrl.errors import StageError, UsageError
+from webrl.grpo.prompts import Seen, public_messages
+from webrl.grpo.settings import GrpoSettings
+from webrl.llm.budget import Prompt, cut_lines, fit_prompt
+from webrl.llm.eyes import Eyes
+from webrl.llm.interface import Message, PolicyOutput
+from webrl.llm.prompts import policy_messages
+from webrl.llm.seeing import SeeingModel
+from webrl.types import Step
+
+_COORDINATES = (
+    "You are shown a screenshot, and no ids. mouse_click(x, y) clicks a point of it, "
+    "mouse_drag_and_drop(from_x, from_y, to_x, to_y) drags: pixels from its left and its top edge. "
+    "keyboard_type('text') types, keyboard_press('Enter') presses a key."
+)
+"""Beside what text models are told, where there is no text."""
+
+
+class SeeingPolicy:
+    """Answers one episode's pages; `seen` is kept up to date by whoever plays it."""
+
+    def __init__(self, model: SeeingModel, settings: GrpoSettings, seen: Seen) -> None:
+        self._model = model
+        self._settings = settings
+        self._seen = seen
+
+    @property
+    def fingerprint(self) -> str:
+        """The model's."""
+        return self._model.fingerprint
+
+    async def act(
+        self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
+    ) -> PolicyOutput:
+        """Answer one page (`Policy.act`).
+
+        Raises:
+            StageError: there is no screenshot of it.
+        """
+        png = self._seen.picture
+        if png is None:
+            raise StageError(f"step {len(history)}: there is no screenshot, which image_size asks for")
+        prompt = _fit(self._model.eyes, self._settings, instruction, history, observation, self._seen, png)
+        answer = await self._model.generate(prompt.ids, png, self._settings.sampling(seed))
+        self._seen.pictures.append(png)
+        return PolicyOutput(answer.prompt_ids, answer.ids, answer.logprobs, answer.text, prompt.observation)
+
+
+def check_room(eyes: Eyes, settings: GrpoSettings, goal: str, seen: Seen) -> None:
+    """Return if a page's screenshot leaves room for the rest of a prompt, and its coordinates can be told.
+
+    Raises:
+        UsageError: it does not, or they cannot.
+        ModelError: the model has no place for it.
+    """
+    assert seen.picture is not None  # `RewardedEnv` has seen to it
+    look = eyes.look(seen.picture)
+    if settings.observation == "none" and seen.is_smaller:
+        raise UsageError(
+            f"observation=none: image_size={settings.image_size} shows the page at {look.size[0]}x{look.size[1]}, "
+            "smaller than it is, so that the model cannot tell coordinates: take image_size=0, or a smaller viewport"
+        )
+    needed = len(eyes.encode(_messages(settings, goal, [], "", Seen(), 0), look))
+    if needed > settings.max_prompt_tokens:
+        raise UsageError(
+            f"image_size={settings.image_size}: a screenshot of {look.size[0]}x{look.size[1]} pixels is "
+            f"{look.num_tokens} tokens, with instructions and goal {needed}, and max_seq_length "
+            f"{settings.max_seq_length} less max_completion_length {settings.max_completion_length} leaves "
+            f"{settings.max_prompt_tokens}: lower image_size, or raise max_seq_length (beyond "
+            f"{needed + settings.max_completion_length}: the page's text needs room too)"
+        )
+
+
+def _fit(
+    eyes: Eyes,
+    settings: GrpoSettings,
+    instruction: str,
+    history: Sequence[Step],
+    observation: str,
+    seen: Seen,
+    png: bytes,
+) -> Prompt:
+    look = eyes.look(png)
+    is_public = settings.prompt_format == "browsergym"
+    past = history[max(0, len(history) - settings.history_steps) :] if is_public else history
+    page = observation[: settings.max_page_chars] if is_public else observation
+
+    def encode(start: int, shown: str) -> list[int]:
+        return eyes.encode(_messages(settings, instruction, past[start:], shown, seen, len(history)), look)
+
+    return fit_prompt(eyes.tokenizer, encode, page, len(past), settings.max_prompt_tokens, cut_lines)
+
+
+def _messages(
+    settings: GrpoSettings, instruction: str, past: Sequence[Step], page: str, seen: Seen, num_steps: int
+) -> list[Message]:
+    if settings.prompt_format == "browsergym":
+        messages = public_messages(settings, instruction, past, page, seen, num_steps)
+    else:
+        messages = policy_messages(instruction, past, page, prompt_format=settings.prompt_format)
+    if settings.observation == "none" and not settings.system_prompt:
+        messages[0] = Message("system", f"{messages[0].content}\n\n{_COORDINATES}")
+    return messages

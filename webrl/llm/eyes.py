@@ -1,0 +1,221 @@
+"""What a vision-language model's processor does for an agent: a chat with one picture as token ids and tensors.
+
+API: `Eyes(name)`; `look(png)` says how the picture is written in a prompt, `encode(messages, look)` is that prompt, and
+`inputs(ids, pngs)` is what the model takes beside token ids. Page text cannot forge a picture, as it cannot forge a
+turn (`webrl/llm/tokens.py`).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from webrl.errors import ModelError, PolicyError
+from webrl.llm.interface import Message
+from webrl.llm.loading import first_line, model_folder
+from webrl.llm.tokens import encode_guarded, protect, render_chat
+
+_TOKEN_TYPES = {
+    "gemma3": "token_type_ids",
+    "idefics3": None,
+    "qwen2_5_vl": "mm_token_type_ids",
+    "qwen3_vl": "mm_token_type_ids",
+    "smolvlm": None,
+}
+"""Model types whose answers after a picture are the same alone, padded and in a batch (tests hold them), and under
+which name they want to be told which tokens are the picture's."""
+_PIXELS = frozenset(("pixel_values", "pixel_attention_mask", "image_grid_thw"))
+"""What their vision towers take."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a picture is written in a prompt.
+
+    Example: `Look(text="<|image_pad|><|image_pad|>", num_tokens=2, size=(56, 28))`
+    """
+
+    text: str
+    """What the template's placeholder becomes."""
+    num_tokens: int
+    """Tokens that the vision tower's output replaces."""
+    size: tuple[int, int]
+    """Width and height of the picture in pixels."""
+
+
+def has_vision(config: Any) -> bool:
+    """Whether a model of this transformers config has a vision tower."""
+    return hasattr(config, "vision_config")
+
+
+class Eyes:
+    """The processor of one model.
+
+    Args:
+        processor: it, where it is loaded already.
+
+    Raises:
+        ModelError: a family that has not been tried, or a processor that cannot be used.
+    """
+
+    def __init__(self, name: str, *, processor: Any = None) -> None:
+        self.name = name
+        config = _load_config(name)
+        if config.model_type not in _TOKEN_TYPES:
+            raise ModelError(
+                f"model {name!r} is of type {config.model_type!r}, with which screenshots have not been tried; those "
+                f"that work: {', '.join(sorted(_TOKEN_TYPES))}"
+            )
+        self._types_name = _TOKEN_TYPES[config.model_type]
+        self.processor = processor or _load_processor(name)
+        self.tokenizer: Any = self.processor.tokenizer
+        self.tokenizer.chat_template = getattr(self.processor, "chat_template", None) or self.tokenizer.chat_template
+        if not self.tokenizer.chat_template:
+            raise ModelError(
+                f"the processor of model {name!r} has no chat template: take an instruction-tuned model, or add "
+                "chat_template.jinja to it"
+            )
+        self._placeholder = str(self.processor.image_token)
+        self.picture_ids = frozenset(int(i) for i in self.processor.image_token_ids)
+        """Tokens that stand for a part of a picture: where the model reads one, the vision tower's output stands."""
+        self._looks: dict[tuple[int, int], Look] = {}
+
+    def look(self, png: bytes) -> Look:
+        """How a picture is written in a prompt, which its size decides.
+
+        Raises:
+            ModelError: the processor cannot say.
+        """
+        image = _open(png)
+        if image.size not in self._looks:
+            self._looks[image.size] = self._look(image)
+        return self._looks[image.size]
+
+    def _look(self, image: Any) -> Look:
+        try:
+            made = self.processor(
+                images=[[image]],
+                text=[self._placeholder],
+                add_special_tokens=False,
+                return_text_replacement_offsets=True,
+            )
+            text = str(made["text_replacement_offsets"][0][0]["replacement"])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ModelError(
+                f"the processor of model {self.name!r} cannot take a picture: {first_line(error)}"
+            ) from None
+        num_tokens = self._count(made["input_ids"][0])
+        if not num_tokens:
+            raise ModelError(f"the processor of model {self.name!r} gives a picture no tokens")
+        return Look(text, num_tokens, image.size)
+
+    def encode(self, messages: Sequence[Message], look: Look) -> list[int]:
+        """Token ids of a chat whose last user message begins with the picture.
+
+        Raises:
+            ModelError: the template has no place for it.
+            PolicyError: the text holds the picture's tokens in a way that cannot be told from a picture.
+        """
+        guard, contents = protect(self.tokenizer, [m.content for m in messages])
+        chat = [{"role": m.role, "content": text} for m, text in zip(messages, contents, strict=True)]
+        text = render_chat(self.tokenizer, chat, with_picture=True)
+        if text.count(self._placeholder) != 1:
+            raise ModelError(
+                f"the chat template of model {self.name!r} writes {text.count(self._placeholder)} places for one "
+                f"screenshot ({self._placeholder!r})"
+            )
+        ids = encode_guarded(self.tokenizer, text.replace(self._placeholder, look.text), guard)
+        if self._count(ids) != look.num_tokens:
+            raise PolicyError(
+                f"a prompt of model {self.name!r} has {self._count(ids)} picture tokens, and its picture "
+                f"{look.num_tokens}"
+            )
+        return ids
+
+    def inputs(self, ids: Tensor, pngs: Sequence[bytes]) -> dict[str, Tensor]:
+        """What the model takes beside token ids and mask.
+
+        Args:
+            ids: [B, T] padded on either side; answers hold none of `picture_ids` (`without_pictures`).
+            pngs: B, one a row.
+        """
+        made = self.processor.image_processor(images=[[_open(png)] for png in pngs], return_tensors="pt")
+        inputs = {key: value.to(ids.device) for key, value in made.items() if key in _PIXELS}
+        if self._types_name:
+            inputs[self._types_name] = torch.isin(ids, torch.tensor(sorted(self.picture_ids), device=ids.device)).long()
+        return inputs
+
+    def without_pictures(self, answers: Tensor) -> Tensor:
+        """Answers as the model may read them: a picture's token that was sampled (it ends the answer) is padding."""
+        is_picture = torch.isin(answers, torch.tensor(sorted(self.picture_ids), device=answers.device))
+        return answers.masked_fill(is_picture, self.tokenizer.pad_token_id)
+
+    def _count(self, ids: Sequence[int]) -> int:
+        return sum(i in self.picture_ids for i in ids)
+
+
+def shrink(png: bytes, size: int) -> bytes:
+    """A PNG in RGB whose longer side is at most `size` pixels (0: its own), aspect ratio kept.
+
+    Raises:
+        ValueError: it is no picture.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        image = _open(png)
+    except (UnidentifiedImageError, OSError) as error:
+        raise ValueError(f"the screenshot is no picture that can be read: {error}") from None
+    if size:
+        image.thumbnail((size, size), Image.Resampling.LANCZOS)
+    out = io.BytesIO()
+    image.save(out, format="PNG")
+    return out.getvalue()
+
+
+def png_size(png: bytes) -> tuple[int, int]:
+    """Width and height of a picture that can be read."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(png)) as image:
+        return image.size
+
+
+def _open(png: bytes) -> Any:
+    from PIL import Image
+
+    return Image.open(io.BytesIO(png)).convert("RGB")
+
+
+def _load_config(name: str) -> Any:
+    from transformers import AutoConfig
+
+    model_folder(name)
+    try:
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model {name!r} cannot be used: {first_line(error)}") from None
+
+
+def _load_processor(name: str) -> Any:
+    from transformers import AutoProcessor, ProcessorMixin
+
+    try:
+        processor = AutoProcessor.from_pretrained(name, trust_remote_code=False)
+    except ImportError as error:  # torchvision, num2words, …
+        lacking = next((p for p in ("torchvision", "num2words") if p in str(error).lower()), None)
+        fix = f"pip install {lacking}" if lacking else first_line(error)
+        raise ModelError(f"the processor of model {name!r} needs {lacking or 'a package'}: {fix}") from None
+    except Exception as error:  # a damaged file raises nearly anything
+        raise ModelError(f"cannot load a processor from {name!r}: {first_line(error)}") from error
+    if not isinstance(processor, ProcessorMixin) or not hasattr(processor, "image_processor"):
+        raise ModelError(
+            f"model {name!r} has no processor for pictures (processor_config.json, preprocessor_config.json); save "
+            f"it beside the weights with AutoProcessor.from_pretrained(<base model>).save_pretrained({name!r})"
+        )
+    return processor

@@ -1,0 +1,146 @@
+"""A vision-language model in this process: prompts with a picture each, in batches of transformers' `generate`.
+
+`generate` knows each family's positions, masks and caches; what it draws is ours (`webrl/llm/sampling.py`), so that
+answers are reproducible by `Sampling.seed` and their log-probabilities follow the convention of
+`webrl/llm/interface.py`. Nothing of the model's own generation_config (penalties, top-k, …) takes part.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+
+from webrl.errors import ModelError, PolicyError
+from webrl.llm.eyes import Eyes
+from webrl.llm.interface import Completion, Sampling
+from webrl.llm.sampling import draw_tokens
+from webrl.llm.together import Together
+from webrl.llm.tokens import decode_action
+from webrl.llm.turns import end_token_ids
+
+_Drawn = tuple[list[int], list[float]]
+"""Ids and log-probs of an answer."""
+
+
+@dataclass(frozen=True)
+class _Question:
+    ids: tuple[int, ...]
+    png: bytes
+    sampling: Sampling
+
+
+class SeeingModel:
+    """Answers prompts that hold a picture.
+
+    Args:
+        module: the model itself; it answers with the weights that it has then.
+        max_batch: prompts that are answered at once.
+
+    Raises:
+        ModelError: a model without end token.
+    """
+
+    def __init__(self, eyes: Eyes, module: Any, *, max_batch: int, fingerprint: str = "") -> None:
+        self.name = eyes.name
+        self.eyes = eyes
+        self.tokenizer: Any = eyes.tokenizer
+        self.fingerprint = fingerprint or eyes.name
+        self._module = module
+        self._end_ids = end_token_ids(eyes.name, eyes.tokenizer)
+        if not self._end_ids:
+            raise ModelError(f"model {eyes.name!r} names no end token (eos_token_id): answers would never stop")
+        self._together: Together[_Question, _Drawn] = Together(f"model {eyes.name!r}", self._answer, max_batch)
+
+    async def generate(self, prompt_ids: Sequence[int], png: bytes, sampling: Sampling) -> Completion:
+        """Continue a prompt (`Eyes.encode`) with its picture.
+
+        An answer also ends with a token that stands for a picture (`Eyes.picture_ids`): there is none to be seen.
+
+        Raises:
+            PolicyError: no answer.
+        """
+        ids, logprobs = await self._together.ask(_Question(tuple(prompt_ids), png, sampling))
+        return Completion(
+            ids=tuple(ids),
+            logprobs=tuple(logprobs),
+            text=decode_action(self.tokenizer, ids, self._end_ids),
+            finish_reason="stop" if ids[-1] in self._end_ids else "length",
+            prompt_ids=tuple(prompt_ids),
+        )
+
+    async def close(self) -> None:
+        """Let what is being answered end; the module is its owner's."""
+        await self._together.close()
+
+    @torch.no_grad()
+    def _answer(self, questions: list[_Question]) -> list[_Drawn | PolicyError]:
+        draw = _Draw([q.sampling for q in questions])
+        ends = {*self._end_ids, *self.eyes.picture_ids}
+        config = GenerationConfig(
+            max_new_tokens=max(q.sampling.max_new_tokens for q in questions),
+            eos_token_id=sorted(ends),
+            pad_token_id=self._pad_id,
+            do_sample=False,
+        )
+        ids, mask = pad_left([q.ids for q in questions], self._pad_id, self._module.device)
+        own = self._module.generation_config
+        # `generate` would take from the model's own whatever the given one leaves open.
+        self._module.generation_config = GenerationConfig()
+        try:
+            self._module.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                **self.eyes.inputs(ids, [q.png for q in questions]),
+                generation_config=config,
+                logits_processor=LogitsProcessorList([draw]),
+            )
+        finally:
+            self._module.generation_config = own
+        return [self._checked(draw.answer(row, ends, q.sampling.max_new_tokens)) for row, q in enumerate(questions)]
+
+    @property
+    def _pad_id(self) -> int:
+        pad = self.tokenizer.pad_token_id
+        return int(self._end_ids[0] if pad is None else pad)
+
+    def _checked(self, drawn: _Drawn) -> _Drawn | PolicyError:
+        if any(math.isnan(logprob) for logprob in drawn[1]):
+            return PolicyError(f"the log-probabilities of model {self.name!r} are nan; is the folder damaged?")
+        return drawn
+
+
+class _Draw(LogitsProcessor):
+    """Draws each row's next token from its raw logits, and leaves `generate` no other choice."""
+
+    def __init__(self, samplings: Sequence[Sampling]) -> None:
+        self._samplings = list(samplings)
+        self._generators = [random.Random(s.seed) for s in samplings]
+        self._drawn: list[tuple[list[int], list[float]]] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - transformers' signature
+        tokens, logprobs = draw_tokens(scores, self._samplings, self._generators)
+        self._drawn.append((tokens, logprobs))
+        chosen = torch.full_like(scores, -torch.inf)
+        chosen[range(len(tokens)), tokens] = 0.0
+        return chosen
+
+    def answer(self, row: int, ends: set[int], limit: int) -> _Drawn:
+        """What a row has drawn up to its end token, and at most `limit` tokens."""
+        ids = [tokens[row] for tokens, _ in self._drawn[:limit]]
+        length = next((i + 1 for i, token in enumerate(ids) if token in ends), len(ids))
+        return ids[:length], [logprobs[row] for _, logprobs in self._drawn[:length]]
+
+
+def pad_left(rows: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[Tensor, Tensor]:
+    """[B, T] ids padded on the left, and the mask of tokens."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], device=device)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
+    return ids, mask

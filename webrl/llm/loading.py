@@ -69,6 +69,7 @@ def load_causal_lm(name: str, *, dtype: str, device: str = "cpu") -> Any:
     base = adapter_base(folder) if folder else None
     if folder and not base and not (folder / "config.json").is_file():
         raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
+    refuse_vision(base or name)
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(base or name, dtype=dtype, trust_remote_code=False)
         if base:
@@ -77,7 +78,7 @@ def load_causal_lm(name: str, *, dtype: str, device: str = "cpu") -> Any:
             model = PeftModel.from_pretrained(model, name).merge_and_unload()
     except Exception as error:  # transformers, safetensors and hub each raise their own
         raise ModelError(f"cannot load the model {name!r}: {first_line(error)}") from error
-    if hasattr(model.config, "vision_config"):
+    if hasattr(model.config, "vision_config"):  # of a hub
         raise ModelError(_sees(name))
     return model.to(device).eval()
 

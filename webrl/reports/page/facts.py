@@ -31,6 +31,8 @@ WRITES = {
     "eval": ("eval",),
 }
 """Of each stage, the files without which something is left out of the report (attributes of `PhaseFolder`)."""
+_WORK = {"gen-tasks": ("num_generated",), "train": ("critic_steps", "actor_steps")}
+"""Counts of stages that write nothing in a phase where all of these are 0: no curriculum, no critic."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,8 @@ class _Reader:
             self._facts.stages[spec.name] = marker
             lacking = [getattr(self._folder, name) for name in WRITES[spec.name]]
             lacking = [path.name for path in lacking if not path.exists()]
-            if lacking and not (spec.name == "gen-tasks" and not marker["counts"].get("num_generated")):
+            idle = spec.name in _WORK and not any(map(marker["counts"].get, _WORK[spec.name]))
+            if lacking and not idle:
                 self._note(f"{', '.join(lacking)} is not there, though {spec.name} has finished")
         if unfinished:
             self._note(f"not finished: {', '.join(unfinished)}")

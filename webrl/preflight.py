@@ -10,7 +10,8 @@ from webrl.errors import UsageError
 from webrl.llm.loading import model_folder, refuse_vision
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
-from webrl.suites.miniwob import heldout_tasks
+from webrl.suites import check_settings as check_suite
+from webrl.suites import held_out, miniwob, seed_tasks
 
 
 def check_settings(config: RunConfig, source: str) -> None:
@@ -31,6 +32,10 @@ def check_settings(config: RunConfig, source: str) -> None:
             key = f"{section}.engine"
             raise UsageError(f"{source}: {key}.kind=openai needs servers: {key}.urls=[http://127.0.0.1:8000/v1]")
     tasks = config.tasks
+    try:
+        check_suite(config)
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from None
     if config.label.judge == "environment" and tasks.source == "curriculum" and config.num_phases:
         raise UsageError(
             f"{source}: label.judge=environment needs tasks.source=fixed or fresh: the environment has no reward for "
@@ -40,7 +45,7 @@ def check_settings(config: RunConfig, source: str) -> None:
         _check_groups(config, source)
     if tasks.suite == "miniwob" and (tasks.train_sites or tasks.heldout_sites):
         try:
-            heldout_tasks(tasks.model_copy(update={"num_heldout_tasks": 0}), config.seed)
+            miniwob.heldout_tasks(tasks.model_copy(update={"num_heldout_tasks": 0}), config.seed)
         except UsageError as error:
             raise UsageError(f"{source}: tasks.train_sites, tasks.heldout_sites: {error}") from None
 
@@ -51,8 +56,12 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     Raises:
         UsageError: the judge's system text is not there.
         ModelError: a model folder does not exist, holds pickles, or is an actor that sees.
+        DataError: an instruction file of one's own site is not there, or not understood.
     """
     due = frozenset(stages)
+    if config.tasks.suite == "web" and due & {"filter-tasks", "eval"}:
+        seed_tasks(config)
+        held_out(config)
     if "label" in due:
         configured_text(config.label)
         if config.label.engine.kind != "openai":

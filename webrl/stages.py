@@ -65,19 +65,39 @@ class Context:
         """Whether this phase's tasks are written from the last one's failures."""
         return self.phase > 0 and self.config.tasks.source == "curriculum"
 
+    @property
+    def is_proposed(self) -> bool:
+        """Whether this phase is the first, and its tasks are proposed from pages of the site."""
+        from webrl.suites import proposes_seeds
+
+        return self.phase == 0 and proposes_seeds(self.config)
+
     def rng(self, stage: str) -> random.Random:
         """Randomness of one stage of one phase."""
         return random.Random(f"{self.config.seed}:{self.phase}:{stage}")
 
 
 def generate(context: Context) -> Counts:
-    """New instructions from each site's last failures; phase 0 has none, nor has any without the curriculum."""
+    """New instructions from each site's last failures; phase 0 has none, nor has any without the curriculum.
+
+    On one's own site without instructions those of phase 0 are proposed from its pages.
+    """
+    folder = context.folder
+    if context.is_proposed:
+        from webrl.tasks import proposals
+
+        return proposals.propose(
+            context.config,
+            rng=context.rng("generate"),
+            out=folder.generated,
+            pages_out=folder.pages,
+            cache=folder.path / "generate_cache.jsonl",
+        )
     if not context.has_curriculum:
         return {"num_generated": 0}
     from webrl.tasks import curriculum
     from webrl.tasks.failures import load_failures
 
-    folder = context.folder
     return curriculum.propose(
         context.config,
         load_failures(context.run.path, before=context.phase),
@@ -95,7 +115,7 @@ def filter_generated(context: Context) -> Counts:
     from webrl.tasks import curriculum
 
     folder = context.folder
-    if not context.has_curriculum:
+    if not context.has_curriculum and not context.is_proposed:
         return curriculum.select_seeds(
             context.config, out=folder.tasks, dropped_out=folder.dropped, phase=context.phase
         )
@@ -104,7 +124,7 @@ def filter_generated(context: Context) -> Counts:
         proposed=folder.generated,
         pages=folder.pages,
         known=list(curriculum.attempted(context.past_trajectories)),
-        critic=context.previous.critic,
+        critic=context.previous.critic if context.phase else None,
         actor=context.actor,
         phase=context.phase,
         out=folder.tasks,
@@ -207,7 +227,7 @@ def train(context: Context) -> Counts:
 
 def evaluate(context: Context) -> Counts:
     """Held-out tasks with this phase's actor and the environment's own reward."""
-    from webrl.suites import eval_tasks, summarize
+    from webrl.suites import eval_tasks, needs_judge, summarize
 
     config = context.config
     tasks = eval_tasks(config)
@@ -223,7 +243,15 @@ def evaluate(context: Context) -> Counts:
         temperature=config.evaluate.temperature,
     )
     trajectories = list(read_records(context.folder.eval, Trajectory))
-    return summarize(config, trajectories, context.folder.path)
+    unscored = [t for t in trajectories if needs_judge(t.task)]
+    if not unscored:
+        return summarize(config, trajectories, context.folder.path)
+    from webrl.reward.labels import read_labels
+    from webrl.reward.stage import judge
+
+    labels = context.folder.path / "eval_labels.jsonl"
+    judge(config, unscored, labels, len(unscored))
+    return summarize(config, trajectories, context.folder.path, read_labels(labels))
 
 
 @spent_on("model files")

@@ -84,7 +84,8 @@ class Lineage(Record):
     """
 
     strategy: str
-    """`in_breadth` (paper), `hindsight`, `decomposition`, or `seed` for a page's own instruction."""
+    """`in_breadth` (paper), `hindsight`, `decomposition`, `exploration` (from a page alone), or `seed` for an
+    instruction that was there before."""
     parent_ids: tuple[str, ...] = ()
     """Task ids of the failures that seeded the prompt."""
     model: str = ""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from webrl.config import Section
+from webrl.config.section import Section
 from webrl.errors import DataError
 
 MANIFEST = "manifest.json"

@@ -7,7 +7,6 @@ known key; `key.subkey=value` overrides come from the command line. Defaults are
 from __future__ import annotations
 
 import difflib
-import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -15,17 +14,17 @@ from urllib.parse import urlsplit
 from pydantic import (
     AfterValidator,
     BaseModel,
-    ConfigDict,
     Field,
     PositiveInt,
     ValidationError,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from webrl.config.redaction import MASK, Secret, SecretUrl, redact
 from webrl.config.resources import is_file, shipped_model
+from webrl.config.section import Section
+from webrl.config.web import WebConfig
 from webrl.config.yaml_file import parse_yaml, read_yaml
 from webrl.errors import UsageError
 
@@ -33,7 +32,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 ModelName = Annotated[str, AfterValidator(shipped_model), Field(validate_default=True)]
 """A folder or a hub name; `data/tiny/…` is found wherever webrl is installed."""
 _Decay = Annotated[float, Field(ge=0, lt=1)]
-_HIDDEN = {"accounts", "extra_args"}
+_HIDDEN = {"accounts", "extra_args", "fields", "headers"}
 """Options whose values are not quoted in errors: a secret may stand anywhere in a value of the wrong form."""
 _RENAMED = {"rollout.attempts": "rollout.num_generations"}
 _MAX_SHOWN = 2
@@ -62,38 +61,12 @@ def _is_address(url: SecretUrl) -> SecretUrl:
 Address = Annotated[SecretUrl, AfterValidator(_is_address)]
 
 
-class Section(BaseModel):
-    """Base of every config section: frozen, unknown keys refused, numbers finite."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _is_of_the_kind(cls, value: Any, info: ValidationInfo) -> Any:
-        """What pydantic would convert in silence, or refuse in terms of its own."""
-        kind = cls.model_fields[str(info.field_name)].annotation
-        if isinstance(value, bool) and kind in (int, float):
-            raise ValueError("expected a number")
-        if isinstance(kind, type) and issubclass(kind, Section) and not isinstance(value, dict | Section):
-            raise ValueError(
-                f"this is a section: set its keys, such as {info.field_name}.{next(iter(kind.model_fields))}"
-            )
-        if typing.get_origin(kind) is tuple and isinstance(value, str):
-            raise ValueError("expected a list: [first, second]")
-        if isinstance(value, str) and "\0" in value:
-            raise ValueError("no name and no path holds a NUL character")
-        return value
-
-    def _check_order(self, low: str, high: str) -> None:
-        """Raises ValueError unless one setting is at most another."""
-        if getattr(self, low) > getattr(self, high):
-            raise ValueError(f"{low} {getattr(self, low)} exceeds {high} {getattr(self, high)}")
-
-
 class TasksConfig(Section):
     """Which tasks a phase starts from and is evaluated on."""
 
-    suite: Literal["miniwob", "webarena", "webarena_lite"] = Field("miniwob", description="world of the tasks")
+    suite: Literal["miniwob", "webarena", "webarena_lite", "web"] = Field(
+        "miniwob", description="world of the tasks; web: your own site (rollout.web, docs/own_site.md)"
+    )
     train_sites: tuple[str, ...] = Field((), description="task types to train on; empty: the suite's training set")
     heldout_sites: tuple[str, ...] = Field((), description="task types never trained on; empty: the suite's set")
     num_seed_tasks: int = Field(240, ge=1, description="tasks of phase 0 (the page's own instructions)")
@@ -336,6 +309,7 @@ class RolloutConfig(Section):
     max_page_mb: int = Field(2048, ge=64, description="a page whose process takes more memory is ended")
     upload_dir: Path | None = Field(None, description="the folder upload_file takes files from; none: it is refused")
     webarena: WebArenaConfig = WebArenaConfig()
+    web: WebConfig = WebConfig()
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")

@@ -18,7 +18,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
-from webrl.config import Address, ModelName, PromptFormat, RunConfig, Section, apply_override, read_config
+from webrl.config import Address, ModelName, PromptFormat, RunConfig, apply_override, read_config
+from webrl.config.section import Section
 from webrl.errors import UsageError, problem_text
 from webrl.llm.interface import Sampling
 

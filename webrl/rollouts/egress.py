@@ -2,7 +2,8 @@
 
 API: `async with Egress(admit, on_refusal) as egress`: `egress.port` is an HTTP proxy on loopback. `admit(host, port)`
 says for each request what the host may resolve to. Names are resolved here, once, and the connection goes to the very
-address that was judged: a name that answers differently the next time gains nothing.
+address that was judged: a name that answers differently the next time gains nothing. `limits` hold plain HTTP, where
+the proxy sees requests; inside of TLS it sees none.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ from enum import Enum, auto
 from typing import Self
 from urllib.parse import urlsplit
 
+from webrl.rollouts.limits import NO_LIMITS, Limits
+
 _HEAD_LIMIT = 1 << 18
 _HEAD_TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
+_TLS_HANDSHAKE = b"\x16"
+# The protocols that Chromium offers for pages; for WebSockets it offers HTTP/1.1 alone.
+_PAGES_OFFER = b"\x02h2\x08http/1.1"
 _HOP_BY_HOP = re.compile(rb"\r\n(?:connection|keep-alive|proxy-connection|proxy-authorization):[^\r]*", re.IGNORECASE)
 # Addresses that carry an IPv4 address for a translator on the way; the inner one is what is reached.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -43,9 +49,12 @@ class Refused(Exception):
 class Egress:
     """See the module docstring."""
 
-    def __init__(self, admit: Callable[[str, int], Admission], on_refusal: Callable[[], None]) -> None:
+    def __init__(
+        self, admit: Callable[[str, int], Admission], on_refusal: Callable[[str], None], limits: Limits = NO_LIMITS
+    ) -> None:
         self._admit = admit
         self._on_refusal = on_refusal
+        self._limits = limits
         self._server: asyncio.Server | None = None
         self._running: set[asyncio.Task[None]] = set()
         self.port = 0
@@ -86,9 +95,11 @@ class Egress:
             raise ValueError(f"not a proxy request: {target!r:.200}")
         host, port = url.hostname or "", url.port or 80
         try:
+            if not tunnel and (reason := self._limits.refusal(method, target)):
+                raise Refused(reason)
             there, to_server = await self._connect(host, port)
         except Refused as error:
-            self._on_refusal()
+            self._on_refusal(str(error))
             body = f"Blocked: {error}"
             writer.write(_plain("403 Forbidden", body))
             await writer.drain()
@@ -100,12 +111,26 @@ class Egress:
         try:
             if tunnel:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                if self._limits and not await self._starts_tls(reader, to_server):
+                    return
             else:
                 await _forward(head, method, target, reader, to_server)
                 await _relay_head(there, writer)
             await _splice((reader, to_server) if tunnel else None, (there, writer), reader)
         finally:
             to_server.close()
+
+    async def _starts_tls(self, reader: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> bool:
+        """Pass the first record of a tunnel on if it is one of pages: a WebSocket would go round the limits."""
+        async with asyncio.timeout(_HEAD_TIMEOUT_S):
+            first = await reader.readexactly(5)
+            if first.startswith(_TLS_HANDSHAKE):
+                first += await reader.readexactly(int.from_bytes(first[3:], "big"))
+        if not first.startswith(_TLS_HANDSHAKE) or _PAGES_OFFER not in first:
+            self._on_refusal("WebSockets are not to be opened here")
+            return False
+        to_server.write(first)
+        return True
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises Refused, OSError, TimeoutError."""

@@ -32,6 +32,7 @@ from webrl.rollouts.dialects import parse
 from webrl.rollouts.execute import ActionFailed, execute
 from webrl.rollouts.guard import NavigationGuard
 from webrl.rollouts.interface import Observation, Score, StepResult
+from webrl.rollouts.limits import NO_LIMITS
 from webrl.rollouts.observe import load_script, observe_axtree, observe_dom, observe_html
 from webrl.rollouts.probe import foreign_elements
 from webrl.rollouts.sites import Site, Verdict, open_site, require_text
@@ -89,6 +90,8 @@ class BrowserEnv:
         self._restarts = 0
         self._activated = asyncio.Event()
         self._closing: set[asyncio.Future[None]] = set()
+        self._limits = NO_LIMITS
+        self._profile_options: dict[str, Any] = {}
         self._guard = NavigationGuard(())
         self._ids: dict[str, str] | None = None
         self.context: BrowserContext = None  # type: ignore[assignment]
@@ -230,8 +233,10 @@ class BrowserEnv:
                 (*site.hosts, *self._config.allowed_hosts),
                 self._config.public_hosts,
                 devtools_port=self._browser.port,
+                limits=self._limits,
             )
             options = {"viewport": {"width": width, "height": height}} | await self._guard.open()
+            options |= self._profile_options
             self.context = await self._browser.new_context(**options)
             self.context.set_default_timeout(_PAGE_TIMEOUT_MS)
             await self._guard.attach(self.context)

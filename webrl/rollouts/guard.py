@@ -6,6 +6,7 @@ is held to it, `await guard.attach(context)`, `guard.allows(url)`, `guard.blocke
 Two layers hold it. Chromium's own requests go through a proxy of ours (`webrl/rollouts/egress.py`) unless their host
 and port are named: nothing on the network is reached past it, redirects, WebSockets and workers included. Schemes that
 are not the network's (`file:`, `chrome:`, `view-source:`, …) are refused where the browser asks before each request.
+`Limits` are held in both: no requests that would change a site, no addresses that are not to be opened.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from webrl.rollouts.egress import Admission, Egress
+from webrl.rollouts.limits import NO_LIMITS, Limits
 from webrl.rollouts.miniwob import miniwob_root
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ logger = logging.getLogger(__name__)
 # Beside a port of its own a loopback host without a port would admit the browser's DevTools.
 _LOOPBACK = re.compile(r"localhost|.*\.localhost|127\.[0-9.]+|0\.0\.0\.0|\[::1?\]")
 _PLAIN_SCHEMES = r"about:(blank|srcdoc)([?#]|$)|data:|blob:"
+_NO_SOCKETS = "for (const name of ['WebSocket', 'WebSocketStream', 'WebTransport']) delete globalThis[name];"
 _DEFAULT_PORTS = {"80": "http", "443": "https"}
 
 
@@ -39,21 +42,35 @@ class NavigationGuard:
     every host that has none but public ones, and so does an entry of `public_hosts`, which counts before `hosts`.
     """
 
-    def __init__(self, hosts: Iterable[str], public_hosts: Iterable[str] = (), *, devtools_port: int = 0) -> None:
+    def __init__(
+        self,
+        hosts: Iterable[str],
+        public_hosts: Iterable[str] = (),
+        *,
+        devtools_port: int = 0,
+        limits: Limits = NO_LIMITS,
+    ) -> None:
         named = {host.lower() for host in hosts}
         self.public_hosts = frozenset(host.lower() for host in public_hosts) | (named & {"*"})
         self.hosts = frozenset(named - self.public_hosts)
         self.blocked = 0
         """Requests blocked so far."""
+        self.reason = ""
+        """Why the last one was, where limits say so."""
+        self._limits = limits
         self._devtools_port = devtools_port
         self._stack = contextlib.AsyncExitStack()
         self._local = self._local_pattern()
 
     async def open(self) -> dict[str, Any]:
         """Start the proxy; gives the options of a browser context that reaches the allowed hosts only."""
-        egress = await self._stack.enter_async_context(Egress(self._admit, self._count))
+        egress = await self._stack.enter_async_context(Egress(self._admit, self._count, self._limits))
         direct = sorted(host for host in self.hosts if ":" in host.rpartition("]")[2] or not _LOOPBACK.fullmatch(host))
-        return {"proxy": {"server": f"http://127.0.0.1:{egress.port}", "bypass": ",".join(("<-loopback>", *direct))}}
+        if self._limits:
+            direct = []
+        proxy = {"server": f"http://127.0.0.1:{egress.port}", "bypass": ",".join(("<-loopback>", *direct))}
+        # What a service worker sends is not asked for.
+        return {"proxy": proxy} | ({"service_workers": "block"} if self._limits else {})
 
     async def close(self) -> None:
         """End the proxy and what goes through it."""
@@ -61,6 +78,9 @@ class NavigationGuard:
 
     async def attach(self, context: BrowserContext) -> None:
         """Watch all requests of a context, from the first page on."""
+        if self._limits:
+            await context.add_init_script(_NO_SOCKETS)
+            await context.route(re.compile(""), self._hold)
         await context.route(self._foreign(), self._refuse)
 
     def allows(self, url: str) -> bool:
@@ -99,8 +119,17 @@ class NavigationGuard:
             return Admission.ANY
         return Admission.PUBLIC if "*" in self.public_hosts else Admission.NONE
 
-    def _count(self) -> None:
+    def _count(self, reason: str) -> None:
         self.blocked += 1
+        self.reason = reason
+
+    async def _hold(self, route: Route) -> None:
+        reason = self._limits.refusal(route.request.method, route.request.url)
+        if reason is None:
+            await route.fallback()
+            return
+        self._count(reason)
+        await route.abort("aborted")  # a page that would have been left stays
 
     async def _refuse(self, route: Route) -> None:
         self.blocked += 1

@@ -7,18 +7,23 @@ all that webrl knows.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from webrl.config import RolloutConfig
+from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
-from webrl.rollouts.interface import Env, Pool
+from webrl.rollouts.interface import Env, Pool, Score
 from webrl.rollouts.sites import open_site
 from webrl.types import Task, Trajectory
+
+logger = logging.getLogger(__name__)
 
 
 class Suite(Protocol):
@@ -43,6 +48,21 @@ class Suite(Protocol):
     async def finish(self, env: Env, trajectory: Trajectory) -> Trajectory:
         """The trajectory with what is known only after its last step; called once after every episode."""
         ...
+
+
+async def score_episode(env: Env, trajectory: Trajectory) -> Trajectory:
+    """The trajectory with the environment's score of it; an unfinished one only has the environment closed."""
+    if not trajectory.status.finished:
+        await env.close()
+        return trajectory
+    try:
+        score = await env.finish()
+    except BrowserError as error:  # the worker has gone, or does not answer
+        score = Score(None, str(error))
+    if score.note:
+        level = logging.WARNING if score.reward is None else logging.DEBUG
+        logger.log(level, "%s: %s", trajectory.trajectory_id, score.note)
+    return dataclasses.replace(trajectory, env_reward=score.reward, env_error=score.note)
 
 
 class WebPages:

@@ -25,8 +25,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from webrl.config import RunConfig, Section, apply_override, overlay, read_config, validate_config
+from webrl.config import RunConfig, apply_override, overlay, read_config, validate_config
 from webrl.config.resources import find_config, is_file
+from webrl.config.section import Section
 from webrl.errors import UsageError, problem_text
 from webrl.preflight import check_settings
 

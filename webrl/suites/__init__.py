@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,50 @@ from typing import Any
 from webrl.config import RunConfig
 from webrl.evaluate import summarize_evaluation
 from webrl.suites import miniwob
+from webrl.suites.web import tasks as web
 from webrl.suites.webarena import tasks as webarena
-from webrl.types import Task, Trajectory
+from webrl.types import Label, Task, Trajectory
 
 
 def has_page_seeds(config: RunConfig) -> bool:
     """True where a seed makes a page (MiniWoB): every generated instruction then gets a page of its own."""
     return config.tasks.suite == "miniwob"
+
+
+def check_settings(config: RunConfig) -> None:
+    """Raises UsageError where settings of the suite cannot work together."""
+    if config.tasks.suite == "web":
+        from webrl.suites.web.suite import check_limits
+
+        web.require_start(config.rollout)
+        check_limits(config.rollout)
+
+
+def proposes_seeds(config: RunConfig) -> bool:
+    """True where phase 0 has no instructions of its own, so that the generator proposes them from pages of the site."""
+    return web.proposes(config)
+
+
+async def look_around(config: RunConfig) -> list[tuple[Task, str]]:
+    """Pages of one's own site that a short look found, as tasks without an instruction, each with its text."""
+    from webrl.suites.web.explore import explore
+
+    found = await explore(config.rollout, config.rollout.web.explore_pages)
+    name = config.rollout.web.name
+    return [
+        (web.task_at(config.rollout, f"{name}.page-{number}", page.url, ""), page.text)
+        for number, page in enumerate(found.pages)
+    ]
+
+
+def shows_pages(config: RunConfig) -> bool:
+    """True where the generator is shown the page that its instructions start from (one's own site)."""
+    return config.tasks.suite == "web"
+
+
+def without_reference(extra: dict[str, Any]) -> dict[str, Any]:
+    """What a generated task keeps of the data of the one whose page it has: how that one is scored is not its own."""
+    return web.without_checks({key: value for key, value in extra.items() if key != "webarena"})
 
 
 def is_seeded(task: Task) -> bool:
@@ -37,14 +74,14 @@ def seed_tasks(config: RunConfig, phase: int = 0) -> list[Task]:
     """The suite's own tasks for a phase: those of phase 0, unless `tasks.source` is fresh."""
     if has_page_seeds(config):
         return miniwob.seed_tasks(config.tasks, config.seed, phase if config.tasks.source == "fresh" else 0)
-    return webarena.training_tasks(config)
+    return web.training_tasks(config) if config.tasks.suite == "web" else webarena.training_tasks(config)
 
 
 def eval_tasks(config: RunConfig) -> list[Task]:
     """Held-out tasks, those of held-out task types last; the same in every phase."""
     if has_page_seeds(config):
         return [*miniwob.eval_tasks(config.tasks, config.seed), *miniwob.heldout_tasks(config.tasks, config.seed)]
-    return webarena.evaluation_tasks(config.tasks)
+    return web.evaluation_tasks(config) if config.tasks.suite == "web" else webarena.evaluation_tasks(config.tasks)
 
 
 def held_out(config: RunConfig) -> list[Task]:
@@ -53,7 +90,9 @@ def held_out(config: RunConfig) -> list[Task]:
     (MiniWoB's evaluation seeds are no training seeds, so those of this run are enough there.)
     """
     suite = config.tasks.suite
-    return eval_tasks(config) if suite == "miniwob" else webarena.load_suite(suite)
+    if suite == "miniwob":
+        return eval_tasks(config)
+    return web.heldout_tasks(config) if suite == "web" else webarena.load_suite(suite)
 
 
 def held_out_beside(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:
@@ -73,14 +112,33 @@ def fresh_page(taken: Collection[int], rng: random.Random) -> int:
 
 def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AbstractAsyncContextManager[None]:
     """Hold, and reset, what the tasks' episodes share with the world outside this run; around all of them."""
+    if any(map(web.is_web, tasks)):
+        from webrl.suites.web.session import open_sites as open_own_site
+
+        return open_own_site(config, tasks)
     from webrl.suites.webarena.session import open_sites as open_webarena
 
     return open_webarena(config, tasks)
 
 
-def summarize(config: RunConfig, trajectories: Sequence[Trajectory], folder: Path) -> dict[str, Any]:
-    """An evaluation's counts; files that the suite's users expect of one go to `folder`, a phase's."""
+def needs_judge(task: Task) -> bool:
+    """Whether an evaluation's episode of this task has no reward unless the outcome model gives one."""
+    return web.is_web(task) and not web.checks_of(task)
+
+
+def summarize(
+    config: RunConfig, trajectories: Sequence[Trajectory], folder: Path, labels: Mapping[str, Label] = {}
+) -> dict[str, Any]:
+    """An evaluation's counts; files that the suite's users expect of one go to `folder`, a phase's.
+
+    Args:
+        labels: by trajectory id, where `needs_judge`.
+    """
     confidence = config.evaluate.confidence
+    if config.tasks.suite == "web":
+        from webrl.suites.web.report import summarize as summarize_own_site
+
+        return summarize_own_site(trajectories, labels, confidence)
     if has_page_seeds(config):
         return summarize_evaluation(trajectories, confidence)
     from webrl.suites.webarena import report

@@ -21,7 +21,7 @@ from webrl.llm.prompts import build_policy_prompt
 from webrl.rollouts.kept import run
 from webrl.rollouts.pages import initial_pages
 from webrl.runs.store import read_records, write_json, write_records
-from webrl.suites import fresh_page, has_page_seeds, held_out, seed_tasks
+from webrl.suites import fresh_page, has_page_seeds, held_out, seed_tasks, shows_pages
 from webrl.suites.world import WORLD
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import FailureSet
@@ -78,7 +78,9 @@ def propose(
     requests = plan_requests(failures, config.generate, rng, per_page=per_page)
     if per_page:
         requests = run(_give_pages(requests, config, known, rng))
-    report = run(_ask(requests, config, phase, rng, cache))
+    elif shows_pages(config):
+        requests = [r if r.page else replace(r, page=r.failures[0].page) for r in requests]
+    report = run(ask(requests, config, phase, rng, cache))
     pages = initial_page_texts(requests)
     write_records(pages_out, (Page(task.task_id, pages.get(state_of(task), "")) for task in report.tasks))
     write_records(out, report.tasks)
@@ -212,9 +214,10 @@ async def _give_pages(
     return ready
 
 
-async def _ask(
+async def ask(
     requests: Sequence[GenerationRequest], config: RunConfig, phase: int, rng: random.Random, cache: Path
 ) -> GenerationReport:
+    """Have the configured generator answer all requests, with a progress bar; see `generate_tasks`."""
     rules = load_rules(config.filter.rules)
     async with open_model(config.models.generator, config.generate.engine, config.models) as model:
         with tqdm(total=len(requests), desc="generate", unit="prompt", disable=None) as bar:

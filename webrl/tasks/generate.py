@@ -23,6 +23,7 @@ from pathlib import Path
 from webrl.config import GenerateConfig
 from webrl.errors import ModelError
 from webrl.llm.interface import LanguageModel, Sampling
+from webrl.suites import without_reference
 from webrl.tasks.answers import Question, Replies, ask_all
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import Failure, FailureSet
@@ -42,11 +43,11 @@ class GenerationRequest:
     """
 
     strategy: str
-    """`in_breadth`, `hindsight` or `decomposition`."""
+    """`in_breadth`, `hindsight`, `decomposition`; `exploration`: from a page alone, without a failure."""
     site: str
     """Site of seeds and target."""
     failures: tuple[Failure, ...]
-    """Seeds; exactly one for hindsight and decomposition."""
+    """Seeds; exactly one for hindsight and decomposition, none for exploration."""
     target: Task | None = None
     """Its site, seed, start_url and extra become the new tasks'; None: not chosen yet."""
     page: str = ""
@@ -60,6 +61,8 @@ class GenerationRequest:
 
     def prompt(self, rules: Sequence[str] = ()) -> ChatPrompt:
         """What the model is asked; `rules` are the site's."""
+        if self.strategy == "exploration":
+            return in_breadth_prompt(self.site, (), self.page, self.num_tasks, rules)
         first = self.failures[0]
         failed = first.task.instruction or ""
         if self.strategy == "hindsight":
@@ -234,8 +237,7 @@ def _task(name: str, request: GenerationRequest, text: str, model: str, prompt_h
     parents = tuple(failure.task.task_id for failure in request.failures)
     lineage = Lineage(request.strategy, parents, model, prompt_hash, phase)
     target = replace(request.target, task_id=name, instruction=text, split="train", lineage=lineage)
-    # A parent's WebArena config holds its reference answer; a generated instruction has none.
-    return replace(target, extra={k: v for k, v in target.extra.items() if k != "webarena"})
+    return replace(target, extra=without_reference(target.extra))
 
 
 def _report(

@@ -18,7 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from webrl.config import OptimConfig, Section
+from webrl.config import OptimConfig
+from webrl.config.section import Section
 from webrl.errors import ModelError, problem_text
 from webrl.llm.fingerprint import base_fingerprint
 from webrl.training.critic import open_critic

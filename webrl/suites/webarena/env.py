@@ -13,7 +13,6 @@ ones have none, only a site and a start page with a placeholder. Tasks of other 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import re
@@ -27,6 +26,7 @@ from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.html import hide_scrollbars
 from webrl.rollouts.interface import Env, Observation, Score, StepResult
+from webrl.rollouts.suite import score_episode
 from webrl.suites.webarena.evaluator import Evaluator
 from webrl.suites.webarena.final_state import capture
 from webrl.suites.webarena.locks import Lease, lease_sites
@@ -82,9 +82,8 @@ class WebArenaEnv(BrowserEnv):
     """
 
     def __init__(self, browser: Browser, config: RolloutConfig, access: SiteAccess | None = None) -> None:
-        self._profile = _ProfileMaker(browser)
-        self._profile.hide_scrollbars = config.observation == "html"
-        super().__init__(self._profile, config)  # type: ignore[arg-type]
+        profiles = _ProfileMaker(browser, hide_scrollbars=config.observation == "html")
+        super().__init__(profiles, config)  # type: ignore[arg-type]
         self._real_browser = browser
         self._access = access
         self._resets = 0
@@ -96,7 +95,7 @@ class WebArenaEnv(BrowserEnv):
         """Lease the task's sites, log in, open its start pages."""
         self._release()
         self._resets = number = self._resets + 1
-        self._profile.options = {}
+        self._profile_options = {}
         if not is_webarena(task):
             return await super().reset(task)
         access = self._access = self._access or site_access(self._real_browser, self._config.webarena)
@@ -120,9 +119,9 @@ class WebArenaEnv(BrowserEnv):
     async def _start(self, task: Task, access: SiteAccess, urls: dict[str, str]) -> Observation:
         config = config_of(task)
         starts = resolve(config["start_url"], urls, f"task {task.task_id!r}").split(_SEPARATOR)
-        self._profile.options = {"storage_state": await access.logins.state(urls, self._real_browser)}
+        self._profile_options = {"storage_state": await access.logins.state(urls, self._real_browser)}
         if config.get("geolocation"):
-            self._profile.options |= {"geolocation": config["geolocation"], "permissions": ["geolocation"]}
+            self._profile_options |= {"geolocation": config["geolocation"], "permissions": ["geolocation"]}
         await super().close()  # a profile of its own for every episode: the log-in is part of it
         observation = await super().reset(
             dataclasses.replace(
@@ -198,16 +197,15 @@ class WebArenaEnv(BrowserEnv):
 
 
 class _ProfileMaker:
-    """The shared browser, with options of ours in every profile it makes."""
+    """The shared browser, with scroll bars hidden in the profiles it makes."""
 
-    def __init__(self, browser: Browser) -> None:
+    def __init__(self, browser: Browser, *, hide_scrollbars: bool) -> None:
         self._browser = browser
-        self.options: dict[str, Any] = {}
-        self.hide_scrollbars = False
+        self._hide_scrollbars = hide_scrollbars
 
     async def new_context(self, **options: Any) -> BrowserContext:
-        context = await self._browser.new_context(**options, **self.options)
-        if self.hide_scrollbars:
+        context = await self._browser.new_context(**options)
+        if self._hide_scrollbars:
             context.on("page", hide_scrollbars)
         return context
 
@@ -222,14 +220,4 @@ async def finish_episode(env: Env, trajectory: Trajectory) -> Trajectory:
     """
     if not is_webarena(trajectory.task):
         return trajectory
-    if not trajectory.status.finished:
-        with contextlib.suppress(BrowserError):
-            await env.close()
-        return trajectory
-    try:
-        score = await env.finish()
-    except BrowserError as error:  # the worker has gone, or does not answer
-        score = Score(None, str(error))
-    if score.note:
-        logger.warning("%s: %s", trajectory.trajectory_id, score.note)
-    return dataclasses.replace(trajectory, env_reward=score.reward, env_error=score.note)
+    return await score_episode(env, trajectory)

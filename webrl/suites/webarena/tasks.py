@@ -68,8 +68,8 @@ def evaluation_tasks(config: TasksConfig) -> list[Task]:
     Raises:
         DataError: as `load_suite`.
     """
-    if config.suite == "miniwob":
-        raise UsageError("tasks.suite is 'miniwob'; set webarena_lite or webarena")
+    if config.suite not in ("webarena", "webarena_lite"):
+        raise UsageError(f"tasks.suite is {config.suite!r}; set webarena_lite or webarena")
     tasks = load_suite(config.suite)
     if config.num_eval_tasks < len(tasks):
         logger.warning("%d of %s's %d tasks (num_eval_tasks)", config.num_eval_tasks, config.suite, len(tasks))

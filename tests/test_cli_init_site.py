@@ -1,0 +1,244 @@
+"""`webrl init-site`, instructions from none, and the tutorial, on the notes application."""
+
+import asyncio
+import json
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from browsers import run, shared_browser
+from curriculum_builders import ChatServer
+from web_builders import ROOT, notes_app
+
+from webrl.cli import main
+from webrl.config import load_config
+from webrl.preflight import check_inputs, check_settings
+from webrl.runs.store import read_json, read_records
+from webrl.suites import eval_tasks, needs_judge, summarize
+from webrl.suites.web.explore import Seen, explore
+from webrl.suites.web.instructions import read_instructions
+from webrl.suites.web.login import Logins
+from webrl.suites.web.starter import config_text, starter_instructions, write_starter
+from webrl.tasks.proposals import propose, requests_for
+from webrl.types import Label, Status, Task, Trajectory
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    with notes_app(tmp_path_factory.mktemp("notes")) as app:
+        yield app
+
+
+def storage_state(site, path):
+    async def work():
+        async with shared_browser() as browser:
+            return await Logins(site.config().rollout.web).state(browser)
+
+    path.write_text(json.dumps(run(work())))
+    return path
+
+
+@pytest.mark.browser
+def test_init_site_writes_a_config_that_runs_and_has_only_read(site, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    state = storage_state(site, tmp_path / "state.json")
+    site.asked.clear()
+    out = tmp_path / "mine" / "notes.yaml"
+    assert main(["init-site", f"{site.url}/", "--out", str(out), "--login-state", str(state), "--pages", "9"]) == 0
+    printed = capsys.readouterr().out
+    assert "reward 0, as it should" in printed
+    assert re.search(r"the agent sees \d+ characters, 1\d elements", printed)
+    assert {line.split()[0] for line in site.asked} == {"GET"}
+    assert "GET /logout" not in site.asked
+    config = load_config(out)
+    check_settings(config, str(out))
+    check_inputs(config, ["filter-tasks"])
+    train, heldout = (read_instructions(tmp_path / "mine" / f"notes_{part}.jsonl") for part in ("train", "heldout"))
+    asked = {entry.instruction: entry.checks for entry in [*train, *heldout]}
+    assert asked['Go to the page "Tags".'][0].url == f"^{re.escape(site.url)}/tags$"
+    assert heldout
+    assert "Mark as done" not in out.read_text()
+    assert f'"{site.url}/new"' in out.read_text()
+    assert main(["init-site", site.url, "--out", str(out)]) == 2
+    assert "there already" in capsys.readouterr().err
+
+
+@pytest.mark.browser
+def test_init_site_guesses_the_log_in(site, tmp_path, capsys):
+    out = tmp_path / "guessed.yaml"
+    assert main(["init-site", f"{site.url}/", "--out", str(out)]) == 0
+    guess = next(line for line in out.read_text().splitlines() if "login: {form" in line)
+    assert '{"User": YOU, "Password": "${PASSWORD}"}, submit: "Log in"' in guess
+    assert f'{site.url}/login"' in guess
+    out.write_text(out.read_text().replace(guess, guess.replace("# login", "login")))
+    assert load_config(out).rollout.web.login.form.submit == "Log in"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("url", "code", "words"),
+    [
+        ("http://127.0.0.1:9/", 1, "127.0.0.1:9"),
+        ("http://no-such-host.invalid/", 1, "no-such-host.invalid"),
+        ("127.0.0.1:5000", 2, "'127.0.0.1:5000'"),
+        ("{url}/nowhere", 1, "answers 404"),
+    ],
+)
+def test_a_start_page_that_does_not_open_is_one_clear_error_and_nothing_is_written(
+    site, tmp_path, capsys, url, code, words
+):
+    assert main(["init-site", url.format(url=site.url), "--out", str(tmp_path / "new.yaml")]) == code
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert words in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_pages_say_of_themselves_does_not_become_yaml(tmp_path):
+    """Titles, link texts and field names are a stranger's."""
+    evil = 'x"\n  injected: [1]\u2028}{ #\x85y'
+    page = Seen("http://a.example/", evil, evil, evil, evil, ())
+    other = Seen("http://a.example/b", evil, evil, "b\n# c", evil, ())
+    out = tmp_path / "a.yaml"
+    files = (tmp_path / "t.jsonl", tmp_path / "h.jsonl")
+    from webrl.suites.web.explore import Exploration, Form
+
+    form = Form("http://a.example/\n", "POST", (evil, "p" + evil), "p" + evil, evil)
+    page = Seen(page.url, evil, evil, "", evil, (form,))
+    found = Exploration((page, other), ())
+    write_starter(out, config_text(found, page.url, "a", files, None), found, files)
+    web = load_config(out).rollout.web
+    assert web.start_urls == ("http://a.example/",)
+    assert not web.login.is_set
+    assert len(read_instructions(files[0])) == 2
+
+
+def test_starter_instructions_name_pages_that_one_can_tell_apart():
+    def page(number, link):
+        return Seen(f"http://a.example/{number}", f"t{number}", "", link, "", ())
+
+    found = starter_instructions([page(0, ""), page(1, "Read more"), page(2, "Read more"), page(3, "About")])
+    assert [entry["instruction"] for entry in found] == ['Go to the page "About".']
+    (alone,) = starter_instructions([page(0, "")])
+    assert alone["checks"] == [{"answer": "t0"}]
+
+
+@pytest.mark.browser
+def test_a_look_around_sees_few_pages_of_one_form_and_leaves_log_outs_alone(site):
+    config = site.config("rollout.web.forbidden_urls=[]")
+    found = asyncio.run(explore(config.rollout, 20))
+    paths = [page.url.removeprefix(site.url) for page in found.pages]
+    assert paths[0] == "/"
+    assert {"/new", "/tags", "/about"} <= set(paths)
+    assert len([path for path in paths if path.startswith("/notes/")]) == 2
+    assert any(line.startswith(f"{site.url}/logout: looks as if") for line in found.skipped)
+    (form,) = next(page for page in found.pages if page.url.endswith("/new")).forms
+    assert (form.method, form.fields, form.submit) == ("POST", ("Title", "Text", "Tag"), "Save")
+
+
+def writer(question, number):
+    """An instruction for the page that is shown."""
+    link = re.findall(r"link '([^']+)'", question)[number % 3]
+    return f"Open {link} number {number} on {question.splitlines()[0]}."
+
+
+@pytest.mark.browser
+def test_the_generator_proposes_instructions_for_the_pages_that_a_look_found(site, tmp_path):
+    async def settings():
+        server = ChatServer(writer)
+        async with server.running():
+            config = site.config(
+                "generate.engine.kind=openai", f"generate.engine.urls=[{server.url}]", "generate.engine.model_name=w",
+                "tasks.num_seed_tasks=6", train_files="[]", explore_pages=3,
+            )  # fmt: skip
+            return await asyncio.to_thread(
+                propose, config, rng=random.Random(0), out=tmp_path / "generated.jsonl",
+                pages_out=tmp_path / "pages.jsonl", cache=tmp_path / "cache.jsonl",
+            )  # fmt: skip
+
+    counts = asyncio.run(settings())
+    assert (counts["num_generated"], counts["num_explored"]) == (6, 3)
+    tasks = list(read_records(tmp_path / "generated.jsonl", Task))
+    assert {task.lineage.strategy for task in tasks} == {"exploration"}
+    assert {task.site for task in tasks} == {"web.notes"}
+    assert all(task.start_url.startswith(site.url) and needs_judge(task) for task in tasks)
+    assert len({task.start_url for task in tasks}) == 3
+    assert all("RootWebArea" in line for line in (tmp_path / "pages.jsonl").read_text().splitlines())
+
+
+def test_proposals_are_shared_among_pages_and_asked_for_several_at_once(site):
+    config = site.config("tasks.num_seed_tasks=9", "generate.tasks_per_prompt=3")
+    seen = [(Task(task_id=f"web.notes.{n}", site="web.notes", start_url=f"{site.url}/{n}"), "page") for n in range(2)]
+    assert [request.num_tasks for request in requests_for(config, seen)] == [3, 2, 3, 1]
+
+
+def test_an_evaluation_says_whose_verdicts_it_counts(site):
+    config = site.config()
+    checked = eval_tasks(config)[:3]
+    free = Task(task_id="web.notes.free", site="web.notes", instruction="x", start_url=site.url, split="eval")
+
+    def episode(task, reward, status=Status.AGENT_DONE):
+        return Trajectory(f"e-{task.task_id}", task, "x", 0, (), "", status, env_reward=reward)
+
+    judged = {f"e-{free.task_id}": Label(f"e-{free.task_id}", 0.9, 1)}
+    mixed = [episode(checked[0], 1.0), episode(checked[1], None), episode(checked[2], None, Status.ENV_ERROR)]
+    summary = summarize(config, [*mixed, episode(free, None)], site.folder, judged)
+    assert (summary["successes"], summary["episodes"], summary["errors"]) == (1, 2, 1)
+    assert summary["web"]["by"] == "checks"
+    assert summary["web"]["undecided"] == 1
+    assert (summary["web"]["judge"]["successes"], summary["web"]["judge"]["episodes"]) == (1, 1)
+    alone = summarize(config, [episode(free, None)], site.folder, judged)
+    assert (alone["successes"], alone["web"]["by"]) == (1, "judge")
+    nobody = summarize(config, [episode(free, None)], site.folder, {})
+    assert (nobody["episodes"], nobody["web"]["undecided"]) == (0, 1)
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_tutorial_goes_from_nothing_to_a_first_phase(tmp_path):
+    """The commands of docs/own_site.md, on another port and with fewer episodes."""
+    text = (ROOT / "docs" / "own_site.md").read_text(encoding="utf-8")
+    block = text.partition("```bash\n")[2].partition("```")[0]
+    exports, app, start = (
+        next(line for line in block.splitlines() if line.startswith(word)) for word in ("export", "python", "webrl run")
+    )
+    variables = dict(pair.split("=") for pair in shlex.split(exports)[1:])
+    environment = os.environ | variables | {"OMP_NUM_THREADS": "1"}
+    database, port = tmp_path / "notes.db", "5791"
+    arguments = shlex.split(app.replace("/tmp/notes.db", str(database)).replace("5000", port).rstrip("& "))[1:]
+    server = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(100):
+            try:
+                urllib.request.urlopen(url)
+                break
+            except urllib.error.URLError:
+                time.sleep(0.1)
+        settings = [
+            f"rollout.web.start_urls=[{url}/]", f"rollout.web.reset.url={url}/reset", f"runs_dir={tmp_path}/runs",
+            f"rollout.web.database=sqlite:///{database}", f"rollout.web.state_dir={tmp_path}/state",
+            "tasks.num_seed_tasks=4", "tasks.num_eval_tasks=3", "rollout.max_steps=2", "trackers=[]",
+        ]  # fmt: skip
+        command = [sys.executable, "-m", "webrl.cli", *shlex.split(start.partition("#")[0])[1:], *settings]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    finally:
+        server.terminate()
+        server.wait(10)
+    assert done.returncode == 0, done.stderr[-3000:]
+    start, phase = read_json(tmp_path / "runs" / "notes" / "summary.json")["phases"]
+    assert start["num_kept"] == phase["num_kept"] == 4
+    assert phase["eval"]["web"]["by"] == "checks"
+    assert phase["eval"]["episodes"] == 3
+    assert phase["rollout_status"].get("env_error", 0) == 0
+    assert (tmp_path / "runs" / "notes" / "phase_01" / "actor" / "config.json").is_file()
+    saved = "".join(
+        p.read_text(errors="replace") for p in (tmp_path / "runs").rglob("*") if p.suffix in (".yaml", ".json")
+    )
+    assert variables["NOTES_RESET_TOKEN"] not in saved

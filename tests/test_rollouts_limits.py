@@ -1,0 +1,178 @@
+"""Limits on requests: what a read-only or partly forbidden site is asked, whichever way a page tries."""
+
+import asyncio
+import contextlib
+import re
+from urllib.parse import urlsplit
+
+import pytest
+from browsers import run, shared_browser
+from rollouts_builders import reply
+
+from webrl.rollouts.guard import NavigationGuard
+from webrl.rollouts.limits import NO_LIMITS, Limits
+
+READ_ONLY = Limits(read_only=True)
+WORKER = "onmessage = (e) => fetch(e.data, {method: 'POST', body: 'x'}).catch(() => 0).then(() => postMessage('over'))"
+TRIES = {
+    "form": "document.body.innerHTML = '<form method=post action=/got></form>'; document.forms[0].submit()",
+    "fetch": "fetch('/got', {method: 'POST', body: 'x'}).catch(() => 0)",
+    "delete": "fetch('/got', {method: 'DELETE'}).catch(() => 0)",
+    "kept alive": "fetch('/got', {method: 'PUT', body: 'x', keepalive: true}).catch(() => 0)",
+    "beacon": "navigator.sendBeacon('/got', 'x')",
+    "XMLHttpRequest": "const r = new XMLHttpRequest(); r.open('POST', '/got'); r.send('x')",
+    "ping of a link": "document.body.innerHTML = '<a href=#x ping=/got>a</a>'; document.links[0].click()",
+    "worker": f"const w = new Worker(URL.createObjectURL(new Blob([`{WORKER}`])));"
+    "new Promise((over) => { w.onmessage = over; w.postMessage(location.origin + '/got'); })",
+    "shared worker": "const s = new SharedWorker(URL.createObjectURL(new Blob(["
+    "`onconnect = (c) => { const p = c.ports[0]; p.onmessage = (e) => fetch(e.data, {method: 'POST'})"
+    ".catch(() => 0).then(() => p.postMessage('over')) }`])));"
+    "new Promise((over) => { s.port.onmessage = over; s.port.postMessage(location.origin + '/got'); })",
+    "service worker": "navigator.serviceWorker.register('/worker.js')"
+    ".then(() => new Promise((over) => navigator.serviceWorker.oncontrollerchange = over))"
+    ".then(() => fetch('/got')).catch(() => 0)",
+    "frame": "const f = document.createElement('iframe'); document.body.append(f);"
+    "f.contentWindow.fetch(location.origin + '/got', {method: 'POST'}).catch(() => 0)",
+    "socket": "new WebSocket('ws://' + location.host + '/got')",
+    "socket of a frame": "const f = document.createElement('iframe'); document.body.append(f);"
+    "new f.contentWindow.WebSocket('ws://' + location.host + '/got')",
+    "socket of a worker": "new Worker(URL.createObjectURL(new Blob(["
+    "`new WebSocket('ws://' + '${location.host}' + '/got')`])))",
+}
+SERVICE_WORKER = "onactivate = (e) => e.waitUntil(clients.claim());"
+SERVICE_WORKER += "onfetch = (e) => e.respondWith(fetch(e.request.url, {method: 'POST', body: 'x'}))"
+
+
+@contextlib.asynccontextmanager
+async def site():
+    """A server that notes (method, path) of all requests; `/jump` redirects to `/private/x`."""
+    asked = []
+
+    async def answer(reader, writer):
+        with contextlib.suppress(ConnectionError, ValueError, IndexError):
+            method, path, _ = (await reader.readline()).decode().split(" ")
+            headers = b""
+            while (line := await reader.readline()).strip():
+                headers += line.lower()
+            asked.append(("SOCKET" if b"upgrade: websocket" in headers else method, urlsplit(path).path))
+            if path == "/jump":
+                await reply(writer, "", "302 Found", "Location: /private/x\r\n")
+            elif path == "/worker.js":
+                await reply(writer, SERVICE_WORKER, headers="Content-Type: text/javascript\r\n")
+            else:
+                await reply(writer, f"<title>{path}</title><body>here")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+    finally:
+        server.close()
+
+
+def attempt(script, limits, *, behind_proxy=True):
+    """What the site is asked when a page of it runs a script; and the guard."""
+
+    async def work():
+        async with site() as (url, asked), shared_browser() as browser:
+            guard = NavigationGuard([urlsplit(url).netloc], limits=limits)
+            options = await guard.open()
+            if not behind_proxy:  # as inside of TLS, where a proxy sees nothing
+                options.pop("proxy")
+            context = await browser.new_context(**options)
+            await guard.attach(context)
+            page = await context.new_page()
+            await page.goto(url)
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(page.evaluate(f"(async () => {{ await eval({script!r}) }})()"), 1.5)
+            await asyncio.sleep(0.3)
+            title = await page.title()
+            await context.close()
+            await guard.close()
+            return asked, guard, title
+
+    return run(work())
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("way", TRIES)
+def test_nothing_but_reading_reaches_a_read_only_site(way):
+    asked, guard, _ = attempt(TRIES[way], READ_ONLY)
+    assert {method for method, _ in asked} == {"GET"}, asked
+    if way not in ("service worker", "socket", "socket of a frame"):  # which are not there at all
+        assert guard.blocked
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("way", ["form", "fetch", "beacon", "worker", "frame", "socket", "service worker"])
+def test_without_limits_the_same_pages_do_send(way):
+    """The attempts are attempts."""
+    asked, guard, _ = attempt(TRIES[way], NO_LIMITS)
+    assert {method for method, _ in asked} & {"POST", "SOCKET"}, asked
+    assert not guard.blocked
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("way", [way for way in TRIES if way not in ("shared worker", "socket of a worker")])
+def test_the_browser_holds_a_read_only_site_without_the_proxy_s_help(way):
+    asked, _, _ = attempt(TRIES[way], READ_ONLY, behind_proxy=False)
+    assert {method for method, _ in asked} == {"GET"}, asked
+
+
+@pytest.mark.browser
+def test_a_page_that_would_have_been_left_by_a_blocked_request_stays():
+    _, guard, title = attempt(TRIES["form"], READ_ONLY)
+    assert title == "/"
+    assert guard.reason == "this site may only be read, and this would send a POST request"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("way", ["location.href = '/private/x'", "fetch('/private/x')", "location.href = '/jump'"])
+def test_forbidden_addresses_are_not_asked(way):
+    asked, guard, _ = attempt(way, Limits(forbidden=(re.compile("/private/"),)))
+    assert "/private/x" not in {path for _, path in asked}
+    assert guard.blocked
+    assert "'/private/'" in guard.reason
+
+
+@pytest.mark.browser
+def test_what_is_not_forbidden_is_sent():
+    asked, guard, _ = attempt("fetch('/got', {method: 'POST'})", Limits(forbidden=(re.compile("/private/"),)))
+    assert ("POST", "/got") in asked
+    assert not guard.blocked
+
+
+@pytest.mark.browser
+def test_a_page_inside_of_tls_passes_and_a_socket_inside_of_tls_does_not():
+    """What a server behind TLS would be sent first, in the clear: who opens the connection shows there."""
+    reached = []
+
+    async def answer(reader, writer):
+        reached.append(await reader.read(1 << 16))
+        writer.close()
+
+    async def work(script, limits):
+        reached.clear()
+        async with site() as (url, _), shared_browser() as browser:
+            server = await asyncio.start_server(answer, "127.0.0.1", 0)
+            there = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            guard = NavigationGuard([urlsplit(url).netloc, there], limits=limits)
+            context = await browser.new_context(**await guard.open())
+            await guard.attach(context)
+            page = await context.new_page()
+            await page.goto(url)
+            await page.evaluate(
+                f"new Worker(URL.createObjectURL(new Blob([`{script.replace('THERE', there)}`]))).onmessage"
+            )
+            await asyncio.sleep(0.7)
+            await context.close()
+            await guard.close()
+            server.close()
+        return [data[:1] for data in reached], guard.blocked
+
+    socket, fetch = "new WebSocket('wss://THERE/')", "fetch('https://THERE/', {mode: 'no-cors'}).catch(() => 0)"
+    sent, blocked = run(work(socket, READ_ONLY))
+    assert set(sent) <= {b""}
+    assert blocked
+    assert set(run(work(fetch, READ_ONLY))[0]) == {b"\x16"}
+    assert set(run(work(socket, NO_LIMITS))[0]) == {b"\x16"}

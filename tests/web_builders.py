@@ -1,0 +1,103 @@
+"""The notes application of examples/ on loopback, and configs for it."""
+
+import contextlib
+import importlib.util
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flask import request
+from werkzeug.serving import make_server
+
+from webrl.config import RunConfig, load_config
+from webrl.rollouts.collect import collect
+from webrl.suites import open_sites
+from webrl.suites.world import WORLD
+from webrl.types import Task, Trajectory
+
+ROOT = Path(__file__).parent.parent
+PASSWORD, TOKEN = "demo", "reset-me-7351"
+
+
+@dataclass
+class Notes:
+    """A running notes application."""
+
+    url: str
+    folder: Path
+    asked: list[str] = field(default_factory=list)
+    """`METHOD /path` of every request that reached it."""
+    broken: dict[str, int] = field(default_factory=dict)
+    """Paths that answer a status instead."""
+
+    @property
+    def database(self) -> Path:
+        return self.folder / "notes.db"
+
+    def overrides(self, **web: Any) -> list[str]:
+        base = {
+            "start_urls": f"[{self.url}/]",
+            "reset.url": f"{self.url}/reset",
+            "reset.headers": f"{{X-Reset-Token: {TOKEN}}}",
+            "login.form.fields": f"{{User: demo, Password: {PASSWORD}}}",
+            "database": f"sqlite:///{self.database}",
+            "state_dir": str(self.folder / "state"),
+        }
+        settings = [f"rollout.web.{key}={value}" for key, value in (base | web).items() if value is not None]
+        return [*settings, "rollout.envs_per_worker=2", f"runs_dir={self.folder}/runs", "trackers=[]"]
+
+    def config(self, *overrides: str, **web: Any) -> RunConfig:
+        return load_config(ROOT / "configs" / "web_example.yaml", [*self.overrides(**web), *overrides])
+
+    def bare(self, *overrides: str, **web: Any) -> RunConfig:
+        """Without log-in, reset and limits."""
+        bare = {"start_urls": f"[{self.url}/]", "state_dir": str(self.folder / "state"), "name": "notes"} | web
+        settings = [f"rollout.web.{key}={value}" for key, value in bare.items()]
+        return load_config(None, ["tasks.suite=web", "rollout.envs_per_worker=1", *settings, *overrides])
+
+
+@contextlib.contextmanager
+def notes_app(folder: Path) -> Iterator[Notes]:
+    spec = importlib.util.spec_from_file_location("notes_app", ROOT / "examples" / "notes_app" / "app.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    notes = Notes("", folder)
+    app = module.create_app(notes.database, TOKEN)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+
+    @app.before_request
+    def _note():
+        notes.asked.append(f"{request.method} {request.path}")
+        if request.path in notes.broken:
+            return "out of order", notes.broken[request.path]
+        return None
+
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    notes.url = f"http://127.0.0.1:{server.port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield notes
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+async def play(config: RunConfig, policies: dict[str, Any], tasks: list[Task], out: Path) -> dict[str, Trajectory]:
+    """Play each task with the policy of its name (the last part of its id) as a stage does."""
+
+    class ByTask:
+        fingerprint = "scripted"
+
+        async def act(self, instruction, history, observation, *, seed=None):
+            name = next(t.task_id for t in tasks if t.instruction == instruction).rpartition(".")[2]
+            return await policies[name].act(instruction, history, observation, seed=seed)
+
+    played: list[Trajectory] = []
+    async with open_sites(config, tasks):
+        await collect(tasks, config, ByTask(), out, phase=0, prefix="t", world=WORLD, on_episode=played.append)
+    return {t.task.task_id.rpartition(".")[2]: t for t in played}

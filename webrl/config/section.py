@@ -1,0 +1,36 @@
+"""The base of every config section."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+
+
+class Section(BaseModel):
+    """Base of every config section: frozen, unknown keys refused, numbers finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_of_the_kind(cls, value: Any, info: ValidationInfo) -> Any:
+        """What pydantic would convert in silence, or refuse in terms of its own."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and kind in (int, float):
+            raise ValueError("expected a number")
+        if isinstance(kind, type) and issubclass(kind, Section) and not isinstance(value, dict | Section):
+            raise ValueError(
+                f"this is a section: set its keys, such as {info.field_name}.{next(iter(kind.model_fields))}"
+            )
+        if typing.get_origin(kind) is tuple and isinstance(value, str):
+            raise ValueError("expected a list: [first, second]")
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("no name and no path holds a NUL character")
+        return value
+
+    def _check_order(self, low: str, high: str) -> None:
+        """Raises ValueError unless one setting is at most another."""
+        if getattr(self, low) > getattr(self, high):
+            raise ValueError(f"{low} {getattr(self, low)} exceeds {high} {getattr(self, high)}")

@@ -1,0 +1,152 @@
+"""A web application of one's own: `rollout.web`, the settings of `tasks.suite=web` (docs/own_site.md)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urljoin, urlsplit
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from webrl.config.redaction import Secret, SecretUrl
+from webrl.config.section import Section
+
+
+def _is_page(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"not a web address ({error})") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("a start page has the form http://host:port/path")
+    if "@" in parts.netloc:
+        raise ValueError("no user and password in a start page; log-ins go to rollout.web.login")
+    return url
+
+
+def _is_pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return text
+
+
+Pattern = Annotated[str, AfterValidator(_is_pattern)]
+StartUrl = Annotated[str, AfterValidator(_is_page)]
+
+
+class FormLogin(Section):
+    """A log-in through the site's own form."""
+
+    url: str = Field(description="page with the form; may be relative to the first start page")
+    fields: dict[str, Secret] = Field(
+        min_length=1, description="label, placeholder, name or id of each field: its value, such as ${NOTES_PASSWORD}"
+    )
+    submit: str | None = Field(None, description="name of the button; none: Enter in the last field")
+
+
+class WebLogin(Section):
+    """How episodes are logged in: one of three ways, and how to tell that it still holds."""
+
+    state_file: Path | None = Field(None, description="a browser storage state (Playwright's JSON)")
+    form: FormLogin | None = Field(None, description="fill in the site's form: url, fields, submit")
+    command: tuple[str, ...] = Field((), description="program and arguments; prints a storage state")
+    timeout_s: float = Field(60.0, gt=0, description="deadline of a log-in")
+    proof_url: str | None = Field(None, description="a page that only a logged-in user sees; may be relative")
+    proof_text: str | None = Field(None, description="text on it; none: not being sent elsewhere is the proof")
+    check_s: float = Field(60.0, ge=0, description="a log-in is checked again (proof_url) after this")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        ways = [name for name in ("state_file", "form", "command") if getattr(self, name)]
+        if len(ways) > 1:
+            raise ValueError(f"{' and '.join(ways)}: choose one way to log in")
+        if self.proof_text and not self.proof_url:
+            raise ValueError("proof_text needs proof_url, the page that it is on")
+        if self.proof_url and not ways:
+            raise ValueError("proof_url goes with a log-in: state_file, form or command")
+        return self
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a log-in."""
+        return bool(self.state_file or self.form or self.command)
+
+
+class WebReset(Section):
+    """How the site is put back to a known state: a request, a command, or not at all."""
+
+    url: SecretUrl | None = Field(None, description="address that resets the site")
+    method: Literal["GET", "POST", "PUT", "DELETE"] = Field("POST", description="method of that request")
+    headers: dict[str, Secret] = Field({}, description="its headers, such as {X-Reset-Token: ${RESET_TOKEN}}")
+    command: tuple[str, ...] = Field((), description="program and arguments that reset the site")
+    every: Literal["stage", "episode"] = Field(
+        "stage", description="before each rollout and evaluation, or before each episode (one at a time then)"
+    )
+    timeout_s: float = Field(120.0, gt=0, description="deadline of a reset, until the start page answers again")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.url and self.command:
+            raise ValueError("url and command: choose one way to reset")
+        if self.every == "episode" and not self.is_set:
+            raise ValueError("every=episode needs a reset: url or command")
+        if self.headers and not self.url:
+            raise ValueError("headers go with url")
+        return self
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a reset."""
+        return bool(self.url or self.command)
+
+
+class WebConfig(Section):
+    """Your own site (docs/own_site.md)."""
+
+    name: str = Field("site", pattern=r"^[a-z0-9][a-z0-9_-]*$", description="the site's name in tables and task ids")
+    start_urls: tuple[StartUrl, ...] = Field(
+        (), description="start pages; the first is an instruction's that names none. Their hosts may be reached"
+    )
+    train_files: tuple[Path, ...] = Field(
+        (), description="instructions to train on (JSONL, JSON, text); none: the generator proposes them"
+    )
+    heldout_files: tuple[Path, ...] = Field((), description="instructions of the evaluation, never trained on")
+    explore_pages: int = Field(12, ge=1, le=500, description="pages visited for the generator's proposals")
+    login: WebLogin = WebLogin()
+    reset: WebReset = WebReset()
+    database: SecretUrl | None = Field(None, description="sqlite:///FILE that the SQL checks ask, opened read-only")
+    check_timeout_s: float = Field(15.0, gt=0, description="deadline of one check")
+    read_only: bool = Field(False, description="let GET and HEAD requests alone leave the browser")
+    forbidden_urls: tuple[Pattern, ...] = Field(
+        (), description="regular expressions; requests to addresses that contain a match are blocked"
+    )
+    forbidden_actions: tuple[str, ...] = Field((), description="actions that are refused, such as upload_file or goto")
+    max_actions_per_s: float | None = Field(
+        None, gt=0, description="actions and resets a second, all environments together; none: no limit"
+    )
+    state_dir: Path = Field(Path("runs/web"), description="minted log-ins, and the turn-taking of the rate limit")
+
+    @field_validator("database")
+    @classmethod
+    def _is_sqlite(cls, value: SecretUrl | None) -> SecretUrl | None:
+        if value and not value.template.startswith("sqlite:///"):
+            raise ValueError("only sqlite:///FILE is asked; check other databases by http or javascript")
+        return value
+
+    @field_validator("start_urls", "train_files", "heldout_files", mode="before")
+    @classmethod
+    def _one_is_a_list_of_one(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str | Path) else value
+
+    def absolute(self, address: str) -> str:
+        """An address of the site; relative ones start from the first start page."""
+        return urljoin(self.start_urls[0], address)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Hosts of the start pages, with port where they name one."""
+        return tuple(dict.fromkeys(urlsplit(url).netloc.lower() for url in self.start_urls))

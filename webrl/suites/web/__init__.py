@@ -1,0 +1,6 @@
+"""A web application of one's own (`tasks.suite=web`, docs/own_site.md), in the order in which an episode meets it.
+
+instructions, tasks: what is asked. limits, reset, login, session: the site before a stage and an episode. env: its
+environment. checks: its score. report: the numbers afterwards. explore: pages for the generator and `webrl init-site`.
+suite: all this behind the interface that rollouts know.
+"""

@@ -1,0 +1,207 @@
+"""The score of an episode on one's own site: its task's checks, all of which must hold.
+
+API: `await judge(checks, end) -> Score`. A check that cannot be found out (the database is locked, the site does not
+answer) leaves the episode without a reward and says why, unless another one fails for sure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from webrl.config.web import WebConfig
+from webrl.rollouts.interface import Score
+from webrl.suites.web.instructions import Check
+from webrl.suites.web.login import cookie_header
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, Page
+
+_TEXT = "document.body ? document.body.innerText : ''"
+
+
+class Undecided(Exception):
+    """A check that could not be made; says why."""
+
+
+@dataclass(frozen=True)
+class End:
+    """What the checks look at."""
+
+    context: BrowserContext
+    """The agent's profile."""
+    page: Page
+    """The active tab."""
+    answer: str | None
+    """The agent's message; None if it was stopped."""
+    config: WebConfig
+    """The site."""
+    allows: Callable[[str], bool]
+    """Whether an address may be asked."""
+
+
+async def judge(checks: Sequence[Check], end: End) -> Score:
+    """1 if all checks hold, 0 if one does not (it is named in the note), None if that could not be found out."""
+    undecided = ""
+    for check in checks:
+        try:
+            async with asyncio.timeout(end.config.check_timeout_s):
+                problem = await _KINDS[check.kind](check, end)
+        except TimeoutError:
+            undecided = undecided or f"{_name(check)}: no result in {end.config.check_timeout_s:g} s"
+        except Undecided as error:
+            undecided = undecided or f"{_name(check)}: {error}"
+        else:
+            if problem:
+                return Score(0.0, f"{_name(check)}: {problem}")
+    return Score(None, undecided) if undecided else Score(1.0)
+
+
+def _name(check: Check) -> str:
+    return f"check {json.dumps(check.to_json(), ensure_ascii=False):.200}"
+
+
+async def _url(check: Check, end: End) -> str:
+    return _search(check, end.page.url, 0, f"the address is {end.page.url!r:.200}")
+
+
+async def _answer(check: Check, end: End) -> str:
+    if end.answer is None:
+        return "" if check.absent else "the agent gave no answer"
+    return _search(check, end.answer, re.IGNORECASE, f"the answer is {end.answer!r:.200}")
+
+
+def _search(check: Check, text: str, flags: int, found: str) -> str:
+    pattern = check.url or check.answer or ""
+    return "" if bool(re.search(pattern, text, flags)) != check.absent else found
+
+
+async def _text(check: Check, end: End) -> str:
+    wanted = " ".join((check.text or "").split())
+    async with _opened(check, end) as page:
+        shown = " ".join(str(await _evaluate(page, _TEXT)).split())
+    if (wanted in shown) != check.absent:
+        return ""
+    return "it is there" if check.absent else f"the page shows {shown!r:.200}"
+
+
+async def _javascript(check: Check, end: End) -> str:
+    from playwright.async_api import Error
+
+    async with _opened(check, end) as page:
+        try:
+            value = await page.evaluate(check.javascript or "")
+        except Error as error:
+            if page.is_closed():
+                raise Undecided("the page has gone") from None
+            return str(error).strip().splitlines()[0]  # the page is not the one that the expression is for
+    return _compare(check, value)
+
+
+async def _http(check: Check, end: End) -> str:
+    import httpx
+
+    url = end.config.absolute(check.http or "")
+    if not end.allows(url):
+        raise Undecided(f"{url} is outside the site's hosts")
+    state: dict[str, Any] = {"cookies": await end.context.cookies(url)}
+    try:
+        async with httpx.AsyncClient(follow_redirects=True, timeout=end.config.check_timeout_s) as client:
+            answer = await client.get(url, headers=cookie_header(state, url))
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise Undecided(f"{url} does not answer ({type(error).__name__}: {error})") from None
+    if answer.status_code >= 500:
+        raise Undecided(f"{url} answers {answer.status_code}")
+    if not answer.is_success:
+        return f"{url} answers {answer.status_code}"
+    if check.path is None:
+        return ""
+    try:
+        data = answer.json()
+    except ValueError:
+        raise Undecided(f"{url} answers no JSON: {answer.text!r:.100}") from None
+    from jsonpath import findall
+
+    values = findall(check.path, data)
+    if not check.has_value:
+        return "" if values else f"nothing at {check.path}"
+    return _compare(check, values[0] if len(values) == 1 and not isinstance(check.equals, list) else values)
+
+
+async def _sql(check: Check, end: End) -> str:
+    assert end.config.database is not None
+    path = Path(end.config.database.reveal().removeprefix("sqlite:///"))
+    try:
+        value = await asyncio.to_thread(_first_value, path, check.sql or "", end.config.check_timeout_s)
+    except sqlite3.Error as error:
+        raise Undecided(f"{path}: {error}") from None
+    return _compare(check, value)
+
+
+def _first_value(path: Path, query: str, timeout_s: float) -> Any:
+    """The first row's first value, None without a row."""
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=timeout_s)) as database:
+        database.execute("PRAGMA query_only = ON")
+        row = database.execute(query).fetchone()
+    return row[0] if row else None
+
+
+def _compare(check: Check, value: Any) -> str:
+    wanted = check.equals
+    # 1 == True and 1 == 1.0 in Python; SQLite has no booleans, so those two are told apart by nobody.
+    holds = value == wanted if check.has_value else bool(value)
+    return "" if holds else f"it is {value!r:.200}"
+
+
+@contextlib.asynccontextmanager
+async def _opened(check: Check, end: End) -> AsyncIterator[Page]:
+    """The agent's page, or the one that the check names, in a tab of its own with the agent's cookies."""
+    from playwright.async_api import Error
+
+    if check.at is None:
+        yield end.page
+        return
+    url = end.config.absolute(check.at)
+    try:
+        page = await end.context.new_page()
+    except Error as error:
+        raise Undecided(f"no tab for {url}: {str(error).splitlines()[0]}") from None
+    try:
+        try:
+            answer = await page.goto(url, timeout=end.config.check_timeout_s * 1000)
+        except Error as error:
+            raise Undecided(f"{url} does not open: {str(error).splitlines()[0]}") from None
+        if answer is not None and answer.status >= 500:
+            raise Undecided(f"{url} answers {answer.status}")
+        yield page
+    finally:
+        with contextlib.suppress(Error):
+            await page.close()
+
+
+async def _evaluate(page: Page, script: str) -> Any:
+    from playwright.async_api import Error
+
+    try:
+        return await page.evaluate(script)
+    except Error as error:
+        raise Undecided(str(error).strip().splitlines()[0]) from None
+
+
+_KINDS = {
+    "url": _url,
+    "text": _text,
+    "answer": _answer,
+    "javascript": _javascript,
+    "http": _http,
+    "sql": _sql,
+}

@@ -1,0 +1,98 @@
+"""An environment on one's own site: `BrowserEnv` logged in, within the site's limits, and scored by checks at the end.
+
+API: `WebEnv(browser, config)`; each episode has a profile of its own, because the log-in is part of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from webrl.config import RolloutConfig
+from webrl.errors import BrowserError
+from webrl.rollouts.actions import Action
+from webrl.rollouts.browser import Browser
+from webrl.rollouts.env import BrowserEnv
+from webrl.rollouts.execute import ActionFailed
+from webrl.rollouts.interface import Observation, Score, StepResult
+from webrl.rollouts.limits import Limits
+from webrl.suites.web.checks import End, judge
+from webrl.suites.web.hooks import reset_site, take_turn
+from webrl.suites.web.login import Logins, forget
+from webrl.suites.web.tasks import checks_of
+from webrl.suites.webarena.sites import SiteError
+from webrl.types import Task
+
+_STATUS = "performance.getEntriesByType('navigation')[0]?.responseStatus || 0"
+
+
+class WebEnv(BrowserEnv):
+    """See the module docstring.
+
+    Raises, beside what `BrowserEnv` raises:
+        SiteError (a BrowserError): the site is down, its start page answers an error, or it refuses the log-in.
+    """
+
+    def __init__(self, browser: Browser, config: RolloutConfig) -> None:
+        super().__init__(browser, config)
+        self._web = config.web
+        self._logins = Logins(config.web)
+        self._limits = Limits(config.web.read_only, tuple(map(re.compile, config.web.forbidden_urls)))
+        self._played: Task | None = None
+        self._ended: StepResult | None = None
+
+    async def reset(self, task: Task) -> Observation:
+        """Reset the site if every episode asks for it, log in, open the start page."""
+        self._played = self._ended = None
+        await super().close()
+        await take_turn(self._web)
+        if self._web.reset.every == "episode":
+            await reset_site(self._web)
+            forget(self._web)
+        state = await self._logins.state(self._browser)
+        self._profile_options: dict[str, Any] = {"storage_state": state} if state else {}
+        played = dataclasses.replace(task, extra={"allowed_hosts": list(self._web.hosts)})
+        observation = await super().reset(played)
+        await self._require_page(task)
+        self._played = task
+        return observation
+
+    async def _require_page(self, task: Task) -> None:
+        async with self._deadline("looking at the start page"):
+            status = await self.page.evaluate(_STATUS)
+        if status >= 400:
+            await super().close()
+            raise SiteError(f"start page {task.start_url} of {task.task_id!r} answers {status}")
+
+    async def step(self, action_text: str) -> StepResult:
+        """As `BrowserEnv.step`; the agent is told what the site's limits have kept from happening."""
+        await take_turn(self._web)
+        result = await super().step(action_text)
+        if result.blocked and self._guard.reason and not result.error:
+            result = dataclasses.replace(result, error=f"Blocked: {self._guard.reason}.")
+        self._ended = result if result.agent_done else None
+        return result
+
+    def _resolve(self, action: Action) -> Action:
+        if action.name in self._web.forbidden_actions:
+            raise ActionFailed(f"Blocked: {action.name} is not allowed on this site.")
+        return super()._resolve(action)
+
+    async def finish(self) -> Score:
+        """The score by the task's checks; none where it has no checks."""
+        if self._played is None:
+            raise BrowserError("finish() before reset()")
+        checks = checks_of(self._played)
+        if not checks:
+            return Score(None)
+        answer = self._ended.message if self._ended else None
+        page = self.page if not self.page.is_closed() else next(iter(self.context.pages), None)
+        if page is None:
+            return Score(None, "all tabs are closed")
+        return await judge(checks, End(self.context, page, answer, self._web, self._guard.allows))
+
+    async def close(self) -> None:
+        """Close the profile."""
+        self._played = self._ended = None
+        await super().close()

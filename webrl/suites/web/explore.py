@@ -1,0 +1,162 @@
+"""A short look around one's own site: pages that can be reached by links, as the agent would see them.
+
+API: `await explore(config, max_pages) -> Exploration`. Nothing is sent but GET and HEAD; links that look as if they
+logged out or removed something are not followed, nor are more than a few pages of one form (`/notes/1`, `/notes/2`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from webrl.config import RolloutConfig
+from webrl.config.redaction import redact
+from webrl.errors import BrowserError
+from webrl.rollouts.browser import Browser
+from webrl.suites.web.env import WebEnv
+from webrl.suites.web.tasks import require_start, task_at
+
+_PER_FORM = 2
+_MAX_LINKS = 200
+_UNSAFE = re.compile(
+    r"(?i)log-?_?\s?(out|off)|sign-?_?\s?(out|off)|delete|remove|destroy|purge|unsubscribe|deactivate|reset|drop\b"
+)
+_NOT_PAGES = re.compile(r"(?i)\.(zip|gz|tar|pdf|png|jpe?g|gif|svg|ico|css|js|json|xml|csv|rss|atom|mp[34]|webm|exe)$")
+_SCRIPT = """() => {
+  const text = (e) => (e?.innerText ?? '').replace(/\\s+/g, ' ').trim().slice(0, 80);
+  const name = (e) => text(e.labels?.[0]) || e.placeholder || e.getAttribute('aria-label') || e.name || e.id || '';
+  const fields = (form) => [...form.elements].filter((e) =>
+    e.matches('input:not([type=hidden]):not([type=submit]):not([type=button]), select, textarea'));
+  return {
+    title: document.title.trim(),
+    heading: text(document.querySelector('h1')),
+    links: [...document.links].map((a) => [a.href, text(a) || a.getAttribute('aria-label') || a.title]),
+    forms: [...document.forms].map((form) => ({
+      action: form.action, method: form.method.toUpperCase(),
+      fields: fields(form).map(name),
+      password: fields(form).filter((e) => e.type === 'password').map(name)[0] ?? null,
+      submit: text(form.querySelector('button:not([type=button])')) ||
+        form.querySelector('input[type=submit]')?.value || null,
+    })),
+  };
+}"""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of a page."""
+
+    action: str
+    """Where it goes."""
+    method: str
+    """GET or POST."""
+    fields: tuple[str, ...]
+    """Labels, else placeholders or names, of what can be filled in."""
+    password: str | None
+    """The password field among them: a log-in, or a registration."""
+    submit: str | None
+    """Text of its button."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One page."""
+
+    url: str
+    """Its address, after redirects."""
+    title: str
+    """Its title."""
+    heading: str
+    """Its first main heading, or ""."""
+    link: str
+    """Text of the link that led there, "" for start pages."""
+    text: str
+    """What the agent sees (`rollout.observation`)."""
+    forms: tuple[Form, ...]
+    """Its forms."""
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What was found."""
+
+    pages: tuple[Seen, ...]
+    """In the order of the visits."""
+    skipped: tuple[str, ...]
+    """Links that were not followed, or did not open, each with the reason."""
+
+
+async def explore(config: RolloutConfig, max_pages: int) -> Exploration:
+    """Visit the start pages and what they link to on the site's own hosts, nearest first.
+
+    Raises:
+        UsageError: no start page.
+        SiteError, BrowserError: the first start page does not open, or refuses the log-in.
+        BrowserMissing: no Chromium.
+    """
+    require_start(config)
+    web = config.web
+    careful = config.model_copy(update={"web": web.model_copy(update={"read_only": True})})
+    waiting: deque[tuple[str, str]] = deque((url, "") for url in web.start_urls)
+    visited, forms = {_key(url) for url, _ in waiting}, Counter[str]()
+    pages: dict[str, Seen] = {}
+    skipped: list[str] = []
+    async with Browser(max_page_mb=config.max_page_mb) as browser:
+        env = WebEnv(browser, careful)
+        try:
+            while waiting and len(pages) < max_pages:
+                url, link = waiting.popleft()
+                try:
+                    page, links = await _visit(env, careful, url, link)
+                except BrowserError as error:
+                    if not pages and url == web.start_urls[0]:
+                        raise
+                    skipped.append(f"{url}: {error}")
+                    continue
+                if urlsplit(page.url).netloc.lower() not in web.hosts or _key(page.url) in pages:
+                    continue
+                pages[_key(page.url)] = page
+                for target, text in links[:_MAX_LINKS]:
+                    if _key(target) in visited or urlsplit(target).netloc.lower() not in web.hosts:
+                        continue
+                    visited.add(_key(target))
+                    if reason := _reason_to_skip(target, text):
+                        skipped.append(f"{target}: {reason}")
+                    elif forms[_form(target)] < _PER_FORM:
+                        forms[_form(target)] += 1
+                        waiting.append((target, text))
+        finally:
+            await env.close()
+    return Exploration(tuple(pages.values()), tuple(map(redact, skipped)))
+
+
+async def _visit(env: WebEnv, config: RolloutConfig, url: str, link: str) -> tuple[Seen, list[tuple[str, str]]]:
+    from playwright.async_api import Error
+
+    observation = await env.reset(task_at(config, f"{config.web.name}.look", url, "look around"))
+    try:
+        found: dict[str, Any] = await env.page.evaluate(_SCRIPT)
+    except Error as error:
+        raise BrowserError(str(error).splitlines()[0]) from None
+    forms = tuple(Form(**form | {"fields": tuple(form["fields"])}) for form in found["forms"])
+    seen = Seen(env.page.url, found["title"], found["heading"], link, observation.text, forms)
+    return seen, [(target, text) for target, text in found["links"]]
+
+
+def _key(url: str) -> str:
+    return url.partition("#")[0].rstrip("/")
+
+
+def _form(url: str) -> str:
+    """Addresses that differ in numbers, or in their query alone, show pages of one form."""
+    parts = urlsplit(url)
+    return f"{parts.netloc}{re.sub('[0-9]+', '0', parts.path)}"
+
+
+def _reason_to_skip(url: str, text: str) -> str | None:
+    if _UNSAFE.search(f"{urlsplit(url).path} {urlsplit(url).query} {text}"):
+        return "looks as if it removed something or logged out"
+    return "no page" if _NOT_PAGES.search(urlsplit(url).path) else None

@@ -1,0 +1,122 @@
+"""What the site's owner provides: commands and requests that reset it or log in; the turn-taking of the rate limit.
+
+API: `await run_command(command, timeout_s, what)`, `await reset_site(config)`, `await take_turn(config)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from webrl.config.redaction import redact
+from webrl.config.web import WebConfig
+from webrl.suites.webarena.locks import exclusive
+from webrl.suites.webarena.sites import SiteError
+
+if TYPE_CHECKING:
+    import httpx
+
+_POLL_S = 0.2
+_SHOWN_CHARS = 300
+
+
+async def run_command(command: Sequence[str], timeout_s: float, what: str) -> str:
+    """Standard output of a command.
+
+    Raises:
+        SiteError: it does not start, fails (its last words are quoted), or passes its deadline.
+    """
+    where = f"{what} {redact(' '.join(command))!r:.200}"
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
+        )
+    except (OSError, ValueError) as error:
+        raise SiteError(f"{where} does not start: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        async with asyncio.timeout(timeout_s):
+            out, err = await process.communicate()
+    except TimeoutError:
+        raise SiteError(f"{where} took more than {timeout_s:g} s; ended") from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    if process.returncode:
+        words = (err or out).decode("utf-8", "replace").strip()[-_SHOWN_CHARS:]
+        raise SiteError(f"{where} ended with {process.returncode}: {redact(words) or 'it said nothing'}")
+    return out.decode("utf-8", "replace")
+
+
+async def reset_site(config: WebConfig) -> None:
+    """Put the site back, as `rollout.web.reset` says, and wait until its first start page answers.
+
+    Raises:
+        SiteError: the reset fails or passes its deadline.
+        UsageError: a secret of it is not there.
+    """
+    import httpx
+
+    reset = config.reset
+    try:
+        async with asyncio.timeout(reset.timeout_s), httpx.AsyncClient(timeout=reset.timeout_s) as client:
+            if reset.command:
+                await run_command(reset.command, reset.timeout_s, "rollout.web.reset.command")
+            elif reset.url:
+                await _request(client, config)
+            await _await_answer(client, config.start_urls[0])
+    except TimeoutError:
+        raise SiteError(f"{config.start_urls[0]} does not answer {reset.timeout_s:g} s after its reset") from None
+
+
+async def _request(client: httpx.AsyncClient, config: WebConfig) -> None:
+    import httpx
+
+    assert config.reset.url is not None
+    headers = {name: value.reveal() for name, value in config.reset.headers.items()}
+    try:
+        answer = await client.request(config.reset.method, config.reset.url.reveal(), headers=headers)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise SiteError(f"rollout.web.reset.url {config.reset.url} does not answer: {error}") from None
+    if answer.status_code >= 400:
+        said = " ".join(redact(answer.text).split())[:_SHOWN_CHARS]
+        raise SiteError(f"rollout.web.reset.url {config.reset.url} answers {answer.status_code}: {said}")
+
+
+async def _await_answer(client: httpx.AsyncClient, url: str) -> None:
+    import httpx
+
+    while True:
+        with contextlib.suppress(httpx.HTTPError):
+            if (await client.get(url)).status_code < 500:
+                return
+        await asyncio.sleep(_POLL_S)
+
+
+async def take_turn(config: WebConfig) -> None:
+    """Wait until `max_actions_per_s` allows another action; all processes of the machine take turns."""
+    if config.max_actions_per_s is None:
+        return
+    path = config.state_dir / f"{config.name}.turn"
+    async with exclusive(path.with_suffix(".turn.lock")):
+        now = time.time()
+        turn = max(now, _next_turn(path, now + 60))
+        path.write_text(repr(turn + 1 / config.max_actions_per_s), encoding="utf-8")
+    await asyncio.sleep(turn - now)
+
+
+def _next_turn(path: Path, latest: float) -> float:
+    """The earliest next turn; a clock that was set back, or a torn file, holds nobody up."""
+    try:
+        turn = float(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return 0.0
+    return turn if turn < latest else 0.0

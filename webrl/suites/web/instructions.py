@@ -1,0 +1,182 @@
+"""Instruction files of one's own site: JSONL, a JSON list, or text with one instruction a line.
+
+API: `read_instructions(path) -> list[Instruction]`. Raises DataError quoting file and line for whatever is not
+understood: an unknown key, a check of no known kind, an empty instruction, an id that occurs twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from webrl.config.web import Pattern
+from webrl.errors import DataError, problem_text
+from webrl.runs.store import read_json, read_lines
+
+KINDS = ("url", "text", "answer", "javascript", "http", "sql")
+_WHERE_USED = {
+    "at": ("text", "javascript"),
+    "path": ("http",),
+    "equals": ("javascript", "http", "sql"),
+    "absent": ("url", "text", "answer"),
+}
+
+
+def _is_path(path: str) -> str:
+    import jsonpath
+
+    try:
+        jsonpath.compile(path)
+    except jsonpath.JSONPathError as error:
+        raise ValueError(f"not a JSON path such as $.notes[0].title: {error}".splitlines()[0]) from None
+    return path
+
+
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class Check(BaseModel):
+    """One condition on the end of an episode; exactly one of the kinds is given.
+
+    Example: `{"sql": "SELECT done FROM notes WHERE title = 'Buy milk'", "equals": 1}`
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    url: Pattern | None = None
+    """Regular expression that the active tab's address contains."""
+    text: _Text | None = None
+    """Text that the page shows (runs of white space count as one space)."""
+    answer: Pattern | None = None
+    """Regular expression that the agent's message contains, case aside."""
+    javascript: _Text | None = None
+    """Expression on the page, may be a promise; holds if true, or `equals`."""
+    http: _Text | None = None
+    """Address that is asked with the agent's cookies; holds if it answers 2xx, or by `path` and `equals`."""
+    sql: _Text | None = None
+    """Query on `rollout.web.database`; holds if its first value is true, or `equals`."""
+    at: str | None = None
+    """text, javascript: the page to open for it; None: the page that the agent ended on."""
+    path: Annotated[str, AfterValidator(_is_path)] | None = None
+    """http: JSON path (RFC 9535) of values in the answer; holds if there are any, or they are `equals`."""
+    equals: Any = None
+    """What the value is; of a `path` with several values the list of them."""
+    absent: bool = False
+    """url, text, answer: holds if there is no such thing."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        kinds = [kind for kind in KINDS if getattr(self, kind) is not None]
+        if len(kinds) != 1:
+            raise ValueError(f"a check has one of {', '.join(KINDS)}; this one has {' and '.join(kinds) or 'none'}")
+        for option, users in _WHERE_USED.items():
+            if option in self.model_fields_set and kinds[0] not in users:
+                raise ValueError(f"{option!r} goes with {' or '.join(users)}, not with {kinds[0]}")
+        if self.http and "equals" in self.model_fields_set and self.path is None:
+            raise ValueError("'equals' of an http check needs 'path', the value's place in the answer")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Which of `KINDS` it is."""
+        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+    @property
+    def has_value(self) -> bool:
+        """Whether `equals` was given (null is a value)."""
+        return "equals" in self.model_fields_set
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a file."""
+        return self.model_dump(include=self.model_fields_set)
+
+
+class Instruction(BaseModel):
+    """One thing to do.
+
+    Example: `{"id": "add-milk", "instruction": "Add a note 'Buy milk'.", "start": "/notes", "checks": [{"text":
+    "Buy milk", "at": "/notes"}]}`
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    id: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=100)]
+    """Unique in all files of a run; None: the file's name and the line."""
+    instruction: Annotated[str, Field(min_length=1)]
+    """What the agent is told."""
+    start: str | None = None
+    """Start page, may be relative to the first of `rollout.web.start_urls`, which None is."""
+    checks: Annotated[list[Check], Field(strict=True)] = []
+    """All must hold; none: the outcome model judges."""
+    where: str = Field("", exclude=True)
+    """File and line that it comes from."""
+
+
+def read_instructions(path: Path) -> list[Instruction]:
+    """The instructions of a file, by its suffix: .jsonl, .json (a list), .txt (one a line, `#` starts a comment).
+
+    Raises:
+        DataError: see the module docstring.
+    """
+    found = [_parse(data, where, f"{path.stem}-{number}") for where, number, data in _entries(path)]
+    if not found:
+        raise DataError(f"{path}: no instruction in it")
+    require_unique(found)
+    return found
+
+
+def require_unique(instructions: Iterable[Instruction]) -> None:
+    """Raises DataError where two have one id; both places are named."""
+    seen: dict[str, str] = {}
+    for instruction in instructions:
+        if instruction.id in seen:
+            raise DataError(f"{instruction.where}: id {instruction.id!r} is that of {seen[instruction.id]} too")
+        seen[instruction.id] = instruction.where
+
+
+def _entries(path: Path) -> Iterator[tuple[str, int, Any]]:
+    """(place, number, parsed entry)."""
+    if path.suffix == ".jsonl":
+        yield from ((f"{path}:{number}", number, data) for number, data in read_lines(path))
+    elif path.suffix == ".json":
+        data = read_json(path)
+        if not isinstance(data, list):
+            raise DataError(f"{path}: expected a list of instructions, found {type(data).__name__}")
+        yield from ((f"{path}: entry {number}", number, item) for number, item in enumerate(data, 1))
+    elif path.suffix == ".txt":
+        for number, line in enumerate(_read_text(path).splitlines(), 1):
+            if line.strip() and not line.lstrip().startswith("#"):
+                yield f"{path}:{number}", number, {"instruction": line.strip()}
+    else:
+        raise DataError(f"{path}: instructions are read from .jsonl, .json and .txt files")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+
+
+def _parse(data: Any, where: str, default_id: str) -> Instruction:
+    if not isinstance(data, dict):
+        raise DataError(f"{where}: expected an object with 'instruction', found {json.dumps(data, default=str):.80}")
+    known = [name for name in Instruction.model_fields if name != "where"]
+    unknown = sorted(map(str, set(data) - set(known)))
+    if unknown:
+        raise DataError(f"{where}: unknown key {unknown[0]!r:.100}; known: {', '.join(known)}")
+    try:
+        return Instruction.model_validate({"id": default_id} | _stripped(data) | {"where": where})
+    except ValidationError as error:
+        raise DataError(f"{where}: {problem_text(error.errors()[0])}") from None
+
+
+def _stripped(data: dict[str, Any]) -> dict[str, Any]:
+    text = data.get("instruction")
+    return data | ({"instruction": text.strip()} if isinstance(text, str) else {})

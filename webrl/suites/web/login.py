@@ -1,0 +1,190 @@
+"""The log-in of one's own site as a browser storage state: read, minted by a command or through the site's form.
+
+API: `Logins(config).state(browser)` gives the state that an episode starts with, None without a log-in; `forget`
+after a reset. A minted state is kept in `rollout.web.state_dir` (mode 600), so that all workers share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from webrl.config.web import FormLogin, WebConfig
+from webrl.errors import DataError
+from webrl.runs.store import write_json
+from webrl.suites.web.hooks import run_command
+from webrl.suites.webarena.locks import exclusive
+from webrl.suites.webarena.sites import SiteError
+
+if TYPE_CHECKING:
+    from playwright.async_api import Locator, Page
+
+    from webrl.rollouts.browser import Browser
+
+logger = logging.getLogger(__name__)
+
+State = dict[str, Any]
+_ANSWER_S = 30.0
+_FIELDS = "input:not([type=hidden]):not([type=submit]), textarea, select"
+_NAME = "e => e.labels?.[0]?.innerText.trim() || e.placeholder || e.name || e.id || e.type"
+
+
+class Logins:
+    """See the module docstring."""
+
+    def __init__(self, config: WebConfig) -> None:
+        self._config = config
+        self._checked = -1e9
+
+    async def state(self, browser: Browser) -> State | None:
+        """A storage state that is logged in.
+
+        Raises:
+            SiteError: the site is down, or refuses the log-in; a state file that has expired.
+            DataError: what should be a storage state is none.
+            UsageError: a secret of the form is not there.
+        """
+        login = self._config.login
+        if not login.is_set:
+            return None
+        fresh = time.monotonic() - self._checked < login.check_s
+        if login.state_file:
+            state = _parse(_read_text(login.state_file), str(login.state_file))
+            if not fresh and not await self._holds(state):
+                raise SiteError(f"{login.state_file}: the log-in has expired ({login.proof_url} does not show it)")
+            self._checked = time.monotonic()
+            return state
+        path = login_path(self._config)
+        async with exclusive(path.with_suffix(".lock")):  # one worker mints, the others find its state
+            kept = _parse(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
+            if kept is None or not (fresh or await self._holds(kept)):
+                kept = await self._mint(browser)
+                write_json(path, kept)
+                path.chmod(0o600)
+            self._checked = time.monotonic()
+            return kept
+
+    async def _mint(self, browser: Browser) -> State:
+        login = self._config.login
+        logger.info("logging in to %s", self._config.name)
+        if login.command:
+            out = await run_command(login.command, login.timeout_s, "rollout.web.login.command")
+            state = _parse(out, "what rollout.web.login.command printed")
+        else:
+            assert login.form is not None
+            state = await _fill_form(browser, login.form, self._config)
+        if not await self._holds(state):
+            raise SiteError(f"the log-in does not work: {login.proof_url} does not show it; check rollout.web.login")
+        return state
+
+    async def _holds(self, state: State) -> bool:
+        """Whether the proof's page is shown; True where there is no proof."""
+        login = self._config.login
+        if not login.proof_url:
+            return True
+        import httpx
+
+        url = self._config.absolute(login.proof_url)
+        try:
+            async with httpx.AsyncClient(follow_redirects=True, timeout=_ANSWER_S) as client:
+                answer = await client.get(url, headers=cookie_header(state, url))
+        except httpx.HTTPError as error:
+            raise SiteError(f"{url} does not answer: {type(error).__name__}: {error}") from None
+        if answer.status_code >= 500:
+            raise SiteError(f"{url} is not healthy: it answers {answer.status_code}")
+        if login.proof_text:
+            return answer.status_code == 200 and login.proof_text in answer.text
+        return answer.status_code == 200 and urlsplit(str(answer.url)).path == urlsplit(url).path
+
+
+def login_path(config: WebConfig) -> Path:
+    """Where the minted state is kept."""
+    return config.state_dir / f"{config.name}.login.json"
+
+
+def forget(config: WebConfig) -> None:
+    """Have the next episode log in anew: a reset may have ended the session."""
+    login_path(config).unlink(missing_ok=True)
+
+
+def cookie_header(state: State, url: str) -> dict[str, str]:
+    """The state's cookies for a request to `url`."""
+    host = urlsplit(url).hostname or ""
+    cookies = [
+        f"{cookie['name']}={cookie['value']}"
+        for cookie in state["cookies"]
+        if host == cookie["domain"].lstrip(".") or host.endswith("." + cookie["domain"].lstrip("."))
+    ]
+    return {"Cookie": "; ".join(cookies)} if cookies else {}
+
+
+async def _fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> State:
+    from playwright.async_api import Error
+
+    url, timeout_ms = config.absolute(form.url), config.login.timeout_s * 1000
+    values = {name: value.reveal() for name, value in form.fields.items()}
+    context = await browser.new_context()
+    try:
+        page = await context.new_page()
+        page.set_default_timeout(timeout_ms)
+        answer = await page.goto(url)
+        if answer is not None and answer.status >= 400:
+            raise SiteError(f"it answers {answer.status}")
+        for name, value in values.items():
+            field = await _field(page, name)
+            await field.fill(value)
+        if form.submit:
+            await page.get_by_role("button", name=form.submit).first.click()
+        else:
+            await field.press("Enter")
+        await page.wait_for_load_state("networkidle")
+        if await page.locator("input[type=password]:visible").count():
+            raise SiteError("it still asks for a password afterwards; check rollout.web.login.form.fields")
+        return dict(await context.storage_state())
+    except (Error, SiteError) as error:
+        raise SiteError(f"log-in at {url} failed: {str(error).strip().splitlines()[0]}") from None
+    finally:
+        with contextlib.suppress(Exception):
+            await context.close()
+
+
+async def _field(page: Page, name: str) -> Locator:
+    """A field by label, placeholder, name or id. Raises SiteError (the form's fields are listed)."""
+    quoted = json.dumps(name)
+    for found in (
+        page.get_by_label(name, exact=True),
+        page.get_by_placeholder(name, exact=True),
+        page.locator(f"[name={quoted}], [id={quoted}]"),
+        page.get_by_label(name),
+    ):
+        if await found.count():
+            return found.first
+    known = [await field.evaluate(_NAME) for field in await page.locator(_FIELDS).all()]
+    raise SiteError(f"there is no field {name!r}; the page has: {', '.join(map(repr, known)) or 'none'}")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}; rollout.web.login.state_file") from None
+
+
+def _parse(text: str, where: str) -> State:
+    """A Playwright storage state. Raises DataError; the text, which may hold a session, is not quoted."""
+    try:
+        state = json.loads(text)
+    except ValueError:
+        raise DataError(f"{where} is no JSON; expected a storage state with 'cookies' and 'origins'") from None
+    cookies = state.get("cookies") if isinstance(state, dict) else None
+    if not isinstance(cookies, list) or not isinstance(state.get("origins", []), list):
+        raise DataError(f"{where} is no storage state: it has no lists 'cookies' and 'origins'")
+    for number, cookie in enumerate(cookies):
+        if not isinstance(cookie, dict) or not all(isinstance(cookie.get(k), str) for k in ("name", "value", "domain")):
+            raise DataError(f"{where}: cookie {number} lacks a 'name', 'value' or 'domain' of text")
+    return {"cookies": cookies, "origins": state.get("origins", [])}

@@ -1,0 +1,43 @@
+"""What a stage does with one's own site around its episodes: keep other runs off it, reset it.
+
+API: `async with open_sites(config, tasks):` around a rollout or an evaluation; it does nothing for other tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+
+from webrl.config import RunConfig
+from webrl.suites.web.hooks import reset_site
+from webrl.suites.web.login import forget
+from webrl.suites.web.tasks import is_web
+from webrl.suites.webarena.locks import hold_sites
+from webrl.suites.webarena.sites import Sites
+from webrl.types import Task
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.asynccontextmanager
+async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[None]:
+    """Hold the site for this run, unless it is only read, and reset it.
+
+    Raises:
+        SiteBusy: another run has it (it is named).
+        SiteError: the reset fails.
+    """
+    web = config.rollout.web
+    if not any(map(is_web, tasks)):
+        yield
+        return
+    sites = Sites({web.name: tuple(f"http://{host}" for host in web.hosts)}, {})
+    held = contextlib.nullcontext() if web.read_only else hold_sites(sites, [web.name], config.name)
+    with held:
+        if web.reset.is_set:
+            await reset_site(web)
+            forget(web)
+        elif not web.read_only:
+            logger.warning("no reset (rollout.web.reset): the site keeps what earlier episodes left in it")
+        yield

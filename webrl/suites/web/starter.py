@@ -1,0 +1,152 @@
+"""What `webrl init-site` writes: a config with comments, and first instructions that the pages found give.
+
+API: `start_config(url, ...)`, `config_text(found, ...)`, `starter_instructions(pages, name)`, `write_starter(...)`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+from webrl.config import RunConfig, validate_config
+from webrl.runs.store import write_text
+from webrl.suites.web.explore import Exploration, Seen
+
+_TEMPLATE = """\
+# {name}: a site of your own, written by `webrl init-site` (docs/own_site.md).
+# Paths are relative to the folder in which webrl is started.
+name: {name}
+num_phases: 1
+tasks:
+  suite: web
+  num_seed_tasks: 40
+  num_eval_tasks: 40
+  source: fixed                     # curriculum: new instructions from failures, once models.generator is a real one
+rollout:
+  web:
+    name: {name}
+    start_urls: [{url}]   # their hosts may be reached; more: rollout.allowed_hosts
+    # The first instructions go to pages and read headings: write yours beside them, one JSON object a line:
+    # {{"id": "a", "instruction": "…", "start": "/page", "checks": [{{"url": "regex"}}, {{"text": "…", "at": "/page"}},
+    #   {{"javascript": "…", "equals": 1}}, {{"http": "/api", "path": "$.a"}}, {{"sql": "…", "equals": 1}}]}}
+    # No checks: the outcome model judges. train_files: []: the generator proposes instructions from the site's pages.
+    train_files: [{train}]
+    heldout_files: [{heldout}]
+    read_only: true                 # GET and HEAD alone leave the browser; false lets agents change the site
+{login}
+    # reset:                        # puts the site back before every rollout and evaluation; or command: [program]
+    #   url: {origin}/reset
+    #   headers: {{X-Reset-Token: "${{RESET_TOKEN}}"}}
+    # database: sqlite:////path/to/site.db      # for sql checks, opened read-only
+    forbidden_urls: ["(?i)log-?out|sign-?out"]
+    max_actions_per_s: 20           # all environments together
+  envs_per_worker: 4
+  max_steps: 10
+# The tiny models that ship with webrl have never seen such a site: they show that everything fits together, no more.
+# Put your own here (docs/own_site.md): models: {{actor: FOLDER, orm: FOLDER, generator: FOLDER}}
+models: {{dtype: float32, max_prompt_tokens: 1200}}
+generate: {{tasks_per_prompt: 1, max_new_tokens: 48}}
+label: {{max_prompt_tokens: 1200}}
+critic: {{lr: 5.0e-5, batch_size: 16, max_tokens: 2048}}
+actor: {{lr: 1.0e-4, batch_size: 16, max_tokens: 2048}}
+# Pages found:
+{pages}
+# Forms found:
+{forms}
+"""
+_HELDOUT_EVERY = 3
+_MAX_SHOWN = 8
+
+
+def choose_name(text: str) -> str:
+    """A site's name from a host name or what the user wrote."""
+    return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_") or "site"
+
+
+def start_config(url: str, name: str, num_pages: int, state_file: Path | None) -> RunConfig:
+    """Settings to look around with. Raises UsageError: no web address."""
+    login = {"login": {"state_file": str(state_file)}} if state_file else {}
+    web = {"name": name, "start_urls": [url], "explore_pages": num_pages, **login}
+    return validate_config({"tasks": {"suite": "web"}, "rollout": {"web": web}}, "init-site")
+
+
+def config_text(found: Exploration, url: str, name: str, files: tuple[Path, Path], state_file: Path | None) -> str:
+    """The config. What pages say of themselves stands in it as quoted ASCII, so that none of it is YAML."""
+    pages = [f"#   {_quoted(page.url)} {_quoted(page.title)}" for page in found.pages]
+    forms = {
+        f"#   {form.method} {_quoted(form.action)}: {', '.join(map(_quoted, form.fields)) or 'no fields'}"
+        for page in found.pages
+        for form in page.forms
+    }
+    return _TEMPLATE.format(
+        name=name,
+        url=_quoted(url),
+        origin=urljoin(url, "/").rstrip("/"),
+        train=_quoted(str(files[0])),
+        heldout=_quoted(str(files[1])),
+        login=_login(found, state_file),
+        pages="\n".join(pages),
+        forms="\n".join(sorted(forms)[:_MAX_SHOWN]) or "#   none",
+    )
+
+
+def _login(found: Exploration, state_file: Path | None) -> str:
+    """The log-in that was used, or a guess, as a comment, from a form with one password."""
+    if state_file:
+        return f"    login: {{state_file: {_quoted(str(state_file))}}}"
+    guess = next(((page, form) for page in found.pages for form in page.forms if form.password), None)
+    if guess is None:
+        return '    # login: {form: {url: /login, fields: {User: ann, Password: "${PASSWORD}"}, submit: Log in}}'
+    page, form = guess
+    password = form.password or ""
+    user = next((field for field in form.fields if field != password), "User")
+    fields = f'{{{_quoted(user)}: YOU, {_quoted(password)}: "${{PASSWORD}}"}}'
+    submit = f", submit: {_quoted(form.submit)}" if form.submit else ""
+    return (
+        "    # This looks like the log-in; proof_url: a page that only who is logged in sees.\n"
+        f"    # login: {{form: {{url: {_quoted(page.url)}, fields: {fields}{submit}}}, proof_url: /}}"
+    )
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)
+
+
+def starter_files(out: Path) -> tuple[Path, Path]:
+    """Instruction files beside a config: training, held out."""
+    return out.with_name(f"{out.stem}_train.jsonl"), out.with_name(f"{out.stem}_heldout.jsonl")
+
+
+def starter_instructions(pages: Sequence[Seen]) -> list[dict[str, Any]]:
+    """Instructions with checks that need nothing but the pages: go there, and say what its heading is."""
+    start = pages[0].url
+    titles = Counter(page.link for page in pages)
+    found: list[dict[str, Any]] = []
+    for number, page in enumerate(pages):
+        if page.link and titles[page.link] == 1 and page.url != start:
+            there = {"url": f"^{re.escape(page.url)}$"}
+            found.append({"id": f"go-{number}", "instruction": f'Go to the page "{page.link}".', "checks": [there]})
+            if page.heading:
+                text = f'What is the main heading of the page "{page.link}"? Answer with its text.'
+                check = {"answer": re.escape(page.heading)}
+                found.append({"id": f"heading-{number}", "instruction": text, "checks": [check]})
+    if not found:
+        text = "What is the title of this page? Answer with its text."
+        checks = [{"answer": re.escape(pages[0].title)}] if pages[0].title else []
+        found.append({"id": "title", "instruction": text, "checks": checks})
+    return found
+
+
+def write_starter(out: Path, text: str, found: Exploration, files: tuple[Path, Path]) -> None:
+    """Write the config and the instructions; of each kind every third is held out."""
+    instructions = starter_instructions(found.pages)
+    heldout = instructions[_HELDOUT_EVERY - 1 :: _HELDOUT_EVERY]
+    train = [entry for entry in instructions if entry not in heldout]
+    for path, entries in zip(files, (train, heldout), strict=True):
+        write_text(path, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries))
+    write_text(out, text)

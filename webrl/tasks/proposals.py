@@ -1,0 +1,50 @@
+"""Instructions from none at all: the generator proposes them for pages of one's own site that a short look found."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from webrl.config import RunConfig
+from webrl.rollouts.kept import run
+from webrl.runs.store import write_records
+from webrl.suites import look_around
+from webrl.tasks.curriculum import Page, ask
+from webrl.tasks.dedupe import state_of
+from webrl.tasks.generate import GenerationRequest, initial_page_texts, split_evenly
+from webrl.types import Task
+
+
+def propose(config: RunConfig, *, rng: random.Random, out: Path, pages_out: Path, cache: Path) -> dict[str, Any]:
+    """Write `tasks.num_seed_tasks` instructions (`out`, JSONL of Task) and the page of each (`pages_out`).
+
+    Returns:
+        Counts: as `curriculum.propose`, and `num_explored` pages.
+
+    Raises:
+        SiteError: the site does not answer.
+        ModelError: the generator is unusable.
+    """
+    seen = run(look_around(config))
+    requests = requests_for(config, seen)
+    report = run(ask(requests, config, 0, rng, cache))
+    pages = initial_page_texts(requests)
+    write_records(pages_out, (Page(task.task_id, pages.get(state_of(task), "")) for task in report.tasks))
+    write_records(out, report.tasks)
+    counts = {key: value for key, value in report.to_json().items() if key != "tasks"}
+    return {"num_generated": len(report.tasks), "num_explored": len(seen), **counts}
+
+
+def requests_for(config: RunConfig, seen: Sequence[tuple[Task, str]]) -> list[GenerationRequest]:
+    """The tasks shared evenly among the pages, at most `generate.tasks_per_prompt` a prompt."""
+    shares = split_evenly(config.tasks.num_seed_tasks, {target.task_id: 1.0 for target, _ in seen})
+    requests = []
+    for target, text in seen:
+        left = shares[target.task_id]
+        while left > 0:
+            size = min(left, config.generate.tasks_per_prompt)
+            requests.append(GenerationRequest("exploration", target.site, (), target, text, size))
+            left -= size
+    return requests

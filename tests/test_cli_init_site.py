@@ -22,10 +22,10 @@ from webrl.config import load_config
 from webrl.preflight import check_inputs, check_settings
 from webrl.runs.store import read_json, read_records
 from webrl.suites import eval_tasks, needs_judge, summarize
-from webrl.suites.web.explore import Seen, explore
+from webrl.suites.web.explore import Exploration, Form, Seen, explore
 from webrl.suites.web.instructions import read_instructions
 from webrl.suites.web.login import Logins
-from webrl.suites.web.starter import config_text, starter_instructions, write_starter
+from webrl.suites.web.starter import starter_instructions, write_starter
 from webrl.tasks.proposals import propose, requests_for
 from webrl.types import Label, Status, Task, Trajectory
 
@@ -62,7 +62,7 @@ def test_init_site_writes_a_config_that_runs_and_has_only_read(site, tmp_path, c
     check_inputs(config, ["filter-tasks"])
     train, heldout = (read_instructions(tmp_path / "mine" / f"notes_{part}.jsonl") for part in ("train", "heldout"))
     asked = {entry.instruction: entry.checks for entry in [*train, *heldout]}
-    assert asked['Go to the page "Tags".'][0].url == f"^{re.escape(site.url)}/tags$"
+    assert asked['Go to the page "Tags".'][0].url == "^" + site.url.replace(".", "\\.") + "/tags$"
     assert heldout
     assert "Mark as done" not in out.read_text()
     assert f'"{site.url}/new"' in out.read_text()
@@ -106,17 +106,15 @@ def test_what_pages_say_of_themselves_does_not_become_yaml(tmp_path):
     page = Seen("http://a.example/", evil, evil, evil, evil, ())
     other = Seen("http://a.example/b", evil, evil, "b\n# c", evil, ())
     out = tmp_path / "a.yaml"
-    files = (tmp_path / "t.jsonl", tmp_path / "h.jsonl")
-    from webrl.suites.web.explore import Exploration, Form
-
     form = Form("http://a.example/\n", "POST", (evil, "p" + evil), "p" + evil, evil)
     page = Seen(page.url, evil, evil, "", evil, (form,))
-    found = Exploration((page, other), ())
-    write_starter(out, config_text(found, page.url, "a", files, None), found, files)
+    third = Seen("http://a.example/c", evil, evil, "c", evil, ())
+    found = Exploration((page, other, third), ())
+    _, train, heldout = write_starter(out, found, page.url, "a", None)
     web = load_config(out).rollout.web
     assert web.start_urls == ("http://a.example/",)
     assert not web.login.is_set
-    assert len(read_instructions(files[0])) == 2
+    assert [len(read_instructions(path)) for path in (train, heldout)] == [3, 1]
 
 
 def test_starter_instructions_name_pages_that_one_can_tell_apart():
@@ -154,7 +152,8 @@ def test_the_generator_proposes_instructions_for_the_pages_that_a_look_found(sit
         server = ChatServer(writer)
         async with server.running():
             config = site.config(
-                "generate.engine.kind=openai", f"generate.engine.urls=[{server.url}]", "generate.engine.model_name=w",
+                "generate.engine.kind=openai", f"generate.engine.urls=[{server.url}]",
+                "generate.engine.model_name=writer",
                 "tasks.num_seed_tasks=6", train_files="[]", explore_pages=3,
             )  # fmt: skip
             return await asyncio.to_thread(
@@ -232,12 +231,12 @@ def test_the_tutorial_goes_from_nothing_to_a_first_phase(tmp_path):
         server.terminate()
         server.wait(10)
     assert done.returncode == 0, done.stderr[-3000:]
-    start, phase = read_json(tmp_path / "runs" / "notes" / "summary.json")["phases"]
+    start, phase = read_json(tmp_path / "runs" / "web_example" / "summary.json")["phases"]
     assert start["num_kept"] == phase["num_kept"] == 4
     assert phase["eval"]["web"]["by"] == "checks"
     assert phase["eval"]["episodes"] == 3
     assert phase["rollout_status"].get("env_error", 0) == 0
-    assert (tmp_path / "runs" / "notes" / "phase_01" / "actor" / "config.json").is_file()
+    assert (tmp_path / "runs" / "web_example" / "phase_01" / "actor" / "config.json").is_file()
     saved = "".join(
         p.read_text(errors="replace") for p in (tmp_path / "runs").rglob("*") if p.suffix in (".yaml", ".json")
     )

@@ -351,7 +351,7 @@ def test_two_runs_do_not_share_a_site_that_they_may_change(site):
             pass
 
     run(work(reading))
-    with pytest.raises(SiteBusy, match="in use by run 'notes'"):
+    with pytest.raises(SiteBusy, match="in use by run 'web_example'"):
         run(work(config))
 
 

@@ -29,23 +29,24 @@ def main(args: argparse.Namespace) -> int:
     """Look around, write, try; gives the exit code."""
     from webrl.config import load_config
     from webrl.suites.web.explore import explore
-    from webrl.suites.web.starter import choose_name, config_text, start_config, starter_files, write_starter
+    from webrl.suites.web.starter import choose_name, start_config, starter_files, write_starter
     from webrl.suites.web.trial import try_site
 
     name = choose_name(args.name or urlsplit(args.url).hostname or "site")
     out: Path = args.out or Path(f"{name}.yaml")
-    files = starter_files(out)
-    if taken := [str(path) for path in (out, *files) if path.exists()]:
+    if taken := [str(path) for path in (out, *starter_files(out)) if path.exists()]:
         raise UsageError(f"{', '.join(taken)}: there already; choose another --out, or move it away")
     config = start_config(args.url, name, args.pages, args.login_state)
     found = asyncio.run(explore(config.rollout, args.pages))
-    write_starter(out, config_text(found, args.url, name, files, args.login_state), found, files)
+    files = write_starter(out, found, args.url, name, args.login_state)
     for page in found.pages:
         print(f"  {page.url}  {page.title!r:.60}  {len(page.text)} characters")
-    for line in found.skipped:
+    for line in found.skipped[:_SHOWN_LINES]:
         print(f"  not visited: {line}")
+    if len(found.skipped) > _SHOWN_LINES:
+        print(f"  and {len(found.skipped) - _SHOWN_LINES} more")
     trial = asyncio.run(try_site(load_config(out)))
-    print(f"wrote {out}, {', '.join(map(str, files))}")
+    print(f"wrote {', '.join(map(str, files))}")
     print(f"tried {trial.task_id}: {trial.instruction}")
     print(f"the agent sees {trial.num_chars} characters, {trial.num_elements} elements it can act on:")
     for line in trial.text.splitlines()[:_SHOWN_LINES]:

@@ -27,7 +27,12 @@ _UNSAFE = re.compile(
 _NOT_PAGES = re.compile(r"(?i)\.(zip|gz|tar|pdf|png|jpe?g|gif|svg|ico|css|js|json|xml|csv|rss|atom|mp[34]|webm|exe)$")
 _SCRIPT = """() => {
   const text = (e) => (e?.innerText ?? '').replace(/\\s+/g, ' ').trim().slice(0, 80);
-  const name = (e) => text(e.labels?.[0]) || e.placeholder || e.getAttribute('aria-label') || e.name || e.id || '';
+  const label = (e) => {
+    const copy = e.labels?.[0]?.cloneNode(true);
+    copy?.querySelectorAll('input, select, textarea').forEach((part) => part.remove());
+    return (copy?.textContent ?? '').replace(/\\s+/g, ' ').trim().slice(0, 80);
+  };
+  const name = (e) => label(e) || e.placeholder || e.getAttribute('aria-label') || e.name || e.id || '';
   const fields = (form) => [...form.elements].filter((e) =>
     e.matches('input:not([type=hidden]):not([type=submit]):not([type=button]), select, textarea'));
   return {
@@ -123,8 +128,10 @@ async def explore(config: RolloutConfig, max_pages: int) -> Exploration:
                     if _key(target) in visited or urlsplit(target).netloc.lower() not in web.hosts:
                         continue
                     visited.add(_key(target))
-                    if reason := _reason_to_skip(target, text):
-                        skipped.append(f"{target}: {reason}")
+                    if _NOT_PAGES.search(urlsplit(target).path):
+                        continue
+                    if _UNSAFE.search(f"{urlsplit(target).path} {urlsplit(target).query} {text}"):
+                        skipped.append(f"{target}: looks as if it removed something or logged out")
                     elif forms[_form(target)] < _PER_FORM:
                         forms[_form(target)] += 1
                         waiting.append((target, text))
@@ -154,9 +161,3 @@ def _form(url: str) -> str:
     """Addresses that differ in numbers, or in their query alone, show pages of one form."""
     parts = urlsplit(url)
     return f"{parts.netloc}{re.sub('[0-9]+', '0', parts.path)}"
-
-
-def _reason_to_skip(url: str, text: str) -> str | None:
-    if _UNSAFE.search(f"{urlsplit(url).path} {urlsplit(url).query} {text}"):
-        return "looks as if it removed something or logged out"
-    return "no page" if _NOT_PAGES.search(urlsplit(url).path) else None

@@ -1,6 +1,6 @@
 """What `webrl init-site` writes: a config with comments, and first instructions that the pages found give.
 
-API: `start_config(url, ...)`, `config_text(found, ...)`, `starter_instructions(pages, name)`, `write_starter(...)`.
+API: `start_config(url, ...)` to look around with, `write_starter(out, found, ...)`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,20 @@ def start_config(url: str, name: str, num_pages: int, state_file: Path | None) -
     return validate_config({"tasks": {"suite": "web"}, "rollout": {"web": web}}, "init-site")
 
 
-def config_text(found: Exploration, url: str, name: str, files: tuple[Path, Path], state_file: Path | None) -> str:
+def write_starter(out: Path, found: Exploration, url: str, name: str, state_file: Path | None) -> list[Path]:
+    """Write the config and its instructions, of which every third is held out; gives the files, the config first."""
+    instructions = starter_instructions(found.pages)
+    heldout = instructions[_HELDOUT_EVERY - 1 :: _HELDOUT_EVERY]
+    parts = ([entry for entry in instructions if entry not in heldout], heldout)
+    written = {path: entries for path, entries in zip(starter_files(out), parts, strict=True) if entries}
+    for path, entries in written.items():
+        write_text(path, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries))
+    named = [_quoted(str(path)) if path in written else "" for path in starter_files(out)]
+    write_text(out, _config_text(found, url, name, named, _login(found, state_file)))
+    return [out, *written]
+
+
+def _config_text(found: Exploration, url: str, name: str, files: Sequence[str], login: str) -> str:
     """The config. What pages say of themselves stands in it as quoted ASCII, so that none of it is YAML."""
     pages = [f"#   {_quoted(page.url)} {_quoted(page.title)}" for page in found.pages]
     forms = {
@@ -87,9 +100,9 @@ def config_text(found: Exploration, url: str, name: str, files: tuple[Path, Path
         name=name,
         url=_quoted(url),
         origin=urljoin(url, "/").rstrip("/"),
-        train=_quoted(str(files[0])),
-        heldout=_quoted(str(files[1])),
-        login=_login(found, state_file),
+        train=files[0],
+        heldout=files[1],
+        login=login,
         pages="\n".join(pages),
         forms="\n".join(sorted(forms)[:_MAX_SHOWN]) or "#   none",
     )
@@ -117,6 +130,11 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
+def _escape(text: str) -> str:
+    """A regular expression for the text itself; unlike `re.escape` it leaves spaces and dashes readable."""
+    return re.sub(r"[.^$*+?{}\[\]\\|()]", r"\\\g<0>", text)
+
+
 def starter_files(out: Path) -> tuple[Path, Path]:
     """Instruction files beside a config: training, held out."""
     return out.with_name(f"{out.stem}_train.jsonl"), out.with_name(f"{out.stem}_heldout.jsonl")
@@ -129,24 +147,14 @@ def starter_instructions(pages: Sequence[Seen]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for number, page in enumerate(pages):
         if page.link and titles[page.link] == 1 and page.url != start:
-            there = {"url": f"^{re.escape(page.url)}$"}
+            there = {"url": f"^{_escape(page.url)}$"}
             found.append({"id": f"go-{number}", "instruction": f'Go to the page "{page.link}".', "checks": [there]})
             if page.heading:
                 text = f'What is the main heading of the page "{page.link}"? Answer with its text.'
-                check = {"answer": re.escape(page.heading)}
+                check = {"answer": _escape(page.heading)}
                 found.append({"id": f"heading-{number}", "instruction": text, "checks": [check]})
     if not found:
         text = "What is the title of this page? Answer with its text."
-        checks = [{"answer": re.escape(pages[0].title)}] if pages[0].title else []
+        checks = [{"answer": _escape(pages[0].title)}] if pages[0].title else []
         found.append({"id": "title", "instruction": text, "checks": checks})
     return found
-
-
-def write_starter(out: Path, text: str, found: Exploration, files: tuple[Path, Path]) -> None:
-    """Write the config and the instructions; of each kind every third is held out."""
-    instructions = starter_instructions(found.pages)
-    heldout = instructions[_HELDOUT_EVERY - 1 :: _HELDOUT_EVERY]
-    train = [entry for entry in instructions if entry not in heldout]
-    for path, entries in zip(files, (train, heldout), strict=True):
-        write_text(path, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries))
-    write_text(out, text)

@@ -39,5 +39,6 @@ def test_in_the_middle_of_episodes(tmp_path: Path) -> None:
         ["run", "configs/demo.yaml", f"runs_dir={tmp_path}", *SMALL],
         lambda _: episodes.exists() and episodes.stat().st_size > 0,
     )
+    said = [line for line in said if not line.startswith("rollout p00: ")]  # on a slow machine
     assert (code, said[-1]) == (130, "webrl: interrupted; the same command goes on from here")
     assert len(said) == 4, said

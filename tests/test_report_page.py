@@ -24,7 +24,7 @@ from webrl.reports.page.facts import phase_names, read_run
 from webrl.reports.page.families import families, funnel
 from webrl.reports.page.sections import success
 from webrl.reports.page.svg import ticks
-from webrl.reports.page.work import duration
+from webrl.runs.clock import duration
 from webrl.runs.store import write_records
 from webrl.types import Label
 

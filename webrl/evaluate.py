@@ -48,6 +48,12 @@ def wilson_interval(successes: int, episodes: int, confidence: float = 0.95) -> 
     return max(0.0, (centre - margin) / scale), min(1.0, (centre + margin) / scale)
 
 
+def success_so_far(successes: int, episodes: int) -> str:
+    """`50/100 = 50 % [40, 60]`, with the Wilson interval: short enough for a progress line."""
+    low, high = wilson_interval(successes, episodes)
+    return f"{successes}/{episodes} = {100 * successes / episodes:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
+
+
 def paired_difference(both: int, first: int, second: int, neither: int) -> tuple[float, float, float]:
     """Difference of two success rates on the same tasks, (first − second), with its 95 % interval.
 

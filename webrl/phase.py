@@ -22,10 +22,11 @@ from webrl.config import RunConfig
 from webrl.errors import UsageError
 from webrl.llm.servers.vllm_owner import keep_servers
 from webrl.rollouts.kept import keep_browsers
-from webrl.runs.clock import Clock
+from webrl.runs.clock import Clock, duration
 from webrl.runs.folder import PhaseFolder, RunFolder, open_run
 from webrl.runs.lock import hold_run
 from webrl.runs.memory import PeakMemory, free_heap
+from webrl.runs.pace import seconds_left, usual_seconds
 from webrl.runs.store import write_json
 from webrl.stages import Context
 
@@ -152,7 +153,7 @@ def _run_spec(spec: StageSpec, context: Context) -> dict[str, Any]:
         folder.require(spec.needs)
     elif context.phase > 0:
         context.previous.require(STAGES[-1].name)
-    logger.info("phase %d: %s", context.phase, spec.name)
+    logger.info("phase %d: %s%s", context.phase, spec.name, _estimate(spec, context))
     started = time.monotonic()
     with PeakMemory() as memory, Clock() as clock:
         counts = spec.run(context)
@@ -160,6 +161,16 @@ def _run_spec(spec: StageSpec, context: Context) -> dict[str, Any]:
     free_heap()
     folder.mark_done(spec.name, counts, seconds, memory.peak_mib, context.config, clock.seconds)
     return counts
+
+
+def _estimate(spec: StageSpec, context: Context) -> str:
+    """` (26.1 s in phase 1; about 4 min 3 s of the run left)`, as far as the earlier phases tell."""
+    usual = usual_seconds(context.run, spec.name, context.phase)
+    names = [stage.name for stage in STAGES]
+    _, left = seconds_left(context.run, names, context.phase, context.config.num_phases)
+    parts = [f"{duration(usual[1])} in phase {usual[0]}"] if usual else []
+    parts += [f"about {duration(left)} of the run left"] if left is not None else []
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def _summarize(folder: PhaseFolder) -> dict[str, Any]:

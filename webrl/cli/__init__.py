@@ -60,6 +60,7 @@ EXTRA: dict[str, tuple[str, str]] = {
     "view": ("look at a run's trajectories in the browser, and label them by hand", "webrl.cli.view"),
     "init-site": ("write a config and first instructions for a site of your own, and try it", "webrl.cli.init_site"),
     "serve-env": ("serve the browser environment to other programs, over OpenEnv", "webrl.cli.serve_env"),
+    "status": ("what a run is doing, how far it is and what is left", "webrl.cli.status"),
     "report": ("show runs as one HTML page: charts, curriculum, judge, time, settings", "webrl.cli.report"),
     "doctor": ("what this machine has, and the fix for what it lacks", "webrl.cli.doctor"),
 }

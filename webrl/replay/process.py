@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError
 from webrl.interop.problems import ProblemLog
@@ -31,6 +29,7 @@ from webrl.reward.labels import read_outcomes
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder, newest_run
 from webrl.runs.lock import hold_output
+from webrl.runs.progress import progress
 from webrl.runs.store import count_lines, read_records
 from webrl.types import Trajectory
 
@@ -281,9 +280,9 @@ def _write_mixed(
 
 
 def _byte_progress(name: str, sources: Sequence[Source]) -> Any:
-    """A progress bar over the sources' bytes; silent where standard error is no terminal."""
+    """Progress over the sources' bytes."""
     total = sum(source.num_bytes for source in sources)
-    return tqdm(total=total, desc=name, unit="B", unit_scale=True, disable=None, mininterval=0.5)
+    return progress(total, name, "B")
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from webrl.config import RunConfig
 from webrl.errors import DataError, JudgeError
 from webrl.llm import open_model
@@ -20,6 +18,7 @@ from webrl.reward.groups import group_counts
 from webrl.reward.labels import read_labels
 from webrl.reward.orm import label_trajectories
 from webrl.reward.report import agreement
+from webrl.runs.progress import progress
 from webrl.runs.store import count_lines, read_records
 from webrl.types import Label, Trajectory
 
@@ -88,13 +87,13 @@ async def judge_all(
         total: number of trajectories, for the progress bar.
     """
     async with AsyncExitStack() as stack:
-        bar = stack.enter_context(tqdm(total=total or None, desc="label", unit="trajectory", disable=None))
+        bar = stack.enter_context(progress(total or None, "label", "trajectories"))
         successes = 0
 
         def show(label: Label) -> None:
             nonlocal successes
             successes += label.reward == 1
-            bar.set_postfix(success=successes, refresh=False)
+            bar.set_postfix_str(f"judged solved {successes}")
             bar.update()
 
         if config.label.judge == "environment":

@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from webrl.config import LabelConfig, RunConfig
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
@@ -21,6 +19,7 @@ from webrl.reward.calibration import fit_calibration
 from webrl.reward.data import JudgedExample, JudgedTrajectory, read_judged, split_heldout, training_examples
 from webrl.reward.orm import answer_tokens, outcome_prompt, yes_probability
 from webrl.reward.report import count_sites, judge_report, plot_reliability
+from webrl.runs.progress import progress
 from webrl.runs.store import write_json
 
 
@@ -108,7 +107,7 @@ def score_examples(config: RunConfig, model_dir: str, examples: Sequence[JudgedE
 
             return list(await asyncio.gather(*(one(e) for e in examples)))
 
-    with tqdm(total=len(examples), desc="judge held-out", disable=None, leave=False) as bar:
+    with progress(len(examples), "judge held-out", "trajectories", leave=False) as bar:
         return asyncio.run(work(bar))
 
 

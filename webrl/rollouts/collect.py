@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from webrl.config import RolloutConfig, RunConfig
 from webrl.config.redaction import redact
 from webrl.errors import DataError, UsageError
+from webrl.evaluate import success_so_far
 from webrl.llm.interface import Policy
 from webrl.rollouts.episode import SaveScreenshot, repeat_after_crash, run_episode
 from webrl.rollouts.interface import Pool
@@ -29,6 +29,7 @@ from webrl.rollouts.pool import EnvPool
 from webrl.rollouts.suite import WEB, World
 from webrl.runs import store
 from webrl.runs.disk import file_name, sync_tree
+from webrl.runs.progress import progress
 from webrl.types import Status, Task, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -88,8 +89,9 @@ async def collect(
     if twice:
         raise DataError(f"two episodes would be called {twice[0]!r}: no task's id may be another one's with -rN")
     waiting = [(name, task) for name, task in episodes if name not in done]
-    target = math.ceil(config.rollout.cut_off * (len(done) + len(waiting)))
-    with store.Appender(out) as file, _progress(len(done) + len(waiting), len(done), prefix) as bar:
+    num = len(done) + len(waiting)
+    target = math.ceil(config.rollout.cut_off * num)
+    with store.Appender(out) as file, progress(num, f"rollout {prefix}", "episodes", initial=len(done)) as bar:
 
         def record(trajectory: Trajectory) -> None:
             file.append(_without_secrets(trajectory))
@@ -272,13 +274,7 @@ def _read_done(out: Path, summary: CollectSummary) -> set[str]:
     return done
 
 
-def _progress(total: int, initial: int, prefix: str) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(total=total, initial=initial, desc=f"rollout {prefix}", unit="episode", disable=None)
-
-
 def _describe(summary: CollectSummary) -> str:
     failed = sum(n for status, n in summary.statuses.items() if not Status(status).finished)
-    success = f"success {summary.successes}/{summary.rewarded}" if summary.rewarded else ""
+    success = f"success {success_so_far(summary.successes, summary.rewarded)}" if summary.rewarded else ""
     return ", ".join(filter(None, [success, f"failed {failed}" if failed else ""]))

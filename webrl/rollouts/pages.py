@@ -6,13 +6,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from tqdm import tqdm
-
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.collect import open_pool
 from webrl.rollouts.interface import Observation
 from webrl.rollouts.suite import WEB, World
+from webrl.runs.progress import progress
 from webrl.types import Task
 
 logger = logging.getLogger(__name__)
@@ -28,7 +27,7 @@ async def initial_pages(tasks: Sequence[Task], config: RolloutConfig, world: Wor
     if not tasks:
         return []
     async with open_pool(config, len(tasks), world) as pool:
-        with tqdm(total=len(tasks), desc="initial pages", unit="page", disable=None) as bar:
+        with progress(len(tasks), "initial pages", "pages") as bar:
 
             async def look(task: Task) -> Observation | None:
                 for attempt in range(config.max_retries + 1):

@@ -55,3 +55,12 @@ def spent_on(kind: str) -> Iterator[None]:
         yield
     finally:
         clock.change(kind, -1)
+
+
+def duration(seconds: float) -> str:
+    """`8 min 52 s`, `2 h 3 min`, `12.3 s`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -18,7 +18,7 @@ import yaml
 
 from webrl.config import RunConfig, load_config
 from webrl.config.redaction import without_references
-from webrl.errors import StageError
+from webrl.errors import StageError, UsageError
 from webrl.runs.disk import DISK_FULL
 from webrl.runs.provenance import run_info
 from webrl.runs.store import read_json, write_json, write_text
@@ -192,6 +192,20 @@ def newest_run(runs_dir: Path) -> RunFolder | None:
     """The run folder that was started or continued last; None if there is none."""
     runs = [p for p in runs_dir.glob("*/config.yaml") if p.is_file()]
     return RunFolder(max(runs, key=os.path.getmtime).parent) if runs else None
+
+
+def require_run(path: Path) -> RunFolder:
+    """The run folder of that path.
+
+    Raises:
+        UsageError: it is no run folder.
+    """
+    folder = RunFolder(path)
+    if not path.is_dir():
+        raise UsageError(f"{str(path)!r} is {'a file' if path.exists() else 'not there'}; name a run folder")
+    if not folder.config.is_file() and folder.last_phase() < 0:
+        raise UsageError(f"{str(path)!r} is no run folder: it has neither config.yaml nor phase_00")
+    return folder
 
 
 def _check_same(folder: RunFolder, data: dict[str, Any]) -> None:

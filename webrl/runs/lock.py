@@ -185,6 +185,22 @@ def _is_dead(record: dict[str, Any]) -> bool:
         return False
 
 
+def who_works_in(run_dir: Path) -> tuple[str, float] | None:
+    """(command, process, host and time in words; seconds since the epoch when it began) of who works in a run folder.
+
+    None where nobody does, or who did has ended without saying so: on another machine, when its lease has run out.
+    """
+    folder = run_dir / ".lock"
+    record = _read_holder(folder)
+    if not record or _is_dead(record):
+        return None
+    touched = _touched(folder / "lease")
+    if record.get("host") != socket.gethostname() and (touched is None or time.time() - touched / 1e9 > LEASE_S):
+        return None
+    since = record.get("since")
+    return _describe(record), float(since) if isinstance(since, int | float) else 0.0
+
+
 def _describe(record: dict[str, Any]) -> str:
     try:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["since"]))

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from webrl.config import RunConfig
 from webrl.errors import DataError
 from webrl.llm import open_model
@@ -20,6 +18,7 @@ from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_policy_prompt
 from webrl.rollouts.kept import run
 from webrl.rollouts.pages import initial_pages
+from webrl.runs.progress import progress
 from webrl.runs.store import read_records, write_json, write_records
 from webrl.suites import fresh_page, has_page_seeds, held_out, seed_tasks, shows_pages
 from webrl.suites.world import WORLD
@@ -220,7 +219,7 @@ async def ask(
     """Have the configured generator answer all requests, with a progress bar; see `generate_tasks`."""
     rules = load_rules(config.filter.rules)
     async with open_model(config.models.generator, config.generate.engine, config.models) as model:
-        with tqdm(total=len(requests), desc="generate", unit="prompt", disable=None) as bar:
+        with progress(len(requests), "generate", "prompts") as bar:
             return await generate_tasks(
                 requests,
                 model,

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from tqdm import tqdm
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, ExtraMissing, ModelError
 from webrl.llm import open_model
 from webrl.llm.interface import LanguageModel
 from webrl.runs.disk import atomic_path
+from webrl.runs.progress import progress
 from webrl.runs.store import read_lines
 from webrl.suites import held_out_beside
 from webrl.tasks.dedupe import state_of
@@ -73,7 +73,7 @@ async def generate_from_file(config: RunConfig, source: Path, out: Path) -> File
     cache = out.with_name(f".{out.stem}.answers.jsonl")
     limit = config.models.max_prompt_tokens
     async with open_model(config.models.generator, config.generate.engine, config.models) as model:
-        with tqdm(total=len(requests), desc="generate", unit="prompt", disable=None) as bar:
+        with progress(len(requests), "generate", "prompts") as bar:
             generated = await generate_tasks(
                 requests,
                 model,

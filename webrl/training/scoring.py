@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from webrl.config import RunConfig
 from webrl.errors import TrainingError
 from webrl.llm.loading import pick_device
 from webrl.llm.products import use_products
 from webrl.runs.clock import spent_on
+from webrl.runs.progress import progress
 from webrl.training.critic import load_critic, values_of
 from webrl.training.memory_policy import compile_layers
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
@@ -168,7 +168,7 @@ def run_rows(
     with (
         spent_on("scoring"),
         row_threads(threads) as over,
-        tqdm(total=len(rows), desc=what, disable=None, leave=False) as bar,
+        progress(len(rows), what, "rows", leave=False) as bar,
     ):
 
         def run(row: list[int]) -> list[Tensor]:

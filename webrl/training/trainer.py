@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from webrl.config import OptimConfig
 from webrl.errors import DataError, TrainingError
 from webrl.runs.clock import spent_on
 from webrl.runs.disk import atomic_path
+from webrl.runs.progress import progress
 from webrl.runs.store import write_json
 from webrl.training.checkpoint import Checkpoints, run_digest
 from webrl.training.engines import open_engine
@@ -106,13 +106,13 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
     batches = sample_batches(len(units), config, seed) if any(job.active) else []
     with (
         row_threads(engine.num_threads) as over,
-        tqdm(total=len(batches), initial=first, desc=job.name, disable=None if engine.is_main else True) as bar,
+        progress(len(batches), job.name, "steps", initial=first, silent=not engine.is_main) as bar,
     ):
         loop = _Loop(job, config, engine, device, len(batches), out, over)
         for step in range(first, len(batches)):
             with spent_on("gradient steps"):
                 values = loop.step(step, [i for unit in batches[step] for i in units[unit]], len(batches[step]))
-            bar.set_postfix(loss=f"{values['loss']:.4f}")
+            bar.set_postfix_str(f"loss {values['loss']:.4f}")
             bar.update()
             is_last = step + 1 == len(batches)
             is_watched = job.watch is not None and (is_last or (step + 1) % job.watch.every == 0)

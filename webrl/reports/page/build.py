@@ -32,7 +32,8 @@ from webrl.reports.page.sections import (
     success,
     success_series,
 )  # fmt: skip
-from webrl.reports.page.work import duration, resources, tokens, training
+from webrl.reports.page.work import resources, tokens, training
+from webrl.runs.clock import duration
 from webrl.runs.store import write_text
 
 SHOWN_CHARS = 1500

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from webrl.config.yaml_file import read_yaml
-from webrl.errors import UsageError, WebRLError
+from webrl.errors import WebRLError
 from webrl.phase import STAGES
 from webrl.replay.perplexity import action_perplexity
 from webrl.reward.labels import read_labels
-from webrl.runs.folder import PhaseFolder, RunFolder
+from webrl.runs.folder import PhaseFolder, require_run
 from webrl.runs.store import read_json, read_lines, read_records
 from webrl.types import Label, Record, StepRecord, Task, Trajectory
 
@@ -139,20 +139,6 @@ def read_run(path: Path) -> RunFacts:
     if isinstance(planned, int) and folder.last_phase() < planned:
         facts.note(f"the run was to have {planned} phases after phase 0 and has {max(folder.last_phase(), 0)}")
     return facts
-
-
-def require_run(path: Path) -> RunFolder:
-    """The run folder of that path.
-
-    Raises:
-        UsageError: it is no run folder.
-    """
-    folder = RunFolder(path)
-    if not path.is_dir():
-        raise UsageError(f"{str(path)!r} is {'a file' if path.exists() else 'not there'}; name a run folder")
-    if not folder.config.is_file() and folder.last_phase() < 0:
-        raise UsageError(f"{str(path)!r} is no run folder: it has neither config.yaml nor phase_00")
-    return folder
 
 
 class _Reader:

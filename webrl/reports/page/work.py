@@ -13,6 +13,7 @@ from webrl.reports.page.charts import Table, curve, gantt, histogram
 from webrl.reports.page.facts import PhaseFacts, RunFacts
 from webrl.reports.page.sections import Section
 from webrl.reports.page.svg import plain, share_bar
+from webrl.runs.clock import duration
 
 
 def training(run: RunFacts) -> Section:
@@ -137,15 +138,6 @@ def tokens(run: RunFacts) -> Section:
     else:
         section.lacks = "No phase has started."
     return section
-
-
-def duration(seconds: float) -> str:
-    """`8 min 52 s`, `2 h 3 min`, `12.3 s`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def _listed(phase: PhaseFacts, key: str) -> list[float]:

@@ -1,0 +1,22 @@
+"""`webrl status`: what a run is doing, in a few lines of plain text."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from webrl.config.redaction import redact
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder; nothing in it is touched")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the lines; gives the exit code."""
+    from webrl.reports.status import status
+
+    for name, text in status(args.run):
+        print(f"{name:<10}{redact(text)}")
+    return 0

@@ -1,3 +1,32 @@
 """WebRL: self-evolving online curriculum reinforcement learning for LLM web agents (arXiv 2411.02337)."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from webrl.api import load_actor, make_env, run
+    from webrl.config import load_config
+    from webrl.types import Task, Trajectory
+
 __version__ = "0.1.0"
+__all__ = ["Task", "Trajectory", "__version__", "load_actor", "load_config", "make_env", "run"]
+# Looked up when they are first asked for: importing webrl imports neither torch nor playwright.
+_HOMES = {
+    "Task": "webrl.types",
+    "Trajectory": "webrl.types",
+    "load_actor": "webrl.api",
+    "load_config": "webrl.config",
+    "make_env": "webrl.api",
+    "run": "webrl.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

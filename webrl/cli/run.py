@@ -11,12 +11,13 @@ import yaml
 from rich.console import Console
 
 from webrl import phase as phases
+from webrl.api import run
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
 from webrl.preflight import check_inputs
 from webrl.reports.page.build import write_report
 from webrl.reports.relay import Relay
-from webrl.reports.run import overview_table, phase_metrics, phase_table, site_table
+from webrl.reports.run import overview_table, phase_table, site_table
 from webrl.reports.trackers import open_trackers
 from webrl.reward.system_text import describe as describe_text
 from webrl.runs.folder import RunFolder
@@ -58,20 +59,14 @@ def run_stage(config: RunConfig, stage: str, phase: int | None) -> int:
 
 def run_all(config: RunConfig) -> int:
     """Run everything; a table after each phase, an overview and a report at the end."""
-    stages = [stage.name for stage in phases.STAGES]
-    check_extras(config, stages)
-    check_inputs(config, stages)
     console = output()
     console.print(f"run folder {config.run_dir}, {config.num_phases} phases, seed {config.seed}", highlight=False)
-    with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
 
-        def on_phase(summary: dict[str, Any]) -> None:
-            console.print(phase_table(summary))
-            _show_webarena(summary["eval"], sys.stdout)
-            trackers.log("phase", phase_metrics(summary), summary["phase"])
+    def on_phase(summary: dict[str, Any]) -> None:
+        console.print(phase_table(summary))
+        _show_webarena(summary["eval"], sys.stdout)
 
-        folder = phases.run(config, on_phase=on_phase)
-    show_results(folder)
+    show_results(run(config, on_phase=on_phase))
     return 0
 
 

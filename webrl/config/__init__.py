@@ -7,6 +7,7 @@ known key; `key.subkey=value` overrides come from the command line. Defaults are
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -22,7 +23,7 @@ from pydantic import (
 )
 
 from webrl.config.redaction import MASK, Secret, SecretUrl, redact
-from webrl.config.resources import is_file, shipped_model
+from webrl.config.resources import find_config, is_file, shipped_model
 from webrl.config.section import Section
 from webrl.config.web import WebConfig
 from webrl.config.yaml_file import parse_yaml, read_yaml
@@ -515,12 +516,17 @@ class RunConfig(Section):
         return min(self.generate.num_tasks, self.filter.max_tasks or self.generate.num_tasks)
 
 
-def load_config(path: Path | None, overrides: list[str] | None = None) -> RunConfig:
+def load_config(path: Path | str | None, overrides: Sequence[str] | None = None) -> RunConfig:
     """Read a YAML file, apply `key.subkey=value` overrides, validate.
+
+    Args:
+        path: a file; as a string also the name of a shipped config (`demo`); None: the defaults.
 
     Raises:
         UsageError: missing or malformed file, unknown key (nearest known key is named), bad value.
     """
+    if isinstance(path, str):
+        path = find_config(path)
     data = read_config(path) if path else {}
     for override in overrides or []:
         apply_override(data, override)

@@ -127,11 +127,11 @@ class BrowserEnv:
         clean, self._clean = self._clean, False  # a step that is cancelled half-way leaves a page in doubt
         async with self._deadline(f"step {action_text!r:.60}"):
             try:
-                action = parse(action_text, self._config.dialect)
+                action = self._parse(action_text)
                 for part in (action, *action.rest):
                     clean = clean and part.name not in _DIRTY
                     await self._use_tab()
-                    await execute(self._resolve(part), self)
+                    await self._act(part)
             except (ActionError, ActionFailed) as problem:
                 error = str(problem)
             observation, verdict = await self._look(HORIZON_MS if action else 0)
@@ -169,6 +169,14 @@ class BrowserEnv:
         if not self._guard.allows(url):
             self._guard.blocked += 1
             raise ActionFailed(f"Blocked: {url!r:.200} is outside the hosts of this task.")
+
+    def _parse(self, action_text: str) -> Action:
+        """Read what the agent has written. Raises ActionError."""
+        return parse(action_text, self._config.dialect)
+
+    async def _act(self, action: Action) -> None:
+        """Carry out one action on the active tab. Raises ActionFailed."""
+        await execute(self._resolve(action), self)
 
     def _resolve(self, action: Action) -> Action:
         """The action with the ids of the observation replaced by bids, where the observation has ids of its own."""
@@ -328,15 +336,17 @@ class BrowserEnv:
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""
         text = await self._read(tab, seen)
-        is_first_page = tab.page is self._first_page
-        # A page that was written over another one keeps that one's address.
-        url = self._site.url if is_first_page and seen["url"] == self._loaded_url else seen["url"]
-        verdict = await self._site.judge(tab, is_first_page, url, seen["state"])
+        url = self._address(tab.page, seen["url"])
+        verdict = await self._site.judge(tab, tab.page is self._first_page, url, seen["state"])
         screenshot = await self._capture(tab) if self._config.screenshots else None
         details = None
         if self._config.page_details and not seen.get("tooLarge"):
             details = await take(tab, self._site.hidden_ids, self.scale, self._viewport)
         return Observation(text, url, self._goal, screenshot, details), verdict
+
+    def _address(self, page: Page, url: str) -> str:
+        """A tab's address; a page that was written over another one has kept that one's."""
+        return self._site.url if page is self._first_page and url == self._loaded_url else url
 
     async def _read(self, tab: Tab, seen: dict[str, Any]) -> str:
         self._ids = None

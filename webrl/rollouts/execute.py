@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Handler = Callable[..., Awaitable[None]]
+"""Carries out one kind of action: the tabs, then the action's arguments by name."""
 ACTION_TIMEOUT_MS = 500
 """Longest wait for an element to become clickable (BrowserGym's)."""
 MAX_WAIT_MS = 10_000
@@ -55,8 +57,8 @@ class Tabs(Protocol):
         ...
 
 
-async def execute(action: Action, tabs: Tabs) -> None:
-    """Do it.
+async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | None = None) -> None:
+    """Do it, by BrowserGym's rules or by other `handlers`.
 
     Raises:
         ActionFailed: element not found, not clickable in time, bad key, blocked address, …
@@ -65,7 +67,7 @@ async def execute(action: Action, tabs: Tabs) -> None:
 
     # A navigation that the action causes may take away the page in mid-call: that is its effect, not its failure.
     try:
-        await _HANDLERS[action.name](tabs, **action.arguments)
+        await (handlers or _HANDLERS)[action.name](tabs, **action.arguments)
     except Error as error:
         if is_crash(error):
             raise
@@ -348,7 +350,7 @@ async def _tab_focus(tabs: Tabs, index: int) -> None:
     await tabs.page.bring_to_front()
 
 
-_HANDLERS: dict[str, Callable[..., Awaitable[None]]] = {
+_HANDLERS: dict[str, Handler] = {
     "noop": _noop,
     "send_msg_to_user": _say,
     "report_infeasible": _say,

@@ -88,15 +88,16 @@ async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str]) -> 
     been rebuilt; only an explicit `enable` makes `disable` drop it.
     """
     if num_frames:
-        nodes = await _framed_axtree(tab)
+        await mark_child_frames(tab.page)
+        nodes = await framed_axtree(tab)
     else:
         answers = await tab.channel.send_all(_ENABLE, ("Accessibility.getFullAXTree", {}), _DISABLE, _UNMARK)
         nodes = answers[1]["nodes"]
     return flatten_axtree(nodes, hidden)
 
 
-async def _framed_axtree(tab: Tab) -> list[dict[str, Any]]:
-    await mark_child_frames(tab.page)
+async def framed_axtree(tab: Tab) -> list[dict[str, Any]]:
+    """The trees of all frames, which have been marked, as one; the marks are taken out again."""
     try:
         await tab.channel.send_all(_ENABLE)
         return await _all_frames_axtree(tab)

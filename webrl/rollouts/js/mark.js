@@ -31,6 +31,7 @@
     }
     return found;
   };
+  api.allElements = allElements;
 
   // 'a' … 'z', 'aA', 'bA': all letters but the first are upper case, lowest digit first.
   const frameName = (number) => {

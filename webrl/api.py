@@ -1,0 +1,158 @@
+"""What `from webrl import …` offers beyond records and configs: a whole run, an environment, an actor; no asyncio.
+
+API: `run(config) -> RunFolder`, `make_env(task) -> TaskEnv`, `load_actor(name) -> Actor`; examples in docs/python.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Self
+
+from webrl import phase as phases
+from webrl.config import RolloutConfig, RunConfig
+from webrl.config.extras import check_extras
+from webrl.config.resources import shipped_model
+from webrl.llm import PolicyOutput, open_model
+from webrl.llm.policy import ModelPolicy
+from webrl.preflight import check_inputs, check_settings
+from webrl.reports.relay import Relay
+from webrl.reports.run import phase_metrics
+from webrl.reports.trackers import open_trackers
+from webrl.rollouts.blocking import BlockingEnv, call
+from webrl.rollouts.browser import Browser
+from webrl.rollouts.env import BrowserEnv
+from webrl.rollouts.episode import run_episode
+from webrl.rollouts.interface import Observation
+from webrl.rollouts.sites import open_site
+from webrl.runs.folder import RunFolder
+from webrl.runs.lock import hold_run
+from webrl.suites.world import WORLD
+from webrl.types import Step, Task, Trajectory
+
+
+def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None = None) -> RunFolder:
+    """Run all phases, as `webrl run` does; what has finished is skipped.
+
+    Args:
+        on_phase: called with each phase's part of `summary.json`.
+
+    Raises:
+        WebRLError: one clear message; everything that finished is kept, the same call goes on from there.
+    """
+    stages = [stage.name for stage in phases.STAGES]
+    check_settings(config, "run()")
+    check_extras(config, stages)
+    check_inputs(config, stages)
+    with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
+
+        def report(summary: dict[str, Any]) -> None:
+            if on_phase is not None:
+                on_phase(summary)
+            trackers.log("phase", phase_metrics(summary), summary["phase"])
+
+        return phases.run(config, on_phase=report)
+
+
+class TaskEnv(BlockingEnv):
+    """The environment of one task, the same that training rolls out in; a context manager.
+
+    `reset` returns an `Observation`, `step` a `StepResult`; neither raises for what an agent writes.
+    """
+
+    def __init__(self, task: Task, config: RolloutConfig) -> None:
+        super().__init__(_make_env, config)
+        self.task = task
+        """The task of the next episode."""
+        self.settings = config
+        """How pages are shown and episodes ended."""
+
+    def reset(self, task: Task | None = None, *, seed: int | None = None) -> Observation:
+        """Start an episode of the task, or of another one; `seed` replaces the task's."""
+        self.task = _seeded(task or self.task, seed)
+        return super().reset(self.task)
+
+
+def make_env(task: Task | str, config: RolloutConfig | None = None) -> TaskEnv:
+    """An environment; nothing starts before its first reset.
+
+    Args:
+        task: a task of any suite, or the name of a MiniWoB++ page (`miniwob.click-button`).
+        config: how pages are shown and what they may reach (`load_config(…).rollout`).
+
+    Raises:
+        DataError: no such page (the nearest is named), or a task that cannot be played.
+    """
+    if isinstance(task, str):
+        task = Task(task_id=f"{task}.0", site=task)
+        open_site(task)
+    config = config or RolloutConfig()
+    WORLD.suite_of(task).check(task, config)
+    return TaskEnv(task, config)
+
+
+def _make_env(task: Task, browser: Browser, config: RolloutConfig) -> BrowserEnv:
+    return WORLD.suite_of(task).make_env(browser, config)
+
+
+def _seeded(task: Task, seed: int | None) -> Task:
+    if seed is None:
+        return task
+    return Task.from_json(
+        task.to_json() | {"seed": seed, "task_id": f"{task.task_id.removesuffix(f'.{task.seed}')}.{seed}"}
+    )
+
+
+class Actor:
+    """A model that acts; a context manager. `load_actor` opens one."""
+
+    def __init__(self, name: str, config: RunConfig) -> None:
+        self._stack = AsyncExitStack()
+        self._config = config
+        self.policy = call(self._open(name))
+        """The same actor for asynchronous code on the loop of `webrl.rollouts.blocking.call`."""
+
+    async def _open(self, name: str) -> ModelPolicy:
+        engine, models = self._config.rollout.engine, self._config.models
+        return ModelPolicy(await self._stack.enter_async_context(open_model(name, engine, models)), self._config)
+
+    def act(self, goal: str, page: str, history: Sequence[Step] = (), *, seed: int | None = None) -> PolicyOutput:
+        """The next action on a page: its text, token ids and log-probabilities. Raises PolicyError."""
+        return call(self.policy.act(goal, history, page, seed=seed))
+
+    def play(self, env: TaskEnv, *, seed: int = 0) -> Trajectory:
+        """Play one episode of the environment's task to its end, by the stop rules of its settings.
+
+        What page, browser or model do is in the trajectory's `status`, not raised. `seed` is of the actor's draws.
+        """
+        return call(self._play(env, env.task, seed))
+
+    async def _play(self, env: TaskEnv, task: Task, seed: int) -> Trajectory:
+        opened = await env.ready(task)
+        identity = f"{task.task_id}-{seed}"
+        trajectory = await run_episode(opened, self.policy, task, env.settings, trajectory_id=identity, seed=seed)
+        return await WORLD.suite_of(task).finish(opened, trajectory)
+
+    def close(self) -> None:
+        """Free the model, or end its server."""
+        call(self._stack.aclose())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def load_actor(name: str | None = None, config: RunConfig | None = None) -> Actor:
+    """An actor on the engine that the config names (`rollout.engine`).
+
+    Args:
+        name: a model folder, a hub name or a shipped model (`data/tiny/actor`); default `models.actor` of the config.
+        config: prompt, sampling and engine; default `RunConfig()`.
+
+    Raises:
+        ModelError: unusable folder, architecture or server.
+    """
+    config = config or RunConfig()
+    return Actor(shipped_model(name) if name else config.models.actor, config)

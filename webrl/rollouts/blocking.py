@@ -1,0 +1,154 @@
+"""Environments for programs without asyncio: one event loop in a thread of its own, one Chromium for all of them.
+
+API: `env = BlockingEnv(make, config)`, `env.reset(task)`, `env.step(text)`, `env.finish()`, `env.close()`; `call(work)`
+runs any coroutine on the same loop. Any number of environments may be open, in any threads; Chromium ends with the
+last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Self, TypeVar
+
+from webrl.config import RolloutConfig
+from webrl.errors import BrowserError
+from webrl.rollouts.browser import Browser
+from webrl.rollouts.env import BrowserEnv
+from webrl.rollouts.interface import Observation, Score, StepResult
+from webrl.types import Task
+
+T = TypeVar("T")
+
+
+class _Shared:
+    """A Chromium that has `users` environments."""
+
+    def __init__(self, browser: Browser) -> None:
+        self.browser = browser
+        self.users = 0
+
+
+class _Process:
+    """What belongs to one process: a fork has neither the thread nor the pipes of its parent."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self.starting = asyncio.Lock()
+        self.browsers: dict[int, _Shared] = {}
+        """By `max_page_mb`."""
+        # A daemon: what a program leaves open at its end goes with the pipes of Chromium's driver.
+        threading.Thread(target=self.loop.run_forever, name="webrl", daemon=True).start()
+
+
+_lock = threading.Lock()
+_process: _Process | None = None
+
+
+def _this_process() -> _Process:
+    global _process
+    with _lock:
+        if _process is None or _process.pid != os.getpid():
+            _process = _Process()
+        return _process
+
+
+def call(work: Coroutine[Any, Any, T]) -> T:
+    """Result of a coroutine on the loop of this process's environments; ended if the caller is interrupted."""
+    future = asyncio.run_coroutine_threadsafe(work, _this_process().loop)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+class BlockingEnv:
+    """An environment whose methods return when they are done; a context manager.
+
+    Raises what `BrowserEnv` raises; BrowserMissing and BrowserError from the first reset where Chromium does not start.
+    """
+
+    def __init__(self, make: Callable[[Task, Browser, RolloutConfig], BrowserEnv], config: RolloutConfig) -> None:
+        """Nothing starts before the first reset.
+
+        Args:
+            make: an environment that can play a task; asked at the first reset.
+        """
+        self._make = make
+        self._config = config
+        self._pid = os.getpid()
+        self._shared: _Shared | None = None
+        self._env: BrowserEnv | None = None
+
+    def reset(self, task: Task) -> Observation:
+        """Start an episode."""
+        return self._call(self._reset(task))
+
+    def step(self, action_text: str) -> StepResult:
+        """Carry out one action and look at the page."""
+        return self._call(self._opened().step(action_text))
+
+    def finish(self) -> Score:
+        """The score of the episode as it stands, where a suite has one."""
+        return self._call(self._opened().finish())
+
+    def close(self) -> None:
+        """Close the pages, and Chromium if nobody else uses it."""
+        if self._shared is not None and self._pid == os.getpid():
+            call(self._release())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _opened(self) -> BrowserEnv:
+        if self._env is None:
+            raise BrowserError("no episode: call reset() first")
+        return self._env
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._pid != os.getpid():
+            work.close()
+            raise BrowserError("this environment belongs to the process that has made it; make one in each process")
+        return call(work)
+
+    async def _reset(self, task: Task) -> Observation:
+        return await (await self.ready(task)).reset(task)
+
+    async def ready(self, task: Task) -> BrowserEnv:
+        """The environment itself, to be used on the loop of `call`; made for `task` if there is none yet."""
+        if self._shared is not None and not self._shared.browser.alive:
+            await self._release()
+        if self._env is None:
+            self._shared = await self._borrow()
+            self._env = self._make(task, self._shared.browser, self._config)
+        return self._env
+
+    async def _borrow(self) -> _Shared:
+        process, limit = _this_process(), self._config.max_page_mb
+        async with process.starting:
+            shared = process.browsers.get(limit)
+            if shared is None or not shared.browser.alive:
+                shared = process.browsers[limit] = _Shared(await Browser(max_page_mb=limit).start())
+            shared.users += 1
+            return shared
+
+    async def _release(self) -> None:
+        env, shared = self._env, self._shared
+        self._env, self._shared = None, None
+        if env is not None:
+            await env.close()
+        assert shared is not None
+        process = _this_process()
+        async with process.starting:
+            shared.users -= 1
+            if not shared.users:
+                if process.browsers.get(self._config.max_page_mb) is shared:
+                    del process.browsers[self._config.max_page_mb]
+                await shared.browser.close()

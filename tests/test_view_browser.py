@@ -99,9 +99,11 @@ def test_keys_move_open_and_label(served, run):
         assert await page.inner_text("#step-1 mark") == "[17] button 'Cancel'"
         await page.keyboard.press("f")
         await page.wait_for_selector('button[value="0"][aria-pressed=true]')
+        await page.wait_for_load_state()
         assert b'"success":0' in (run / "hand_labels.jsonl").read_bytes()
         await page.keyboard.press("u")
         await page.wait_for_selector("button[value='']:disabled")
+        await page.wait_for_load_state()
         assert (run / "hand_labels.jsonl").read_bytes() == b""
         await page.keyboard.press("ArrowRight")
         await page.wait_for_url("**/2?phase=0&sort=oldest")
@@ -130,6 +132,7 @@ def test_a_filter_applies_at_once_and_what_is_new_is_said(served, run):
         await page.wait_for_selector("#live button")
         await page.keyboard.press("r")
         await page.wait_for_function("!document.querySelector('#live button')")
+        await page.wait_for_load_state()
         await page.fill("#q", "p00-new")
         await page.keyboard.press("Enter")
         await page.wait_for_url("**/?q=p00-new**")

@@ -19,7 +19,8 @@ OUTLINE = """() => ({
   landmarks: ['header', 'main'].map((tag) => document.querySelectorAll(tag).length),
   lang: document.documentElement.lang, title: document.title,
   twice: [...document.querySelectorAll('[id]')].map((e) => e.id).filter((id, i, all) => all.indexOf(id) !== i),
-  stuck: [...document.querySelectorAll('pre')].filter((e) => e.scrollHeight > e.clientHeight && e.tabIndex < 0).length,
+  stuck: [...document.querySelectorAll('pre, .tokens')]
+    .filter((e) => e.scrollHeight > e.clientHeight && e.tabIndex < 0).length,
 })"""
 CONTRAST = """() => {
   const luminance = (rgb) => {

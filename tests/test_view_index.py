@@ -180,7 +180,7 @@ def test_a_step_shows_value_advantage_and_its_log_probabilities_under_later_acto
         cache.put("actor1", [step_record("p00-b", 0, 1, prompt_ids=(9,))])  # another prompt: not this step's
     index = indexed(run)
     assert policy_names(index, 0) == {"actor0": "the start", "actor1": "after phase 1"}
-    details = describe(index, Run(run), Place(0, "phase_00/trajectories.jsonl", 1))
+    details = describe(index, Run(run, "run"), Place(0, "phase_00/trajectories.jsonl", 1))
     first, last = details.steps
     assert [(s.actor, s.is_sampling, s.total) for s in first.scores] == [
         ("the start", True, -0.75),
@@ -191,13 +191,22 @@ def test_a_step_shows_value_advantage_and_its_log_probabilities_under_later_acto
     assert [step.trained[0].advantage for step in details.steps] == [0.5, 0.75]
     assert (last.elements, last.is_element_shown) == (("17",), True)
     assert [p.text for p in last.page if p.kind == "acted"] == ["[17] button 'Cancel'"]
-    assert describe(index, Run(run), Place(0, "phase_00/trajectories.jsonl", 2)).steps[0].scores == []
+    assert describe(index, Run(run, "run"), Place(0, "phase_00/trajectories.jsonl", 2)).steps[0].scores == []
 
 
-def test_a_config_that_cannot_be_read_is_named_and_the_rest_shown(run):
-    (run / "config.yaml").write_text("actor: {objektive: webrl}\n")
-    details = describe(indexed(run), Run(run), Place(0, "phase_00/trajectories.jsonl", 1))
-    assert "actor.objektive" in details.notes[0]
+def test_of_a_config_the_actor_alone_is_read(run):
+    (run / "config.yaml").write_text("actor: {objective: webrl_released}\nan_option_of_long_ago: 3\n")
+    details = describe(indexed(run), Run(run, "run"), Place(0, "phase_00/trajectories.jsonl", 1))
+    assert details.steps[0].trained[0].advantage == 1.0
+    assert "advantages" not in "".join(details.notes)
+
+
+@pytest.mark.parametrize("text", ["actor: {objektive: webrl}", "actor: [webrl]", "- actor", "actor: {objective", "\0"])
+def test_a_config_that_cannot_be_read_is_named_and_the_rest_shown(run, text):
+    (run / "config.yaml").write_text(text)
+    details = describe(indexed(run), Run(run, "run"), Place(0, "phase_00/trajectories.jsonl", 1))
+    assert str(run / "config.yaml") in details.notes[0]
+    assert "advantages are not known" in details.notes[0]
     assert details.steps[0].trained[0].value == 0.25
     assert details.steps[0].trained[0].advantage is None
 
@@ -284,7 +293,7 @@ def test_screenshots_are_pngs_of_the_run_folder(run, tmp_path):
     (run / "inside.png").write_bytes(png)
     (run / "text.png").write_bytes(b"<svg>")
     (run / "link.png").symlink_to(tmp_path / "outside.png")
-    shown = Run(run)
+    shown = Run(run, "run")
     assert shown.screenshot("inside.png") == png
     for name in ("../outside.png", str(tmp_path / "outside.png"), "link.png", "text.png", "absent.png", "a\0b", "."):
         assert shown.screenshot(name) is None

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from webrl.errors import DataError, UsageError
-from webrl.view.details import Details, Run, describe
+from webrl.view.details import Details, describe, named_runs
 from webrl.view.hand import set_label
 from webrl.view.index import Absent, Changed, Index, Place
 from webrl.view.query import (
@@ -74,7 +74,7 @@ class _Pages:
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._runs = [Run(path) for path in index.runs]
+        self._runs = named_runs(index.runs)
         self._templates = Environment(
             loader=PackageLoader("webrl.view"),
             autoescape=True,

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from webrl.config import ActorConfig, RunConfig, load_config
-from webrl.errors import WebRLError
+from pydantic import ValidationError
+
+from webrl.config import ActorConfig, read_config
+from webrl.errors import WebRLError, problem_text
 from webrl.types import Step, Trajectory
 from webrl.view.index import Index, Place
 from webrl.view.scores import Scored, Trained, later_scores, trained_on
@@ -31,26 +33,32 @@ class Run:
     """A run folder on the command line."""
 
     path: Path
-
-    @property
-    def name(self) -> str:
-        """The folder's."""
-        return visible(self.path.resolve().name)
+    name: str
+    """What it is called on the pages."""
 
     @cached_property
-    def _config(self) -> RunConfig | str:
+    def _config(self) -> tuple[ActorConfig, str] | str:
+        """Settings of the actor's training and the model it starts from, or why they are not known.
+
+        Other sections are not looked at: those of an earlier version's run may no longer be valid.
+        """
         path = self.path / "config.yaml"
         if not path.is_file():
             return f"{path}: not there, so advantages are not known"
         try:
-            return load_config(path)
-        except WebRLError as error:
-            return f"{error}; so advantages are not known"
+            data = read_config(path)
+            start = (data.get("models") or {}).get("actor") or ""
+            return ActorConfig.model_validate(data.get("actor") or {}), str(start)
+        except ValidationError as error:
+            problem = f"{path}: actor.{problem_text(error.errors()[0])}"
+        except (WebRLError, AttributeError) as error:  # AttributeError: a section that is no mapping
+            problem = str(error)
+        return f"{problem}; so advantages are not known"
 
     @property
     def actor_config(self) -> ActorConfig | None:
         """Settings of the actor's training; None if they cannot be read."""
-        return None if isinstance(self._config, str) else self._config.actor
+        return None if isinstance(self._config, str) else self._config[0]
 
     @property
     def problem(self) -> str:
@@ -59,7 +67,7 @@ class Run:
 
     def tokenizer(self) -> Tokenizer | None:
         """The one that its actors share, if it is on this machine."""
-        return run_tokenizer(self.path, None if isinstance(self._config, str) else self._config.models.actor)
+        return run_tokenizer(self.path, None if isinstance(self._config, str) else self._config[1])
 
     def screenshot(self, name: str) -> bytes | None:
         """A PNG of the run folder; None if there is no such, or it lies elsewhere."""
@@ -72,6 +80,12 @@ class Run:
         except (OSError, ValueError):  # ValueError: a NUL character in the name
             return None
         return data if data.startswith(_PNG) else None
+
+
+def named_runs(paths: Sequence[Path]) -> list[Run]:
+    """Runs under the names of their folders, or, where these are the same, under their paths."""
+    names = [path.resolve().name for path in paths]
+    return [Run(path, name if names.count(name) == 1 else str(path)) for path, name in zip(paths, names, strict=True)]
 
 
 @dataclass(frozen=True)

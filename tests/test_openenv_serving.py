@@ -201,6 +201,7 @@ def test_web_pages_and_strangers_may_not_play_over_http(shared):
     assert httpx.post(f"{shared}/reset", json={}, headers=page).status_code == 403
     with server(token="correct horse", num_sessions=1) as (url, _):
         assert httpx.post(f"{url}/reset", json={}).status_code == 401
+        assert httpx.post(f"{url}/reset", content=b"x" * 900_000).status_code == 401  # a body that nobody keeps
         token = {"Authorization": "Bearer correct horse"}
         assert httpx.post(f"{url}/reset", json={"screenshots": "none"}, headers=token, timeout=60).status_code == 200
 

@@ -1,14 +1,14 @@
 """The server's door: what a connection's first bytes say decides whether it is a WebSocket or plain HTTP.
 
-API: `Doors(capacity, answer)`; `doors.connection_class()` goes to `websockets`' server, `doors.close()` ends what it
-does not know of.
+API: `Doors(capacity, refuse, answer)`; `doors.connection_class()` goes to `websockets`' server, `doors.close()` ends
+what it does not know of.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from websockets.asyncio.server import ServerConnection
 
@@ -21,9 +21,15 @@ _WEBSOCKET = (b"GET /ws ", b"GET /ws?")
 class Doors:
     """All connections of a server."""
 
-    def __init__(self, capacity: int, answer: Callable[[HttpRequest], Awaitable[HttpResponse]]) -> None:
-        """Further connections than `capacity` are hung up on at once."""
+    def __init__(
+        self,
+        capacity: int,
+        refuse: Callable[[str, Mapping[str, str]], HttpResponse | None],
+        answer: Callable[[HttpRequest], Awaitable[HttpResponse]],
+    ) -> None:
+        """Further connections than `capacity` are hung up on at once; `refuse` and `answer` are `PlainHttp`'s."""
         self._capacity = capacity
+        self._refuse = refuse
         self._answer = answer
         self._open: set[ServerConnection] = set()
 
@@ -68,7 +74,7 @@ class Doors:
                     super().connection_made(self.transport)
                     super().data_received(first)
                 else:
-                    self.http = PlainHttp(self.transport, doors._answer)
+                    self.http = PlainHttp(self.transport, doors._refuse, doors._answer)
                     self.http.feed(first)
 
             def eof_received(self) -> None:
@@ -87,8 +93,17 @@ class Doors:
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """Have the kernel notice after two or three minutes that the other machine has gone."""
+    """Have the kernel notice after two or three minutes that the other machine has gone.
+
+    While an answer waits for it, nothing asks whether it is alive: that answer is sent again for a quarter of an hour
+    unless the last option says how long.
+    """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 4)):
+    for name, value in (
+        ("TCP_KEEPIDLE", 60),
+        ("TCP_KEEPINTVL", 20),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_USER_TIMEOUT", 140_000),
+    ):
         if hasattr(socket, name):  # macOS has other names, and defaults
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,7 +1,8 @@
 """HTTP/1.1 on a connection that is no WebSocket: requests with small bodies, one at a time, with deadlines.
 
-API: `PlainHttp(transport, answer)`; the owner of the transport calls `feed(data)` and `lost()`. `answer` is awaited for
-each `HttpRequest` and returns an `HttpResponse`.
+API: `PlainHttp(transport, refuse, answer)`; the owner of the transport calls `feed(data)` and `lost()`. `refuse(path,
+headers)` may say no as soon as a request's head is there: its body is then read (else the client would not hear the
+answer), but not kept. `answer` is awaited for each other `HttpRequest` and returns an `HttpResponse`.
 """
 
 from __future__ import annotations
@@ -59,13 +60,22 @@ class HttpResponse:
 class PlainHttp:
     """See the module docstring; lives in the server's event loop."""
 
-    def __init__(self, transport: asyncio.Transport, answer: Callable[[HttpRequest], Awaitable[HttpResponse]]) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        refuse: Callable[[str, Mapping[str, str]], HttpResponse | None],
+        answer: Callable[[HttpRequest], Awaitable[HttpResponse]],
+    ) -> None:
         self._transport = transport
+        self._refusal_of = refuse
         self._answer = answer
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=16_384)
         self._loop = asyncio.get_running_loop()
         self._head: h11.Request | None = None
+        self._headers: dict[str, str] = {}
+        self._refusal: HttpResponse | None = None
         self._body = bytearray()
+        self._num_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._deadline = self._loop.call_later(REQUEST_TIMEOUT_S, transport.abort)
 
@@ -97,13 +107,18 @@ class PlainHttp:
             if isinstance(event, h11.Request):
                 self._arm(REQUEST_TIMEOUT_S)
                 self._head = event
+                self._headers = {n.decode("latin-1").title(): v.decode("latin-1") for n, v in event.headers}
+                self._refusal = self._refusal_of(self._path(event), self._headers)
                 self._body.clear()
+                self._num_bytes = 0
                 if any(name == b"content-length" and int(value) > MAX_REQUEST_BYTES for name, value in event.headers):
                     self._refuse(413, f"a body has at most {MAX_REQUEST_BYTES} bytes")
                     return
             elif isinstance(event, h11.Data):
-                self._body += event.data
-                if len(self._body) > MAX_REQUEST_BYTES:
+                self._num_bytes += len(event.data)
+                if self._refusal is None:
+                    self._body += event.data
+                if self._num_bytes > MAX_REQUEST_BYTES:
                     self._refuse(413, f"a body has at most {MAX_REQUEST_BYTES} bytes")
                     return
             elif isinstance(event, h11.EndOfMessage):
@@ -120,16 +135,15 @@ class PlainHttp:
 
     async def _answer_request(self) -> None:
         assert self._head is not None
-        headers = {name.decode("latin-1").title(): value.decode("latin-1") for name, value in self._head.headers}
         request = HttpRequest(
             method=self._head.method.decode("latin-1").upper(),
-            path=self._head.target.decode("latin-1").partition("?")[0],
-            headers=headers,
+            path=self._path(self._head),
+            headers=self._headers,
             body=bytes(self._body),
             address=str((self._transport.get_extra_info("peername") or ("",))[0]),
         )
         try:
-            response = await self._answer(request)
+            response = self._refusal or await self._answer(request)
         except Exception:  # the boundary of the server: the others live on
             logger.exception("request failed")
             response = HttpResponse(500, b"internal error\n", "text/plain")
@@ -147,6 +161,10 @@ class PlainHttp:
         self._arm(KEEP_ALIVE_S)
         self._transport.resume_reading()
         self._read()
+
+    @staticmethod
+    def _path(head: h11.Request) -> str:
+        return head.target.decode("latin-1").partition("?")[0]
 
     async def _drained(self) -> None:
         """Until the client has taken its answer."""

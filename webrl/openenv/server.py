@@ -14,7 +14,7 @@ import math
 import random
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -136,7 +136,7 @@ async def _run(hub: Hub, options: ServerOptions, listener: socket.socket, on_rea
     handshakes = logging.getLogger("webrl.openenv.handshakes")
     handshakes.setLevel(logging.CRITICAL)  # what strangers send is no error of ours
     routes = _Routes(hub, options.token)
-    doors = Doors(MAX_CONNECTIONS + hub.size, routes.answer)
+    doors = Doors(MAX_CONNECTIONS + hub.size, routes.refuse, routes.answer)
     server = serve_websockets(
         lambda connection: converse(connection, hub),
         sock=listener,
@@ -184,12 +184,17 @@ class _Routes:
         documents = {"/health": HealthResponse(), "/metadata": metadata, "/schema": schemas}
         self._documents = {path: document.model_dump_json().encode() for path, document in documents.items()}
 
+    def refuse(self, path: str, headers: Mapping[str, str]) -> HttpResponse | None:
+        """The refusal of a request that is not for a WebSocket, or None."""
+        status = None if path == "/health" else refusal(headers, self._token)
+        if status is None:
+            return None
+        asked = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+        return _plain(status, _REFUSALS[status], asked | {"Connection": "close"})
+
     async def answer(self, request: HttpRequest) -> HttpResponse:
-        """Answer a request that is not for a WebSocket."""
+        """Answer a request that is not refused."""
         path = request.path
-        if path != "/health" and (status := refusal(request.headers, self._token)) is not None:
-            headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-            return _plain(status, _REFUSALS[status], headers | {"Connection": "close"})
         if path not in self._documents and path not in _EPISODE_PATHS:
             return _plain(404, "sessions are at /ws, episodes over HTTP at /reset, /step and /state")
         wanted = _EPISODE_PATHS.get(path, "GET")

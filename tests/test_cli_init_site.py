@@ -51,7 +51,7 @@ def test_init_site_writes_a_config_that_runs_and_has_only_read(site, tmp_path, c
     state = storage_state(site, tmp_path / "state.json")
     site.asked.clear()
     out = tmp_path / "mine" / "notes.yaml"
-    assert main(["init-site", f"{site.url}/", "--out", str(out), "--login-state", str(state), "--pages", "9"]) == 0
+    assert main(["init-site", f"{site.url}/", "--out", str(out), "--login-state", str(state), "--pages", "7"]) == 0
     printed = capsys.readouterr().out
     assert "reward 0, as it should" in printed
     assert re.search(r"the agent sees \d+ characters, 1\d elements", printed)
@@ -74,11 +74,31 @@ def test_init_site_writes_a_config_that_runs_and_has_only_read(site, tmp_path, c
 def test_init_site_guesses_the_log_in(site, tmp_path, capsys):
     out = tmp_path / "guessed.yaml"
     assert main(["init-site", f"{site.url}/", "--out", str(out)]) == 0
-    guess = next(line for line in out.read_text().splitlines() if "login: {form" in line)
-    assert '{"User": YOU, "Password": "${PASSWORD}"}, submit: "Log in"' in guess
-    assert f'{site.url}/login"' in guess
+    assert "run again with --user NAME" in capsys.readouterr().out
+    guess = next(line for line in out.read_text().splitlines() if 'login: {"form' in line)
     out.write_text(out.read_text().replace(guess, guess.replace("# login", "login")))
-    assert load_config(out).rollout.web.login.form.submit == "Log in"
+    login = load_config(out).rollout.web.login
+    assert (login.form.submit, login.form.url) == ("Log in", f"{site.url}/login")
+    assert (set(login.form.fields), set(login.form.secrets)) == ({"User"}, {"Password"})
+    assert login.proof_url == f"{site.url}/"
+
+
+@pytest.mark.browser
+def test_init_site_logs_in_through_the_form_that_it_finds(site, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "inside.yaml"
+    user = ["--user", "ann", "--password-env", "NOTES_PW"]
+    call = ["init-site", f"{site.url}/", "--out", str(out), "--pages", "2"]
+    assert main([*call, *user]) == 2
+    assert "'NOTES_PW' is not set" in capsys.readouterr().err
+    monkeypatch.setenv("NOTES_PW", "under-the-hill")
+    assert main([*call, *user]) == 1
+    assert "still asks for a password" in capsys.readouterr().err
+    assert not out.exists()
+    monkeypatch.setenv("NOTES_PW", "over-the-hill")
+    assert main([*call, *user]) == 0
+    assert f"{site.url}/new" in capsys.readouterr().out
+    assert "${NOTES_PW}" in out.read_text()
 
 
 @pytest.mark.browser
@@ -110,7 +130,7 @@ def test_what_pages_say_of_themselves_does_not_become_yaml(tmp_path):
     page = Seen(page.url, evil, evil, "", evil, (form,))
     third = Seen("http://a.example/c", evil, evil, "c", evil, ())
     found = Exploration((page, other, third), ())
-    _, train, heldout = write_starter(out, found, page.url, "a", None)
+    _, train, heldout = write_starter(out, found, page.url, "a", {})
     web = load_config(out).rollout.web
     assert web.start_urls == ("http://a.example/",)
     assert not web.login.is_set

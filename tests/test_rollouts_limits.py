@@ -39,6 +39,7 @@ TRIES = {
     "socket of a worker": "new Worker(URL.createObjectURL(new Blob(["
     "`new WebSocket('ws://' + '${location.host}' + '/got')`])))",
 }
+QUICK = ("form", "shared worker", "service worker", "socket of a worker")
 SERVICE_WORKER = "onactivate = (e) => e.waitUntil(clients.claim());"
 SERVICE_WORKER += "onfetch = (e) => e.respondWith(fetch(e.request.url, {method: 'POST', body: 'x'}))"
 
@@ -95,7 +96,7 @@ def attempt(script, limits, *, behind_proxy=True):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("way", TRIES)
+@pytest.mark.parametrize("way", [pytest.param(w, marks=[] if w in QUICK else pytest.mark.slow) for w in TRIES])
 def test_nothing_but_reading_reaches_a_read_only_site(way):
     asked, guard, _ = attempt(TRIES[way], READ_ONLY)
     assert {method for method, _ in asked} == {"GET"}, asked
@@ -104,6 +105,7 @@ def test_nothing_but_reading_reaches_a_read_only_site(way):
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["form", "fetch", "beacon", "worker", "frame", "socket", "service worker"])
 def test_without_limits_the_same_pages_do_send(way):
     """The attempts are attempts."""
@@ -113,7 +115,7 @@ def test_without_limits_the_same_pages_do_send(way):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("way", [way for way in TRIES if way not in ("shared worker", "socket of a worker")])
+@pytest.mark.parametrize("way", ["form", "kept alive", "beacon", "worker", "service worker", "socket of a frame"])
 def test_the_browser_holds_a_read_only_site_without_the_proxy_s_help(way):
     asked, _, _ = attempt(TRIES[way], READ_ONLY, behind_proxy=False)
     assert {method for method, _ in asked} == {"GET"}, asked

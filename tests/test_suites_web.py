@@ -37,9 +37,21 @@ def notes(tmp_path_factory):
 def site(notes):
     notes.asked.clear()
     notes.broken.clear()
-    for path in notes.folder.glob("state/*"):
-        path.unlink()
+    notes.refill()
     return notes
+
+
+@pytest.fixture
+def fresh(site):
+    """The same, with nobody logged in."""
+    for path in site.folder.glob("state/*"):
+        path.unlink()
+    return site
+
+
+def some(cases, quick=4):
+    """The first few cases, and the others where time is no matter."""
+    return [*cases[:quick], *(pytest.param(*case, marks=pytest.mark.slow) for case in cases[quick:])]
 
 
 def task(config, name="look", url=None, checks=(), instruction="look around"):
@@ -175,10 +187,7 @@ def test_a_missing_instruction_file_is_refused_before_anything_starts(site):
         check_inputs(site.config(train_files="[nowhere.jsonl]"), ["filter-tasks"])
 
 
-@pytest.mark.browser
-@pytest.mark.parametrize(
-    ("check", "holds", "fails"),
-    [
+KINDS = [
         ({"url": r"/notes/1$"}, (), ("goto('{url}/about')",)),
         ({"text": "Two litres, whole."}, (), ("goto('{url}/about')",)),
         ({"text": "Reopen", "absent": True}, (), ("goto('{url}/notes/4')",)),
@@ -195,13 +204,17 @@ def test_a_missing_instruction_file_is_refused_before_anything_starts(site):
         ({"http": "/api/notes", "path": "$.notes[?@.id==1]"}, (), ("click('{button:Delete}')",)),
         ({"sql": "SELECT done FROM notes WHERE id = 1", "equals": 1}, ("click('{button:Mark as done}')",), ()),
         ({"sql": "SELECT count(*) FROM notes WHERE id = 1", "equals": 0}, ("click('{button:Delete}')",), ()),
-    ],
-)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("check", "holds", "fails"), some(KINDS))
 def test_each_kind_of_check_tells_done_from_not_done(site, check, holds, fails):
-    config = site.config("rollout.web.forbidden_urls=[]", "rollout.web.reset.every=episode")
+    config = site.config("rollout.web.forbidden_urls=[]")
     for actions, reward in ((holds, 1.0), (fails, 0.0)):
         if actions is None:
             continue
+        site.refill()
         score, _ = end(site, [check], *actions, config=config)
         assert score.reward == reward, (actions, score)
         assert bool(score.note) == (reward == 0.0)
@@ -235,8 +248,8 @@ def test_the_database_is_only_read(site):
 
 
 @pytest.mark.browser
-def test_an_episode_s_log_in_reset_reward_and_limits_go_through_the_worker_processes(site, tmp_path):
-    config = site.config()
+def test_an_episode_s_log_in_reset_reward_and_limits_go_through_the_worker_processes(fresh, tmp_path):
+    config = fresh.config()
     tasks = {t.task_id.rpartition(".")[2]: t for t in [*seed_tasks(config), *eval_tasks(config)]}
     policies = {
         "open-1": Scripted("click('{link:Buy milk}')", DONE),
@@ -244,7 +257,7 @@ def test_an_episode_s_log_in_reset_reward_and_limits_go_through_the_worker_proce
         "done-1": Scripted("click('{button:Mark as done}')", DONE),
         "go-tags": Scripted("click('{link:Log out}')", "click('{link:Tags}')", DONE),
     }
-    with sqlite3.connect(site.database) as database:
+    with sqlite3.connect(fresh.database) as database:
         database.execute("DELETE FROM notes WHERE id = 1")
     database.close()
     played = asyncio.run(play(config, policies, [tasks[name] for name in policies], tmp_path / "t.jsonl"))
@@ -252,45 +265,46 @@ def test_an_episode_s_log_in_reset_reward_and_limits_go_through_the_worker_proce
     assert "/notes/2$" in played["open-2"].env_error
     first = played["go-tags"].steps[0]
     assert (first.blocked, first.error) == (1, "Blocked: addresses with '/logout' are not to be opened here.")
-    assert "GET /logout" not in site.asked
-    assert site.asked.count("POST /reset") == 1
-    assert site.asked.count("POST /login") == 1
-    assert (site.folder / "state" / "notes.login.json").stat().st_mode & 0o077 == 0
+    assert "GET /logout" not in fresh.asked
+    assert fresh.asked.count("POST /reset") == 1
+    assert fresh.asked.count("POST /login") == 1
+    assert (fresh.folder / "state" / "notes.login.json").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.browser
-def test_a_log_in_that_has_ended_is_minted_again(site):
-    config = site.config("rollout.web.login.check_s=0")
+def test_a_log_in_that_has_ended_is_minted_again(fresh):
+    config = fresh.config("rollout.web.login.check_s=0")
 
     async def work():
         async with shared_browser() as browser:
             logins = Logins(config.rollout.web)
             state = await logins.state(browser)
-            path = site.folder / "state" / "notes.login.json"
+            path = fresh.folder / "state" / "notes.login.json"
             for cookie in state["cookies"]:
                 cookie["value"] = "expired"
             path.write_text(json.dumps(state))
             return await logins.state(browser)
 
     assert run(work())["cookies"][0]["value"] != "expired"
-    assert site.asked.count("POST /login") == 2
+    assert fresh.asked.count("POST /login") == 2
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize(
     ("web", "words"),
-    [
-        ({"login.form.fields": "{User: demo, Password: wrong-pass}"}, "still asks for a password"),
-        ({"login.form.fields": "{Username: demo}"}, "no field 'Username'; the page has: 'User', 'Password'"),
+    some([
+        ({"login.form.secrets": "{Password: wrong-pass}"}, "still asks for a password"),
+        ({"login.form.fields": "{Username: ann}"}, "no field 'Username'; the page has: 'User', 'Password'"),
+        ({"login.form.fields": "{Password: wrong-pass}", "login.form.secrets": "{}"}, "is a password: move it"),
         ({"login.form.url": "/nowhere"}, "answers 404"),
         ({"login.proof_url": "/nowhere"}, "/nowhere does not show it"),
         ({"login.form": "null", "login.command": "['false']"}, "ended with 1"),
         ({"login.form": "null", "login.command": "[no-such-program]"}, "does not start"),
-    ],
-)
-def test_a_log_in_that_fails_says_why_and_not_the_password(site, web, words):
-    overrides = {"login.form.fields": None} if "login.form" in web else {}
-    config = site.config(**overrides, **web)
+    ]),
+)  # fmt: skip
+def test_a_log_in_that_fails_says_why_and_not_the_password(fresh, web, words):
+    overrides = {"login.form.secrets": None} if "login.form" in web else {}
+    config = fresh.config(**overrides, **web)
 
     async def work():
         async with shared_browser() as browser:
@@ -302,7 +316,7 @@ def test_a_log_in_that_fails_says_why_and_not_the_password(site, web, words):
     assert "wrong-pass" not in redact(str(error.value))
 
 
-def test_a_storage_state_comes_from_a_file_or_a_command_and_is_refused_where_it_is_none(site, tmp_path):
+def test_a_storage_state_comes_from_a_file_or_a_command_and_is_refused_where_it_is_none(fresh, tmp_path):
     good = {"cookies": [{"name": "a", "value": "secret-4711", "domain": "127.0.0.1", "path": "/"}], "origins": []}
     path = tmp_path / "state.json"
     path.write_text(json.dumps(good))
@@ -310,7 +324,7 @@ def test_a_storage_state_comes_from_a_file_or_a_command_and_is_refused_where_it_
 
     def read(**login):
         settings = {f"login.{key}": value for key, value in login.items()}
-        return run(Logins(site.bare(**settings).rollout.web).state(None))
+        return run(Logins(fresh.bare(**settings).rollout.web).state(None))
 
     assert read(state_file=path) == read(command=command) == good
     with pytest.raises(SiteError, match=r"state\.json: the log-in has expired"):
@@ -343,15 +357,14 @@ def test_a_reset_that_fails_ends_the_stage_with_the_site_s_words(site):
 
 
 def test_two_runs_do_not_share_a_site_that_they_may_change(site):
-    config = site.config()
-    reading = site.config(read_only=True)
+    config, reading = site.bare(), site.bare(read_only=True)
 
     async def work(other):
         async with open_sites(config, [task(config)]), open_sites(other, [task(other)]):
             pass
 
     run(work(reading))
-    with pytest.raises(SiteBusy, match="in use by run 'web_example'"):
+    with pytest.raises(SiteBusy, match="in use by run 'run'"):
         run(work(config))
 
 
@@ -402,7 +415,16 @@ def test_forbidden_actions_are_refused_by_name(site):
 
 
 def test_secrets_do_not_reach_the_saved_config(site):
-    config = site.config(**{"login.form.fields": "{User: demo, Password: pw-in-clear}"})
+    config = site.config(**{"login.form.secrets": "{Password: pw-in-clear}"})
     saved = config.model_dump_json()
     assert "pw-in-clear" not in saved
     assert TOKEN not in saved
+
+
+@pytest.mark.browser
+def test_a_stage_ends_at_once_where_the_log_in_fails(fresh, tmp_path):
+    config = fresh.config(**{"login.form.secrets": "{Password: wrong-pass}"})
+    with pytest.raises(SiteError, match="still asks for a password"):
+        asyncio.run(play(config, {"look": Scripted(DONE)}, [task(config)], tmp_path / "t.jsonl"))
+    assert not (tmp_path / "t.jsonl").exists()
+    assert fresh.asked.count("POST /login") == 1

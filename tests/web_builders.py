@@ -19,7 +19,7 @@ from webrl.suites.world import WORLD
 from webrl.types import Task, Trajectory
 
 ROOT = Path(__file__).parent.parent
-PASSWORD, TOKEN = "demo", "reset-me-7351"
+PASSWORD, TOKEN = "over-the-hill", "reset-me-7351"
 
 
 @dataclass
@@ -33,6 +33,9 @@ class Notes:
     broken: dict[str, int] = field(default_factory=dict)
     """Paths that answer a status instead."""
 
+    refill: Any = None
+    """Puts the published notes back."""
+
     @property
     def database(self) -> Path:
         return self.folder / "notes.db"
@@ -42,7 +45,7 @@ class Notes:
             "start_urls": f"[{self.url}/]",
             "reset.url": f"{self.url}/reset",
             "reset.headers": f"{{X-Reset-Token: {TOKEN}}}",
-            "login.form.fields": f"{{User: demo, Password: {PASSWORD}}}",
+            "login.form.secrets": f"{{Password: {PASSWORD}}}",
             "database": f"sqlite:///{self.database}",
             "state_dir": str(self.folder / "state"),
         }
@@ -66,6 +69,7 @@ def notes_app(folder: Path) -> Iterator[Notes]:
     spec.loader.exec_module(module)
     notes = Notes("", folder)
     app = module.create_app(notes.database, TOKEN)
+    notes.refill = lambda: module.fill(notes.database)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
 
     @app.before_request

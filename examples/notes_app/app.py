@@ -2,8 +2,9 @@
 
     python examples/notes_app/app.py --port 5000 --database /tmp/notes.db
 
-Notes have a title, a text, a tag and a done flag, in SQLite. One logs in as demo / demo. `POST /reset` with the header
-`X-Reset-Token` (variable NOTES_RESET_TOKEN) puts the published notes back; without the variable it is not there.
+Notes have a title, a text, a tag and a done flag, in SQLite. One logs in as ann / over-the-hill. `POST /reset`
+with the header `X-Reset-Token` (variable NOTES_RESET_TOKEN) puts the published notes back; without the variable it
+is not there.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ TAG_LIST = """<ul>{% for tag in tags %}<li><a href="{{ url_for('notes', q=tag) }
 </ul>"""
 LOGIN = """<form method=post><label>User <input name=user></label>
 <label>Password <input name=password type=password></label> <button>Log in</button></form>"""
+USER, PASSWORD = "ann", "over-the-hill"
 TAGS = ("home", "people", "work", "travel")
 
 
@@ -143,8 +145,8 @@ def create_app(database: Path, reset_token: str | None = None) -> Flask:
 
     @app.route("/login", methods=["GET", "POST"])
     def login() -> Any:
-        if request.method == "POST" and request.form["user"] == request.form["password"] == "demo":
-            session["user"] = "demo"
+        if request.method == "POST" and request.form["user"] == USER and request.form["password"] == PASSWORD:
+            session["user"] = USER
             return redirect(url_for("notes"))
         return page("Log in", LOGIN, "Wrong user or password." if request.method == "POST" else "")
 

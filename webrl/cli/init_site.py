@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from webrl.errors import UsageError
+from webrl.errors import DataError, UsageError
 
 _SHOWN_LINES = 12
 
@@ -20,6 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--name", help="the site's name (default: from the address)")
     parser.add_argument("--pages", type=int, default=12, metavar="N", help="pages to visit at most (default: 12)")
+    parser.add_argument("--user", metavar="NAME", help="log in as this user, through the form on the start page")
+    parser.add_argument(
+        "--password-env", default="PASSWORD", metavar="VARIABLE", help="variable with the password (default: PASSWORD)"
+    )
     parser.add_argument(
         "--login-state", type=Path, metavar="FILE", help="a browser storage state to look around with, logged in"
     )
@@ -36,17 +42,19 @@ def main(args: argparse.Namespace) -> int:
     out: Path = args.out or Path(f"{name}.yaml")
     if taken := [str(path) for path in (out, *starter_files(out)) if path.exists()]:
         raise UsageError(f"{', '.join(taken)}: there already; choose another --out, or move it away")
-    config = start_config(args.url, name, args.pages, args.login_state)
-    found = asyncio.run(explore(config.rollout, args.pages))
-    files = write_starter(out, found, args.url, name, args.login_state)
+    login = _login(args, name)
+    found = asyncio.run(explore(start_config(args.url, name, args.pages, login).rollout, args.pages))
+    files = write_starter(out, found, args.url, name, login)
     for page in found.pages:
         print(f"  {page.url}  {page.title!r:.60}  {len(page.text)} characters")
     for line in found.skipped[:_SHOWN_LINES]:
         print(f"  not visited: {line}")
     if len(found.skipped) > _SHOWN_LINES:
         print(f"  and {len(found.skipped) - _SHOWN_LINES} more")
-    trial = asyncio.run(try_site(load_config(out)))
+    if not login and found.pages[0].asks_for_password:
+        print("the start page is a log-in: move the files away and run again with --user NAME")
     print(f"wrote {', '.join(map(str, files))}")
+    trial = asyncio.run(try_site(load_config(out)))
     print(f"tried {trial.task_id}: {trial.instruction}")
     print(f"the agent sees {trial.num_chars} characters, {trial.num_elements} elements it can act on:")
     for line in trial.text.splitlines()[:_SHOWN_LINES]:
@@ -54,3 +62,28 @@ def main(args: argparse.Namespace) -> int:
     print(f"an agent that does nothing gets {trial.verdict}")
     print(f"next: read {out}, write instructions, then `webrl run {out}`")
     return 0
+
+
+def _login(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """The log-in that the options describe, its form looked up on the start page; {} without one.
+
+    Raises:
+        UsageError: two ways at once, or no password in the environment.
+        DataError: no form with a password on the start page.
+    """
+    if args.login_state and args.user:
+        raise UsageError("--login-state and --user: choose one way to log in")
+    if args.login_state:
+        return {"state_file": str(args.login_state)}
+    if not args.user:
+        return {}
+    if not os.environ.get(args.password_env):
+        raise UsageError(f"--user {args.user}: the environment variable {args.password_env!r} is not set; export it")
+    from webrl.suites.web.explore import explore
+    from webrl.suites.web.starter import guess_login, start_config
+
+    found = asyncio.run(explore(start_config(args.url, name, 1, {}).rollout, 1))
+    guess = guess_login(found.pages[0], args.url, args.user, args.password_env)
+    if guess is None:
+        raise DataError(f"{found.pages[0].url}: no form with a password field; use --login-state FILE")
+    return guess

@@ -33,7 +33,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 ModelName = Annotated[str, AfterValidator(shipped_model), Field(validate_default=True)]
 """A folder or a hub name; `data/tiny/…` is found wherever webrl is installed."""
 _Decay = Annotated[float, Field(ge=0, lt=1)]
-_HIDDEN = {"accounts", "extra_args", "fields", "headers"}
+_HIDDEN = {"accounts", "extra_args", "secrets", "headers"}
 """Options whose values are not quoted in errors: a secret may stand anywhere in a value of the wrong form."""
 _RENAMED = {"rollout.attempts": "rollout.num_generations"}
 _MAX_SHOWN = 2

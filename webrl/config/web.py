@@ -42,9 +42,8 @@ class FormLogin(Section):
     """A log-in through the site's own form."""
 
     url: str = Field(description="page with the form; may be relative to the first start page")
-    fields: dict[str, Secret] = Field(
-        min_length=1, description="label, placeholder, name or id of each field: its value, such as ${NOTES_PASSWORD}"
-    )
+    fields: dict[str, str] = Field({}, description="label, placeholder, name or id of a field: its value")
+    secrets: dict[str, Secret] = Field({}, description="the same for passwords, such as {Password: ${NOTES_PASSWORD}}")
     submit: str | None = Field(None, description="name of the button; none: Enter in the last field")
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from webrl.config import RolloutConfig
 from webrl.config.redaction import redact
+from webrl.config.web import WebConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser
 from webrl.suites.web.env import WebEnv
@@ -83,6 +85,11 @@ class Seen:
     forms: tuple[Form, ...]
     """Its forms."""
 
+    @property
+    def asks_for_password(self) -> bool:
+        """Whether one of its forms has a password field."""
+        return any(form.password for form in self.forms)
+
 
 @dataclass(frozen=True)
 class Exploration:
@@ -103,41 +110,49 @@ async def explore(config: RolloutConfig, max_pages: int) -> Exploration:
         BrowserMissing: no Chromium.
     """
     require_start(config)
-    web = config.web
-    careful = config.model_copy(update={"web": web.model_copy(update={"read_only": True})})
-    waiting: deque[tuple[str, str]] = deque((url, "") for url in web.start_urls)
-    visited, forms = {_key(url) for url, _ in waiting}, Counter[str]()
-    pages: dict[str, Seen] = {}
-    skipped: list[str] = []
+    config = config.model_copy(update={"web": config.web.model_copy(update={"read_only": True})})
+    walk = _Walk(config.web)
     async with Browser(max_page_mb=config.max_page_mb) as browser:
-        env = WebEnv(browser, careful)
+        env = WebEnv(browser, config)
         try:
-            while waiting and len(pages) < max_pages:
-                url, link = waiting.popleft()
+            while walk.waiting and len(walk.pages) < max_pages:
+                url, link = walk.waiting.popleft()
                 try:
-                    page, links = await _visit(env, careful, url, link)
+                    walk.enter(*await _visit(env, config, url, link))
                 except BrowserError as error:
-                    if not pages and url == web.start_urls[0]:
+                    if not walk.pages and url == config.web.start_urls[0]:
                         raise
-                    skipped.append(f"{url}: {error}")
-                    continue
-                if urlsplit(page.url).netloc.lower() not in web.hosts or _key(page.url) in pages:
-                    continue
-                pages[_key(page.url)] = page
-                for target, text in links[:_MAX_LINKS]:
-                    if _key(target) in visited or urlsplit(target).netloc.lower() not in web.hosts:
-                        continue
-                    visited.add(_key(target))
-                    if _NOT_PAGES.search(urlsplit(target).path):
-                        continue
-                    if _UNSAFE.search(f"{urlsplit(target).path} {urlsplit(target).query} {text}"):
-                        skipped.append(f"{target}: looks as if it removed something or logged out")
-                    elif forms[_form(target)] < _PER_FORM:
-                        forms[_form(target)] += 1
-                        waiting.append((target, text))
+                    walk.skipped.append(f"{url}: {error}")
         finally:
             await env.close()
-    return Exploration(tuple(pages.values()), tuple(map(redact, skipped)))
+    return Exploration(tuple(walk.pages.values()), tuple(map(redact, walk.skipped)))
+
+
+class _Walk:
+    """Where one has been, and where to go next."""
+
+    def __init__(self, web: WebConfig) -> None:
+        self._hosts = web.hosts
+        self._known = {_key(url) for url in web.start_urls}
+        self._forms: Counter[str] = Counter()
+        self.waiting: deque[tuple[str, str]] = deque((url, "") for url in web.start_urls)
+        self.pages: dict[str, Seen] = {}
+        self.skipped: list[str] = []
+
+    def enter(self, page: Seen, links: Sequence[tuple[str, str]]) -> None:
+        """A page has been opened; one that redirected to a known page brings nothing."""
+        if _host(page.url) not in self._hosts or _key(page.url) in self.pages:
+            return
+        self.pages[_key(page.url)] = page
+        for url, text in links[:_MAX_LINKS]:
+            if _key(url) in self._known or _host(url) not in self._hosts or _NOT_PAGES.search(urlsplit(url).path):
+                continue
+            self._known.add(_key(url))
+            if _UNSAFE.search(f"{urlsplit(url).path} {urlsplit(url).query} {text}"):
+                self.skipped.append(f"{url}: looks as if it removed something or logged out")
+            elif self._forms[_form(url)] < _PER_FORM:
+                self._forms[_form(url)] += 1
+                self.waiting.append((url, text))
 
 
 async def _visit(env: WebEnv, config: RolloutConfig, url: str, link: str) -> tuple[Seen, list[tuple[str, str]]]:
@@ -151,6 +166,10 @@ async def _visit(env: WebEnv, config: RolloutConfig, url: str, link: str) -> tup
     forms = tuple(Form(**form | {"fields": tuple(form["fields"])}) for form in found["forms"])
     seen = Seen(env.page.url, found["title"], found["heading"], link, observation.text, forms)
     return seen, [(target, text) for target, text in found["links"]]
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc.lower()
 
 
 def _key(url: str) -> str:

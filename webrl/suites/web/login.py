@@ -41,8 +41,11 @@ class Logins:
         self._config = config
         self._checked = -1e9
 
-    async def state(self, browser: Browser) -> State | None:
+    async def state(self, browser: Browser | None) -> State | None:
         """A storage state that is logged in.
+
+        Args:
+            browser: fills in the form, where that is the way.
 
         Raises:
             SiteError: the site is down, or refuses the log-in; a state file that has expired.
@@ -69,7 +72,7 @@ class Logins:
             self._checked = time.monotonic()
             return kept
 
-    async def _mint(self, browser: Browser) -> State:
+    async def _mint(self, browser: Browser | None) -> State:
         login = self._config.login
         logger.info("logging in to %s", self._config.name)
         if login.command:
@@ -77,6 +80,7 @@ class Logins:
             state = _parse(out, "what rollout.web.login.command printed")
         else:
             assert login.form is not None
+            assert browser is not None
             state = await _fill_form(browser, login.form, self._config)
         if not await self._holds(state):
             raise SiteError(f"the log-in does not work: {login.proof_url} does not show it; check rollout.web.login")
@@ -127,7 +131,7 @@ async def _fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> St
     from playwright.async_api import Error
 
     url, timeout_ms = config.absolute(form.url), config.login.timeout_s * 1000
-    values = {name: value.reveal() for name, value in form.fields.items()}
+    secrets = {name: value.reveal() for name, value in form.secrets.items()}
     context = await browser.new_context()
     try:
         page = await context.new_page()
@@ -135,16 +139,18 @@ async def _fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> St
         answer = await page.goto(url)
         if answer is not None and answer.status >= 400:
             raise SiteError(f"it answers {answer.status}")
-        for name, value in values.items():
+        for name, value in (form.fields | secrets).items():
             field = await _field(page, name)
+            if name not in secrets and await field.get_attribute("type") == "password":
+                raise SiteError(f"{name!r} is a password: move it to rollout.web.login.form.secrets")
             await field.fill(value)
         if form.submit:
             await page.get_by_role("button", name=form.submit).first.click()
         else:
-            await field.press("Enter")
+            await page.keyboard.press("Enter")
         await page.wait_for_load_state("networkidle")
         if await page.locator("input[type=password]:visible").count():
-            raise SiteError("it still asks for a password afterwards; check rollout.web.login.form.fields")
+            raise SiteError("it still asks for a password afterwards; check rollout.web.login.form")
         return dict(await context.storage_state())
     except (Error, SiteError) as error:
         raise SiteError(f"log-in at {url} failed: {str(error).strip().splitlines()[0]}") from None

@@ -1,4 +1,4 @@
-"""What a stage does with one's own site around its episodes: keep other runs off it, reset it.
+"""What a stage does with one's own site around its episodes: keep other runs off it, reset it, log in once.
 
 API: `async with open_sites(config, tasks):` around a rollout or an evaluation; it does nothing for other tasks.
 """
@@ -10,8 +10,10 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 
 from webrl.config import RunConfig
+from webrl.config.web import WebConfig
+from webrl.rollouts.browser import Browser
 from webrl.suites.web.hooks import reset_site
-from webrl.suites.web.login import forget
+from webrl.suites.web.login import Logins, forget
 from webrl.suites.web.tasks import is_web
 from webrl.suites.webarena.locks import hold_sites
 from webrl.suites.webarena.sites import Sites
@@ -22,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 @contextlib.asynccontextmanager
 async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[None]:
-    """Hold the site for this run, unless it is only read, and reset it.
+    """Hold the site for this run, unless it is only read, reset it, and see that the log-in works.
 
     Raises:
         SiteBusy: another run has it (it is named).
-        SiteError: the reset fails.
+        SiteError: the reset or the log-in fails: no episode is worth starting then.
     """
     web = config.rollout.web
     if not any(map(is_web, tasks)):
@@ -40,4 +42,11 @@ async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[
             forget(web)
         elif not web.read_only:
             logger.warning("no reset (rollout.web.reset): the site keeps what earlier episodes left in it")
+        await _log_in(web)
         yield
+
+
+async def _log_in(web: WebConfig) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        browser = await stack.enter_async_context(Browser()) if web.login.form else None
+        await Logins(web).state(browser)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from webrl.config import RunConfig, validate_config
 from webrl.runs.store import write_text
@@ -68,14 +68,31 @@ def choose_name(text: str) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_") or "site"
 
 
-def start_config(url: str, name: str, num_pages: int, state_file: Path | None) -> RunConfig:
+def start_config(url: str, name: str, num_pages: int, login: Mapping[str, Any]) -> RunConfig:
     """Settings to look around with. Raises UsageError: no web address."""
-    login = {"login": {"state_file": str(state_file)}} if state_file else {}
-    web = {"name": name, "start_urls": [url], "explore_pages": num_pages, **login}
+    web = {"name": name, "start_urls": [url], "explore_pages": num_pages, "login": login}
     return validate_config({"tasks": {"suite": "web"}, "rollout": {"web": web}}, "init-site")
 
 
-def write_starter(out: Path, found: Exploration, url: str, name: str, state_file: Path | None) -> list[Path]:
+def guess_login(page: Seen, url: str, user: str, variable: str) -> dict[str, Any] | None:
+    """The log-in through the form of a page that has one password field; None without such a form.
+
+    Args:
+        page: what one sees who opens `url` without being logged in; being let in there is the proof of the log-in if
+            one is sent elsewhere before.
+        variable: environment variable with the password.
+    """
+    form = next((form for form in page.forms if form.password), None)
+    if form is None or form.password is None:
+        return None
+    name = next((field for field in form.fields if field != form.password), None)
+    fields = {"fields": {name: user} if name else {}, "secrets": {form.password: f"${{{variable}}}"}}
+    submit = {"submit": form.submit} if form.submit else {}
+    proof = {"proof_url": url} if urlsplit(page.url).path != urlsplit(url).path else {}
+    return {"form": {"url": page.url, **fields, **submit}, **proof}
+
+
+def write_starter(out: Path, found: Exploration, url: str, name: str, login: Mapping[str, Any]) -> list[Path]:
     """Write the config and its instructions, of which every third is held out; gives the files, the config first."""
     instructions = starter_instructions(found.pages)
     heldout = instructions[_HELDOUT_EVERY - 1 :: _HELDOUT_EVERY]
@@ -84,7 +101,7 @@ def write_starter(out: Path, found: Exploration, url: str, name: str, state_file
     for path, entries in written.items():
         write_text(path, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries))
     named = [_quoted(str(path)) if path in written else "" for path in starter_files(out)]
-    write_text(out, _config_text(found, url, name, named, _login(found, state_file)))
+    write_text(out, _config_text(found, url, name, named, _login(found, url, login)))
     return [out, *written]
 
 
@@ -108,22 +125,15 @@ def _config_text(found: Exploration, url: str, name: str, files: Sequence[str], 
     )
 
 
-def _login(found: Exploration, state_file: Path | None) -> str:
-    """The log-in that was used, or a guess, as a comment, from a form with one password."""
-    if state_file:
-        return f"    login: {{state_file: {_quoted(str(state_file))}}}"
-    guess = next(((page, form) for page in found.pages for form in page.forms if form.password), None)
+def _login(found: Exploration, url: str, login: Mapping[str, Any]) -> str:
+    """The log-in that was used, or as a comment a guess."""
+    if login:
+        return f"    login: {json.dumps(login)}"
+    guesses = (guess_login(page, url, "YOU", "PASSWORD") for page in found.pages)
+    guess = next(filter(None, guesses), None)
     if guess is None:
-        return '    # login: {form: {url: /login, fields: {User: ann, Password: "${PASSWORD}"}, submit: Log in}}'
-    page, form = guess
-    password = form.password or ""
-    user = next((field for field in form.fields if field != password), "User")
-    fields = f'{{{_quoted(user)}: YOU, {_quoted(password)}: "${{PASSWORD}}"}}'
-    submit = f", submit: {_quoted(form.submit)}" if form.submit else ""
-    return (
-        "    # This looks like the log-in; proof_url: a page that only who is logged in sees.\n"
-        f"    # login: {{form: {{url: {_quoted(page.url)}, fields: {fields}{submit}}}, proof_url: /}}"
-    )
+        return '    # login: {form: {url: /login, fields: {User: ann}, secrets: {Password: "${PASSWORD}"}}}'
+    return f"    # This looks like the log-in (init-site --user YOU tries it):\n    # login: {json.dumps(guess)}"
 
 
 def _quoted(text: str) -> str:

@@ -1,6 +1,7 @@
 """The viewer's index: selections, growth and replacement of files, bad lines, details of a step."""
 
 import math
+import sys
 
 import pytest
 from view_builders import PAGE, make_run, step_record, trajectory, write
@@ -112,12 +113,12 @@ def test_a_line_that_is_being_written_is_not_read_before_its_end(run):
         file.write(whole[:half])
     index = indexed(run)
     assert len(ids(index)) == 4
-    assert [text.partition(": ")[0] for text in index.problems()] == [str(path)]
+    assert [text.partition(": ")[0] for text in index.problems()[0]] == [str(path)]
     with path.open("ab") as file:
         file.write(whole.splitlines()[0][half:] + b"\n")
     index.refresh()
     assert len(ids(index)) == 5
-    assert index.problems() == []
+    assert index.problems() == ([], 0)
 
 
 def test_a_file_that_is_written_anew_is_read_anew(run):
@@ -145,10 +146,26 @@ def test_a_broken_line_is_named_and_the_others_are_there(run):
     path.write_bytes(lines[0] + b"{nope}\n" + lines[1] + foreign + huge + b"\xff\xfe\n" + lines[2])
     index = indexed(run)
     assert ids(index, phase="0", sort="oldest") == ["p00-a", "p00-b", "p00-c"]
-    assert [text.split(": ")[0] for text in index.problems()] == [f"{path}:{n}" for n in (2, 4, 5, 6)]
-    assert "malformed JSON" in index.problems()[0]
-    assert "unknown field 'extra'" in index.problems()[1]
+    assert [text.split(": ")[0] for text in index.problems()[0]] == [f"{path}:{n}" for n in (2, 4, 5, 6)]
+    assert index.problems()[1] == 4
+    assert "malformed JSON" in index.problems()[0][0]
+    assert "unknown field 'extra'" in index.problems()[0][1]
     assert index.read(Place(0, "phase_00/trajectories.jsonl", 7))[0].trajectory_id == "p00-c"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a file that opens and cannot be read")
+def test_a_file_that_cannot_be_opened_is_named_once(run, monkeypatch):
+    path = run / "phase_00" / "trajectories.jsonl"
+    for line in range(150):
+        write(path, [Label(str(line), None, None)], "ab")
+    index = indexed(run)
+    assert (len(index.problems()[0]), index.problems()[1]) == (100, 150)
+    path.unlink()
+    path.symlink_to("/proc/self/mem")  # a file that opens, and cannot be read
+    index.refresh()
+    version = index.version
+    index.refresh()
+    assert (index.version, index.problems()[1], ids(index)) == (version, 1, ["e01-a"])
 
 
 def test_attempts_at_a_task_are_found_over_phases_and_runs(run, tmp_path):

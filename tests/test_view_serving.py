@@ -1,7 +1,9 @@
 """`webrl view` over HTTP: who is let in, what its pages hold, hostile runs, labels, export, errors at the start."""
 
 import re
+import signal
 import socket
+import subprocess
 
 import httpx
 import orjson
@@ -217,12 +219,14 @@ def test_a_run_that_goes_on_is_followed(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.yaml").write_text("name: tiny\n")
-    with viewer(run) as (url, _), admitted(url) as client:
+    with viewer(run, stderr=subprocess.PIPE) as (url, process), admitted(url) as client:
         assert "No trajectories yet" in client.get("/").text
         write(run / "phase_00" / "trajectories.jsonl", [trajectory("p00-a", phase=0)])
         assert client.get("/state").json()["num"] == 1
         write(run / "phase_00" / "trajectories.jsonl", [trajectory("p00-b", phase=0)], "ab")
         assert "p00-b" in client.get("/").text
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(20), process.stderr.read()) == (0, "")
 
 
 def test_what_cannot_be_shown_ends_with_one_line(tmp_path, capsys, monkeypatch):

@@ -91,6 +91,7 @@ class _Pages:
         self._index.refresh()
         selection = Selection.from_query(request.query_params)
         rows = [dict(row) | {"place": place} for row, place in self._with_places(page_rows(self._index, selection))]
+        problems, num_problems = self._index.problems()
         done, size = self._index.progress() if not self._index.is_complete else (1, 1)
         return self._page(
             "list.html",
@@ -101,7 +102,8 @@ class _Pages:
             options=self._counted_options(),
             choices={name: [(value, said) for value, (said, _) in known.items()] for name, known in CHOICES.items()}
             | {"sort": [(value, said) for value, (said, _) in ORDERS.items()]},
-            problems=self._index.problems(),
+            problems=problems,
+            num_problems=num_problems,
             progress={"complete": self._index.is_complete, "percent": 100 * done // max(size, 1)},
         )
 

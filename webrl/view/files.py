@@ -5,6 +5,7 @@ API: `find_files(run)` lists them; `Tail(path).read()` yields the lines that cam
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -109,6 +110,13 @@ class Tail:
         """Read from the start next time."""
         self.end = self._line = 0
         self._state, self._last = (0, 0, 0), b""
+
+    def give_up(self) -> None:
+        """Read from the start once the file has changed: it cannot be read as it is."""
+        self.forget()
+        with contextlib.suppress(OSError):
+            stat = self.path.stat()
+            self._state = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
     def read(self, on_error: Callable[[str], None]) -> Iterator[tuple[int, int, bytes]]:
         """Yield (line number, byte offset, line) of what was added; errors as in `webrl.runs.store.read_lines`.

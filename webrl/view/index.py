@@ -21,7 +21,7 @@ from webrl.view.rows import SCHEMA, TABLES, parse, row_maker
 
 _BATCH = 64
 """Lines that are put in at once: a query waits for no more."""
-_MAX_PROBLEMS = 1000
+_MAX_PROBLEMS = 100
 _MAX_REASON = 500
 _TORN = "its last line is not whole: it is being written, or its writer was killed"
 
@@ -101,11 +101,16 @@ class Index:
                 done += min(size, tail.end) if tail else 0
         return done, total
 
-    def problems(self) -> list[str]:
-        """`file:line: what is wrong` of each line that is left out; and files whose last line is not whole."""
-        rows = self.query(f"SELECT text FROM problem ORDER BY file, rowid LIMIT {_MAX_PROBLEMS}")
+    def problems(self) -> tuple[list[str], int]:
+        """`file:line: what is wrong` of the first lines that are left out, and the number of all.
+
+        A file's last line that is not whole is one of them.
+        """
         torn = self.query("SELECT run, name FROM file WHERE torn ORDER BY id")
-        return [row["text"] for row in rows] + [f"{self.runs[row['run']] / row['name']}: {_TORN}" for row in torn]
+        rows = self.query("SELECT text FROM problem ORDER BY file, rowid LIMIT ?", (_MAX_PROBLEMS,))
+        number = self.query("SELECT count(*) AS number FROM problem")[0]["number"]
+        shown = [f"{self.runs[row['run']] / row['name']}: {_TORN}" for row in torn] + [row["text"] for row in rows]
+        return shown, number + len(torn)
 
     def put_hand_label(self, run: int, trajectory_id: str, success: int | None) -> None:
         """Know at once of a label that was set by hand, or taken back; the file that holds it is read later."""
@@ -184,7 +189,7 @@ class Index:
             try:
                 self._read_lines(run, found, number, tail)
             except (DataError, OSError) as error:
-                tail.forget()
+                tail.give_up()
                 self._add_problem(number, str(error))
 
     def _number(self, run: int, name: str, kind: str) -> int:

@@ -174,12 +174,21 @@ def places(index: Index, selection: Selection) -> list[Place]:
 
 
 def neighbours(index: Index, selection: Selection, place: Place) -> tuple[Place | None, Place | None, int]:
-    """The ones before and after a trajectory in a selection, and its position from 1 (0: it is not in it)."""
-    found = places(index, selection)
-    if place not in found:
-        return None, found[0] if found else None, 0
-    at = found.index(place)
-    return found[at - 1] if at else None, found[at + 1] if at + 1 < len(found) else None, at + 1
+    """The ones before and after a trajectory in a selection, and its position from 1.
+
+    Of one that is not in it the position is 0, and the next is the selection's first.
+    """
+    where, values = _where(selection)
+    rows = index.query(
+        f"""WITH ordered AS MATERIALIZED (
+            SELECT f.run, f.name, t.line, row_number() OVER (ORDER BY {ORDERS[selection.sort][1]}) AS at
+            {_FROM} WHERE {where}),
+        own AS (SELECT coalesce(max(at), 0) AS at FROM ordered WHERE run = ? AND name = ? AND line = ?)
+        SELECT ordered.*, own.at AS own FROM ordered, own WHERE abs(ordered.at - own.at) <= 1""",
+        [*values, place.run, place.name, place.line],
+    )
+    by_position = dict(zip((row["at"] - row["own"] for row in rows), to_places(rows), strict=True))
+    return by_position.get(-1), by_position.get(1), rows[0]["own"] if rows else 0
 
 
 def row_of(index: Index, place: Place) -> sqlite3.Row:

@@ -9,7 +9,7 @@ import httpx
 import orjson
 import pytest
 from lxml import html
-from view_builders import HOSTILE, admitted, make_run, trajectory, viewer, write
+from view_builders import HOSTILE, admitted, make_run, trajectory, viewer, with_screenshot, write
 
 from webrl.cli import main
 from webrl.types import Status
@@ -28,6 +28,9 @@ def run(tmp_path_factory):
                 message=HOSTILE, actions=(f"send_msg_to_user({HOSTILE!r})", HOSTILE), status=Status.AGENT_DONE,
             ),
             trajectory("p02-huge", phase=2, page="x" * 300_000 + "\x1b]0;title\x07" + "y" * 300_000),
+            trajectory("p02-long" * 9000, phase=2, instruction="z" * 900_000, message="m" * 900_000,
+                       status=Status.AGENT_DONE, actions=("noop() " + "#" * 50_000,) * 1000),
+            with_screenshot(trajectory("p02-seen", phase=2), "seen.png"),
         ],
     )  # fmt: skip
     with (folder / "phase_02" / "trajectories.jsonl").open("ab") as file:
@@ -167,9 +170,28 @@ def test_a_huge_page_is_cut_and_there_whole_as_plain_text(client):
     assert whole.text == "x" * 300_000 + "␛]0;title␇" + "y" * 300_000
 
 
+def test_a_long_episode_fits_a_page_and_says_what_is_left_out(client):
+    text = client.get("/t/0/phase_02/trajectories.jsonl/3").text
+    assert len(text) < 8_000_000
+    assert "1,000 steps: the first 200 are shown" in text
+    assert "Show all 50,007 characters" in text
+    assert client.get("/text/0/phase_02/trajectories.jsonl/3/199/answer").text == "noop() " + "#" * 50_000
+    assert len(client.get("/").text) < 100_000
+
+
+def test_a_screenshot_is_shown(client, run):
+    png = b"\x89PNG\r\n\x1a\n..."
+    (run / "seen.png").write_bytes(png)
+    link = re.search(r'<img src="(/png/[^"]+)" alt="Screenshot', client.get("/t/0/phase_02/trajectories.jsonl/4").text)[
+        1
+    ]
+    answer = client.get(link)
+    assert (answer.content, answer.headers["content-type"]) == (png, "image/png")
+
+
 def test_a_broken_line_is_named_with_its_file(client, run):
     text = client.get("/").text
-    assert f"{run}/phase_02/trajectories.jsonl:3: malformed JSON" in text
+    assert f"{run}/phase_02/trajectories.jsonl:5: malformed JSON" in text
     assert "1 line is not shown" in text
 
 

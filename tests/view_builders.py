@@ -1,6 +1,7 @@
 """Small run folders for the viewer's tests, and `webrl view` as users start it."""
 
 import contextlib
+import dataclasses
 import os
 import re
 import subprocess
@@ -36,6 +37,10 @@ def trajectory(name="p01-t1", *, phase=1, site="miniwob.click-button", reward=1.
         trajectory_id=name, task=task, phase=phase, steps=steps, env_reward=reward, policy=f"actor{phase}",
         **(values | more),
     )  # fmt: skip
+
+
+def with_screenshot(made, name):
+    return dataclasses.replace(made, steps=tuple(dataclasses.replace(s, screenshot=name) for s in made.steps))
 
 
 def write(path, records, mode="wb"):

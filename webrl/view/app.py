@@ -144,7 +144,7 @@ class _Pages:
             place = _parse_place(request.query_params.get(name, ""))
             details = describe(self._index, self._runs[place.run], place)
             sides.append(_described(details) | {"row": row_of(self._index, place)})
-        actions = [[step.action for step in side["trajectory"].steps] for side in sides]
+        actions = [[view.step.action for view in side["steps"]] for side in sides]
         split = next((i for i, (a, b) in enumerate(zip_longest(*actions)) if a != b), None)
         return self._page(
             "compare.html",
@@ -165,8 +165,8 @@ class _Pages:
         if not step.isdecimal() or int(step) >= len(trajectory.steps):
             raise Absent(f"{place}, step {step!r:.40}")
         chosen = trajectory.steps[int(step)]
-        if part == "page":
-            return _plain(chosen.observation)
+        if part in ("page", "answer"):
+            return _plain(chosen.observation if part == "page" else chosen.response)
         tokenizer = self._runs[place.run].tokenizer()
         if part != "prompt" or tokenizer is None or not tokenizer.made(chosen.action_ids, chosen.response):
             raise Absent(f"{place}, step {step}, {part!r:.40}")
@@ -222,7 +222,7 @@ class _Pages:
         version = self._index.version
         if self._options[0] != version:
             counted = {
-                name: [(value, f"{self._spoken(name, value)} ({num:,})") for value, num in found]
+                name: [(value, f"{self._spoken(name, value):.100} ({num:,})") for value, num in found]
                 for name, found in options(self._index).items()
             }
             self._options = (version, counted)

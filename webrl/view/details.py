@@ -16,12 +16,15 @@ from webrl.errors import WebRLError, problem_text
 from webrl.types import Step, Trajectory
 from webrl.view.index import Index, Place
 from webrl.view.scores import Scored, Trained, later_scores, trained_on
-from webrl.view.text import Piece, acted_elements, pieces, visible
+from webrl.view.text import SHOWN_CHARS, Piece, acted_elements, pieces, visible
 from webrl.view.tokens import Tokenizer, run_tokenizer
 
 logger = logging.getLogger(__name__)
 
 SHOWN_PROMPT_CHARS = 4000
+SHOWN_STEPS = 200
+_SHOWN_CHARS = 2_000_000
+"""Of all pages of a trajectory: with many steps, less is shown of each."""
 _MAX_TOKENS = 4000
 _LEVELS = (0.95, 0.7, 0.4, 0.1)
 """Probabilities below which a token is marked, each more than the one before."""
@@ -118,6 +121,7 @@ class StepView:
     elements: tuple[str, ...]
     """Ids of what was acted on."""
     is_element_shown: bool
+    answer: Sequence[Piece]
     tokens: Sequence[Token]
     """Empty where the ids' text is not known, or there are none."""
     sampled: Scored | None
@@ -146,47 +150,56 @@ class Details:
     """What could not be shown, and why."""
 
 
+@dataclass(frozen=True)
+class _Source:
+    """Where a trajectory's steps are described from."""
+
+    index: Index
+    run: Run
+    place: Place
+    trajectory: Trajectory
+    tokenizer: Tokenizer | None
+    limit: int
+    """Characters that are shown of a page."""
+
+
 def describe(index: Index, run: Run, place: Place) -> Details:
     """Everything that a trajectory's page shows. Raises as `Index.read`."""
     trajectory, _ = index.read(place)
     scores, problem = later_scores(index, place.run, trajectory)
-    tokenizer = run.tokenizer()
+    shown = trajectory.steps[:SHOWN_STEPS]
+    limit = min(SHOWN_CHARS, _SHOWN_CHARS // max(1, len(shown)))
+    source = _Source(index, run, place, trajectory, run.tokenizer(), limit)
+    steps = [_step(source, step, scores.get(step.index, [])) for step in shown]
     notes = [note for note in (problem, run.problem) if note]
-    steps = [
-        _step(index, run, place, trajectory, step, scores.get(step.index, []), tokenizer) for step in trajectory.steps
-    ]
+    if len(shown) < len(trajectory.steps):
+        notes.append(f"{len(trajectory.steps):,} steps: the first {len(shown)} are shown, an export has all")
     if any(step.step.action_ids and not step.tokens for step in steps):
         notes.append(
-            "answers and prompts are shown without their tokens: the tokenizer that they were sampled with is not here"
+            "answers are shown without their tokens: the tokenizer that they were sampled with is not here, or they "
+            f"have more than {_MAX_TOKENS:,}"
         )
     return Details(place, trajectory, steps, pieces(trajectory.final_observation), notes)
 
 
-def _step(
-    index: Index,
-    run: Run,
-    place: Place,
-    trajectory: Trajectory,
-    step: Step,
-    scores: Sequence[Scored],
-    tokenizer: Tokenizer | None,
-) -> StepView:
+def _step(source: _Source, step: Step, scores: Sequence[Scored]) -> StepView:
     elements = acted_elements(step.action) if step.action else ()
-    page = pieces(step.observation, elements)
-    knows = (
-        tokenizer is not None and len(step.action_ids) <= _MAX_TOKENS and tokenizer.made(step.action_ids, step.response)
-    )
+    page = pieces(step.observation, elements, source.limit)
+    tokenizer = source.tokenizer
+    if tokenizer and (len(step.action_ids) > _MAX_TOKENS or not tokenizer.made(step.action_ids, step.response)):
+        tokenizer = None
     return StepView(
         step=step,
         page=page,
         elements=elements,
         is_element_shown=any(piece.kind == "acted" for piece in page),
-        tokens=_tokens(tokenizer, step, scores) if knows and tokenizer else (),
+        answer=pieces(step.response, limit=source.limit),
+        tokens=_tokens(tokenizer, step, scores) if tokenizer else (),
         sampled=Scored("as sampled", True, step.logprobs) if step.logprobs else None,
         scores=scores,
-        trained=trained_on(index, place.run, trajectory, step, run.actor_config),
-        prompt=pieces(tokenizer.text(step.prompt_ids), limit=SHOWN_PROMPT_CHARS) if knows and tokenizer else None,
-        has_screenshot=bool(step.screenshot) and run.screenshot(step.screenshot) is not None,
+        trained=trained_on(source.index, source.place.run, source.trajectory, step, source.run.actor_config),
+        prompt=pieces(tokenizer.text(step.prompt_ids), limit=SHOWN_PROMPT_CHARS) if tokenizer else None,
+        has_screenshot=bool(step.screenshot) and source.run.screenshot(step.screenshot) is not None,
     )
 
 

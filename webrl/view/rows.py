@@ -15,7 +15,7 @@ from webrl.view.files import Found
 R = TypeVar("R", bound=Record)
 
 SEARCHED_CHARS = 4000
-"""Of what one agent answered, the search looks at so much."""
+"""The search looks at so much of an instruction, of a message, and of all answers of an episode."""
 
 SCHEMA = """
 CREATE TABLE file (id INTEGER PRIMARY KEY, run INTEGER, name TEXT, kind TEXT, torn INTEGER DEFAULT 0);
@@ -83,6 +83,6 @@ def parse(cls: type[R], line: bytes) -> R:
 
 def _words(trajectory: Trajectory) -> str:
     """What the search looks at."""
-    said = "\n".join(step.response for step in trajectory.steps)[:SEARCHED_CHARS]
-    named = (trajectory.trajectory_id, trajectory.instruction, trajectory.message, trajectory.env_error)
-    return "\n".join((*named, said)).casefold()
+    said = "\n".join(step.response for step in trajectory.steps)
+    texts = (trajectory.trajectory_id, trajectory.instruction, trajectory.message, trajectory.env_error, said)
+    return "\n".join(text[:SEARCHED_CHARS] for text in texts).casefold()

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from webrl.errors import DataError, UsageError
+from webrl.view.addresses import parse_place, place_of, read_form
 from webrl.view.details import Details, describe, named_runs
 from webrl.view.hand import set_label
 from webrl.view.index import Absent, Changed, Index, Place
@@ -37,7 +38,6 @@ from webrl.view.query import (
 )
 from webrl.view.text import visible
 
-_MAX_FORM_BYTES = 16 << 10
 _CHUNK_CHARS = 1 << 16
 _STATIC = {"view.css": "text/css", "view.js": "text/javascript"}
 
@@ -117,7 +117,7 @@ class _Pages:
     def trajectory(self, request: Request) -> Response:
         """One trajectory, step by step."""
         self._index.refresh()
-        place = _place(request.path_params)
+        place = place_of(request.path_params)
         selection = Selection.from_query(request.query_params)
         row = row_of(self._index, place)
         details = describe(self._index, self._runs[place.run], place)
@@ -141,7 +141,7 @@ class _Pages:
         self._index.refresh()
         sides = []
         for name in ("a", "b"):
-            place = _parse_place(request.query_params.get(name, ""))
+            place = parse_place(request.query_params.get(name, ""))
             details = describe(self._index, self._runs[place.run], place)
             sides.append(_described(details) | {"row": row_of(self._index, place)})
         actions = [[view.step.action for view in side["steps"]] for side in sides]
@@ -157,12 +157,12 @@ class _Pages:
 
     def text(self, request: Request) -> Response:
         """A page or prompt whole, as plain text."""
-        place = _place(request.path_params)
+        place = place_of(request.path_params)
         trajectory, _ = self._index.read(place)
         step, part = request.path_params["step"], request.path_params["part"]
         if (step, part) == ("end", "page"):
             return _plain(trajectory.final_observation)
-        if not step.isdecimal() or int(step) >= len(trajectory.steps):
+        if not step.isdecimal() or len(step) > 9 or int(step) >= len(trajectory.steps):
             raise Absent(f"{place}, step {step!r:.40}")
         chosen = trajectory.steps[int(step)]
         if part in ("page", "answer"):
@@ -174,7 +174,7 @@ class _Pages:
 
     def png(self, request: Request) -> Response:
         """A step's screenshot."""
-        place = _place(request.path_params)
+        place = place_of(request.path_params)
         trajectory, _ = self._index.read(place)
         step = request.path_params["step"]
         name = trajectory.steps[step].screenshot if step < len(trajectory.steps) else ""
@@ -196,8 +196,8 @@ class _Pages:
 
     async def label(self, request: Request) -> Response:
         """Set a label by hand, or take it back; the answer is the trajectory's page."""
-        form = await _form(request)
-        place = _parse_place(form.get("place", ""))
+        form = await read_form(request)
+        place = parse_place(form.get("place", ""))
         selection = Selection.from_query(dict(parse_qsl(form.get("selection", ""))))
         success = {"1": 1, "0": 0, "": None}.get(form.get("success", "-"), -1)
         if success == -1:
@@ -255,35 +255,9 @@ def _described(details: Details) -> dict[str, Any]:
     }
 
 
-def _place(values: Mapping[str, Any]) -> Place:
-    if max(values["run"], values["line"]) >= 1 << 62:
-        raise Absent(f"line {values['line']}"[:80])
-    return Place(values["run"], values["name"], values["line"])
-
-
-def _parse_place(text: str) -> Place:
-    run, _, rest = text.partition("/")
-    name, _, line = rest.rpartition("/")
-    if not (run.isdecimal() and line.isdecimal() and name) or len(text) > 500:
-        raise UsageError(f"{text!r:.80} names no trajectory; expected RUN/FILE/LINE such as 0/phase_01/eval.jsonl/3")
-    return _place({"run": int(run), "name": name, "line": int(line)})
-
-
 def _plain(text: str) -> Response:
     parts = (visible(text[start : start + _CHUNK_CHARS]) for start in range(0, len(text), _CHUNK_CHARS))
     return StreamingResponse(parts, media_type="text/plain; charset=utf-8")
-
-
-async def _form(request: Request) -> dict[str, str]:
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MAX_FORM_BYTES:
-            raise UsageError(f"a form of more than {_MAX_FORM_BYTES} bytes")
-    try:
-        return dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=20))
-    except ValueError as error:
-        raise UsageError(f"not a form: {error}") from None
 
 
 def _static(request: Request) -> Response:

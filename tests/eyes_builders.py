@@ -14,9 +14,10 @@ PICTURE_TOKEN = {
     "smolvlm": "<image>",
     "qwen2_5_vl": "<|image_pad|>",
     "qwen3_vl": "<|image_pad|>",
+    "qwen3_5": "<|image_pad|>",
 }
 IN_TEMPLATE = {"qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>"}
-IN_TEMPLATE["qwen3_vl"] = IN_TEMPLATE["qwen2_5_vl"]
+IN_TEMPLATE["qwen3_vl"] = IN_TEMPLATE["qwen3_5"] = IN_TEMPLATE["qwen2_5_vl"]
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n"
     "{% for b in m['content'] %}{% if b['type'] == 'image' %}PICTURE{% elif b['type'] == 'text' %}{{ b['text'] }}"
@@ -187,9 +188,15 @@ def _qwen(family: str, text: dict[str, Any], tokenizer: Any) -> Any:
     if family == "qwen2_5_vl":
         vision |= {"patch_size": 14, "fullatt_block_indexes": [1], "window_size": 56}
     else:
-        vision |= {"patch_size": 16, "num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
+        vision |= {"patch_size": 16, "num_position_embeddings": 64}
         text = {**text, "head_dim": 8}
         rope |= {"mrope_interleaved": True}
+    if family == "qwen3_vl":
+        vision |= {"deepstack_visual_indexes": [0]}
+    if family == "qwen3_5":
+        rope |= {"partial_rotary_factor": 1.0}
+        text |= {"layer_types": ["linear_attention", "full_attention"], "linear_key_head_dim": 8}
+        text |= {"linear_value_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
     ids = {name: tokenizer.convert_tokens_to_ids(f"<|{token}|>") for name, token in _QWEN_IDS.items()}
     config = AutoConfig.for_model(family, text_config={**text, "rope_parameters": rope}, vision_config=vision, **ids)
     return AutoModelForImageTextToText.from_config(config)
@@ -207,6 +214,7 @@ _PROCESSORS = {
     "smolvlm": _smolvlm_processor,
     "qwen2_5_vl": lambda: _qwen_processor("qwen2_5_vl"),
     "qwen3_vl": lambda: _qwen_processor("qwen3_vl"),
+    "qwen3_5": lambda: _qwen_processor("qwen3_5"),
 }
 _MODELS = {
     "gemma3": _gemma3,
@@ -214,4 +222,5 @@ _MODELS = {
     "smolvlm": lambda text, tokenizer: _idefics("smolvlm", text, tokenizer),
     "qwen2_5_vl": lambda text, tokenizer: _qwen("qwen2_5_vl", text, tokenizer),
     "qwen3_vl": lambda text, tokenizer: _qwen("qwen3_vl", text, tokenizer),
+    "qwen3_5": lambda text, tokenizer: _qwen("qwen3_5", text, tokenizer),
 }

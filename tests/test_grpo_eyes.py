@@ -23,7 +23,7 @@ from webrl.grpo.rows import make_rows
 from webrl.grpo.seeing import SeeingPolicy, check_room
 from webrl.grpo.settings import load_settings
 from webrl.llm.eyes import Eyes
-from webrl.llm.loading import load_causal_lm
+from webrl.llm.loading import load_causal_lm, refuse_vision
 from webrl.rollouts.interface import Observation, StepResult
 from webrl.runs.store import read_records
 from webrl.types import Status, Step, Task, Trajectory
@@ -143,12 +143,16 @@ def test_models_that_cannot_see_are_refused_by_name_before_anything_starts(tmp_p
 
 
 def test_the_loop_and_its_engines_refuse_a_model_that_sees_by_name(folder, tmp_path, capsys):
+    from transformers import AutoConfig
+
     said = f"model {str(folder)!r} is a vision-language model, which only webrl grpo shows screenshots to"
     arguments = ["run", "configs/demo.yaml", f"models.actor={folder}", f"runs_dir={tmp_path}"]
     assert cli.main(arguments) == 1
     assert said in capsys.readouterr().err
     with pytest.raises(ModelError, match=r"is a vision-language model, which only webrl grpo"):
         load_causal_lm(str(folder), dtype="float32")
+    AutoConfig.for_model("qwen3_5").save_pretrained(tmp_path / "half")
+    refuse_vision(str(tmp_path / "half"))  # transformers loads its text half by itself
 
 
 @pytest.mark.grpo

@@ -1,11 +1,14 @@
 """Vision-language models: prompts with a picture, and answers with the same log-probs alone, padded and together."""
 
 import asyncio
+import importlib.util
 import io
+from pathlib import Path
 
 import pytest
 import torch
 from eyes_builders import PICTURE_TOKEN, build_vlm, png
+from PIL import Image
 
 from webrl.errors import ModelError
 from webrl.llm.eyes import Eyes, shrink
@@ -15,6 +18,7 @@ from webrl.llm.tokens import encode_chat
 from webrl.llm.turns import end_token_ids
 
 FAMILIES = sorted(PICTURE_TOKEN)
+TRLS_NAMES = {"qwen3_5": "qwen3_5_nothink"}
 SHORT = [Message("system", "Act."), Message("user", "Goal: go")]
 LONG = [Message("system", "Act."), Message("user", "Goal: click the red button, then wait for [12] button 'OK'")]
 
@@ -39,14 +43,10 @@ def score(eyes, model, prompts, answers, pngs):
     return found
 
 
-def test_a_prompt_is_what_the_processor_itself_makes_of_it(seeing):
-    eyes, _ = seeing
+def is_the_processors_own(eyes) -> None:
+    """Our prompt has the ids that the processor makes of the same chat."""
     look = eyes.look(png())
     ids = eyes.encode(LONG, look)
-    import io
-
-    from PIL import Image
-
     chat = [
         {"role": "system", "content": [{"type": "text", "text": LONG[0].content}]},
         {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": LONG[1].content}]},
@@ -57,6 +57,22 @@ def test_a_prompt_is_what_the_processor_itself_makes_of_it(seeing):
     assert ids == list(own["input_ids"][0])
     assert sum(i in eyes.picture_ids for i in ids) == look.num_tokens > 0
     assert look.size == (96, 64)
+
+
+def test_a_prompt_is_what_the_processor_itself_makes_of_it(seeing):
+    is_the_processors_own(seeing[0])
+
+
+@pytest.mark.grpo
+def test_the_families_own_chat_templates_have_a_place_for_the_picture(seeing, monkeypatch):
+    eyes, model = seeing
+    (trl,) = importlib.util.find_spec("trl").submodule_search_locations
+    template = Path(
+        trl, "chat_templates", f"{TRLS_NAMES.get(model.config.model_type, model.config.model_type)}.jinja"
+    ).read_text(encoding="utf-8")
+    monkeypatch.setattr(eyes.tokenizer, "chat_template", template)
+    is_the_processors_own(eyes)
+    assert "Goal: click the red button" in eyes.tokenizer.decode(encode_chat(eyes.tokenizer, LONG)), "text alone too"
 
 
 def test_an_answer_after_a_picture_is_scored_alike_alone_padded_and_by_the_sampler(seeing):
@@ -137,8 +153,6 @@ def test_the_same_seed_draws_the_same_answer_whatever_else_is_asked(tmp_path):
 
 
 def test_screenshots_are_made_smaller_and_never_larger():
-    from PIL import Image
-
     sizes = [Image.open(io.BytesIO(shrink(png(size=(96, 64)), size))).size for size in (48, 0, 512)]
     assert sizes == [(48, 32), (96, 64), (96, 64)]
     with pytest.raises(ValueError, match="no picture that can be read"):

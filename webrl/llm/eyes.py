@@ -24,6 +24,7 @@ _TOKEN_TYPES = {
     "gemma3": "token_type_ids",
     "idefics3": None,
     "qwen2_5_vl": "mm_token_type_ids",
+    "qwen3_5": "mm_token_type_ids",
     "qwen3_vl": "mm_token_type_ids",
     "smolvlm": None,
 }

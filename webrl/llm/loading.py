@@ -17,6 +17,8 @@ CODE_REFUSED = "it needs Python code of its own (auto_map in its config), which 
 _tokenizers: dict[str, Any] = {}
 """Those that were loaded last, by `tokenizer_digest` or hub name."""
 _MAX_TOKENIZERS = 8
+_WITH_TEXT_HALF = frozenset(("qwen3_5", "qwen3_5_moe"))
+"""Vision-language models whose text half transformers loads as a model of its own."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
@@ -84,15 +86,19 @@ def load_causal_lm(name: str, *, dtype: str, device: str = "cpu") -> Any:
 
 
 def refuse_vision(name: str) -> None:
-    """Return unless the folder `name` holds a vision-language model (a hub name is looked at when it is loaded).
+    """Return unless the folder `name` holds a vision-language model that is no text model as well.
+
+    (A hub name is looked at when it is loaded.)
 
     Raises:
         ModelError: it does.
     """
     folder = model_folder(name)
     config = folder / "config.json" if folder else None
-    if config and config.is_file() and "vision_config" in read_json(config):
-        raise ModelError(_sees(name))
+    if config and config.is_file():
+        known = read_json(config)
+        if "vision_config" in known and known.get("model_type") not in _WITH_TEXT_HALF:
+            raise ModelError(_sees(name))
 
 
 def _sees(name: str) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import random
 import re
 import shlex
 import subprocess
@@ -19,6 +18,7 @@ from web_builders import ROOT, notes_app
 
 from webrl.cli import main
 from webrl.config import load_config
+from webrl.phase import run_stage
 from webrl.preflight import check_inputs, check_settings
 from webrl.runs.store import read_json, read_records
 from webrl.suites import eval_tasks, needs_judge, summarize
@@ -26,7 +26,7 @@ from webrl.suites.web.explore import Exploration, Form, Seen, explore
 from webrl.suites.web.instructions import read_instructions
 from webrl.suites.web.login import Logins
 from webrl.suites.web.starter import starter_instructions, write_starter
-from webrl.tasks.proposals import propose, requests_for
+from webrl.tasks.proposals import requests_for
 from webrl.types import Label, Status, Task, Trajectory
 
 
@@ -161,34 +161,35 @@ def test_a_look_around_sees_few_pages_of_one_form_and_leaves_log_outs_alone(site
 
 
 def writer(question, number):
-    """An instruction for the page that is shown."""
+    """An instruction for the page that is shown; every one is feasible."""
+    if question.endswith("Feasible (YES or NO):"):
+        return "YES"
     link = re.findall(r"link '([^']+)'", question)[number % 3]
-    return f"Open {link} number {number} on {question.splitlines()[0]}."
+    return f"Open {link} and read entry {number} aloud."
 
 
 @pytest.mark.browser
-def test_the_generator_proposes_instructions_for_the_pages_that_a_look_found(site, tmp_path):
-    async def settings():
+def test_the_first_phase_has_instructions_that_the_generator_proposes_for_pages_of_the_site(site):
+    async def work():
         server = ChatServer(writer)
         async with server.running():
             config = site.config(
                 "generate.engine.kind=openai", f"generate.engine.urls=[{server.url}]",
-                "generate.engine.model_name=writer",
-                "tasks.num_seed_tasks=6", train_files="[]", explore_pages=3,
+                "generate.engine.model_name=writer", "tasks.num_seed_tasks=6", "name=proposed",
+                train_files="[]", explore_pages=3,
             )  # fmt: skip
-            return await asyncio.to_thread(
-                propose, config, rng=random.Random(0), out=tmp_path / "generated.jsonl",
-                pages_out=tmp_path / "pages.jsonl", cache=tmp_path / "cache.jsonl",
-            )  # fmt: skip
+            counts = [await asyncio.to_thread(run_stage, config, stage) for stage in ("gen-tasks", "filter-tasks")]
+            return counts, config.run_dir / "phase_00"
 
-    counts = asyncio.run(settings())
-    assert (counts["num_generated"], counts["num_explored"]) == (6, 3)
-    tasks = list(read_records(tmp_path / "generated.jsonl", Task))
+    (generated, filtered), folder = asyncio.run(work())
+    assert (generated["num_generated"], generated["num_explored"]) == (6, 3)
+    assert filtered["num_kept"] + sum(filtered["dropped"].values()) == 6
+    assert "no critic" in filtered["notes"]["critic"]
+    tasks = list(read_records(folder / "tasks.jsonl", Task))
+    assert len(tasks) == filtered["num_kept"] > 1
     assert {task.lineage.strategy for task in tasks} == {"exploration"}
-    assert {task.site for task in tasks} == {"web.notes"}
     assert all(task.start_url.startswith(site.url) and needs_judge(task) for task in tasks)
-    assert len({task.start_url for task in tasks}) == 3
-    assert all("RootWebArea" in line for line in (tmp_path / "pages.jsonl").read_text().splitlines())
+    assert all("RootWebArea" in line for line in (folder / "pages.jsonl").read_text().splitlines())
 
 
 def test_proposals_are_shared_among_pages_and_asked_for_several_at_once(site):

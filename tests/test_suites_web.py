@@ -11,6 +11,7 @@ from browsers import run, shared_browser
 from rollouts_builders import Scripted, bid_of
 from web_builders import ROOT, TOKEN, notes_app, play
 
+from webrl.cli import main
 from webrl.config import load_config
 from webrl.config.redaction import redact
 from webrl.errors import BrowserError, DataError, UsageError
@@ -180,6 +181,11 @@ def test_settings_that_cannot_work_are_refused_before_anything_starts(overrides,
         check_settings(load_config(path, overrides), str(path))
     assert words in str(error.value)
     assert str(path) in str(error.value)
+
+
+def test_serving_a_site_without_its_limits_is_refused(capsys):
+    assert main(["serve-env", "web_example", "--dry-run"]) == 2
+    assert "tasks.suite=web" in capsys.readouterr().err
 
 
 def test_a_missing_instruction_file_is_refused_before_anything_starts(site):
@@ -417,6 +423,7 @@ def test_forbidden_actions_are_refused_by_name(site):
 def test_secrets_do_not_reach_the_saved_config(site):
     config = site.config(**{"login.form.secrets": "{Password: pw-in-clear}"})
     saved = config.model_dump_json()
+    assert json.loads(saved)["rollout"]["web"]["database"] == f"sqlite:///{site.database}"
     assert "pw-in-clear" not in saved
     assert TOKEN not in saved
 

@@ -117,7 +117,7 @@ class WebConfig(Section):
     explore_pages: int = Field(12, ge=1, le=500, description="pages visited for the generator's proposals")
     login: WebLogin = WebLogin()
     reset: WebReset = WebReset()
-    database: SecretUrl | None = Field(None, description="sqlite:///FILE that the SQL checks ask, opened read-only")
+    database: str | None = Field(None, description="sqlite:///FILE that the SQL checks ask, opened read-only")
     check_timeout_s: float = Field(15.0, gt=0, description="deadline of one check")
     read_only: bool = Field(False, description="let GET and HEAD requests alone leave the browser")
     forbidden_urls: tuple[Pattern, ...] = Field(
@@ -131,8 +131,8 @@ class WebConfig(Section):
 
     @field_validator("database")
     @classmethod
-    def _is_sqlite(cls, value: SecretUrl | None) -> SecretUrl | None:
-        if value and not value.template.startswith("sqlite:///"):
+    def _is_sqlite(cls, value: str | None) -> str | None:
+        if value and not value.startswith("sqlite:///"):
             raise ValueError("only sqlite:///FILE is asked; check other databases by http or javascript")
         return value
 

@@ -106,6 +106,8 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
     """Raises UsageError; see `serve`."""
     if config.rollout.env != "browser":
         raise UsageError(f"rollout.env={config.rollout.env}: serve-env needs browsers of its own, rollout.env=browser")
+    if config.tasks.suite == "web":
+        raise UsageError("tasks.suite=web: serve-env holds no site's log-in, checks and limits; use `webrl run`")
     if not 0 <= options.port <= 65535:
         raise UsageError(f"--port {options.port}: ports go from 1 to 65535, 0 takes a free one")
     if not 0 < options.idle_timeout_s < math.inf:

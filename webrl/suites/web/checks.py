@@ -138,7 +138,7 @@ async def _http(check: Check, end: End) -> str:
 
 async def _sql(check: Check, end: End) -> str:
     assert end.config.database is not None
-    path = Path(end.config.database.reveal().removeprefix("sqlite:///"))
+    path = Path(end.config.database.removeprefix("sqlite:///"))
     try:
         value = await asyncio.to_thread(_first_value, path, check.sql or "", end.config.check_timeout_s)
     except sqlite3.Error as error:

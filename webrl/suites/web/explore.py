@@ -29,10 +29,11 @@ _UNSAFE = re.compile(
 _NOT_PAGES = re.compile(r"(?i)\.(zip|gz|tar|pdf|png|jpe?g|gif|svg|ico|css|js|json|xml|csv|rss|atom|mp[34]|webm|exe)$")
 _SCRIPT = """() => {
   const text = (e) => (e?.innerText ?? '').replace(/\\s+/g, ' ').trim().slice(0, 80);
+  const plain = (e) => (e?.textContent ?? '').replace(/\\s+/g, ' ').trim().slice(0, 80);
   const label = (e) => {
     const copy = e.labels?.[0]?.cloneNode(true);
     copy?.querySelectorAll('input, select, textarea').forEach((part) => part.remove());
-    return (copy?.textContent ?? '').replace(/\\s+/g, ' ').trim().slice(0, 80);
+    return plain(copy);
   };
   const name = (e) => label(e) || e.placeholder || e.getAttribute('aria-label') || e.name || e.id || '';
   const fields = (form) => [...form.elements].filter((e) =>
@@ -40,7 +41,8 @@ _SCRIPT = """() => {
   return {
     title: document.title.trim(),
     heading: text(document.querySelector('h1')),
-    links: [...document.links].map((a) => [a.href, text(a) || a.getAttribute('aria-label') || a.title]),
+    links: [...document.links].map((a) => [a.href,
+      text(a) || a.getAttribute('aria-label') || a.title || plain(a)]),
     forms: [...document.forms].map((form) => ({
       action: form.action, method: form.method.toUpperCase(),
       fields: fields(form).map(name),

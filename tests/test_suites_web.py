@@ -1,6 +1,7 @@
 """One's own site as a suite: instructions, log-in, reset, checks, and what is refused, on a real Flask application."""
 
 import asyncio
+import importlib.util
 import json
 import re
 import sqlite3
@@ -16,13 +17,16 @@ from webrl.config import load_config
 from webrl.config.redaction import redact
 from webrl.errors import BrowserError, DataError, UsageError
 from webrl.preflight import check_inputs, check_settings
+from webrl.rollouts.collect import collect
 from webrl.suites import eval_tasks, held_out, open_sites, seed_tasks, without_reference
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.hooks import run_command, take_turn
 from webrl.suites.web.instructions import read_instructions
 from webrl.suites.web.login import Logins
+from webrl.suites.web.trial import Idle
 from webrl.suites.webarena.locks import SiteBusy
 from webrl.suites.webarena.sites import SiteError
+from webrl.suites.world import WORLD
 from webrl.types import Status, Task
 
 DONE = "send_msg_to_user('done')"
@@ -435,3 +439,25 @@ def test_a_stage_ends_at_once_where_the_log_in_fails(fresh, tmp_path):
         asyncio.run(play(config, {"look": Scripted(DONE)}, [task(config)], tmp_path / "t.jsonl"))
     assert not (tmp_path / "t.jsonl").exists()
     assert fresh.asked.count("POST /login") == 1
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_script_solves_every_instruction_of_the_example_and_doing_nothing_solves_none(site, tmp_path):
+    spec = importlib.util.spec_from_file_location("demonstrate", ROOT / "examples" / "notes_app" / "demonstrate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config = site.config()
+    tasks = [*seed_tasks(config), *held_out(config)]
+    assert len(tasks) >= 20
+
+    async def rewards(policy, out):
+        played = []
+        async with open_sites(config, tasks):
+            await collect(tasks, config, policy, out, phase=0, prefix="d", world=WORLD, on_episode=played.append)
+        return {t.task.task_id: t.env_reward for t in played}
+
+    idle = asyncio.run(rewards(Idle(), tmp_path / "idle.jsonl"))
+    assert idle == dict.fromkeys(idle, 0.0)
+    solved = asyncio.run(rewards(module.Script(), tmp_path / "solved.jsonl"))
+    assert solved == dict.fromkeys(idle, 1.0)

@@ -71,6 +71,7 @@ def test_init_site_writes_a_config_that_runs_and_has_only_read(site, tmp_path, c
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 def test_init_site_guesses_the_log_in(site, tmp_path, capsys):
     out = tmp_path / "guessed.yaml"
     assert main(["init-site", f"{site.url}/", "--out", str(out)]) == 0
@@ -84,6 +85,7 @@ def test_init_site_guesses_the_log_in(site, tmp_path, capsys):
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 def test_init_site_logs_in_through_the_form_that_it_finds(site, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "inside.yaml"
@@ -106,7 +108,7 @@ def test_init_site_logs_in_through_the_form_that_it_finds(site, tmp_path, capsys
     ("url", "code", "words"),
     [
         ("http://127.0.0.1:9/", 1, "127.0.0.1:9"),
-        ("http://no-such-host.invalid/", 1, "no-such-host.invalid"),
+        pytest.param("http://no-such-host.invalid/", 1, "no-such-host.invalid", marks=pytest.mark.slow),
         ("127.0.0.1:5000", 2, "'127.0.0.1:5000'"),
         ("{url}/nowhere", 1, "answers 404"),
     ],
@@ -148,6 +150,7 @@ def test_starter_instructions_name_pages_that_one_can_tell_apart():
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 def test_a_look_around_sees_few_pages_of_one_form_and_leaves_log_outs_alone(site):
     config = site.config("rollout.web.forbidden_urls=[]")
     found = asyncio.run(explore(config.rollout, 20))

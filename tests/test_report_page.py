@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from html import unescape
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from browsers import run as run_browser
 from browsers import shared_browser
+from PIL import Image
 from report_builders import build_run, evaluate, mark, task, trajectory
 
 from webrl import cli
@@ -130,6 +133,16 @@ def test_hostile_text_is_shown_and_never_executed(tmp_path: Path):
     assert found["overflow"] <= 0
 
 
+@pytest.mark.browser
+def test_the_picture_shows_the_head_of_a_report(tmp_path: Path):
+    run, out = build_run(tmp_path / "run", num_phases=1).path, tmp_path / "head.png"
+    command = [sys.executable, "scripts/report_picture.py", str(run), str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{out}\n"), done.stderr
+    with Image.open(out) as picture:
+        assert (picture.width > 1000, picture.height > 400, picture.mode) == (True, True, "P")
+
+
 def test_nothing_may_be_fetched_or_run_by_the_page(tmp_path: Path):
     html = render([read_run(build_run(tmp_path / "run").path)])
     assert "default-src 'none'; style-src 'sha256-" in unescape(html)
@@ -218,7 +231,7 @@ def test_settings_that_differ_between_runs_are_listed(tmp_path: Path):
     runs = [build_run(tmp_path / name, num_phases=1, seed=seed).path for name, seed in (("one", 0), ("two", 7))]
     html = render([read_run(path) for path in runs])
     rows = html.partition("Settings that differ")[2].partition("</table>")[0]
-    assert ">seed</th><td>0</td><td>7</td>" in rows
+    assert '>seed</th><td class="whole">0</td><td class="whole">7</td>' in rows
     assert "num_phases" not in rows
 
 

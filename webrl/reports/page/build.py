@@ -70,6 +70,7 @@ def render(runs: Sequence[RunFacts]) -> str:
     """The report as HTML: no script, nothing fetched, everything that a run holds escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["short"] = short
+    environment.tests["markup"] = lambda value: isinstance(value, Markup)
     environment.tests["cell"] = lambda value: isinstance(value, Cell)
     here = files("webrl.reports.page")
     css = here.joinpath("page.css").read_text(encoding="utf-8")
@@ -120,7 +121,7 @@ def _tiles(run: RunFacts) -> list[tuple[str, str, str]]:
     attempts = sum(statuses(phase).total() for phase in run.phases)
     episodes = attempts + sum(len(phase.evaluated) for phase in run.phases)
     if episodes:
-        tiles.append(("episodes", f"{episodes:,}".replace(",", " "), f"{attempts} of them to learn from"))
+        tiles.append(("episodes", f"{episodes:,}".replace(",", "\u202f"), f"{attempts} of them to learn from"))
     markers = [marker for phase in run.phases for marker in phase.stages.values()]
     if markers:
         peak = max(float(marker["peak_mib"]) for marker in markers) / 1024
@@ -144,7 +145,7 @@ def _configuration(run: RunFacts) -> Section:
             ("platform", newest.get("platform", "–")), ("command", " ".join(map(str, newest.get("command") or ()))),
             *((name, version) for name, version in dict(newest.get("versions") or {}).items()),
         ]  # fmt: skip
-        section.folded.append(("Where it came from (the newest stage)", Table(("", ""), rows)))
+        section.folded.append(("Where it came from (the newest stage)", Table(("what", "value"), rows)))
     return section
 
 

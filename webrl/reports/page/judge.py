@@ -93,7 +93,7 @@ def _add_truth(section: JudgeSection, rows: Sequence[tuple[int, Attempt, Label]]
         ("judged solved", report.true_positive, report.false_positive),
         ("judged failed", report.false_negative, report.true_negative),
     ]
-    section.tables.append(("Labels against the truth", Table(("", "truly solved", "truly failed"), counts)))
+    section.tables.append(("Labels against the truth", Table(("judgement", "truly solved", "truly failed"), counts)))
     shares: list[tuple[object, ...]] = []
     for name in ("accuracy", "balanced_accuracy", "precision", "recall"):
         found = getattr(report, name)
@@ -101,7 +101,7 @@ def _add_truth(section: JudgeSection, rows: Sequence[tuple[int, Attempt, Label]]
             low, high = found.ci95
             text = f"{100 * found.value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
             shares.append((name.replace("_", " "), text, found.num))
-    section.tables.append(("How often it is right", Table(("", "share, 95 %", "of"), shares)))
+    section.tables.append(("How often it is right", Table(("measure", "share, 95 %", "of"), shares)))
     wrong = [
         Disagreement(phase, attempt, label)
         for t, (phase, attempt, label) in zip(truth, rows, strict=True)

@@ -169,7 +169,7 @@ def _heat_map(found: Sequence[tuple[PhaseFacts, dict[str, Any]]]) -> Table:
             rate = rates[site].get(phase.phase)
             text = f"{rate['successes']}/{rate['episodes']}" if rate else "–"
             cells.append(Cell(text, f"heat h{shade(rate['rate'])}" if rate else "", rate_text(rate) if rate else ""))
-        rows.append((f"{site} (held-out type)" if site in apart else site, *cells))
+        rows.append((f"{site} (held‑out type)" if site in apart else site, *cells))
     head = ("task type", *(f"phase {phase.phase}" for phase, _ in found))
     return Table(head, rows, is_wide=len(head) > 5)
 

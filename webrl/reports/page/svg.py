@@ -134,13 +134,9 @@ def padded(values: Iterator[float] | Sequence[float], *, zero: bool = False) -> 
     return (low if zero and low == 0 else low - room), high + room
 
 
-def share_bar(shares: Sequence[tuple[float, str]], width: int = 120) -> Markup:
-    """A small bar in a table: (share of the whole, class) from the left. It repeats a number beside it."""
-    at, marks = 0.0, []
-    for share, kind in shares:
-        size = round(max(share, 0.0) * width, 2)
-        marks.append(Markup('<rect class="{}" x="{}" y="0" width="{}" height="10"/>').format(kind, round(at, 2), size))
-        at += size
-    return Markup('<svg class="bar" viewBox="0 0 {0} 10" width="{0}" height="10" aria-hidden="true">{1}</svg>').format(
-        width, Markup("").join(marks)
-    )
+def share_bar(share: float, width: int = 120) -> Markup:
+    """A small bar in a table, and the share that it shows."""
+    return Markup(
+        '<svg class="bar" viewBox="0 0 {0} 10" width="{0}" height="10" aria-hidden="true">'
+        '<rect class="fill s1" width="{1}" height="10" rx="1"/></svg> {2}'
+    ).format(width, round(share * width, 2), percent(share))

@@ -100,13 +100,12 @@ def resources(run: RunFacts) -> Section:
     work = sum(total.seconds for total in totals.values()) or 1.0
     rows = [
         (
-            name, duration(total.seconds), share_bar([(total.seconds / work, "fill s1")]),
-            f"{100 * total.seconds / work:.0f} %", total.idle(total.browsers), total.idle(total.models),
-            f"{total.peak_mib / 1024:.2f} GiB",
+            name, duration(total.seconds), share_bar(total.seconds / work),
+            total.idle(total.browsers), total.idle(total.models), f"{total.peak_mib / 1024:.2f} GiB",
         )
         for name, total in totals.items()
     ]  # fmt: skip
-    head = ("stage", "time", "", "share", "browsers idle", "models idle", "peak memory")
+    head = ("stage", "time", "share of the time", "browsers idle", "models idle", "peak memory")
     each = [(name, p.phase, m["seconds"], m["peak_mib"]) for p in run.phases for name, m in p.stages.items()]
     table = Table(("stage", "phase", "seconds", "peak MiB"), each)
     section.figures.append(gantt("Stages over time", f"{duration(work)} of work in all.", bars, table))
@@ -160,4 +159,4 @@ def _zero(value: Any) -> float:
 
 
 def _sum(value: Any) -> str:
-    return f"{value:,}".replace(",", " ") if isinstance(value, int) and value else "–"
+    return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) and value else "–"

@@ -20,7 +20,7 @@ from chaos_lives import Life, descendants, kill_one
 from chaos_loop import ROOT, Audit, settings
 from chaos_tally import Tally, left_behind
 
-from webrl.llm.servers.process import free_port
+from webrl.runs.machine import free_port
 
 KILLS_A_RUN = 40
 Strike = Callable[[Life], bool]

@@ -27,9 +27,9 @@ from rollout_openenv import server
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from webrl.llm.servers.process import free_port
 from webrl.rollouts.browser import find_chromium
 from webrl.rollouts.miniwob import miniwob_root
+from webrl.runs.machine import free_port
 
 START_S = 180.0
 """Longest wait for a server."""

@@ -23,8 +23,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from webrl.config.extras import exit_code, require  # noqa: E402
 from webrl.errors import UsageError  # noqa: E402
+from webrl.runs.machine import visible_gpus  # noqa: E402
 from webrl.training.cpu_variables import cpu_environment  # noqa: E402
-from webrl.training.topology import count_gpus  # noqa: E402
 
 SHAPES = ("0.27B", "0.6B", "1.7B", "4B", "8B")
 ROWS = ("webrl", "compiled", "plain layers", "bf16 weights", "bf16 weights compiled", "trl")
@@ -32,7 +32,7 @@ ROWS = ("webrl", "compiled", "plain layers", "bf16 weights", "bf16 weights compi
 
 def main() -> None:
     """Run the parts that this machine can run."""
-    gpus = count_gpus()
+    gpus = len(visible_gpus())
     part = "cluster" if gpus > 1 else "engine" if gpus == 1 else "cpu"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(

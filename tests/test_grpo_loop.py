@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from replay_builders import select_replay
 from rollouts_builders import ClickNamedButton, miniwob
 
 from webrl import cli, stages
@@ -17,7 +18,6 @@ from webrl.config.resources import find_config
 from webrl.errors import DataError, StageError, UsageError
 from webrl.interop.problems import ProblemLog
 from webrl.preflight import check_settings
-from webrl.replay.select import select_replay
 from webrl.reports.page.facts import read_run
 from webrl.reports.run import phase_rows
 from webrl.reward.data import read_judged

@@ -136,26 +136,6 @@ def test_bad_prompts_are_policy_errors_and_do_not_stop_the_engine(folder):
     assert run(folder, try_bad).ids
 
 
-def test_new_weights_answer_after_load_weights(folder, tmp_path):
-    other = save_tiny_model(tmp_path / "other", seed=1)
-    prompt = prompts(1)[0]
-
-    async def swap(model):
-        before = model.fingerprint
-        running = asyncio.create_task(model.generate(prompt, replace(SAMPLING, seed=1, max_new_tokens=100)))
-        await asyncio.sleep(0.01)
-        await model.load_weights(other)
-        old = await running
-        assert model.fingerprint != before
-        with pytest.raises(ModelError, match="does not fit"):
-            await model.load_weights(save_tiny_model(tmp_path / "wide", hidden=32))
-        return old, await model.generate(prompt, replace(SAMPLING, seed=1))
-
-    old, new = run(folder, swap)
-    assert old.logprobs == pytest.approx(score(folder, prompt, old.ids), abs=1e-4)
-    assert new.logprobs == pytest.approx(score(other, prompt, new.ids), abs=1e-4)
-
-
 def test_a_lora_folder_is_merged_into_its_base(folder, tmp_path):
     import torch
     from peft import LoraConfig, get_peft_model

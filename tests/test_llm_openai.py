@@ -222,14 +222,6 @@ def test_a_server_s_address_without_http_is_refused_with_the_config():
         EngineConfig(kind="openai", urls=("localhost:8000",))
 
 
-def test_servers_of_others_take_no_weights(folder):
-    async def ask(client, local, server):
-        with pytest.raises(ModelError, match="not ours"):
-            await client.load_weights(folder)
-
-    run(folder, ask)
-
-
 @pytest.mark.parametrize("in_flight", [1, 8])
 def test_requests_in_flight_when_a_server_asks_for_max_completion_tokens_are_asked_again(in_flight):
     arrived = 0

@@ -16,9 +16,10 @@ from llm_builders import save_tiny_model, score
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm import open_model
-from webrl.llm.servers.process import ServerProcess, free_port
+from webrl.llm.servers.process import ServerProcess
 from webrl.llm.servers.vllm_command import Weights, can_reload, find_python, gpu_groups, server_command
 from webrl.llm.verify import verify_logprobs
+from webrl.runs.machine import free_port
 
 # A server with a child that ignores SIGTERM, as worker processes may.
 SERVER = textwrap.dedent("""
@@ -101,7 +102,8 @@ def test_servers_die_with_a_controller_that_is_killed(tmp_path):
     script = textwrap.dedent(f"""
         import asyncio, sys, time
         from pathlib import Path
-        from webrl.llm.servers.process import ServerProcess, free_port
+        from webrl.llm.servers.process import ServerProcess
+        from webrl.runs.machine import free_port
         port = free_port()
         server = ServerProcess([sys.executable, "-c", {SERVER!r}, str(port)], port=port,
                                log=Path({str(tmp_path)!r}) / "server.log", env={{}})

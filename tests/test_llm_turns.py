@@ -17,7 +17,7 @@ from webrl.llm.local.model import LocalModel
 from webrl.llm.thinking import split_thinking, without_thinking
 from webrl.llm.tokens import encode_chat, encode_plain
 from webrl.llm.turns import closing_ids, end_token_ids, without_end
-from webrl.replay.encode import encode_response
+from webrl.replay.records import encode_response
 
 GEMMA_TEMPLATE = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"

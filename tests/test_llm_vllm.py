@@ -16,9 +16,9 @@ from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm import Sampling, open_model
 from webrl.llm.servers.gpu_memory import gpu_memory
-from webrl.llm.servers.vllm_command import visible_gpus
 from webrl.llm.servers.vllm_owner import keep_servers
 from webrl.llm.verify import verify_logprobs
+from webrl.runs.machine import visible_gpus
 
 PYTHON = os.environ.get("WEBRL_VLLM_PYTHON") or None
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1200)]

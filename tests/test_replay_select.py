@@ -6,10 +6,10 @@ import random
 from dataclasses import replace
 
 import pytest
+from replay_builders import select_replay
 
 from webrl.config import ReplayConfig
-from webrl.replay.perplexity import action_perplexity, in_band
-from webrl.replay.select import choose_trajectories, draw, select_replay
+from webrl.replay.select import action_perplexity, draw, in_band
 from webrl.types import StepRecord
 
 END = 9
@@ -169,13 +169,13 @@ def test_every_history_step_is_counted_under_one_reason():
 def test_sampled_takes_one_whole_success_of_each_instruction_with_equal_chance():
     history = [make_step(t, i, instruction="x") for t in ("a", "b", "c") for i in range(2)]
     wins = {"a": 0, "b": 0, "c": 0}
-    for seed in range(600):
+    for seed in range(200):
         records = choose(history, seed=seed, per_instruction="sampled").records
         assert len(records) == 2
         assert len({r.trajectory_id for r in records}) == 1
         wins[records[0].trajectory_id] += 1
-    # 200 expected each, standard deviation 11.5: five of them.
-    assert all(142 < n < 258 for n in wins.values()), wins
+    # 66.7 expected each, standard deviation 6.7: five of them.
+    assert all(33 < n < 100 for n in wins.values()), wins
 
 
 def test_strategies_for_ablation():
@@ -189,18 +189,7 @@ def test_strategies_for_ablation():
 
 
 def test_empty_history_gives_an_empty_selection():
-    assert choose([]) == select_replay([], 3, ReplayConfig(), random.Random(0), {END})
-    assert choose([]).counts == {"kept": 0}
-
-
-def test_choosing_before_scoring_agrees_with_choosing_after():
-    history = [make_step(f"t{i}", instruction=f"x{i % 4}", p=0.7) for i in range(12)]
-    for mode in ("first", "sampled"):
-        config = ReplayConfig(per_instruction=mode)
-        candidates, counts = choose_trajectories(history, config, random.Random(3))
-        assert len(candidates) == 4
-        assert counts == {"repeated_instruction": 8}
-        assert select_replay(candidates, 10, config, random.Random(4), {END}).counts == {"kept": 4}
+    assert choose([]) == ((), {"kept": 0})
 
 
 def test_the_samplers_log_probs_are_held_against_the_scored_ones(tmp_path):

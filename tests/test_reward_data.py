@@ -27,10 +27,12 @@ from webrl.reward.data import (
     split_heldout,
     training_examples,
 )
-from webrl.reward.report import agreement, auc, judge_report, plot_reliability, reliability_bins, undecided_sites
+from webrl.reward.report import agreement, judge_report, plot_reliability, reliability_bins, undecided_sites
 from webrl.reward.stage import label_file
-from webrl.reward.train import OrmPaths, encode_example, train_orm
+from webrl.reward.train import encode_example, train_orm
 from webrl.runs.store import write_json, write_records
+from webrl.training.calibration import auc
+from webrl.training.paths import TrainingPaths
 from webrl.types import Label, Status, Step, Task, Trajectory
 
 
@@ -285,7 +287,7 @@ def test_an_outcome_model_is_trained_reported_and_labels(tmp_path, base):
     trajectories = [make_trajectory(i, i % 2, num_steps=1, mark=f"page {i}") for i in range(120)]
     write_records(tmp_path / "trajectories.jsonl", trajectories)
     config = make_config(tmp_path, base, heldout=0.5, calibrate=True)
-    paths = OrmPaths((tmp_path / "trajectories.jsonl",), str(base), tmp_path / "orm")
+    paths = TrainingPaths((tmp_path / "trajectories.jsonl",), str(base), tmp_path / "orm")
     report = train_orm(config, paths)
     assert (report["num_heldout"], report["heldout"]["num"]) == (60, 60)
     assert sum(report["data"].values()) == 60
@@ -326,6 +328,6 @@ def test_labels_of_a_judge_that_errs_too_often_are_not_trained_on(tmp_path, base
 
 def test_nothing_judged_is_one_clear_error(tmp_path, base):
     write_records(tmp_path / "trajectories.jsonl", [make_trajectory(0, None)])
-    paths = OrmPaths((tmp_path / "trajectories.jsonl",), str(base), tmp_path / "orm")
+    paths = TrainingPaths((tmp_path / "trajectories.jsonl",), str(base), tmp_path / "orm")
     with pytest.raises(DataError, match="no finished trajectory with an outcome"):
         train_orm(make_config(tmp_path, base), paths)

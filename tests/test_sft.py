@@ -12,13 +12,14 @@ from test_reward_data import make_trajectory
 
 from webrl.cli import main
 from webrl.config import validate_config
-from webrl.demos.sft import SftPaths, encode, split, train_start
+from webrl.demos.sft import encode, split, train_start
 from webrl.demos.sources import read_demonstrations
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
 from webrl.runs.store import write_records
 from webrl.training.metrics import read_metrics
+from webrl.training.paths import TrainingPaths
 from webrl.types import Label, Status
 
 
@@ -86,7 +87,7 @@ def config_for(folder, **sft):
 def test_training_lowers_the_validation_loss_and_leaves_a_report_and_a_plot(tmp_path):
     base = save_tiny_model(tmp_path / "base")
     write_records(tmp_path / "trajectories.jsonl", [make_trajectory(i, 1, num_steps=1) for i in range(16)])
-    paths = SftPaths((tmp_path,), str(base), tmp_path / "out")
+    paths = TrainingPaths((tmp_path,), str(base), tmp_path / "out")
     probed = []
 
     def probe(model: Path, episodes: Path) -> dict[str, float]:
@@ -114,7 +115,7 @@ def test_looking_changes_nothing_of_what_is_trained(tmp_path):
     write_records(tmp_path / "trajectories.jsonl", [make_trajectory(i, 1, num_steps=1) for i in range(8)])
     losses = []
     for every in (1, 0):
-        paths = SftPaths((tmp_path,), str(base), tmp_path / f"out{every}")
+        paths = TrainingPaths((tmp_path,), str(base), tmp_path / f"out{every}")
         train_start(config_for(base, watch_every=every), paths)
         losses.append([x["loss"] for x in read_metrics(paths.report / "metrics.jsonl", "sft")])
     assert losses[0] == losses[1]

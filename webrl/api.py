@@ -5,6 +5,7 @@ API: `run(config) -> RunFolder`, `make_env(task) -> TaskEnv`, `load_actor(name) 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Self
@@ -98,9 +99,8 @@ def _make_env(task: Task, browser: Browser, config: RolloutConfig) -> BrowserEnv
 def _seeded(task: Task, seed: int | None) -> Task:
     if seed is None:
         return task
-    return Task.from_json(
-        task.to_json() | {"seed": seed, "task_id": f"{task.task_id.removesuffix(f'.{task.seed}')}.{seed}"}
-    )
+    name = task.task_id.removesuffix(f".{task.seed}")
+    return dataclasses.replace(task, seed=seed, task_id=f"{name}.{seed}")
 
 
 class Actor:

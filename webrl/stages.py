@@ -270,8 +270,8 @@ async def _verify(model: VllmModel, actor: str, config: RunConfig) -> None:
     import torch
 
     from webrl.llm.loading import pick_device
-    from webrl.llm.servers.vllm_command import visible_gpus
     from webrl.llm.verify import verify_logprobs
+    from webrl.runs.machine import visible_gpus
     from webrl.training.scoring import score_samples, scoring_dtype
 
     dtype = scoring_dtype(config, "cuda" if visible_gpus() else "cpu")

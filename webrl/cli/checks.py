@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from webrl.errors import UsageError, WebRLError
+from webrl.runs.machine import query_gpus
 from webrl.types import Record
 
 OK, OPTIONAL, WARNING, MISSING = "ok", "optional", "warning", "missing"
@@ -133,12 +134,7 @@ def check_torch() -> Check:
 
 def check_gpu() -> Check:
     """NVIDIA GPUs as the driver lists them, and whether torch can use them."""
-    try:
-        query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
-        done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
-        gpus = done.stdout.strip().splitlines() if done.returncode == 0 else []
-    except (OSError, subprocess.TimeoutExpired):
-        gpus = []
+    gpus = [f"{name}, {mib} MiB" for name, mib in query_gpus("name,memory.total")]
     if not gpus:
         return Check("gpu", OPTIONAL, "no NVIDIA GPU; the demo runs on the CPU")
     found = _try_import("torch.cuda", "import torch; assert torch.cuda.is_available(); print(torch.version.cuda)")

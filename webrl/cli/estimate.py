@@ -159,11 +159,11 @@ def _min_gpus(assumed: Assumptions) -> int:
 
 def find_missing(config: RunConfig, assumed: Assumptions) -> list[str]:
     """What this machine lacks for the run, each with the fix."""
-    from webrl.training.topology import count_gpus
+    from webrl.runs.machine import visible_gpus
 
     settings = config.rollout.webarena
     missing = []
-    gpus, needed = count_gpus(), _min_gpus(assumed)
+    gpus, needed = len(visible_gpus()), _min_gpus(assumed)
     if gpus < needed:
         missing.append(f"GPUs: {gpus} here, {needed} of {assumed.gpu_gib:g} GiB needed")
     for name, wanted_by in wanted_extras(config, [stage.name for stage in STAGES]):

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from webrl.errors import TrainingError, WebRLError
+from webrl.runs.machine import visible_gpus
 from webrl.training.cpu_variables import cpu_environment
-from webrl.training.topology import Topology, count_gpus, read_number, read_topology
+from webrl.training.topology import Topology, read_number, read_topology
 
 logger = logging.getLogger(__name__)
 WORKER = "webrl.cli.train_worker"
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        topology = read_topology(os.environ, count_gpus())
+        topology = read_topology(os.environ, len(visible_gpus()))
         logger.info(
             "%s: %d node(s) x %d process(es), this is node %d",
             topology.source, topology.max_nodes, topology.processes_per_node, topology.node_rank,

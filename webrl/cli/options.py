@@ -39,6 +39,14 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, phased: bool) -> No
     parser.add_argument("--dry-run", action="store_true", help="print the resolved config and plan, run nothing")
 
 
+def add_training_arguments(parser: argparse.ArgumentParser, *, data: str, init: str, out: str) -> None:
+    """Data, start and target of a training beside a run, with their help texts (`TrainingPaths`)."""
+    add_config_arguments(parser, phased=False)
+    parser.add_argument("--data", nargs="+", type=Path, metavar="PATH", help=data)
+    parser.add_argument("--init", metavar="DIR", help=init)
+    parser.add_argument("--out", type=Path, metavar="DIR", help=out)
+
+
 def parse_around_options(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """`parser.parse_args`, but with settings on both sides of an option, which argparse alone refuses."""
     args, rest = parser.parse_known_args(arguments)

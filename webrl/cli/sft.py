@@ -6,27 +6,24 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from webrl.cli.options import add_config_arguments, describe_sections, resolve_config
+from webrl.cli.options import add_training_arguments, describe_sections, resolve_config
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
-from webrl.demos.sft import Probe, SftPaths, train_start
+from webrl.demos.sft import Probe, train_start
 from webrl.errors import UsageError
 from webrl.llm.loading import model_folder
+from webrl.training.paths import TrainingPaths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    add_config_arguments(parser, phased=False)
-    parser.add_argument(
-        "--data",
-        nargs="+",
-        type=Path,
-        metavar="PATH",
-        help="demonstrations: trajectories.jsonl, a phase or run folder, a VAB result folder, a released .pt file,\n"
+    add_training_arguments(
+        parser,
+        data="demonstrations: trajectories.jsonl, a phase or run folder, a VAB result folder, a released .pt file,\n"
         "or JSONL of instruction and steps (observation, response) (default: RUN/demos, of `webrl record-demos`)",
+        init="base model, folder or hub name (default: models.actor)",
+        out="folder of the trained model (default: RUN/sft)",
     )
-    parser.add_argument("--init", metavar="DIR", help="base model, folder or hub name (default: models.actor)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the trained model (default: RUN/sft)")
     parser.epilog = describe_sections(("sft", "models", "rollout", "tasks"))
 
 
@@ -47,7 +44,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def choose_paths(config: RunConfig, args: argparse.Namespace) -> SftPaths:
+def choose_paths(config: RunConfig, args: argparse.Namespace) -> TrainingPaths:
     """What is read and written.
 
     Raises:
@@ -59,10 +56,10 @@ def choose_paths(config: RunConfig, args: argparse.Namespace) -> SftPaths:
             f"no demonstrations: {data[0]} does not exist; record some with `webrl record-demos`, or name them "
             "with --data"
         )
-    return SftPaths(tuple(data), args.init or config.models.actor, args.out or config.run_dir / "sft")
+    return TrainingPaths(tuple(data), args.init or config.models.actor, args.out or config.run_dir / "sft")
 
 
-def check_start(config: RunConfig, paths: SftPaths) -> None:
+def check_start(config: RunConfig, paths: TrainingPaths) -> None:
     """Return if the packages and the base model are there that the training and its probe want.
 
     Raises:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from webrl.cli.options import add_config_arguments, describe_sections, resolve_config
+from webrl.cli.options import add_training_arguments, describe_sections, resolve_config
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
 from webrl.errors import UsageError
@@ -14,22 +14,19 @@ from webrl.llm.loading import model_folder
 from webrl.reward.report import undecided_sites
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
+from webrl.training.paths import TrainingPaths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    add_config_arguments(parser, phased=False)
-    parser.add_argument(
-        "--data",
-        nargs="+",
-        type=Path,
-        metavar="PATH",
-        help="judged trajectories: trajectories.jsonl with environment rewards (or a folder with one),\n"
+    add_training_arguments(
+        parser,
+        data="judged trajectories: trajectories.jsonl with environment rewards (or a folder with one),\n"
         "VAB result folders, or JSONL of instruction, responses, final_page, success\n"
         "(default: trajectories and evaluation episodes of the newest run)",
+        init="model to start from (default: models.orm)",
+        out="folder of the new model (default: RUN/orm)",
     )
-    parser.add_argument("--init", metavar="DIR", help="model to start from (default: models.orm)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the new model (default: RUN/orm)")
     parser.epilog = describe_sections(("orm", "label", "models"))
 
 
@@ -40,11 +37,11 @@ def main(args: argparse.Namespace) -> int:
         check_extras(config, ("train-orm", "label"))
         configured_text(config.label)
         model_folder(args.init or config.models.orm)
-    from webrl.reward.train import OrmPaths, train_orm
+    from webrl.reward.train import train_orm
     from webrl.runs.lock import hold_output
 
     data = tuple(args.data or _run_data(config))
-    paths = OrmPaths(data, args.init or config.models.orm, args.out or config.run_dir / "orm")
+    paths = TrainingPaths(data, args.init or config.models.orm, args.out or config.run_dir / "orm")
     print(f"data   {', '.join(map(str, data))}\nstart  {paths.init}\nmodel  {paths.out}", flush=True)
     if args.dry_run:
         return 0

@@ -84,8 +84,7 @@ def sample_records(config: RunConfig) -> list[Any]:
     """Training records of the shipped sample trajectories."""
     from webrl.llm.fingerprint import tokenizer_fingerprint
     from webrl.llm.loading import load_tokenizer
-    from webrl.replay.encode import released_next_prompt, step_encoder
-    from webrl.replay.records import build_records
+    from webrl.replay.records import build_records, released_next_prompt, step_encoder
     from webrl.runs.store import read_records
     from webrl.types import Label, Trajectory
 

@@ -6,7 +6,6 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,11 @@ from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.servers.vllm_owner import keep_servers
 from webrl.plots import clean_axes, new_figure, save_figure
-from webrl.replay.encode import step_encoder
+from webrl.replay.records import step_encoder
 from webrl.runs.provenance import run_info
 from webrl.runs.store import write_json
 from webrl.training.metrics import read_metrics
+from webrl.training.paths import TrainingPaths
 from webrl.training.ranks import is_main
 from webrl.types import Trajectory
 
@@ -31,24 +31,7 @@ Probe = Callable[[Path, Path], dict[str, float]]
 """(model folder, file for the episodes) -> metrics; `probe_successes` and `probe_episodes` are drawn."""
 
 
-@dataclass(frozen=True)
-class SftPaths:
-    """Where π_0 comes from and goes to."""
-
-    data: tuple[Path, ...]
-    """Demonstrations; see `read_demonstrations`."""
-    init: str
-    """Base model: folder or hub name."""
-    out: Path
-    """Folder of π_0."""
-
-    @property
-    def report(self) -> Path:
-        """Folder beside the model: report.json, loss.png, metrics.jsonl, problems.txt, probes/."""
-        return self.out.with_name(self.out.name + "_report")
-
-
-def train_start(config: RunConfig, paths: SftPaths, probe: Probe | None = None) -> dict[str, Any]:
+def train_start(config: RunConfig, paths: TrainingPaths, probe: Probe | None = None) -> dict[str, Any]:
     """Train π_0; resumes like every training, and on many processes like every training.
 
     Returns:

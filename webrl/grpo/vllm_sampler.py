@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from webrl.errors import ModelError, PolicyError
@@ -49,10 +48,6 @@ class TrlVllmModel:
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:  # noqa: ARG002
         """Not offered: the trainer's engine samples only."""
         raise ModelError("TRL's vLLM engine scores no choices")
-
-    async def load_weights(self, folder: Path) -> None:  # noqa: ARG002
-        """Not offered: the trainer hands its weights over itself."""
-        raise ModelError("TRL's vLLM engine takes its weights from the trainer")
 
     async def close(self) -> None:
         """The engine is the trainer's; only what still waits is given up."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from webrl.types import Step
@@ -88,14 +87,6 @@ class LanguageModel(Protocol):
         """Log-probabilities (temperature 1, full vocabulary) of some tokens at the first answer position.
 
         Errors as in `generate`.
-        """
-        ...
-
-    async def load_weights(self, folder: Path) -> None:
-        """Answer with the weights (or the LoRA adapter) in `folder` from now on.
-
-        Raises:
-            ModelError: unusable folder, or an engine whose weights are not ours to change.
         """
         ...
 

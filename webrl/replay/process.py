@@ -196,7 +196,7 @@ def _open_tools(plan: ProcessPlan, config: RunConfig, stack: ExitStack) -> _Tool
     from webrl.llm.fingerprint import tokenizer_fingerprint
     from webrl.llm.loading import load_tokenizer
     from webrl.llm.turns import end_token_ids
-    from webrl.replay.encode import released_next_prompt, step_encoder
+    from webrl.replay.records import released_next_prompt, step_encoder
 
     tokenizer = load_tokenizer(plan.actor)
     encode = step_encoder(tokenizer, config.models, config.rollout.dialect)

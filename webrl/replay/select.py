@@ -1,24 +1,22 @@
 """Which steps of earlier successes are trained on again (paper §3.4).
 
 Order, as in the released code: successes only; one trajectory per instruction; the perplexity band, step by step;
-then a seeded draw of at most `max_ratio` x the current steps. `ReplayFilter` decides on plain facts, so that
-the stage, which streams (`webrl/replay/mix.py`), and `select_replay`, for records in memory, share every rule.
+then a seeded draw of at most `max_ratio` x the current steps. The stream that is decided on: `webrl/replay/mix.py`.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import math
 import random
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Literal
 
 from webrl.config import ReplayConfig
-from webrl.replay.perplexity import action_perplexity, in_band
-from webrl.types import StepRecord
 
+_EDGE = 1e-9
+"""Relative tolerance at the band's edges: exp(-log 0.95) must count as 1/0.95 whatever the last bit says."""
 Reason = Literal[
     "kept",
     "unjudged",
@@ -33,16 +31,6 @@ Reason = Literal[
     "strategy_none",
 ]
 """What became of a history step; every step is counted under exactly one."""
-
-
-@dataclass(frozen=True)
-class ReplaySelection:
-    """What replay adds to the current steps."""
-
-    records: tuple[StepRecord, ...]
-    """Chosen steps in the history's order, `source="replay"`."""
-    counts: dict[str, int]
-    """Number of history steps by `Reason`; the values add up to the number of history steps."""
 
 
 @dataclass
@@ -123,80 +111,41 @@ def draw(phases: Sequence[int], num_current: int, config: ReplayConfig, rng: ran
     return sorted(rng.sample(range(len(phases)), limit))
 
 
-def choose_trajectories(
-    history: Iterable[StepRecord], config: ReplayConfig, rng: random.Random
-) -> tuple[list[StepRecord], Counter[str]]:
-    """Steps of the one success per instruction: what needs scoring. Also counts of what was left out by reason.
-
-    Running `select_replay` on the result chooses the same trajectories again.
-    """
-    steps = list(history)
-    replay_filter = _prepare(steps, config, rng, (), "")
-    counts: Counter[str] = Counter()
-    kept = []
-    for step in steps:
-        reason = replay_filter.choose(step.outcome, step.site, step.instruction, step.trajectory_id)
-        if reason == "kept":
-            kept.append(step)
-        else:
-            counts[reason] += 1
-    return kept, counts
+def action_length(action_ids: Sequence[int], end_token_ids: Collection[int]) -> int:
+    """Number of action tokens without the end token(s) at the end."""
+    length = len(action_ids)
+    while length and action_ids[length - 1] in end_token_ids:
+        length -= 1
+    return length
 
 
-def select_replay(
-    history_records: Iterable[StepRecord],
-    num_current: int,
-    config: ReplayConfig,
-    rng: random.Random,
-    end_token_ids: Collection[int],
-    tokenizer: str = "",
-) -> ReplaySelection:
-    """Choose the history steps to train on again beside `num_current` current steps.
+def action_perplexity(
+    logprobs: Sequence[float], action_ids: Sequence[int], end_token_ids: Collection[int]
+) -> float | None:
+    """exp(-(Σ log p) / n) over the action's tokens, the end token left out (as the released code does).
 
     Args:
-        history_records: steps of earlier phases, oldest first; `strategy: perplexity` needs their `ref_logprobs`
-            under the current actor (steps without are dropped as "unscored").
-        rng: source of all randomness; the same history, config and seed give the same selection.
-        end_token_ids: ids that may end an action; left out of the perplexity.
-        tokenizer: fingerprint of the current tokenizer; steps of another one are dropped. "" does not check.
+        logprobs: [A] log-probability of each token of `action_ids`.
+        action_ids: [A] sampled ids, with or without the end token.
+
+    Returns:
+        The perplexity, at least 1; infinity where it does not fit a float; None for an action without tokens.
+
+    Raises:
+        ValueError: lengths differ.
     """
-    steps = list(history_records)
-    replay_filter = _prepare(steps, config, rng, end_token_ids, tokenizer)
-    counts: Counter[str] = Counter()
-    admitted: list[StepRecord] = []
-    for step in steps:
-        reason = replay_filter.choose(step.outcome, step.site, step.instruction, step.trajectory_id)
-        if reason == "kept" and not replay_filter.same_tokenizer(step.tokenizer):
-            reason = "other_tokenizer"
-        if reason == "kept":
-            reason = replay_filter.check_step(step.action_ids, step.ref_logprobs)
-        if reason == "kept":
-            admitted.append(step)
-        else:
-            counts[reason] += 1
-    positions = draw([step.phase for step in admitted], num_current, config, rng)
-    counts["kept"] = len(positions)
-    if len(positions) < len(admitted):
-        counts["over_ratio"] = len(admitted) - len(positions)
-    records = tuple(dataclasses.replace(admitted[i], source="replay") for i in positions)
-    return ReplaySelection(records, dict(counts))
+    if len(logprobs) != len(action_ids):
+        raise ValueError(f"{len(logprobs)} log-probs for {len(action_ids)} action tokens; they must match one to one")
+    length = action_length(action_ids, end_token_ids)
+    if not length:
+        return None
+    mean = math.fsum(logprobs[:length]) / length
+    return math.inf if mean < -700 else math.exp(-mean)
 
 
-def _prepare(
-    steps: Sequence[StepRecord],
-    config: ReplayConfig,
-    rng: random.Random,
-    end_token_ids: Collection[int],
-    tokenizer: str,
-) -> ReplayFilter:
-    replay_filter = ReplayFilter(config, end_token_ids, tokenizer)
-    if config.per_instruction == "sampled":
-        sampler = TrajectorySampler(rng)
-        for step in steps:
-            if step.outcome == 1:
-                sampler.offer(step.site, step.instruction, step.trajectory_id)
-        replay_filter.chosen = sampler.chosen
-    return replay_filter
+def in_band(perplexity: float, low: float, high: float) -> bool:
+    """`low <= perplexity < high`; with the paper's 1/0.95 and 2, token probability in (0.5, 0.95]."""
+    return low * (1 - _EDGE) <= perplexity < high * (1 - _EDGE)
 
 
 def _key(*parts: str) -> bytes:

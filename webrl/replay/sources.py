@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import orjson
-
 from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab, score_label, trace_paths
 from webrl.replay.records import NextPrompt, StepEncoder, build_records
 from webrl.reward.labels import outcome_key, read_outcomes
-from webrl.runs.store import numbered_lines, open_input, read_lines
+from webrl.runs.store import read_lines
 from webrl.types import Label, Status, StepRecord, Trajectory
 
 Kind = Literal["records", "trajectories", "vab", "released"]
@@ -115,7 +113,7 @@ def read_steps(source: Source, reading: Reading) -> Iterator[StepObject]:
 
 
 def _read_record_lines(path: Path, reading: Reading) -> Iterator[StepObject]:
-    for number, data in _lines(path, reading):
+    for number, data in read_lines(path, reading.problems.on_line, reading.on_bytes):
         missing = next((name for name in _REQUIRED if name not in data), None) if isinstance(data, dict) else "step_id"
         if missing:
             reading.problems.add("broken_line", f"{path}:{number}", f"no field {missing!r}; left out")
@@ -129,7 +127,7 @@ def _read_record_lines(path: Path, reading: Reading) -> Iterator[StepObject]:
 
 def _read_trajectory_lines(source: Source, reading: Reading) -> Iterator[StepObject]:
     seen: set[bytes] = set()
-    for number, data in _lines(source.path, reading):
+    for number, data in read_lines(source.path, reading.problems.on_line, reading.on_bytes):
         place = f"{source.path}:{number}"
         try:
             objects = _trajectory_steps(data, reading, seen, place)
@@ -141,18 +139,6 @@ def _read_trajectory_lines(source: Source, reading: Reading) -> Iterator[StepObj
         for step in objects:
             reading.counts["steps"] += 1
             yield step
-
-
-def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
-    """`webrl.runs.store.read_lines` that also tells how many bytes it has read."""
-    with open_input(path) as file:
-        for number, line in numbered_lines(file, path, reading.problems.on_line):
-            reading.on_bytes(len(line))
-            try:
-                yield number, orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                if line.strip():
-                    reading.problems.add("broken_line", f"{path}:{number}", f"malformed JSON ({error}); left out")
 
 
 def _trajectory_steps(data: Any, reading: Reading, seen: set[bytes], place: str) -> list[StepObject]:

@@ -16,8 +16,8 @@ from webrl.interop.problems import ProblemLog
 from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.turns import end_token_ids
-from webrl.replay.encode import released_next_prompt, step_encoder
 from webrl.replay.mix import History, add_history, write_steps
+from webrl.replay.records import released_next_prompt, step_encoder
 from webrl.replay.scorer import Scorer
 from webrl.replay.sources import Reading, Source, read_steps
 from webrl.reward.labels import read_outcomes

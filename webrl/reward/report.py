@@ -18,10 +18,10 @@ from webrl.evaluate import is_success, wilson_interval
 from webrl.plots import new_figure, save_figure
 from webrl.reward.labels import read_labels
 from webrl.runs.store import read_records
+from webrl.training.calibration import NUM_BINS, auc, reliability
 from webrl.types import Record, Trajectory
 
 NUM_RESAMPLES = 1000
-_NUM_BINS = 10
 
 
 @dataclass(frozen=True)
@@ -96,18 +96,6 @@ def balanced_accuracy(truth: NDArray[Any], said: NDArray[Any]) -> float:
     return float(said[truth == 1].mean() + (1 - said[truth == 0]).mean()) / 2
 
 
-def auc(truth: NDArray[Any], p_yes: NDArray[Any]) -> float:
-    """Area under the ROC curve, ties counted half; NaN without both classes."""
-    from scipy.stats import rankdata
-
-    positives = int(truth.sum())
-    negatives = len(truth) - positives
-    if not positives or not negatives:
-        return float("nan")
-    ranks = rankdata(p_yes)[truth == 1].sum() - positives * (positives + 1) / 2
-    return float(ranks / (positives * negatives))
-
-
 def agreement(trajectories: Path, labels: Path, threshold: float | None = None) -> dict[str, Any] | None:
     """The labels against the environment's own reward, in total and by site; None where there is no such reward.
 
@@ -178,7 +166,7 @@ def plot_reliability(truth: Sequence[int], scores: dict[str, Sequence[float]], p
         below = [max(0.0, rate - low) for rate, (low, _) in zip(y, intervals, strict=True)]
         above = [max(0.0, high - rate) for rate, (_, high) in zip(y, intervals, strict=True)]
         top.errorbar(x, y, yerr=[below, above], marker="o", capsize=3, label=name)
-        bottom.hist(list(values), bins=_NUM_BINS, range=(0, 1), histtype="step", label=name)
+        bottom.hist(list(values), bins=NUM_BINS, range=(0, 1), histtype="step", label=name)
     top.set(ylabel="observed success", ylim=(-0.02, 1.02), title=f"outcome model, {len(truth)} held-out trajectories")
     top.legend()
     bottom.set(xlabel="P(YES)", ylabel="trajectories", xlim=(0, 1))
@@ -187,10 +175,8 @@ def plot_reliability(truth: Sequence[int], scores: dict[str, Sequence[float]], p
 
 def reliability_bins(truth: Sequence[int], p_yes: Sequence[float]) -> list[tuple[float, int, int]]:
     """(mean P(YES), successes, trajectories) of each of ten equal bins that is not empty."""
-    groups: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    for outcome, p in zip(truth, p_yes, strict=True):
-        groups[min(int(p * _NUM_BINS), _NUM_BINS - 1)].append((outcome, p))
-    return [(sum(p for _, p in g) / len(g), sum(y for y, _ in g), len(g)) for _, g in sorted(groups.items())]
+    bins = reliability(np.asarray(p_yes, dtype=float), np.asarray(truth, dtype=float))
+    return [(b["value"], round(b["outcome"] * b["count"]), b["count"]) for b in bins]
 
 
 def _proportion(count: int, num: int) -> Estimate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +21,10 @@ from webrl.reward.orm import answer_tokens, outcome_prompt, yes_probability
 from webrl.reward.report import count_sites, judge_report, plot_reliability
 from webrl.runs.progress import progress
 from webrl.runs.store import write_json
+from webrl.training.paths import TrainingPaths
 
 
-@dataclass(frozen=True)
-class OrmPaths:
-    """Where an outcome model comes from and goes to."""
-
-    data: tuple[Path, ...]
-    """Judged trajectories: our files, VAB folders, human JSONL."""
-    init: str
-    """Model to start from (the SFT actor, or an earlier ORM)."""
-    out: Path
-    """Folder of the new model (and its calibration.json)."""
-
-    @property
-    def report(self) -> Path:
-        """Folder beside the model: report.json, reliability.png, metrics.jsonl, problems.txt."""
-        return self.out.with_name(self.out.name + "_report")
-
-
-def train_orm(config: RunConfig, paths: OrmPaths) -> dict[str, Any]:
+def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     """Train, then report on held-out trajectories; resumes like every training.
 
     Returns:

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from webrl.errors import BrowserError, BrowserMissing
+from webrl.runs.machine import free_port
 
 if TYPE_CHECKING:
     import psutil
@@ -130,7 +130,7 @@ class Browser:
         executable = find_chromium()
         if executable is None:
             raise BrowserMissing(MISSING)
-        self.port = _free_port()
+        self.port = free_port()
         await asyncio.to_thread(remove_abandoned)
         self._folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
         try:
@@ -253,13 +253,6 @@ def _remove(folder: Path) -> None:
             return
         time.sleep(0.1)
     logger.warning("%s: cannot be removed", folder)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def first_line(error: BaseException) -> str:

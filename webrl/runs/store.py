@@ -78,26 +78,36 @@ def write_records(path: Path, records: Iterable[Record]) -> int:
     return count
 
 
-def read_records(path: Path, cls: type[R], on_error: Callable[[str], None] | None = None) -> Iterator[R]:
+def read_records(
+    path: Path,
+    cls: type[R],
+    on_error: Callable[[str], None] | None = None,
+    on_bytes: Callable[[int], Any] | None = None,
+) -> Iterator[R]:
     """Stream records from JSONL.
 
     Args:
         on_error: called with "path:line: reason" for a bad line, which is then skipped; None raises.
+        on_bytes: called with the size of each line, for progress.
 
     Raises:
         DataError: missing file, or a malformed line (path and line number are quoted).
     """
-    for number, data in read_lines(path, on_error):
+    for number, data in read_lines(path, on_error, on_bytes):
         try:
             yield cls.from_json(data)
         except ValueError as error:
             _report(f"{path}:{number}: {error}", on_error)
 
 
-def read_lines(path: Path, on_error: Callable[[str], None] | None = None) -> Iterator[tuple[int, Any]]:
-    """Stream (line number, parsed JSON) from JSONL; blank lines are skipped. Errors as in `read_records`."""
+def read_lines(
+    path: Path, on_error: Callable[[str], None] | None = None, on_bytes: Callable[[int], Any] | None = None
+) -> Iterator[tuple[int, Any]]:
+    """Stream (line number, parsed JSON) from JSONL; blank lines are skipped. Arguments as in `read_records`."""
     with open_input(path) as file:
         for number, line in numbered_lines(file, path, on_error):
+            if on_bytes is not None:
+                on_bytes(len(line))
             if not line.strip():
                 continue
             try:
@@ -129,8 +139,8 @@ def numbered_lines(
 
 
 def dump_line(record: Record) -> bytes:
-    """One JSONL line of a record."""
-    return orjson.dumps(record.to_json(), option=orjson.OPT_APPEND_NEWLINE)
+    """One JSONL line of a record, as `to_json` has it."""
+    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
 
 
 class Appender:

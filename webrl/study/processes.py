@@ -14,9 +14,9 @@ from pathlib import Path
 from webrl.errors import WebRLError
 from webrl.evaluate import wilson_interval
 from webrl.llm.servers import guard
-from webrl.llm.servers.vllm_command import visible_gpus
 from webrl.runs.disk import make_folder
 from webrl.runs.folder import RunFolder
+from webrl.runs.machine import visible_gpus
 from webrl.runs.store import read_json, write_json
 from webrl.study.cells import is_finished, link_start, num_finished
 from webrl.study.plan import ORM, Cell, Study

@@ -16,13 +16,13 @@ import numpy as np
 
 from webrl.errors import DataError
 from webrl.evaluate import wilson_interval
+from webrl.runs.machine import visible_gpus
 from webrl.runs.provenance import git_commit, package_versions
 from webrl.runs.store import read_json, write_json, write_text
 from webrl.study.figures import draw_comparison, draw_success, draw_training
 from webrl.study.plan import Study
 from webrl.study.results import SPLITS, CellResult, PhaseResult
 from webrl.study.statistics import Comparison, Estimate, compare, rate_by_phase
-from webrl.training.topology import count_gpus
 
 MACHINE = "study.json"
 """Where and from what the cells were run last."""
@@ -48,7 +48,7 @@ def record_machine(study: Study, parallel: int) -> None:
     """Note where the cells are run, for the report's header."""
     versions = dict(package_versions())
     machine = {
-        "platform": platform.platform(), "cores": os.cpu_count(), "gpus": count_gpus(), "parallel": parallel,
+        "platform": platform.platform(), "cores": os.cpu_count(), "gpus": len(visible_gpus()), "parallel": parallel,
         "git_commit": git_commit(), "versions": {name: versions[name] for name in ("webrl", "python", "torch")},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip

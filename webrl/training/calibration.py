@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 NUM_BINS = 10
 
@@ -28,7 +30,7 @@ class Calibration:
     """Chance that a success has the higher value, ties counting half; None without both outcomes."""
     brier: float
     """Mean squared error."""
-    bins: list[dict[str, float]]
+    bins: list[dict[str, Any]]
     """Reliability diagram: `low`, `high`, `count`, `value`, `outcome` of each non-empty bin."""
 
     def to_json(self) -> dict[str, Any]:
@@ -45,19 +47,21 @@ def calibrate(values: Sequence[float], outcomes: Sequence[float]) -> Calibration
     v, y = np.asarray(values, dtype=float), np.asarray(outcomes, dtype=float)
     if len(v) == 0 or len(v) != len(y):
         raise ValueError(f"{len(v)} values cannot be held against {len(y)} outcomes")
-    bins = _reliability(v, y)
+    bins = reliability(v, y)
+    ranked = auc(y > 0.5, v)
     variance = float(y.var())
     return Calibration(
         count=len(v),
         explained_variance=1 - float((y - v).var()) / variance if variance > 0 else None,
         ece=sum(b["count"] * abs(b["outcome"] - b["value"]) for b in bins) / len(v),
-        auc=_auc(v, y),
+        auc=None if math.isnan(ranked) else ranked,
         brier=float(((v - y) ** 2).mean()),
         bins=bins,
     )
 
 
-def _reliability(v: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> list[dict[str, float]]:
+def reliability(v: NDArray[Any], y: NDArray[Any]) -> list[dict[str, Any]]:
+    """`low`, `high`, `count`, mean `value` and mean `outcome` of each of ten equal bins that is not empty."""
     index = np.minimum((v * NUM_BINS).astype(int), NUM_BINS - 1)
     return [
         {
@@ -72,10 +76,14 @@ def _reliability(v: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> list[dict[
     ]
 
 
-def _auc(v: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float | None:
-    positive, negative = v[y > 0.5], np.sort(v[y <= 0.5])
-    if len(positive) == 0 or len(negative) == 0:
-        return None
-    below = np.searchsorted(negative, positive, side="left")
-    ties = np.searchsorted(negative, positive, side="right") - below
-    return float((below + 0.5 * ties).sum() / (len(positive) * len(negative)))
+def auc(truth: NDArray[Any], values: NDArray[Any]) -> float:
+    """Area under the ROC curve, ties counted half; NaN without both classes."""
+    # scikit-learn's takes twenty times as long, and intervals ask a thousand times.
+    from scipy.stats import rankdata
+
+    positives = int(truth.sum())
+    negatives = len(truth) - positives
+    if not positives or not negatives:
+        return math.nan
+    ranks = rankdata(values)[truth == 1].sum() - positives * (positives + 1) / 2
+    return float(ranks / (positives * negatives))

@@ -30,7 +30,28 @@ from webrl.training.ranks import is_main
 from webrl.training.selfcheck import RouteName, attention_of, build, find_route, turn_off_dropout
 
 
-class PackedActor(nn.Module):
+class _Packed(nn.Module):
+    """A model of transformers' that is computed by a route (`selfcheck.py` finds out which)."""
+
+    def __init__(self, lm: Any, route: RouteName) -> None:
+        super().__init__()
+        self.lm, self.route = lm, route
+        if route != "plain":
+            self._prepare_head()
+            fuse(lm)
+        if route == "packed":
+            trim_last_layer(decoder_of(lm))
+
+    def _prepare_head(self) -> None:
+        """Change the output layer, where the route computes it otherwise."""
+
+    @property
+    def packs(self) -> bool:
+        """True if a row may hold several sequences."""
+        return self.route == "packed"
+
+
+class PackedActor(_Packed):
     """A causal language model that returns the log-probabilities of a packed row's action tokens.
 
     Args:
@@ -45,22 +66,14 @@ class PackedActor(nn.Module):
     """Keyword arguments of `forward` from a row."""
 
     def __init__(self, lm: Any, route: RouteName = "packed") -> None:
-        super().__init__()
-        self.lm, self.route = lm, route
-        if route != "plain":
-            head = lm.get_output_embeddings()
-            if not isinstance(head, nn.Linear):
-                raise ModelError(f"{type(lm).__name__} has no linear output layer, found {type(head).__name__}")
-            head.__class__ = ActionHead
-            head.rule = LogitRule.of(lm.config)  # type: ignore[assignment]
-            fuse(lm)
-        if route == "packed":
-            trim_last_layer(decoder_of(lm))
+        super().__init__(lm, route)
 
-    @property
-    def packs(self) -> bool:
-        """True if a row may hold several sequences."""
-        return self.route == "packed"
+    def _prepare_head(self) -> None:
+        head = self.lm.get_output_embeddings()
+        if not isinstance(head, nn.Linear):
+            raise ModelError(f"{type(self.lm).__name__} has no linear output layer, found {type(head).__name__}")
+        head.__class__ = ActionHead
+        head.rule = LogitRule.of(self.lm.config)  # type: ignore[assignment]
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, layout: Layout, targets: Tensor) -> Tensor:
         """[1, T] ids -> [N] float32 log-probabilities of `targets`; fields as in `Pack`."""
@@ -72,24 +85,14 @@ class PackedActor(nn.Module):
         return logprobs
 
 
-class PackedCritic(nn.Module):
+class PackedCritic(_Packed):
     """A sequence classifier that returns the value logits at each packed sequence's last token."""
 
     inputs = staticmethod(critic_inputs)
     """Keyword arguments of `forward` from a row."""
 
     def __init__(self, lm: Any, route: RouteName = "packed") -> None:
-        super().__init__()
-        self.lm, self.route = lm, route
-        if route != "plain":
-            fuse(lm)
-        if route == "packed":
-            trim_last_layer(decoder_of(lm))
-
-    @property
-    def packs(self) -> bool:
-        """True if a row may hold several sequences."""
-        return self.route == "packed"
+        super().__init__(lm, route)
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
         """[1, T] ids -> [B, num_labels] float32 logits of the value heads."""

@@ -6,9 +6,7 @@ else this machine alone. No interface name and no NCCL option is set: what the s
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -44,18 +42,6 @@ class Topology:
     def is_single_process(self) -> bool:
         """True if nothing needs to be launched."""
         return self.max_nodes == 1 and self.processes_per_node == 1
-
-
-def count_gpus() -> int:
-    """NVIDIA GPUs that this process may use; no torch import."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([part for part in visible.split(",") if part.strip() not in ("", "-1")])
-    try:
-        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
 
 
 def read_topology(environment: Mapping[str, str], num_gpus: int) -> Topology:

@@ -69,7 +69,6 @@ class Batcher(Generic[C]):
         self._max_batch = max_batch
         self._num_threads = num_threads
         self._waiting: deque[Request] = deque()
-        self._commands: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._active: list[Request] = []
         self._cache = new_cache()
         self._wake = threading.Condition()
@@ -82,10 +81,6 @@ class Batcher(Generic[C]):
         """Requests waiting or in generation."""
         return len(self._waiting) + len(self._active)
 
-    def use(self, runner: Runner[C]) -> None:
-        """Go on with another runner; for `call`."""
-        self._runner = runner
-
     def submit(self, request: Request) -> Future[Answer]:
         """Queue a request; cancelling its future takes it out of the queue, `abandoned` out of the batch."""
         with self._wake:
@@ -94,16 +89,6 @@ class Batcher(Generic[C]):
             self._waiting.append(request)
             self._wake.notify()
         return request.future
-
-    def call(self, command: Callable[[], None]) -> Future[None]:
-        """Run something in the model's thread when no answer is open; later requests wait for it."""
-        future: Future[None] = Future()
-        with self._wake:
-            if self._closing:
-                raise PolicyError("the model is closed")
-            self._commands.append((command, future))
-            self._wake.notify()
-        return future
 
     def close(self) -> None:
         """Stop after the current pass; open requests fail with PolicyError."""
@@ -125,34 +110,20 @@ class Batcher(Generic[C]):
     def _wait(self) -> bool:
         """Sleep until there is something to do; False when closing."""
         with self._wake:
-            while not (self._closing or self._active or self._waiting or self._commands):
+            while not (self._closing or self._active or self._waiting):
                 self._wake.wait()
             return not self._closing
 
     def _turn(self) -> None:
-        """One command, or one admission and one decoding step."""
+        """One admission and one decoding step."""
         try:
-            if self._commands:
-                if not self._active:
-                    self._run_command()
-                    return
-            else:
-                for group in self._next_groups():
-                    self._prefill(group)
+            for group in self._next_groups():
+                self._prefill(group)
             if self._active:
                 self._decode()
         except Exception as error:  # boundary: whatever the model raised becomes the requests' error
             logger.exception("the in-process model failed")
             self._fail_active(_as_policy_error(error))
-
-    def _run_command(self) -> None:
-        command, future = self._commands.popleft()
-        try:
-            command()
-        except Exception as error:  # handed to the caller of `call`
-            future.set_exception(error)
-        else:
-            future.set_result(None)
 
     def _next_groups(self) -> list[list[Request]]:
         """Take waiting requests into free rows, grouped by similar length."""
@@ -238,14 +209,11 @@ class Batcher(Generic[C]):
     def _fail_all(self, error: Exception) -> None:
         self._fail_active(error)
         with self._wake:
-            waiting, commands = list(self._waiting), list(self._commands)
+            waiting = list(self._waiting)
             self._waiting.clear()
-            self._commands.clear()
         for request in waiting:
             if request.future.set_running_or_notify_cancel():
                 request.future.set_exception(error)
-        for _, future in commands:
-            future.set_exception(error)
 
 
 def _as_policy_error(error: Exception) -> PolicyError:

@@ -9,7 +9,6 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,16 +53,15 @@ class LocalModel:
         self.name = name
         device = pick_device(models.device)
         self._thinking = models.enable_thinking
-        self._dtype = pick_dtype(models.dtype, device)
         self.tokenizer: Any = load_tokenizer(name)
-        self._model = load_causal_lm(name, dtype=self._dtype, device=device) if module is None else module
+        dtype = pick_dtype(models.dtype, device)
+        self._model = load_causal_lm(name, dtype=dtype, device=device) if module is None else module
         self._is_plain = _has_full_attention(name, self._model)
         self.fingerprint = model_fingerprint(name, self._model)
         self.end_ids = end_token_ids(name, self.tokenizer)
         if not self.end_ids:
             raise ModelError(f"model {name!r} names no end token (eos_token_id): answers would never stop")
-        self._on_cpu = self._model.device.type == "cpu"
-        self._small = self._on_cpu and self._model.num_parameters() < _SMALL_MODEL_PARAMETERS
+        self._small = self._model.device.type == "cpu" and self._model.num_parameters() < _SMALL_MODEL_PARAMETERS
         # A small model's matrix products are too short to share among threads: each thread has a batch of its own.
         num_batchers = (engine.num_threads or min(_MAX_SMALL_THREADS, os.cpu_count() or 1)) if self._small else 1
         num_threads = 1 if self._small else engine.num_threads
@@ -104,20 +102,6 @@ class LocalModel:
         with spent_on("scoring"):
             _, logprobs = await self._ask(Request(prompt, Sampling(), choices=list(token_ids)))
         return logprobs
-
-    async def load_weights(self, folder: Path) -> None:
-        """Answer with another checkpoint of the same shape (or base + LoRA adapter); open answers finish first."""
-        fingerprint = model_fingerprint(str(folder))
-        source = await asyncio.to_thread(load_causal_lm, str(folder), dtype=self._dtype)
-        _check_same_shape(self._model, source, folder)
-        if self._on_cpu:
-            self._model = source
-            runner = self._new_runner()
-            swaps = [batcher.call(partial(batcher.use, runner)) for batcher in self._batchers]
-        else:  # in place: two copies may not fit the GPU
-            swaps = [b.call(partial(_copy_weights, self._model, source)) for b in self._batchers]
-        await asyncio.gather(*[asyncio.wrap_future(swap) for swap in swaps])
-        self.name, self.fingerprint = str(folder), fingerprint
 
     async def close(self) -> None:
         """Stop the thread; open requests fail with PolicyError."""
@@ -160,20 +144,6 @@ def _generator(seed: int | None) -> random.Random:
 
 def _new_cache(model: Any, capacity: int) -> SlotCache:
     return SlotCache(model.config.get_text_config().num_hidden_layers, capacity, model.device)
-
-
-def _check_same_shape(old: Any, new: Any, folder: Path) -> None:
-    shapes = [{name: tuple(p.shape) for name, p in model.state_dict().items()} for model in (old, new)]
-    if shapes[0] != shapes[1]:
-        differing = sorted(k for k in shapes[0].keys() | shapes[1].keys() if shapes[0].get(k) != shapes[1].get(k))
-        raise ModelError(
-            f"{str(folder)!r} does not fit the model that runs: {differing[0]} is {shapes[1].get(differing[0])}, "
-            f"expected {shapes[0].get(differing[0])}; open it as a model of its own"
-        )
-
-
-def _copy_weights(target: Any, source: Any) -> None:
-    target.load_state_dict(source.state_dict())
 
 
 def _has_full_attention(name: str, model: Any) -> bool:

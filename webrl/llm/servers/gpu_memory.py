@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Sequence
 
 from webrl.config import EngineConfig
 from webrl.errors import ModelError
+from webrl.runs.machine import query_gpus
 
 _MIB_PER_GIB = 1024
 _SLACK_MIB = 512
@@ -35,12 +35,9 @@ def gpu_memory(gpus: Sequence[str]) -> list[tuple[int, int]]:
     """(free, total) MiB of each GPU; nothing where the driver does not tell."""
     if not gpus:
         return []
-    query = ["nvidia-smi", "-i", ",".join(gpus), "--query-gpu=memory.free,memory.total"]
     try:
-        command = [*query, "--format=csv,noheader,nounits"]
-        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-        return [(int(free), int(total)) for free, total in (line.split(",") for line in found.splitlines())]
-    except (OSError, subprocess.SubprocessError, ValueError):
+        return [(int(free), int(total)) for free, total in query_gpus("memory.free,memory.total", gpus)]
+    except ValueError:  # [N/A]
         return []
 
 

@@ -6,7 +6,6 @@ import logging
 import os
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from webrl.config import EngineConfig
@@ -127,17 +126,6 @@ class OpenAIModel:
         with spent_on("scoring"):
             found = await self._ask("/completions", body, parse_first_position)
             return [found[t] if t in found else await self._prompt_logprob(prompt, t) for t in token_ids]
-
-    async def load_weights(self, folder: Path) -> None:
-        """These servers are not ours to change.
-
-        Raises:
-            ModelError: always.
-        """
-        raise ModelError(
-            f"cannot load {str(folder)!r} into {', '.join(self._pool.urls)}: these servers are not ours; "
-            "use engine.kind=vllm, or restart them with the new weights yourself"
-        )
 
     async def close(self) -> None:
         """Close the connections."""

@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -126,13 +125,6 @@ class ServerProcess:
         # A worker's error, which is the cause, comes long before the end of the log.
         errors = list(dict.fromkeys(line for line in text.splitlines() if _ERROR_LINE.search(line)))[:_NUM_ERROR_LINES]
         return f"its log {self.log} says:\n" + "\n".join([*errors, "…", text[-_LOG_TAIL_CHARS:]])
-
-
-def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _finish(process: subprocess.Popen[bytes]) -> None:

@@ -69,7 +69,7 @@ class VllmModel:
         return await self._ask(lambda client: client.choice_logprobs(prompt_ids, token_ids))
 
     async def load_weights(self, folder: Path) -> None:
-        """Answer with other weights from now on (`LanguageModel.load_weights`); call it when no answer is open."""
+        """Answer with other weights from now on; call it when no answer is open."""
         new, fingerprint = Weights.of(str(folder)), model_fingerprint(str(folder))
         await self._shut(None)
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from webrl.config import EngineConfig, ModelsConfig
 from webrl.config.extras import require
 from webrl.errors import ModelError
 from webrl.llm.loading import adapter_base, model_fingerprint, model_folder, pick_dtype
+from webrl.runs.machine import visible_gpus
 
 SERVED_NAME = "policy"
 """Name of the base model at our own servers; adapters get names of their own."""
@@ -75,18 +75,6 @@ def find_python(engine: EngineConfig) -> str:
     if shutil.which(engine.vllm_python) is None:
         raise ModelError(f"engine.vllm_python={engine.vllm_python!r} is no executable")
     return engine.vllm_python
-
-
-def visible_gpus() -> list[str]:
-    """Ids of the NVIDIA GPUs that this process may use; asked of the driver, CUDA is not initialised."""
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if listed is not None:
-        return [gpu.strip() for gpu in listed.split(",") if gpu.strip() not in ("", "-1")]
-    if shutil.which("nvidia-smi") is None:
-        return []
-    query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
-    found = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
-    return found.stdout.split() if found.returncode == 0 else []
 
 
 def gpu_groups(engine: EngineConfig) -> list[list[str]]:

@@ -24,7 +24,7 @@ from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm.loading import model_folder
 from webrl.llm.servers.gpu_memory import check_room, name_the_knob
-from webrl.llm.servers.process import ServerProcess, free_port
+from webrl.llm.servers.process import ServerProcess
 from webrl.llm.servers.vllm_command import (
     SERVED_NAME,
     Weights,
@@ -36,6 +36,7 @@ from webrl.llm.servers.vllm_command import (
     server_environment,
 )
 from webrl.runs.clock import spent_on
+from webrl.runs.machine import free_port
 
 logger = logging.getLogger(__name__)
 

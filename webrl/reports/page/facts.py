@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import WebRLError
 from webrl.phase import STAGES
-from webrl.replay.perplexity import action_perplexity
+from webrl.replay.select import action_perplexity
 from webrl.reward.labels import read_labels
 from webrl.runs.folder import PhaseFolder, require_run
 from webrl.runs.store import read_json, read_lines, read_records

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from webrl.config import OptimConfig
 from webrl.config.extras import require
 from webrl.errors import TrainingError
+from webrl.runs.machine import free_port
 from webrl.training.build_locks import drop_dead_locks
 from webrl.training.engines.ddp import Engine, forget_accelerator, make_optimizer
 
@@ -117,11 +117,8 @@ def _stand_alone() -> None:
     """Give a single process, which no launcher started, the addresses that DeepSpeed asks for."""
     if "LOCAL_RANK" in os.environ:
         return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
 
 def deepspeed_config(config: OptimConfig, options: dict[str, Any], device: str) -> dict[str, Any]:

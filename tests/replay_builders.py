@@ -1,0 +1,39 @@
+"""Replay of records that a test has in memory: through files, as everywhere."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from webrl.config import ReplayConfig
+from webrl.interop.problems import ProblemLog
+from webrl.replay.mix import History, add_history
+from webrl.replay.sources import Source
+from webrl.runs.store import read_records, write_records
+from webrl.types import StepRecord
+
+
+class Selection(NamedTuple):
+    records: tuple[StepRecord, ...]
+    counts: dict[str, int]
+
+
+def select_replay(
+    history: Sequence[StepRecord],
+    num_current: int,
+    config: ReplayConfig,
+    rng: random.Random,
+    end_token_ids: Collection[int],
+    tokenizer: str = "",
+) -> Selection:
+    """What `add_history` takes from these steps beside so many current ones."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_records(folder / "history.jsonl", history)
+        (folder / "train.jsonl").touch()
+        past = History([Source(folder / "history.jsonl", "records")], config, rng, tuple(end_token_ids), tokenizer)
+        counts = add_history(folder / "train.jsonl", num_current, past, folder / "out.jsonl", ProblemLog())
+        return Selection(tuple(read_records(folder / "out.jsonl", StepRecord)), counts)

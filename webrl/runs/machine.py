@@ -1,0 +1,34 @@
+"""What this machine has to offer: its NVIDIA GPUs, asked of the driver (no torch, no CUDA context), and free ports."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Sequence
+
+
+def query_gpus(fields: str, gpus: Sequence[str] = ()) -> list[list[str]]:
+    """The fields of each GPU, or of these ones, in `nvidia-smi`'s words without units; none where no driver answers."""
+    chosen = ["-i", ",".join(gpus)] if gpus else []
+    command = ["nvidia-smi", *chosen, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [[value.strip() for value in line.split(",")] for line in found.splitlines()]
+
+
+def visible_gpus() -> list[str]:
+    """Ids of the GPUs that this process may use."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is not None:
+        return [gpu.strip() for gpu in listed.split(",") if gpu.strip() not in ("", "-1")]
+    return [row[0] for row in query_gpus("index")]
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

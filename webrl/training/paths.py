@@ -1,0 +1,23 @@
+"""Where a model that is trained beside a run comes from and goes to: the supervised start, the outcome model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class TrainingPaths:
+    """See the module docstring."""
+
+    data: tuple[Path, ...]
+    """What it is trained on: demonstrations, or judged trajectories."""
+    init: str
+    """Model to start from: folder or hub name."""
+    out: Path
+    """Folder of the new model (and an outcome model's calibration.json)."""
+
+    @property
+    def report(self) -> Path:
+        """Folder beside the model: report.json, a plot, metrics.jsonl, problems.txt, probes/."""
+        return self.out.with_name(self.out.name + "_report")

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html import unescape
 from itertools import pairwise
 from pathlib import Path
@@ -224,6 +225,22 @@ def test_runs_are_paired_only_where_their_evaluation_tasks_are_the_same(tmp_path
     assert table.rows == [("two − one", 0, 4, 2, 1, text)]
     assert refused == [
         "two and one: other evaluation tasks (30 and 30, 0 in common); beside each other, not paired; phase 1"
+    ]
+
+
+def test_the_same_name_for_another_task_or_no_verdict_is_not_paired(tmp_path: Path):
+    one, two = build_run(tmp_path / "one", num_phases=1), build_run(tmp_path / "two", num_phases=1)
+    runs = (one, two)
+    for run, address in zip(runs, ("http://127.0.0.1:1/", "http://127.0.0.1:2/"), strict=True):
+        elsewhere = replace(task("web.heldout-1", "web.shop", split="eval"), start_url=address)
+        write_records(run.phase(0).eval, [trajectory(elsewhere, 0, 1.0, prefix="e")])
+        judged = trajectory(task("eval.1", split="eval"), 1, 1.0, prefix="e")
+        write_records(run.phase(1).eval, [judged if run is one else replace(judged, env_reward=None)])
+    table, refused = paired([read_run(run.path) for run in runs])
+    assert table is None
+    assert refused == [
+        "two and one: other evaluation tasks (1 and 1, 0 in common); beside each other, not paired; phase 0",
+        "two and one: 1 and 0 of the episodes have no reward; beside each other, not paired; phase 1",
     ]
 
 

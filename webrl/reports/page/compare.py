@@ -68,6 +68,12 @@ def paired(runs: Sequence[RunFacts]) -> tuple[Table | None, list[str]]:
                 text = f"{run.name} and {first.name}: other evaluation tasks ({counts}); beside each other, not paired"
                 refused[text].append(phase.phase)
                 continue
+            undecided = [sum(outcome is None for outcome in side.values()) for side in (theirs, mine)]
+            if any(undecided):
+                counts = " and ".join(map(str, undecided))
+                text = f"{run.name} and {first.name}: {counts} of the episodes have no reward"
+                refused[text + "; beside each other, not paired"].append(phase.phase)
+                continue
             pairs = Counter((theirs[name], mine[name]) for name in mine)
             difference, low, high = paired_difference(*(pairs[k] for k in _CELLS))
             rows.append((
@@ -81,13 +87,18 @@ def paired(runs: Sequence[RunFacts]) -> tuple[Table | None, list[str]]:
 _CELLS = ((True, True), (True, False), (False, True), (False, False))
 
 
-def _outcomes(phase: PhaseFacts) -> dict[tuple[str, int], bool]:
-    """Success by (task, how many times it came before); held-out types are tasks like the others here."""
+def _outcomes(phase: PhaseFacts) -> dict[tuple[str, int], bool | None]:
+    """Success by (task, how many times it came before), None without a verdict; held-out types are tasks like others.
+
+    Two sites of one's own may name their tasks alike: what a task says is a part of which it is.
+    """
     seen: Counter[str] = Counter()
-    found = {}
+    found: dict[tuple[str, int], bool | None] = {}
     for attempt in sorted(phase.evaluated, key=lambda a: a.trajectory.trajectory_id):
-        name = attempt.task.task_id
-        found[name, seen[name]] = is_success(attempt.trajectory)
+        task, tried = attempt.task, attempt.trajectory
+        name = repr((task.task_id, task.site, task.seed, task.instruction, task.start_url, sorted(task.extra.items())))
+        undecided = tried.status.finished and tried.env_reward is None
+        found[name, seen[name]] = None if undecided else is_success(tried)
         seen[name] += 1
     return found
 

@@ -52,8 +52,10 @@ def success(run: RunFacts) -> Section:
     section = Section("success", "Success", "By the environment's own reward, on pages that are never trained on.")
     unfinished = {p.phase: p.evaluated for p in run.phases if p.evaluated and not evaluation(p)}
     for number, attempts in unfinished.items():
-        so_far = success_rate(attempt.trajectory for attempt in attempts).to_json()
-        section.lacks += f"The evaluation of phase {number} has not finished, so far {rate_text(so_far)}. "
+        tried = [attempt.trajectory for attempt in attempts]
+        decided = [t for t in tried if t.env_reward is not None or not t.status.finished]
+        so_far = rate_text(success_rate(decided).to_json()) or "none with a reward"
+        section.lacks += f"The evaluation of phase {number} has not finished, so far {so_far}. "
     found = [(phase, evaluation(phase)) for phase in run.phases]
     found = [(phase, data) for phase, data in found if data.get("episodes")]
     if not found:

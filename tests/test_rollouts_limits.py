@@ -138,6 +138,13 @@ def test_forbidden_addresses_are_not_asked(way):
 
 
 @pytest.mark.browser
+def test_forbidden_addresses_leave_a_site_its_sockets():
+    asked, guard, _ = attempt(TRIES["socket"], Limits(forbidden=(re.compile("/private/"),)))
+    assert ("SOCKET", "/got") in asked
+    assert not guard.blocked
+
+
+@pytest.mark.browser
 def test_what_is_not_forbidden_is_sent():
     asked, guard, _ = attempt("fetch('/got', {method: 'POST'})", Limits(forbidden=(re.compile("/private/"),)))
     assert ("POST", "/got") in asked

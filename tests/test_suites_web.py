@@ -22,7 +22,7 @@ from webrl.suites import eval_tasks, held_out, open_sites, seed_tasks, without_r
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.hooks import run_command, take_turn
 from webrl.suites.web.instructions import read_instructions
-from webrl.suites.web.login import Logins
+from webrl.suites.web.login import Logins, cookie_header
 from webrl.suites.web.trial import Idle
 from webrl.suites.webarena.locks import SiteBusy
 from webrl.suites.webarena.sites import SiteError
@@ -54,7 +54,7 @@ def fresh(site):
     return site
 
 
-def some(cases, quick=4):
+def some(cases, quick=2):
     """The first few cases, and the others where time is no matter."""
     return [*cases[:quick], *(pytest.param(*case, marks=pytest.mark.slow) for case in cases[quick:])]
 
@@ -251,6 +251,21 @@ def test_a_check_that_cannot_be_made_gives_no_reward_unless_another_one_fails_fo
 
 
 @pytest.mark.browser
+def test_the_log_in_follows_a_redirect_within_the_site(site):
+    score, _ = end(site, [{"http": "/moved", "path": "$.notes[0].id"}])
+    assert score.reward == 1.0, score.note
+
+
+def test_cookies_go_to_their_own_host_and_path_alone():
+    kept = {"value": "v", "domain": ".a.example", "path": "/"}
+    state = {"cookies": [{"name": "one"} | kept, {"name": "two"} | kept | {"path": "/in"}]}
+    assert cookie_header(state, "http://a.example/") == {"Cookie": "one=v"}
+    assert cookie_header(state, "http://www.a.example/in/x") == {"Cookie": "one=v; two=v"}
+    assert cookie_header(state, "http://b.example/in") == {}
+    assert cookie_header(state, "http://nota.example/in") == {}
+
+
+@pytest.mark.browser
 def test_the_database_is_only_read(site):
     score, _ = end(site, [{"sql": "DELETE FROM notes RETURNING 1"}])
     assert score.reward is None
@@ -379,7 +394,7 @@ def test_two_runs_do_not_share_a_site_that_they_may_change(site):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("status", [404, 500])
+@pytest.mark.parametrize("status", [404, pytest.param(500, marks=pytest.mark.slow)])
 def test_a_start_page_that_answers_an_error_is_no_page_to_play_on(site, status):
     site.broken["/notes/1"] = status
     with pytest.raises(BrowserError, match=f"/notes/1 .* answers {status}"):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flask import request
+from flask import redirect, request
 from werkzeug.serving import make_server
 
 from webrl.config import RunConfig, load_config
@@ -75,6 +75,8 @@ def notes_app(folder: Path) -> Iterator[Notes]:
     @app.before_request
     def _note():
         notes.asked.append(f"{request.method} {request.path}")
+        if request.path == "/moved":
+            return redirect("/api/notes")
         if request.path in notes.broken:
             return "out of order", notes.broken[request.path]
         return None

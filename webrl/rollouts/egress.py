@@ -111,7 +111,7 @@ class Egress:
         try:
             if tunnel:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                if self._limits and not await self._starts_tls(reader, to_server):
+                if self._limits.read_only and not await self._starts_tls(reader, to_server):
                     return
             else:
                 await _forward(head, method, target, reader, to_server)

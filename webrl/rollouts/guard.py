@@ -78,8 +78,9 @@ class NavigationGuard:
 
     async def attach(self, context: BrowserContext) -> None:
         """Watch all requests of a context, from the first page on."""
-        if self._limits:
+        if self._limits.read_only:
             await context.add_init_script(_NO_SOCKETS)
+        if self._limits:
             await context.route(re.compile(""), self._hold)
         await context.route(self._foreign(), self._refuse)
 

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from webrl.config.web import WebConfig
 from webrl.rollouts.interface import Score
 from webrl.suites.web.instructions import Check
-from webrl.suites.web.login import cookie_header
+from webrl.suites.web.login import logged_in
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
@@ -112,10 +112,10 @@ async def _http(check: Check, end: End) -> str:
     url = end.config.absolute(check.http or "")
     if not end.allows(url):
         raise Undecided(f"{url} is outside the site's hosts")
-    state: dict[str, Any] = {"cookies": await end.context.cookies(url)}
+    state: dict[str, Any] = {"cookies": await end.context.cookies()}
     try:
-        async with httpx.AsyncClient(follow_redirects=True, timeout=end.config.check_timeout_s) as client:
-            answer = await client.get(url, headers=cookie_header(state, url))
+        async with logged_in(state, end.config.check_timeout_s) as client:
+            answer = await client.get(url)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise Undecided(f"{url} does not answer ({type(error).__name__}: {error})") from None
     if answer.status_code >= 500:
@@ -157,7 +157,6 @@ def _first_value(path: Path, query: str, timeout_s: float) -> Any:
 
 def _compare(check: Check, value: Any) -> str:
     wanted = check.equals
-    # 1 == True and 1 == 1.0 in Python; SQLite has no booleans, so those two are told apart by nobody.
     holds = value == wanted if check.has_value else bool(value)
     return "" if holds else f"it is {value!r:.200}"
 

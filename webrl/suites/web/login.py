@@ -22,6 +22,7 @@ from webrl.suites.webarena.locks import exclusive
 from webrl.suites.webarena.sites import SiteError
 
 if TYPE_CHECKING:
+    import httpx
     from playwright.async_api import Locator, Page
 
     from webrl.rollouts.browser import Browser
@@ -95,15 +96,15 @@ class Logins:
 
         url = self._config.absolute(login.proof_url)
         try:
-            async with httpx.AsyncClient(follow_redirects=True, timeout=_ANSWER_S) as client:
-                answer = await client.get(url, headers=cookie_header(state, url))
+            async with logged_in(state, _ANSWER_S) as client:
+                answer = await client.get(url)
         except httpx.HTTPError as error:
             raise SiteError(f"{url} does not answer: {type(error).__name__}: {error}") from None
         if answer.status_code >= 500:
             raise SiteError(f"{url} is not healthy: it answers {answer.status_code}")
         if login.proof_text:
             return answer.status_code == 200 and login.proof_text in answer.text
-        return answer.status_code == 200 and urlsplit(str(answer.url)).path == urlsplit(url).path
+        return answer.status_code == 200 and _page(str(answer.url)) == _page(url)
 
 
 def login_path(config: WebConfig) -> Path:
@@ -116,13 +117,28 @@ def forget(config: WebConfig) -> None:
     login_path(config).unlink(missing_ok=True)
 
 
+def logged_in(state: State, timeout_s: float) -> httpx.AsyncClient:
+    """A client that sends the state's cookies where a browser would, after redirects too."""
+    import httpx
+
+    async def add_cookies(request: httpx.Request) -> None:
+        request.headers.update(cookie_header(state, str(request.url)))
+
+    return httpx.AsyncClient(follow_redirects=True, timeout=timeout_s, event_hooks={"request": [add_cookies]})
+
+
+def _page(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.netloc}{parts.path.rstrip('/')}"
+
+
 def cookie_header(state: State, url: str) -> dict[str, str]:
     """The state's cookies for a request to `url`."""
-    host = urlsplit(url).hostname or ""
+    host, path = urlsplit(url).hostname or "", urlsplit(url).path or "/"
     cookies = [
         f"{cookie['name']}={cookie['value']}"
         for cookie in state["cookies"]
-        if host == cookie["domain"].lstrip(".") or host.endswith("." + cookie["domain"].lstrip("."))
+        if f".{host}".endswith("." + cookie["domain"].lstrip(".")) and path.startswith(cookie.get("path", "/"))
     ]
     return {"Cookie": "; ".join(cookies)} if cookies else {}
 

@@ -2,6 +2,8 @@
 
 import math
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 from view_builders import PAGE, make_run, step_record, trajectory, write
@@ -17,6 +19,7 @@ from webrl.view.hand import set_label
 from webrl.view.index import Changed, Index, Place
 from webrl.view.query import Selection, neighbours, options, page_rows, places, policy_names, same_task, totals
 from webrl.view.text import acted_elements, pieces, visible
+from webrl.view.tokens import run_tokenizer
 
 
 @pytest.fixture
@@ -228,6 +231,42 @@ def test_a_config_that_cannot_be_read_is_named_and_the_rest_shown(run, text):
     assert details.steps[0].trained[0].advantage is None
 
 
+def test_an_answers_tokens_are_its_text_piece_by_piece():
+    tokenizer = run_tokenizer(Path("/nowhere"), str(Path(__file__).parent.parent / "data" / "tiny" / "actor"))
+    for text in ("a" * 5000, "click('12')", "fill('a', 'Grüße, 漢字 💩')  \n# note"):
+        answer = tuple(tokenizer.backend.encode(text).ids)
+        made = tokenizer.pieces(answer)
+        assert "".join(made) == tokenizer.text(answer)
+        assert len(made) == len(answer)
+        assert tokenizer.made(answer, text)
+        assert not tokenizer.made(answer[:-3], text)
+    assert made[:2] == tokenizer.pieces(answer[:2])
+
+
+def test_labels_of_evaluation_episodes_are_theirs(run):
+    write(run / "phase_01" / "eval_labels.jsonl", [Label("e01-a", 0.2, 0)])
+    assert ids(indexed(run), match="disagree") == ["e01-a", "p00-a"]
+
+
+def test_threads_that_name_files_at_once_agree(run):
+    index = Index([run])
+    threads = [threading.Thread(target=index.put_hand_label, args=(0, f"t{n}", 1)) for n in range(20)]
+    threads += [threading.Thread(target=index.refresh) for _ in range(20)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    index.refresh()
+    files = index.query("SELECT id, run, name FROM file")
+    assert len({row["id"] for row in files}) == len({(row["run"], row["name"]) for row in files}) == len(files)
+    assert len(ids(index)) == 4
+
+
 def test_labels_set_by_hand_are_training_data_of_the_outcome_model(run):
     path = run / HAND_LABELS
     path.write_bytes(b'{"instruction": "mine", "responses": [], "final_page": "p", "success": 1}\n{broken')
@@ -311,6 +350,18 @@ def test_screenshots_are_pngs_of_the_run_folder(run, tmp_path):
     (run / "text.png").write_bytes(b"<svg>")
     (run / "link.png").symlink_to(tmp_path / "outside.png")
     shown = Run(run, "run")
-    assert shown.screenshot("inside.png") == png
-    for name in ("../outside.png", str(tmp_path / "outside.png"), "link.png", "text.png", "absent.png", "a\0b", "."):
+    assert shown.screenshot("inside.png") == (run / "inside.png").resolve()
+    with (run / "huge.png").open("wb") as huge:
+        huge.write(png)
+        huge.truncate(1 << 33)
+    for name in (
+        "../outside.png",
+        str(tmp_path / "outside.png"),
+        "link.png",
+        "text.png",
+        "huge.png",
+        "absent.png",
+        "a\0b",
+        ".",
+    ):
         assert shown.screenshot(name) is None

@@ -4,6 +4,7 @@ import re
 import signal
 import socket
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import orjson
@@ -141,6 +142,7 @@ def test_hostile_text_is_shown_and_nothing_of_it_acts(client):
         ("/static/..%2Fguard.py", 404),
         ("/static/guard.py", 404),
         ("/compare?a=0/phase_00/trajectories.jsonl/1&b=../x/1", 400),
+        ("/compare?a=9/x/1&b=0/x/1", 404),
         ("/?label=maybe", 400),
         ("/?lable=success", 400),
         ("/?page=-3", 200),
@@ -217,6 +219,21 @@ def test_a_label_by_hand_is_set_changed_and_taken_back(client, run):
     unfinished = client.post("/label", data={"place": "0/phase_00/trajectories.jsonl/3", "success": "1"})
     assert unfinished.status_code == 409
     assert "p00-c: ended by env_error" in unfinished.text
+
+
+def test_of_labels_set_at_once_pages_show_the_one_in_the_file(client, run):
+    def label(success):
+        client.post("/label", data={"place": "0/phase_00/trajectories.jsonl/2", "success": str(success)})
+
+    path = run / "hand_labels.jsonl"
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(label, [0, 1] * 8))
+        (kept,) = map(orjson.loads, path.read_bytes().splitlines())
+        shown = "success" if kept["success"] else "failure"
+        assert client.get(f"/state?hand={shown}").json()["num"] == 1
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def test_the_export_is_the_selection_as_it_is_on_the_disk(client, run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from itertools import zip_longest
@@ -75,6 +76,7 @@ class _Pages:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._runs = named_runs(index.runs)
+        self._labelling = threading.Lock()
         self._templates = Environment(
             loader=PackageLoader("webrl.view"),
             autoescape=True,
@@ -142,8 +144,9 @@ class _Pages:
         sides = []
         for name in ("a", "b"):
             place = parse_place(request.query_params.get(name, ""))
+            row = row_of(self._index, place)
             details = describe(self._index, self._runs[place.run], place)
-            sides.append(_described(details) | {"row": row_of(self._index, place)})
+            sides.append(_described(details) | {"row": row})
         actions = [[view.step.action for view in side["steps"]] for side in sides]
         split = next((i for i, (a, b) in enumerate(zip_longest(*actions)) if a != b), None)
         return self._page(
@@ -178,10 +181,10 @@ class _Pages:
         trajectory, _ = self._index.read(place)
         step = request.path_params["step"]
         name = trajectory.steps[step].screenshot if step < len(trajectory.steps) else ""
-        data = self._runs[place.run].screenshot(name) if name else None
-        if data is None:
+        path = self._runs[place.run].screenshot(name) if name else None
+        if path is None:
             raise Absent(f"{place}, step {step}: no screenshot")
-        return Response(data, media_type="image/png")
+        return Response(path.read_bytes(), media_type="image/png")
 
     def export(self, request: Request) -> Response:
         """The selection's trajectories as they are on the disk, one a line."""
@@ -208,8 +211,9 @@ class _Pages:
 
     def _set_label(self, place: Place, success: int | None) -> None:
         trajectory, _ = self._index.read(place)
-        set_label(self._index.runs[place.run], trajectory, success)
-        self._index.put_hand_label(place.run, trajectory.trajectory_id, success)
+        with self._labelling:  # file and index in the same order
+            set_label(self._index.runs[place.run], trajectory, success)
+            self._index.put_hand_label(place.run, trajectory.trajectory_id, success)
 
     def _lines(self, selected: list[Place]) -> Iterator[bytes]:
         for place in selected:

@@ -26,8 +26,12 @@ SHOWN_STEPS = 200
 _SHOWN_CHARS = 2_000_000
 """Of all pages of a trajectory: with many steps, less is shown of each."""
 _MAX_TOKENS = 4000
+"""Of an answer; and of a prompt that is shown within the page."""
+_ALL_TOKENS = 40_000
+"""Of all answers of a trajectory."""
 _LEVELS = (0.95, 0.7, 0.4, 0.1)
 """Probabilities below which a token is marked, each more than the one before."""
+_MAX_PNG_BYTES = 64 << 20
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -72,17 +76,17 @@ class Run:
         """The one that its actors share, if it is on this machine."""
         return run_tokenizer(self.path, None if isinstance(self._config, str) else self._config[1])
 
-    def screenshot(self, name: str) -> bytes | None:
-        """A PNG of the run folder; None if there is no such, or it lies elsewhere."""
+    def screenshot(self, name: str) -> Path | None:
+        """A PNG of the run folder; None if there is no such, it lies elsewhere, or is huge."""
         try:
             root = self.path.resolve()
             path = (root / name).resolve()
-            if not path.is_relative_to(root) or not path.is_file():
+            if not path.is_relative_to(root) or not path.is_file() or path.stat().st_size > _MAX_PNG_BYTES:
                 return None
-            data = path.read_bytes()
+            with path.open("rb") as file:
+                return path if file.read(len(_PNG)) == _PNG else None
         except (OSError, ValueError):  # ValueError: a NUL character in the name
             return None
-        return data if data.startswith(_PNG) else None
 
 
 def named_runs(paths: Sequence[Path]) -> list[Run]:
@@ -129,7 +133,7 @@ class StepView:
     """Under the same and later actors."""
     trained: Sequence[Trained]
     prompt: Sequence[Piece] | None
-    """None where its text is not known."""
+    """None where its text is not known; empty where it is too long to stand in the page."""
     has_screenshot: bool
 
     @property
@@ -161,6 +165,8 @@ class _Source:
     tokenizer: Tokenizer | None
     limit: int
     """Characters that are shown of a page."""
+    max_tokens: int
+    """Longer answers are shown without their tokens."""
 
 
 def describe(index: Index, run: Run, place: Place) -> Details:
@@ -169,7 +175,8 @@ def describe(index: Index, run: Run, place: Place) -> Details:
     scores, problem = later_scores(index, place.run, trajectory)
     shown = trajectory.steps[:SHOWN_STEPS]
     limit = min(SHOWN_CHARS, _SHOWN_CHARS // max(1, len(shown)))
-    source = _Source(index, run, place, trajectory, run.tokenizer(), limit)
+    max_tokens = min(_MAX_TOKENS, _ALL_TOKENS // max(1, len(shown)))
+    source = _Source(index, run, place, trajectory, run.tokenizer(), limit, max_tokens)
     steps = [_step(source, step, scores.get(step.index, [])) for step in shown]
     notes = [note for note in (problem, run.problem) if note]
     if len(shown) < len(trajectory.steps):
@@ -177,7 +184,7 @@ def describe(index: Index, run: Run, place: Place) -> Details:
     if any(step.step.action_ids and not step.tokens for step in steps):
         notes.append(
             "answers are shown without their tokens: the tokenizer that they were sampled with is not here, or they "
-            f"have more than {_MAX_TOKENS:,}"
+            f"have more than {max_tokens:,}"
         )
     return Details(place, trajectory, steps, pieces(trajectory.final_observation), notes)
 
@@ -186,7 +193,7 @@ def _step(source: _Source, step: Step, scores: Sequence[Scored]) -> StepView:
     elements = acted_elements(step.action) if step.action else ()
     page = pieces(step.observation, elements, source.limit)
     tokenizer = source.tokenizer
-    if tokenizer and (len(step.action_ids) > _MAX_TOKENS or not tokenizer.made(step.action_ids, step.response)):
+    if tokenizer and (len(step.action_ids) > source.max_tokens or not tokenizer.made(step.action_ids, step.response)):
         tokenizer = None
     return StepView(
         step=step,
@@ -198,9 +205,15 @@ def _step(source: _Source, step: Step, scores: Sequence[Scored]) -> StepView:
         sampled=Scored("as sampled", True, step.logprobs) if step.logprobs else None,
         scores=scores,
         trained=trained_on(source.index, source.place.run, source.trajectory, step, source.run.actor_config),
-        prompt=pieces(tokenizer.text(step.prompt_ids), limit=SHOWN_PROMPT_CHARS) if tokenizer else None,
+        prompt=_prompt(tokenizer, step),
         has_screenshot=bool(step.screenshot) and source.run.screenshot(step.screenshot) is not None,
     )
+
+
+def _prompt(tokenizer: Tokenizer | None, step: Step) -> list[Piece] | None:
+    if tokenizer is None or len(step.prompt_ids) > _MAX_TOKENS:
+        return None if tokenizer is None else []
+    return pieces(tokenizer.text(step.prompt_ids), limit=SHOWN_PROMPT_CHARS)
 
 
 def _tokens(tokenizer: Tokenizer, step: Step, scores: Sequence[Scored]) -> list[Token]:

@@ -18,7 +18,11 @@ from webrl.runs.store import numbered_lines, open_input
 HAND_LABELS = "hand_labels.jsonl"
 """Labels set by hand, in the run folder: JSONL of `JudgedExample`, for `webrl train-orm --data`."""
 _EPISODES = {"trajectories.jsonl": "rollout", "eval.jsonl": "eval", "trials.jsonl": "trial"}
-_LABELS = {"labels.jsonl": "trajectories.jsonl", "trial_labels.jsonl": "trials.jsonl"}
+_LABELS = {
+    "labels.jsonl": "trajectories.jsonl",
+    "trial_labels.jsonl": "trials.jsonl",
+    "eval_labels.jsonl": "eval.jsonl",
+}
 _SCORED = ("train_scored.jsonl", "train_filter.jsonl", "train.jsonl")
 """The same steps, in the order of how much is known of them."""
 _CHECKED_BYTES = 256

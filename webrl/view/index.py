@@ -173,7 +173,9 @@ class Index:
         return line
 
     def _forget_missing(self, run: int, names: set[str]) -> None:
-        for (of_run, name), number in self._numbers.items():
+        with self._lock:
+            numbers = list(self._numbers.items())
+        for (of_run, name), number in numbers:
             if of_run == run and name not in names and number in self._tails:
                 del self._tails[number]
                 self._clear(number)
@@ -193,13 +195,13 @@ class Index:
                 self._add_problem(number, str(error))
 
     def _number(self, run: int, name: str, kind: str) -> int:
-        number = self._numbers.get((run, name))
-        if number is None:
-            number = self._numbers[run, name] = len(self._numbers) + 1
-            with self._lock:
+        with self._lock:
+            number = self._numbers.get((run, name))
+            if number is None:
+                number = self._numbers[run, name] = len(self._numbers) + 1
                 row = (number, run, name, kind)
                 self._database.execute("INSERT INTO file (id, run, name, kind) VALUES (?, ?, ?, ?)", row)
-        return number
+            return number
 
     def _read_lines(self, run: int, found: Found, number: int, tail: Tail) -> None:
         judged = self._number(run, found.of, "rollout") if found.of else 0

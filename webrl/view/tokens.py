@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 _UNFINISHED = "\ufffd"
 """What a tokenizer shows of a character whose other bytes are in the next tokens."""
+_MAX_UNFINISHED = 8
+"""Tokens that one character has at most."""
 _MAX_BYTES = 128 << 20
 
 
@@ -27,14 +29,15 @@ class Tokenizer:
 
     def pieces(self, ids: tuple[int, ...]) -> list[str]:
         """[A] the text that each token adds; a character of several tokens stands with its last one."""
-        texts, shown = [], ""
+        texts: list[str] = []
+        start, done = 0, 0  # tokens start to done are shown, and say how the next one is spelled after them
         for end in range(1, len(ids) + 1):
-            text = self.backend.decode(list(ids[:end]), skip_special_tokens=False)
-            if text.endswith(_UNFINISHED) and end < len(ids):
+            text = self.text(ids[start:end])
+            if text.endswith(_UNFINISHED) and end < len(ids) and end - done < _MAX_UNFINISHED:
                 texts.append("")
                 continue
-            texts.append(text[len(shown) :])
-            shown = text
+            texts.append(text[len(self.text(ids[start:done])) :])
+            start, done = done, end
         return texts
 
     def text(self, ids: tuple[int, ...], *, plain: bool = False) -> str:
@@ -68,7 +71,7 @@ def _tokenizer_file(folder: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-@cache
+@lru_cache(maxsize=2)
 def _load(path: Path, _version: int) -> Tokenizer | None:
     if path.stat().st_size > _MAX_BYTES:
         return None

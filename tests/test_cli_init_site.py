@@ -117,8 +117,10 @@ def test_a_start_page_that_does_not_open_is_one_clear_error_and_nothing_is_writt
     site, tmp_path, capsys, url, code, words
 ):
     assert main(["init-site", url.format(url=site.url), "--out", str(tmp_path / "new.yaml")]) == code
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert words in line
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("webrl: ")
+    assert words in error
+    assert "\n" not in error, error
     assert not list(tmp_path.iterdir())
 
 
@@ -172,6 +174,7 @@ def writer(question, number):
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 def test_the_first_phase_has_instructions_that_the_generator_proposes_for_pages_of_the_site(site):
     async def work():
         server = ChatServer(writer)

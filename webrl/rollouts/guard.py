@@ -125,12 +125,15 @@ class NavigationGuard:
         self.reason = reason
 
     async def _hold(self, route: Route) -> None:
+        from playwright.async_api import Error
+
         reason = self._limits.refusal(route.request.method, route.request.url)
-        if reason is None:
-            await route.fallback()
-            return
-        self._count(reason)
-        await route.abort("aborted")  # a page that would have been left stays
+        with contextlib.suppress(Error):  # the page has been closed meanwhile
+            if reason is None:
+                await route.fallback()
+                return
+            self._count(reason)
+            await route.abort("aborted")  # a page that would have been left stays
 
     async def _refuse(self, route: Route) -> None:
         self.blocked += 1

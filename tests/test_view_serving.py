@@ -14,6 +14,7 @@ from view_builders import HOSTILE, admitted, make_run, trajectory, viewer, with_
 
 from webrl.cli import main
 from webrl.types import Status
+from webrl.view.details import digest_of
 
 TRAVERSAL = "../../../../etc/passwd"
 
@@ -181,7 +182,7 @@ def test_a_long_episode_fits_a_page_and_says_what_is_left_out(client):
     assert len(client.get("/").text) < 100_000
 
 
-def test_a_screenshot_is_shown(client, run):
+def test_a_screenshot_is_shown_form(client, run):
     png = b"\x89PNG\r\n\x1a\n..."
     (run / "seen.png").write_bytes(png)
     link = re.search(r'<img src="(/png/[^"]+)" alt="Screenshot', client.get("/t/0/phase_02/trajectories.jsonl/4").text)[
@@ -197,12 +198,20 @@ def test_a_broken_line_is_named_with_its_file(client, run):
     assert "1 line is not shown" in text
 
 
+def shown_form(client, place):
+    """The fields of a trajectory's page that its buttons send with them."""
+    found = re.search(r'name="digest" value="(\w*)"', client.get(f"/t/{place}").text)
+    return {"place": place, "digest": found[1] if found else ""}
+
+
 def test_a_label_by_hand_is_set_changed_and_taken_back(client, run):
     place = "0/phase_00/trajectories.jsonl/1"
     path = run / "hand_labels.jsonl"
 
     def label(success):
-        answer = client.post("/label", data={"place": place, "success": success, "selection": "label=success"})
+        answer = client.post(
+            "/label", data=shown_form(client, place) | {"success": success, "selection": "label=success"}
+        )
         assert (answer.status_code, answer.url.raw_path.decode()) == (200, f"/t/{place}?label=success")
         return re.findall(r'value="(\d)" aria-pressed="true"', answer.text)
 
@@ -216,22 +225,43 @@ def test_a_label_by_hand_is_set_changed_and_taken_back(client, run):
         assert path.read_bytes() == b""
     finally:
         path.unlink(missing_ok=True)
-    unfinished = client.post("/label", data={"place": "0/phase_00/trajectories.jsonl/3", "success": "1"})
+    line = (run / "phase_00" / "trajectories.jsonl").read_bytes().splitlines(keepends=True)[2]
+    form = {"place": "0/phase_00/trajectories.jsonl/3", "digest": digest_of(line)}
+    unfinished = client.post("/label", data=form | {"success": "1"})
     assert unfinished.status_code == 409
     assert "p00-c: ended by env_error" in unfinished.text
 
 
+def test_a_label_is_for_the_trajectory_that_was_shown_form(client, run):
+    """The run writes its file anew, and the page that is open knows of it before the click."""
+    form, path = shown_form(client, "0/phase_00/trajectories.jsonl/1"), run / "phase_00" / "trajectories.jsonl"
+    before = path.read_bytes()
+    lines = before.splitlines(keepends=True)
+    try:
+        path.write_bytes(b"".join([lines[1], lines[0], *lines[2:]]))
+        client.get("/state")
+        answer = client.post("/label", data=form | {"success": "1"})
+        assert answer.status_code == 409
+        assert "is not the trajectory that was shown" in answer.text
+        assert not (run / "hand_labels.jsonl").exists()
+    finally:
+        path.write_bytes(before)
+        client.get("/state")
+
+
 def test_of_labels_set_at_once_pages_show_the_one_in_the_file(client, run):
+    form = shown_form(client, "0/phase_00/trajectories.jsonl/2")
+
     def label(success):
-        client.post("/label", data={"place": "0/phase_00/trajectories.jsonl/2", "success": str(success)})
+        client.post("/label", data=form | {"success": str(success)})
 
     path = run / "hand_labels.jsonl"
     try:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(label, [0, 1] * 8))
         (kept,) = map(orjson.loads, path.read_bytes().splitlines())
-        shown = "success" if kept["success"] else "failure"
-        assert client.get(f"/state?hand={shown}").json()["num"] == 1
+        now = "success" if kept["success"] else "failure"
+        assert client.get(f"/state?hand={now}").json()["num"] == 1
     finally:
         path.unlink(missing_ok=True)
 

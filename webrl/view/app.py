@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from webrl.errors import DataError, UsageError
 from webrl.view.addresses import parse_place, place_of, read_form
-from webrl.view.details import Details, describe, named_runs
+from webrl.view.details import Details, describe, digest_of, named_runs
 from webrl.view.hand import set_label
 from webrl.view.index import Absent, Changed, Index, Place
 from webrl.view.query import (
@@ -205,12 +205,14 @@ class _Pages:
         success = {"1": 1, "0": 0, "": None}.get(form.get("success", "-"), -1)
         if success == -1:
             raise UsageError(f"success={form.get('success')!r:.40}: expected 1, 0, or nothing to take the label back")
-        await run_in_threadpool(self._set_label, place, success)
+        await run_in_threadpool(self._set_label, place, form.get("digest", ""), success)
         address = selection.address()
         return RedirectResponse(f"/t/{place}{'?' if address else ''}{address}", 303)
 
-    def _set_label(self, place: Place, success: int | None) -> None:
-        trajectory, _ = self._index.read(place)
+    def _set_label(self, place: Place, digest: str, success: int | None) -> None:
+        trajectory, line = self._index.read(place)
+        if digest_of(line) != digest:
+            raise Changed(f"{place} is not the trajectory that was shown")
         with self._labelling:  # file and index in the same order
             set_label(self._index.runs[place.run], trajectory, success)
             self._index.put_hand_label(place.run, trajectory.trajectory_id, success)
@@ -256,6 +258,7 @@ def _described(details: Details) -> dict[str, Any]:
         "final_page": details.final_page,
         "final_is_cut": any(piece.kind == "cut" for piece in details.final_page),
         "notes": details.notes,
+        "digest": details.digest,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Sequence
@@ -152,6 +153,8 @@ class Details:
     final_page: Sequence[Piece]
     notes: Sequence[str]
     """What could not be shown, and why."""
+    digest: str
+    """`digest_of` the trajectory's line: a label is for what was shown, not for what has taken its place."""
 
 
 @dataclass(frozen=True)
@@ -169,9 +172,14 @@ class _Source:
     """Longer answers are shown without their tokens."""
 
 
+def digest_of(line: bytes) -> str:
+    """SHA-256 of a trajectory's line, in hexadecimal."""
+    return hashlib.sha256(line).hexdigest()
+
+
 def describe(index: Index, run: Run, place: Place) -> Details:
     """Everything that a trajectory's page shows. Raises as `Index.read`."""
-    trajectory, _ = index.read(place)
+    trajectory, line = index.read(place)
     scores, problem = later_scores(index, place.run, trajectory)
     shown = trajectory.steps[:SHOWN_STEPS]
     limit = min(SHOWN_CHARS, _SHOWN_CHARS // max(1, len(shown)))
@@ -186,7 +194,7 @@ def describe(index: Index, run: Run, place: Place) -> Details:
             "answers are shown without their tokens: the tokenizer that they were sampled with is not here, or they "
             f"have more than {max_tokens:,}"
         )
-    return Details(place, trajectory, steps, pieces(trajectory.final_observation), notes)
+    return Details(place, trajectory, steps, pieces(trajectory.final_observation), notes, digest_of(line))
 
 
 def _step(source: _Source, step: Step, scores: Sequence[Scored]) -> StepView:

@@ -185,3 +185,10 @@ def test_a_page_inside_of_tls_passes_and_a_socket_inside_of_tls_does_not():
     assert blocked
     assert set(run(work(fetch, READ_ONLY))[0]) == {b"\x16"}
     assert set(run(work(socket, NO_LIMITS))[0]) == {b"\x16"}
+
+
+def test_an_address_is_forbidden_however_it_is_written():
+    limits = Limits(forbidden=(re.compile("(?i)log-?out"),))
+    for path in ("/logout", "/log%6Fut", "/LOG%2dOUT"):
+        assert "are not to be opened here" in (limits.refusal("GET", f"http://a.example{path}") or "")
+    assert limits.refusal("GET", "http://a.example/blog%20about") is None

@@ -22,7 +22,7 @@ from webrl.suites import eval_tasks, held_out, open_sites, seed_tasks, without_r
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.hooks import run_command, take_turn
 from webrl.suites.web.instructions import read_instructions
-from webrl.suites.web.login import Logins, cookie_header
+from webrl.suites.web.login import Logins, cookie_header, login_path
 from webrl.suites.web.trial import Idle
 from webrl.suites.webarena.locks import SiteBusy
 from webrl.suites.webarena.sites import SiteError
@@ -244,6 +244,16 @@ def test_a_check_that_cannot_be_made_gives_no_reward_unless_another_one_fails_fo
         assert json.dumps(check) in score.note
         score, _ = end(site, [check, {"url": "/elsewhere$"}])
         assert score.reward == 0.0
+    for status in (403, 429):
+        site.broken["/broken"] = status
+        score, _ = end(site, [{"text": "x", "at": "/broken", "absent": True}])
+        assert score.reward is None, score
+    site.broken["/broken"] = 429
+    score, _ = end(site, [{"http": "/broken"}])
+    assert score.reward is None
+    slow = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    score, _ = end(site, [{"sql": slow}], config=site.config(check_timeout_s=0.3))
+    assert score.reward is None
     score, _ = end(site, [{"http": "http://127.0.0.1:9/"}])
     assert "outside the site's hosts" in score.note
     score, _ = end(site, [{"javascript": "new Promise(() => {})"}], config=site.config(check_timeout_s=0.3))
@@ -254,6 +264,15 @@ def test_a_check_that_cannot_be_made_gives_no_reward_unless_another_one_fails_fo
 def test_the_log_in_follows_a_redirect_within_the_site(site):
     score, _ = end(site, [{"http": "/moved", "path": "$.notes[0].id"}])
     assert score.reward == 1.0, score.note
+    score, _ = end(site, [{"http": "/moved"}])  # it could as well be the log-in page
+    assert (score.reward, "leads to" in score.note) == (0.0, True)
+
+
+def test_each_user_and_each_site_has_a_log_in_of_its_own(fresh):
+    ann, bob = fresh.config(), fresh.config("rollout.web.login.form.fields={User: bob}")
+    elsewhere = fresh.config("rollout.web.start_urls=[http://localhost:1/]")
+    assert len({login_path(c.rollout.web) for c in (ann, bob, elsewhere)}) == 3
+    assert login_path(ann.rollout.web) == login_path(fresh.config().rollout.web)
 
 
 def test_cookies_go_to_their_own_host_and_path_alone():
@@ -293,7 +312,7 @@ def test_an_episode_s_log_in_reset_reward_and_limits_go_through_the_worker_proce
     assert "GET /logout" not in fresh.asked
     assert fresh.asked.count("POST /reset") == 1
     assert fresh.asked.count("POST /login") == 1
-    assert (fresh.folder / "state" / "notes.login.json").stat().st_mode & 0o077 == 0
+    assert login_path(config.rollout.web).stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.browser
@@ -304,7 +323,7 @@ def test_a_log_in_that_has_ended_is_minted_again(fresh):
         async with shared_browser() as browser:
             logins = Logins(config.rollout.web)
             state = await logins.state(browser)
-            path = fresh.folder / "state" / "notes.login.json"
+            path = login_path(config.rollout.web)
             for cookie in state["cookies"]:
                 cookie["value"] = "expired"
             path.write_text(json.dumps(state))
@@ -360,6 +379,10 @@ def test_a_storage_state_comes_from_a_file_or_a_command_and_is_refused_where_it_
             read(state_file=path)
         assert str(path) in str(error.value)
         assert "secret-4711" not in str(error.value)
+
+
+def test_a_command_may_leave_the_site_running():
+    assert asyncio.run(run_command(["sh", "-c", "sleep 2 & echo up"], 10, "reset")) == "up\n"
 
 
 def test_commands_end_with_their_deadline_and_say_their_last_words():

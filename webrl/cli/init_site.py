@@ -37,6 +37,7 @@ def main(args: argparse.Namespace) -> int:
     from webrl.suites.web.explore import explore
     from webrl.suites.web.starter import choose_name, start_config, starter_files, write_starter
     from webrl.suites.web.trial import try_site
+    from webrl.view.text import visible
 
     name = choose_name(args.name or urlsplit(args.url).hostname or "site")
     out: Path = args.out or Path(f"{name}.yaml")
@@ -46,19 +47,19 @@ def main(args: argparse.Namespace) -> int:
     found = asyncio.run(explore(start_config(args.url, name, args.pages, login).rollout, args.pages))
     files = write_starter(out, found, args.url, name, login)
     for page in found.pages:
-        print(f"  {page.url}  {page.title!r:.60}  {len(page.text)} characters")
+        print(visible(f"  {page.url}  {page.title!r:.60}  {len(page.text)} characters"))
     for line in found.skipped[:_SHOWN_LINES]:
-        print(f"  not visited: {line}")
+        print(visible(f"  not visited: {line}"))
     if len(found.skipped) > _SHOWN_LINES:
         print(f"  and {len(found.skipped) - _SHOWN_LINES} more")
     if not login and found.pages[0].asks_for_password:
         print("the start page is a log-in: move the files away and run again with --user NAME")
     print(f"wrote {', '.join(map(str, files))}")
     trial = asyncio.run(try_site(load_config(out)))
-    print(f"tried {trial.task_id}: {trial.instruction}")
+    print(visible(f"tried {trial.task_id}: {trial.instruction}"))
     print(f"the agent sees {trial.num_chars} characters, {trial.num_elements} elements it can act on:")
     for line in trial.text.splitlines()[:_SHOWN_LINES]:
-        print(f"  {line:.110}")
+        print(visible(f"  {line:.110}"))
     print(f"an agent that does nothing gets {trial.verdict}")
     print(f"next: read {out}, write instructions, then `webrl run {out}`")
     return 0

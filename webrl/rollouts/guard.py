@@ -136,7 +136,7 @@ class NavigationGuard:
             await route.abort("aborted")  # a page that would have been left stays
 
     async def _refuse(self, route: Route) -> None:
-        self.blocked += 1
+        self._count("")
         logger.debug("blocked %s", route.request.url)
         await route.abort("blockedbyclient")
 

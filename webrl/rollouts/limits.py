@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 _READING = ("GET", "HEAD")
 
@@ -27,7 +28,9 @@ class Limits:
         """Why a request is refused, for the agent; None if it is not."""
         if self.read_only and method not in _READING:
             return f"this site may only be read, and this would send a {method} request"
-        match = next((match for pattern in self.forbidden if (match := pattern.search(url))), None)
+        spellings = (url, unquote(url))  # %6Cogout is /logout to the site
+        found = (pattern.search(spelling) for pattern in self.forbidden for spelling in spellings)
+        match = next(filter(None, found), None)
         return f"addresses with {match.group(0)!r:.100} are not to be opened here" if match else None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from webrl.config import RunConfig
 from webrl.evaluate import summarize_evaluation
 from webrl.suites import miniwob
-from webrl.suites.web import tasks as web
+from webrl.suites.web import tasks as own_site
 from webrl.suites.webarena import tasks as webarena
 from webrl.types import Label, Task, Trajectory
 
@@ -29,13 +29,13 @@ def check_settings(config: RunConfig) -> None:
     if config.tasks.suite == "web":
         from webrl.suites.web.suite import check_limits
 
-        web.require_start(config.rollout)
+        own_site.require_start(config.rollout)
         check_limits(config.rollout)
 
 
 def proposes_seeds(config: RunConfig) -> bool:
     """True where phase 0 has no instructions of its own, so that the generator proposes them from pages of the site."""
-    return web.proposes(config)
+    return own_site.proposes(config)
 
 
 async def look_around(config: RunConfig) -> list[tuple[Task, str]]:
@@ -45,7 +45,7 @@ async def look_around(config: RunConfig) -> list[tuple[Task, str]]:
     found = await explore(config.rollout, config.rollout.web.explore_pages)
     name = config.rollout.web.name
     return [
-        (web.task_at(config.rollout, f"{name}.page-{number}", page.url, ""), page.text)
+        (own_site.task_at(config.rollout, f"{name}.page-{number}", page.url, ""), page.text)
         for number, page in enumerate(found.pages)
     ]
 
@@ -57,7 +57,7 @@ def shows_pages(config: RunConfig) -> bool:
 
 def without_reference(extra: dict[str, Any]) -> dict[str, Any]:
     """What a generated task keeps of the data of the one whose page it has: how that one is scored is not its own."""
-    return web.without_checks({key: value for key, value in extra.items() if key != "webarena"})
+    return own_site.without_checks({key: value for key, value in extra.items() if key != "webarena"})
 
 
 def is_seeded(task: Task) -> bool:
@@ -74,14 +74,14 @@ def seed_tasks(config: RunConfig, phase: int = 0) -> list[Task]:
     """The suite's own tasks for a phase: those of phase 0, unless `tasks.source` is fresh."""
     if has_page_seeds(config):
         return miniwob.seed_tasks(config.tasks, config.seed, phase if config.tasks.source == "fresh" else 0)
-    return web.training_tasks(config) if config.tasks.suite == "web" else webarena.training_tasks(config)
+    return own_site.training_tasks(config) if config.tasks.suite == "web" else webarena.training_tasks(config)
 
 
 def eval_tasks(config: RunConfig) -> list[Task]:
     """Held-out tasks, those of held-out task types last; the same in every phase."""
     if has_page_seeds(config):
         return [*miniwob.eval_tasks(config.tasks, config.seed), *miniwob.heldout_tasks(config.tasks, config.seed)]
-    return web.evaluation_tasks(config) if config.tasks.suite == "web" else webarena.evaluation_tasks(config.tasks)
+    return own_site.evaluation_tasks(config) if config.tasks.suite == "web" else webarena.evaluation_tasks(config.tasks)
 
 
 def held_out(config: RunConfig) -> list[Task]:
@@ -92,7 +92,7 @@ def held_out(config: RunConfig) -> list[Task]:
     suite = config.tasks.suite
     if suite == "miniwob":
         return eval_tasks(config)
-    return web.heldout_tasks(config) if suite == "web" else webarena.load_suite(suite)
+    return own_site.heldout_tasks(config) if suite == "web" else webarena.load_suite(suite)
 
 
 def held_out_beside(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:
@@ -112,7 +112,7 @@ def fresh_page(taken: Collection[int], rng: random.Random) -> int:
 
 def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AbstractAsyncContextManager[None]:
     """Hold, and reset, what the tasks' episodes share with the world outside this run; around all of them."""
-    if any(map(web.is_web, tasks)):
+    if any(map(own_site.is_web, tasks)):
         from webrl.suites.web.session import open_sites as open_own_site
 
         return open_own_site(config, tasks)
@@ -123,7 +123,7 @@ def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AbstractAsyncContext
 
 def needs_judge(task: Task) -> bool:
     """Whether an evaluation's episode of this task has no reward unless the outcome model gives one."""
-    return web.is_web(task) and not web.checks_of(task)
+    return own_site.is_web(task) and not own_site.checks_of(task)
 
 
 def summarize(

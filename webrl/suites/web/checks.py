@@ -11,6 +11,7 @@ import contextlib
 import json
 import re
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,13 @@ from urllib.parse import quote
 from webrl.config.web import WebConfig
 from webrl.rollouts.interface import Score
 from webrl.suites.web.instructions import Check
-from webrl.suites.web.login import logged_in
+from webrl.suites.web.login import logged_in, page_of
+from webrl.suites.webarena.sites import SiteError
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
 
+_NOT_FOUND, _TOO_MANY = 404, 429
 _TEXT = "document.body ? document.body.innerText : ''"
 
 
@@ -100,7 +103,7 @@ async def _javascript(check: Check, end: End) -> str:
         try:
             value = await page.evaluate(check.javascript or "")
         except Error as error:
-            if page.is_closed():
+            if page.is_closed() or "context was destroyed" in str(error):
                 raise Undecided("the page has gone") from None
             return str(error).strip().splitlines()[0]  # the page is not the one that the expression is for
     return _compare(check, value)
@@ -114,25 +117,28 @@ async def _http(check: Check, end: End) -> str:
         raise Undecided(f"{url} is outside the site's hosts")
     state: dict[str, Any] = {"cookies": await end.context.cookies()}
     try:
-        async with logged_in(state, end.config.check_timeout_s) as client:
+        async with logged_in(state, end.config.check_timeout_s, end.allows) as client:
             answer = await client.get(url)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise Undecided(f"{url} does not answer ({type(error).__name__}: {error})") from None
-    if answer.status_code >= 500:
+    except SiteError as error:
+        raise Undecided(f"{url} leads away: {error}") from None
+    if answer.status_code == _TOO_MANY or answer.status_code >= 500:
         raise Undecided(f"{url} answers {answer.status_code}")
     if not answer.is_success:
         return f"{url} answers {answer.status_code}"
     if check.path is None:
-        return ""
-    try:
-        data = answer.json()
-    except ValueError:
-        raise Undecided(f"{url} answers no JSON: {answer.text!r:.100}") from None
+        return "" if page_of(str(answer.url)) == page_of(url) else f"{url} leads to {answer.url}"
     from jsonpath import findall
 
-    values = findall(check.path, data)
+    try:
+        values = findall(check.path, answer.json())
+    except (ValueError, RecursionError):
+        raise Undecided(f"{url} answers no JSON that can be read: {answer.text!r:.100}") from None
     if not check.has_value:
         return "" if values else f"nothing at {check.path}"
+    if len(values) == 1 and values[0] == check.equals:
+        return ""
     return _compare(check, values[0] if len(values) == 1 and not isinstance(check.equals, list) else values)
 
 
@@ -149,7 +155,9 @@ async def _sql(check: Check, end: End) -> str:
 def _first_value(path: Path, query: str, timeout_s: float) -> Any:
     """The first row's first value, None without a row."""
     uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+    end = time.monotonic() + timeout_s
     with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=timeout_s)) as database:
+        database.set_progress_handler(lambda: time.monotonic() > end, 10_000)  # this thread ends with the check
         database.execute("PRAGMA query_only = ON")
         row = database.execute(query).fetchone()
     return row[0] if row else None
@@ -179,7 +187,8 @@ async def _opened(check: Check, end: End) -> AsyncIterator[Page]:
             answer = await page.goto(url, timeout=end.config.check_timeout_s * 1000)
         except Error as error:
             raise Undecided(f"{url} does not open: {str(error).splitlines()[0]}") from None
-        if answer is not None and answer.status >= 500:
+        # What is not there (404) may be what is asked; a page that is refused says nothing about it.
+        if answer is not None and answer.status >= 400 and answer.status != _NOT_FOUND:
             raise Undecided(f"{url} answers {answer.status}")
         yield page
     finally:

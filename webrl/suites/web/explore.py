@@ -22,21 +22,25 @@ from webrl.suites.web.env import WebEnv
 from webrl.suites.web.tasks import require_start, task_at
 
 _PER_FORM = 2
+_VISITS_PER_PAGE = 3
 _MAX_LINKS = 200
 _UNSAFE = re.compile(
     r"(?i)log-?_?\s?(out|off)|sign-?_?\s?(out|off)|delete|remove|destroy|purge|unsubscribe|deactivate|reset|drop\b"
 )
 _NOT_PAGES = re.compile(r"(?i)\.(zip|gz|tar|pdf|png|jpe?g|gif|svg|ico|css|js|json|xml|csv|rss|atom|mp[34]|webm|exe)$")
 _SCRIPT = """() => {
-  const text = (e) => (e?.innerText ?? '').replace(/\\s+/g, ' ').trim().slice(0, 80);
-  const plain = (e) => (e?.textContent ?? '').replace(/\\s+/g, ' ').trim().slice(0, 80);
+  const short = (words) => [...(words ?? '').replace(/\\s+/g, ' ').trim()].slice(0, 80).join('');
+  const text = (e) => short(e?.innerText);
+  const plain = (e) => short(e?.textContent);
+  // A field called `method` or `elements` hides the form's own.
+  const own = (form, name) => Object.getOwnPropertyDescriptor(HTMLFormElement.prototype, name).get.call(form);
   const label = (e) => {
     const copy = e.labels?.[0]?.cloneNode(true);
     copy?.querySelectorAll('input, select, textarea').forEach((part) => part.remove());
     return plain(copy);
   };
   const name = (e) => label(e) || e.placeholder || e.getAttribute('aria-label') || e.name || e.id || '';
-  const fields = (form) => [...form.elements].filter((e) =>
+  const fields = (form) => [...own(form, 'elements')].filter((e) =>
     e.matches('input:not([type=hidden]):not([type=submit]):not([type=button]), select, textarea'));
   return {
     title: document.title.trim(),
@@ -44,7 +48,7 @@ _SCRIPT = """() => {
     links: [...document.links].map((a) => [a.href,
       text(a) || a.getAttribute('aria-label') || a.title || plain(a)]),
     forms: [...document.forms].map((form) => ({
-      action: form.action, method: form.method.toUpperCase(),
+      action: own(form, 'action'), method: own(form, 'method').toUpperCase(),
       fields: fields(form).map(name),
       password: fields(form).filter((e) => e.type === 'password').map(name)[0] ?? null,
       submit: text(form.querySelector('button:not([type=button])')) ||
@@ -117,7 +121,9 @@ async def explore(config: RolloutConfig, max_pages: int) -> Exploration:
     async with Browser(max_page_mb=config.max_page_mb) as browser:
         env = WebEnv(browser, config)
         try:
-            while walk.waiting and len(walk.pages) < max_pages:
+            left = _VISITS_PER_PAGE * max_pages  # links may lead back to a log-in, all of them
+            while walk.waiting and len(walk.pages) < max_pages and left:
+                left -= 1
                 url, link = walk.waiting.popleft()
                 try:
                     walk.enter(*await _visit(env, config, url, link))

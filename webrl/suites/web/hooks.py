@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from webrl.config.redaction import redact
 from webrl.config.web import WebConfig
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.2
 _SHOWN_CHARS = 300
+_MAX_BYTES = 16 << 20
 
 
 async def run_command(command: Sequence[str], timeout_s: float, what: str) -> str:
@@ -33,27 +35,34 @@ async def run_command(command: Sequence[str], timeout_s: float, what: str) -> st
         SiteError: it does not start, fails (its last words are quoted), or passes its deadline.
     """
     where = f"{what} {redact(' '.join(command))!r:.200}"
-    pipe = asyncio.subprocess.PIPE
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
-        )
-    except (OSError, ValueError) as error:
-        raise SiteError(f"{where} does not start: {getattr(error, 'strerror', None) or error}") from None
-    try:
-        async with asyncio.timeout(timeout_s):
-            out, err = await process.communicate()
-    except TimeoutError:
-        raise SiteError(f"{where} took more than {timeout_s:g} s; ended") from None
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+    # Files, not pipes: a command may leave the site running, which keeps its pipes open.
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+            )
+        except (OSError, ValueError) as error:
+            raise SiteError(f"{where} does not start: {getattr(error, 'strerror', None) or error}") from None
+        try:
+            async with asyncio.timeout(timeout_s):
+                await process.wait()
+        except TimeoutError:
+            raise SiteError(f"{where} took more than {timeout_s:g} s; ended") from None
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        said, complaint = (_written(file) for file in (out, err))
     if process.returncode:
-        words = (err or out).decode("utf-8", "replace").strip()[-_SHOWN_CHARS:]
+        words = (complaint or said).strip()[-_SHOWN_CHARS:]
         raise SiteError(f"{where} ended with {process.returncode}: {redact(words) or 'it said nothing'}")
-    return out.decode("utf-8", "replace")
+    return said
+
+
+def _written(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(_MAX_BYTES).decode("utf-8", "replace")
 
 
 async def reset_site(config: WebConfig) -> None:

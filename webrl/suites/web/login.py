@@ -7,9 +7,11 @@ after a reset. A minted state is kept in `rollout.web.state_dir` (mode 600), so 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -104,12 +106,13 @@ class Logins:
             raise SiteError(f"{url} is not healthy: it answers {answer.status_code}")
         if login.proof_text:
             return answer.status_code == 200 and login.proof_text in answer.text
-        return answer.status_code == 200 and _page(str(answer.url)) == _page(url)
+        return answer.status_code == 200 and page_of(str(answer.url)) == page_of(url)
 
 
 def login_path(config: WebConfig) -> Path:
-    """Where the minted state is kept."""
-    return config.state_dir / f"{config.name}.login.json"
+    """Where the minted state is kept: one file for each site and way to log in, so that nobody plays as another."""
+    settings = json.dumps([config.start_urls, config.login.model_dump(mode="json")], sort_keys=True)
+    return config.state_dir / f"{config.name}-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.login.json"
 
 
 def forget(config: WebConfig) -> None:
@@ -117,17 +120,25 @@ def forget(config: WebConfig) -> None:
     login_path(config).unlink(missing_ok=True)
 
 
-def logged_in(state: State, timeout_s: float) -> httpx.AsyncClient:
-    """A client that sends the state's cookies where a browser would, after redirects too."""
+def logged_in(state: State, timeout_s: float, allows: Callable[[str], bool] | None = None) -> httpx.AsyncClient:
+    """A client that sends the state's cookies where a browser would, after redirects too.
+
+    Args:
+        allows: whether an address may be asked; a redirect to another one is a SiteError.
+    """
     import httpx
 
     async def add_cookies(request: httpx.Request) -> None:
-        request.headers.update(cookie_header(state, str(request.url)))
+        if allows is not None and not allows(str(request.url)):
+            raise SiteError(f"{request.url} is outside the site's hosts")
+        for name, value in cookie_header(state, str(request.url)).items():
+            request.headers[name] = value  # (update() takes ASCII only)
 
     return httpx.AsyncClient(follow_redirects=True, timeout=timeout_s, event_hooks={"request": [add_cookies]})
 
 
-def _page(url: str) -> str:
+def page_of(url: str) -> str:
+    """Host and path: what a redirect to the same page's other spelling keeps."""
     parts = urlsplit(url)
     return f"{parts.netloc}{parts.path.rstrip('/')}"
 

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @contextlib.asynccontextmanager
 async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[None]:
-    """Hold the site for this run, unless it is only read, reset it, and see that the log-in works.
+    """Hold the site for this run, unless it is only read and never reset, reset it, and see that the log-in works.
 
     Raises:
         SiteBusy: another run has it (it is named).
@@ -35,13 +35,18 @@ async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[
         yield
         return
     sites = Sites({web.name: tuple(f"http://{host}" for host in web.hosts)}, {})
-    held = contextlib.nullcontext() if web.read_only else hold_sites(sites, [web.name], config.name)
+    held = (
+        contextlib.nullcontext()
+        if web.read_only and not web.reset.is_set
+        else hold_sites(sites, [web.name], config.name)
+    )
     with held:
         if web.reset.is_set:
             await reset_site(web)
-            forget(web)
         elif not web.read_only:
             logger.warning("no reset (rollout.web.reset): the site keeps what earlier episodes left in it")
+        if web.reset.is_set or not web.login.proof_url:  # nothing else tells whether an earlier log-in still holds
+            forget(web)
         await _log_in(web)
         yield
 

@@ -99,7 +99,8 @@ def write_starter(out: Path, found: Exploration, url: str, name: str, login: Map
     parts = ([entry for entry in instructions if entry not in heldout], heldout)
     written = {path: entries for path, entries in zip(starter_files(out), parts, strict=True) if entries}
     for path, entries in written.items():
-        write_text(path, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries))
+        lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+        write_text(path, lines.encode("utf-8", "replace").decode())  # half an emoji is no text
     named = [_quoted(str(path)) if path in written else "" for path in starter_files(out)]
     write_text(out, _config_text(found, url, name, named, _login(found, url, login)))
     return [out, *written]

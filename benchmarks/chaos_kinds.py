@@ -28,7 +28,7 @@ ASKS_MODEL = re.compile(r"phase \d: (gen-tasks|rollout|label|replay|train|eval)$
 STEPS = (0, 0, 1, 1, 2, 3, 4, 6, 9)
 """How many lines, stages or models a life may add before it is killed."""
 FULL = re.compile(
-    r"^webrl: /.*: No space left on device; free some space, the same command then goes on$", re.MULTILINE
+    r"^webrl: /.*: No space left on device; free some space, the same command then resumes$", re.MULTILINE
 )
 DOWN_S = 120.0
 """How long a machine without power is down."""

@@ -178,7 +178,7 @@ def test_ctrl_c_is_one_line_and_exit_code_130(monkeypatch, capsys):
 
     monkeypatch.setattr(cli, "_run_stages", interrupted)
     assert cli.main(["run", "--dry-run"]) == 130
-    assert capsys.readouterr().err == "webrl: interrupted; the same command goes on from here\n"
+    assert capsys.readouterr().err == "webrl: interrupted; the same command resumes from here\n"
 
 
 def test_the_command_restarts_itself_once_with_the_cpu_environment(tmp_path):

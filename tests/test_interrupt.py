@@ -23,14 +23,14 @@ def runs(name: str) -> Callable[[int], bool]:
 @pytest.mark.parametrize("name", ["node", "chrom"])
 def test_while_a_browser_starts_in_the_command_itself(name: str) -> None:
     code, said = interrupt(["doctor", "browser"], runs(name))
-    assert (code, said) == (130, ["webrl: interrupted; the same command goes on from here"])
+    assert (code, said) == (130, ["webrl: interrupted; the same command resumes from here"])
 
 
 @pytest.mark.slow
 def test_while_a_worker_starts_its_browser(tmp_path: Path) -> None:
     code, said = interrupt(["run", "configs/demo.yaml", f"runs_dir={tmp_path}", *SMALL], runs("node"))
     stages = [f"phase 0: {stage}" for stage in ("gen-tasks", "filter-tasks", "rollout")]
-    assert (code, said) == (130, [*stages, "webrl: interrupted; the same command goes on from here"])
+    assert (code, said) == (130, [*stages, "webrl: interrupted; the same command resumes from here"])
 
 
 def test_in_the_middle_of_episodes(tmp_path: Path) -> None:
@@ -40,5 +40,5 @@ def test_in_the_middle_of_episodes(tmp_path: Path) -> None:
         lambda _: episodes.exists() and episodes.stat().st_size > 0,
     )
     said = [line for line in said if not line.startswith("rollout p00: ")]  # on a slow machine
-    assert (code, said[-1]) == (130, "webrl: interrupted; the same command goes on from here")
+    assert (code, said[-1]) == (130, "webrl: interrupted; the same command resumes from here")
     assert len(said) == 4, said

@@ -395,7 +395,7 @@ def test_ctrl_c_ends_the_cells_too(tmp_path: Path) -> None:
         ["study", str(tmp_path / "study.yaml")],
         lambda pid: log.is_file() and log.stat().st_size > 0 and len(descendants(pid)) >= 2,  # the guard and the run
     )
-    assert (code, said[-1]) == (130, "webrl: interrupted; the same command goes on from here")
+    assert (code, said[-1]) == (130, "webrl: interrupted; the same command resumes from here")
     assert any("start-seed0: started" in line for line in said)
 
 

@@ -33,7 +33,7 @@ from webrl.types import Step, Task, Trajectory
 
 
 def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None = None) -> RunFolder:
-    """Run all phases, as `webrl run` does; what has finished is skipped.
+    """Run all phases, as `webrl run` does but for its report; what has finished is skipped.
 
     Args:
         on_phase: called with each phase's part of `summary.json`.

@@ -1,6 +1,7 @@
 """Held-out evaluation: success counts and Wilson intervals from the environment's own reward.
 
-Training never sees these numbers; the outcome model never touches them.
+Training never sees these numbers; the outcome model never touches them, but for instructions of one's own
+site that have no checks.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def generate(context: Context) -> Counts:
 
 
 def filter_generated(context: Context) -> Counts:
-    """Keep instructions that are new, feasible and inside the critic's band; phase 0 takes the seed tasks."""
+    """Keep instructions that are new, feasible and inside the critic's band; phase 0 takes the suite's own."""
     from webrl.tasks import curriculum
 
     folder = context.folder

@@ -106,7 +106,7 @@ class Task(Record):
     task_id: str
     """Unique within a run."""
     site: str
-    """BrowserGym task name without `browsergym/` (`miniwob.click-button`), or a WebArena site."""
+    """BrowserGym task name without `browsergym/` (`miniwob.click-button`), a WebArena site, or `web.<name>`."""
     seed: int = 0
     """Seed of the site's initial state."""
     instruction: str | None = None
@@ -114,11 +114,11 @@ class Task(Record):
     start_url: str | None = None
     """Start page, for sites that are addressed by URL."""
     split: str = "train"
-    """`train`, `eval` (held-out seeds) or `eval_heldout` (held-out task types)."""
+    """`train`, `eval` (held-out seeds or instructions) or `eval_heldout` (held-out task types)."""
     lineage: Lineage = Lineage(strategy="seed")
     """How the task came to be."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Suite-specific data (a WebArena config), opaque to the stages."""
+    """Suite-specific data (a WebArena config, the checks of one's own site), opaque to the stages."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Step(Record):
     screenshot: str = ""
     """Path of a PNG relative to the run folder, or ""."""
     blocked: int = 0
-    """Requests to hosts outside the allow-list during this step."""
+    """Requests that were blocked during this step: hosts outside the allow-list, limits of one's own site."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by part: `policy` (waiting for the answer) and `browser` (the action, until the next observation)."""
 
@@ -160,7 +160,7 @@ class Trajectory(Record):
     """
 
     trajectory_id: str
-    """Unique within a run: `p<phase>-<task_id>[-r<repeat>]`, `eval…` for evaluation episodes."""
+    """Unique within a run: `p<phase>-<task_id>[-r<repeat>]`, `e<phase>-…` for evaluation episodes."""
     task: Task
     """What was attempted."""
     instruction: str
@@ -176,7 +176,8 @@ class Trajectory(Record):
     message: str = ""
     """The agent's final message, or the error text of an unfinished episode."""
     env_reward: float | None = None
-    """The environment's own reward in [0, 1]: evaluation and ORM reports only, never training.
+    """The environment's own reward in [0, 1]: evaluation, ORM training and reports; of actor and critic only with
+    `label.judge=environment`.
     None where the environment has none (a generated instruction), or could not find it out (`env_error`)."""
     env_error: str = ""
     """Why a finished episode with a reference has no reward (judge or site down), or what its evaluator noted."""
@@ -233,7 +234,7 @@ class StepRecord(Record):
     action_ids: tuple[int, ...]
     """[A] token ids, exactly as sampled, end token included if sampled."""
     outcome: int | None
-    """r(s_T): 1 or 0 for the whole trajectory, from the ORM; None if no reward was added."""
+    """r(s_T): 1 or 0 for the whole trajectory, from the labels; None if no reward was added."""
     logprobs: tuple[float, ...] | None = None
     """[A] log-probabilities under the sampling policy, as sampled; None for imported text."""
     ref_logprobs: tuple[float, ...] | None = None

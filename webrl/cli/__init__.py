@@ -46,7 +46,7 @@ STAGES: dict[str, Command] = {
     "eval": Command(
         "success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks", "webarena"), "eval"
     ),
-    "run": Command("all stages of all phases; goes on where it stopped", (), None),
+    "run": Command("all stages of all phases; resumes where it stopped", (), None),
 }
 """Subcommands that take a config, in the order in which a phase runs them."""
 

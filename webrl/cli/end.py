@@ -24,7 +24,7 @@ def end_clearly(name: str, work: Callable[[], int]) -> int:
         print(f"{name}: {redact(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print(f"{name}: interrupted; the same command goes on from here", file=sys.stderr)
+        print(f"{name}: interrupted; the same command resumes from here", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of our output has gone (`webrl … | head`); keep Python from complaining again at exit.
@@ -33,6 +33,6 @@ def end_clearly(name: str, work: Callable[[], int]) -> int:
     except OSError as error:
         if error.filename is None and error.errno not in DISK_FULL:
             raise
-        advice = "; free some space, the same command then goes on" if error.errno in DISK_FULL else ""
+        advice = "; free some space, the same command then resumes" if error.errno in DISK_FULL else ""
         print(f"{name}: {error.filename or 'a file'}: {error.strerror}{advice}", file=sys.stderr)
         return 1

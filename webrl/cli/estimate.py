@@ -3,7 +3,7 @@
 API: `describe(config) -> list[str]`, the lines that `webrl run CONFIG --dry-run` adds for WebArena suites;
 `estimate_phase(config, gpus, model) -> dict[str, float]` is its arithmetic, in hours by stage.
 
-The figures are those of one H200 with the Llama-3.1-8B shape (docs/webarena.md); what is assumed and not measured
+The figures are those of one H200 with the Llama-3.1-8B shape (docs/figures.md); what is assumed and not measured
 here is marked so: steps an episode, tokens a prompt, seconds a page of the real sites.
 """
 
@@ -74,7 +74,7 @@ def commands(config: RunConfig) -> list[str]:
         lines.append(f"vllm serve JUDGE_MODEL --port {port}    # answers the fuzzy_match questions")
     if not config.num_phases:
         return [*lines, f"webrl eval {name}"]
-    lines.append(f"webrl run {name}    # everything below; goes on where it stopped")
+    lines.append(f"webrl run {name}    # everything below; resumes where it stopped")
     for phase in range(config.num_phases + 1):
         for stage in ("gen-tasks", "filter-tasks", "rollout", "label", "replay", "train", "eval"):
             lines.append(f"webrl {stage} {name} --phase {phase}")

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=_PORT, help=f"0: a free one (default: {_PORT})")
     parser.epilog = (
         "The address that it prints holds a token; whoever has it sees the runs and can set labels by hand. These go\n"
-        "to RUN/hand_labels.jsonl, for `webrl train-orm --data`; nothing else in a run folder is written.\n"
+        "to RUN/hand_labels.jsonl, for `webrl train-orm --data`; nothing else in a run folder is\n"
+        "written but that file's lock.\n"
         f"From another machine: ssh -L {_PORT}:127.0.0.1:{_PORT} HOST."
     )
 

@@ -70,9 +70,9 @@ class TasksConfig(Section):
     )
     train_sites: tuple[str, ...] = Field((), description="task types to train on; empty: the suite's training set")
     heldout_sites: tuple[str, ...] = Field((), description="task types never trained on; empty: the suite's set")
-    num_seed_tasks: int = Field(240, ge=1, description="tasks of phase 0 (the page's own instructions)")
-    num_eval_tasks: int = Field(240, ge=0, description="held-out seeds of the training task types")
-    num_heldout_tasks: int = Field(60, ge=0, description="episodes on held-out task types")
+    num_seed_tasks: int = Field(240, ge=1, description="the suite's own tasks, of phase 0 or of all")
+    num_eval_tasks: int = Field(240, ge=0, description="held-out tasks (miniwob: seeds of the training types)")
+    num_heldout_tasks: int = Field(60, ge=0, description="episodes on held-out task types (miniwob)")
     source: Literal["curriculum", "fixed", "fresh"] = Field(
         "curriculum",
         description="tasks of the phases after 0; curriculum: written from failures (paper); fixed: phase 0's again; "

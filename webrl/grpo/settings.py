@@ -65,7 +65,7 @@ class GrpoSettings(Section):
     model_name: ModelName = Field("data/tiny/actor", description="policy: a folder or a hub name (--model-id)")
     output_dir: Path | None = Field(None, description="folder of the trained model and its records; none: a new one")
     seed: int = Field(0, ge=0, lt=1 << 32, description="seed of pages, draws and training")
-    resume_from_checkpoint: Path | None = Field(None, description="a checkpoint-N folder to go on from")
+    resume_from_checkpoint: Path | None = Field(None, description="a checkpoint-N folder to resume from")
 
     benchmark: str = Field("miniwob", description="suite of the tasks")
     task_name: tuple[str, ...] = Field(("click-test",), min_length=1, description="tasks, in turn")

@@ -53,7 +53,7 @@ class ServerOptions:
     port: int = 8000
     """Port; 0 takes a free one."""
     idle_timeout_s: float = 1800.0
-    """A session that is silent for longer gives its environment back; its next reset gets one again."""
+    """A session that is silent for longer loses its place to one that waits; its next reset takes one again."""
     default_site: str = "miniwob.click-test"
     """Task of a reset that names none."""
     token: str | None = None

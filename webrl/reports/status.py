@@ -88,7 +88,7 @@ def _now(run: RunFolder, num_phases: int, began: float | None) -> _Now | None:
 def _state(now: _Now | None, holder: str | None) -> str:
     if holder:
         return f"at work: {holder}"
-    return "nobody works on it; the same `webrl run` goes on from here" if now else "finished"
+    return "nobody works on it; the same `webrl run` resumes from here" if now else "finished"
 
 
 def _stage(run: RunFolder, now: _Now) -> str:

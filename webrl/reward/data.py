@@ -1,7 +1,7 @@
 """Training data of the outcome model: judged trajectories, hard negatives, class balance.
 
 The environment's reward is used here, where an outcome model is made, and in reports about it; actor and critic are
-trained on the outcome model's labels only.
+trained on the outcome model's labels only (but for `label.judge=environment`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from webrl.runs.folder import RunFolder
 def usual_seconds(run: RunFolder, stage: str, phase: int) -> tuple[int, float] | None:
     """(phase, seconds) of this stage in the newest earlier phase like this one; None if there is none.
 
-    Phase 0 is like no other: it writes no tasks and trains no actor.
+    Phase 0 is like no other: it writes no tasks from failures and trains no actor.
     """
     for earlier in range(phase - 1, 0, -1):
         if run.phase(earlier).is_done(stage):

@@ -119,7 +119,7 @@ async def ask_all(
                 in_a_row += 1
                 if in_a_row >= MAX_FAILURES_IN_A_ROW:
                     text = f"{model.name}: {in_a_row} requests in a row failed, the last with: {error}. {len(known)} "
-                    raise ModelError(f"{text}answers are saved in {cache}; the same command goes on there") from error
+                    raise ModelError(f"{text}answers are saved in {cache}; the same command resumes there") from error
                 continue
             in_a_row = 0
             file.append(known[key])

@@ -1,4 +1,4 @@
-"""`webrl view`: a run's trajectories in the browser, on this machine only.
+"""`webrl view`: a run's trajectories in the browser, on this machine only unless told otherwise.
 
 `files.py` (what a run folder holds, read as it grows) -> `index.py` (where each trajectory lies, and what is filtered
 on) -> `query.py` (a selection of them) -> `details.py`, `scores.py`, `tokens.py`, `text.py` (one of them, step by step)

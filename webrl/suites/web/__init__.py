@@ -1,6 +1,7 @@
 """A web application of one's own (`tasks.suite=web`, docs/own_site.md), in the order in which an episode meets it.
 
-instructions, tasks: what is asked. limits, reset, login, session: the site before a stage and an episode. env: its
-environment. checks: its score. report: the numbers afterwards. explore: pages for the generator and `webrl init-site`.
+instructions, tasks: what is asked. hooks, login, session: the site before a stage and an episode. env: its
+environment. checks: its score. report: the numbers afterwards. explore: pages for the generator and `webrl
+init-site`; starter, trial: what that writes and tries.
 suite: all this behind the interface that rollouts know.
 """

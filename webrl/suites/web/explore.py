@@ -1,7 +1,8 @@
 """A short look around one's own site: pages that can be reached by links, as the agent would see them.
 
-API: `await explore(config, max_pages) -> Exploration`. Nothing is sent but GET and HEAD; links that look as if they
-logged out or removed something are not followed, nor are more than a few pages of one form (`/notes/1`, `/notes/2`).
+API: `await explore(config, max_pages) -> Exploration`. Nothing is sent but GET and HEAD, the log-in aside; links that
+look as if they logged out or removed something are not followed, nor are more than a few pages of one form (`/notes/1`,
+`/notes/2`).
 """
 
 from __future__ import annotations

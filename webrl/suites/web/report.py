@@ -1,6 +1,6 @@
 """An evaluation on one's own site: success by checks, and apart from it what the outcome model says of the rest.
 
-API: `summarize(trajectories, labels, confidence)`, `format_lines(summary)`.
+API: `summarize(trajectories, labels, confidence)`.
 """
 
 from __future__ import annotations

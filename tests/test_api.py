@@ -1,5 +1,6 @@
 """`from webrl import …`: light to import, and every example of docs/python.md does what the page says."""
 
+import asyncio
 import contextlib
 import io
 import re
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import webrl
-from webrl.errors import DataError, UsageError
+from webrl.config import RolloutConfig
+from webrl.errors import BrowserError, DataError, UsageError
+from webrl.rollouts.blocking import call
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
 CHAPTERS = {
@@ -43,8 +46,26 @@ def test_an_environment_is_refused_before_anything_starts():
         webrl.make_env("miniwob.clik-test")
     with pytest.raises(DataError, match="start_url"):
         webrl.make_env(webrl.Task(task_id="x", site="web"))
+    with pytest.raises(UsageError, match=r"rollout\.env=openenv"):
+        webrl.make_env("miniwob.click-test", RolloutConfig(env="openenv", urls=("http://127.0.0.1:1",)))
+    with pytest.raises(UsageError, match="of another suite"):
+        webrl.make_env("miniwob.click-test").reset(webrl.Task(task_id="x", site="web.notes"))
     with pytest.raises(UsageError, match="no config 'dem'; shipped ones: demo"):
         webrl.load_config("dem")
+
+
+def test_a_program_with_a_loop_of_its_own_is_told_what_to_do(tmp_path):
+    async def notebook():
+        with pytest.raises(UsageError, match=r"to_thread\(run, config\)"):
+            webrl.run(webrl.load_config("demo", [f"runs_dir={tmp_path}"]))
+
+    asyncio.run(notebook())
+
+    async def on_the_loop_of_environments():
+        call(asyncio.sleep(0))
+
+    with pytest.raises(BrowserError, match="would wait for the loop that it runs on"):
+        call(on_the_loop_of_environments())
 
 
 @pytest.mark.browser

@@ -1,10 +1,12 @@
 """Where seeds come from: run folders, instruction files, and what is wrong in them."""
 
+from dataclasses import replace
+
 import orjson
 import pytest
 
 from webrl.errors import DataError
-from webrl.runs.store import write_records
+from webrl.runs.store import Appender, write_records
 from webrl.tasks.failures import load_failures
 from webrl.types import Label, Status, Step, Task, Trajectory
 
@@ -62,6 +64,22 @@ def test_a_site_that_the_newest_phase_did_not_attempt_brings_its_last_failures(t
     before = load_failures(tmp_path, before=10)
     assert [failure.task.task_id for failure in before.failures] == ["tab/old", "list/lost", "box/solved"]
     assert before.shares() == {"miniwob.tab": (1 + 3) / 5, "miniwob.list": (1 + 3) / 6, "miniwob.box": (1 + 3) / 5}
+
+
+def test_attempts_at_one_task_weigh_as_one_task(tmp_path):
+    """Else a task that was tried eight times would be as certain as eight."""
+    write_phase(tmp_path, {"tab/a": 0, "list/a": 0, "list/b": 1})
+    once = load_failures(tmp_path).shares()
+    names = [f"p00-tab/a-r{n}" for n in range(1, 8)]
+    with Appender(tmp_path / "trajectories.jsonl") as file:
+        for name in names:
+            file.append(replace(trajectory("tab/a", Status.PAGE_ENDED), trajectory_id=name))
+    with Appender(tmp_path / "labels.jsonl") as file:
+        for name in names:
+            file.append(Label(trajectory_id=name, p_yes=0.5, reward=0))
+    found = load_failures(tmp_path)
+    assert len(found.failures) == 9
+    assert found.shares() == once
 
 
 def test_without_failures_the_attempted_tasks_are_the_seeds_and_it_says_so(tmp_path, caplog):

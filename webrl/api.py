@@ -5,15 +5,17 @@ API: `run(config) -> RunFolder`, `make_env(task) -> TaskEnv`, `load_actor(name) 
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Self
 
 from webrl import phase as phases
 from webrl.config import RolloutConfig, RunConfig
 from webrl.config.extras import check_extras
 from webrl.config.resources import shipped_model
+from webrl.errors import UsageError
 from webrl.llm import PolicyOutput, open_model
 from webrl.llm.policy import ModelPolicy
 from webrl.preflight import check_inputs, check_settings
@@ -39,8 +41,12 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
         on_phase: called with each phase's part of `summary.json`.
 
     Raises:
-        WebRLError: one clear message; everything that finished is kept, the same call goes on from there.
+        WebRLError: one clear message; everything that finished is kept, the same call resumes from there.
+        UsageError: an event loop runs here already, as in a notebook.
     """
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise UsageError("an event loop runs here already, as in a notebook: `await asyncio.to_thread(run, config)`")
     stages = [stage.name for stage in phases.STAGES]
     check_settings(config, "run()")
     check_extras(config, stages)
@@ -69,9 +75,19 @@ class TaskEnv(BlockingEnv):
         """How pages are shown and episodes ended."""
 
     def reset(self, task: Task | None = None, *, seed: int | None = None) -> Observation:
-        """Start an episode of the task, or of another one; `seed` replaces the task's."""
-        self.task = _seeded(task or self.task, seed)
-        return super().reset(self.task)
+        """Start an episode of the task, or of another one of its suite; `seed` replaces the task's.
+
+        Raises:
+            UsageError: a task of another suite: its environment is another one.
+            DataError: a task that cannot be played.
+        """
+        chosen = _seeded(task or self.task, seed)
+        suite = WORLD.suite_of(chosen)
+        if suite is not WORLD.suite_of(self.task):
+            raise UsageError(f"task {chosen.task_id!r} is of another suite than {self.task.task_id!r}; make_env(it)")
+        suite.check(chosen, self.settings)
+        self.task = chosen
+        return super().reset(chosen)
 
 
 def make_env(task: Task | str, config: RolloutConfig | None = None) -> TaskEnv:
@@ -83,7 +99,10 @@ def make_env(task: Task | str, config: RolloutConfig | None = None) -> TaskEnv:
 
     Raises:
         DataError: no such page (the nearest is named), or a task that cannot be played.
+        UsageError: a config whose pages are on servers.
     """
+    if config is not None and config.env != "browser":
+        raise UsageError(f"rollout.env={config.env}: make_env opens pages in a browser here; rollout.env=browser")
     if isinstance(task, str):
         task = Task(task_id=f"{task}.0", site=task)
         open_site(task)

@@ -97,10 +97,8 @@ def _show_plan(study: Any) -> int:
     for cell in study.jobs:
         run = cell.config
         done = f"{num_finished(cell)} of {run.num_phases + 1} phases done"
-        tasks = run.filter.max_tasks if run.tasks.source == "curriculum" else run.tasks.num_seed_tasks
-        episodes = f"at most {run.generate.num_tasks * run.rollout.num_generations}"
-        if tasks:
-            episodes = str(tasks * run.rollout.num_generations)
+        bound = "at most " if run.tasks.source == "curriculum" else ""
+        episodes = f"{bound}{run.max_phase_tasks * run.rollout.num_generations}"
         if cell.method == ORM:
             print(f"{cell.name}: the outcome model, trained further on phase 0")
         elif run.num_phases:

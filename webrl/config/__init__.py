@@ -461,7 +461,7 @@ class OrmConfig(OptimConfig):
         0.5, ge=0, description="of each kind (cut short; other instruction; planted claim), per success, at most"
     )
     max_class_ratio: float = Field(1.5, ge=1, description="the larger class is sampled down to this many per other")
-    heldout: Fraction = Field(0.2, description="share of the instructions that is held out for the report")
+    heldout: Fraction = Field(0.2, lt=1, description="share of each site's trajectories held out for the report")
     calibrate: bool = Field(False, description="fit temperature and threshold on half of the held-out trajectories")
 
 

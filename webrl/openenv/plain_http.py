@@ -99,6 +99,10 @@ class PlainHttp:
             event = self._h11.next_event()
             if event is h11.NEED_DATA:
                 if self._h11.they_are_waiting_for_100_continue:
+                    if self._refusal is not None:  # no body is needed to hear it
+                        self._send(self._refusal)
+                        self._transport.close()
+                        return
                     self._write(h11.InformationalResponse(status_code=100, headers=[]))
                 return
             if isinstance(event, h11.ConnectionClosed):
@@ -186,7 +190,7 @@ class PlainHttp:
             headers=list(headers.items()),
             reason=" ".join(reason.split())[:300].encode("latin-1", "replace"),
         )
-        has_body = self._head is None or self._head.method.upper() != b"HEAD"
+        has_body = self._head is None or self._head.method != b"HEAD"  # h11 knows it in this spelling
         self._write(head, *([h11.Data(data=response.body)] if has_body else []), h11.EndOfMessage())
 
     def _write(self, *events: h11.Event) -> None:

@@ -6,9 +6,10 @@ trained on the outcome model's labels only (but for `label.judge=environment`).
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,27 +97,42 @@ def split_heldout(
 ) -> tuple[list[JudgedTrajectory], list[JudgedTrajectory]]:
     """(training, held-out), the same share of every site: all of an instruction is in one part where that can be.
 
-    A site whose every instruction is more than its share (one instruction for all pages) gives single episodes. Were
-    its instruction held out, the judge would never have seen the site: one such called 34 of 36 successes failures.
+    Instructions that are more than their site's share (one instruction for all pages) give single episodes. Were such a
+    one held out whole, the judge would never have seen the site: one such called 34 of 36 successes failures. What a
+    site's rounding leaves over goes to the next; where no site has two episodes, all of them are one.
     """
     sites: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for index, item in enumerate(judged):
         sites[item.example.site][item.example.instruction].append(index)
     chosen: set[int] = set()
+    owed = 0.0
     for _, instructions in sorted(sites.items()):
-        episodes = [index for group in instructions.values() for index in group]
-        share = round(heldout * len(episodes))
-        groups = sorted(instructions)
-        rng.shuffle(groups)
-        taken: list[int] = []
-        for group in groups:
-            if len(taken) + len(instructions[group]) <= share:
-                taken += instructions[group]
-        chosen.update(taken or rng.sample(episodes, share))
+        num = sum(map(len, instructions.values()))
+        owed += heldout * num
+        taken = _draw_heldout(instructions, heldout, min(round(owed), math.ceil(heldout * num), num - 1), rng)
+        owed -= len(taken)
+        chosen.update(taken)
     parts: tuple[list[JudgedTrajectory], list[JudgedTrajectory]] = ([], [])
+    chosen = chosen or set(rng.sample(range(len(judged)), round(heldout * len(judged))))
     for index, item in enumerate(judged):
         parts[index in chosen].append(item)
     return parts
+
+
+def _draw_heldout(
+    instructions: Mapping[str, Sequence[int]], heldout: float, share: int, rng: random.Random
+) -> list[int]:
+    """Up to `share` episodes of a site: whole instructions, then episodes of those that are too large for that."""
+    small = sorted(name for name, group in instructions.items() if len(group) <= share)
+    large = sorted(index for group in instructions.values() if len(group) > share for index in group)
+    rng.shuffle(small)
+    if large:  # else the small ones, however few of the episodes, would all be held out
+        small = small[: round(heldout * len(small))]
+    taken: list[int] = []
+    for name in small:
+        if len(taken) + len(instructions[name]) <= share:
+            taken += instructions[name]
+    return taken + rng.sample(large, min(len(large), share - len(taken)))
 
 
 def training_examples(

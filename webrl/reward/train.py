@@ -44,6 +44,10 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     if not judged:
         raise DataError(f"{', '.join(map(str, paths.data))}: no finished trajectory with an outcome: {problem_counts}")
     train, heldout = split_heldout(judged, config.orm.heldout, rng)
+    if config.orm.calibrate and not heldout:
+        raise DataError(
+            f"orm.calibrate needs held-out trajectories: orm.heldout={config.orm.heldout:g} of {len(judged)} are none"
+        )
     examples, kinds = training_examples(train, config.orm, rng)
     tokenizer = load_tokenizer(paths.init)
     losses = train_sft(

@@ -41,7 +41,8 @@ class _Process:
         self.browsers: dict[int, _Shared] = {}
         """By `max_page_mb`."""
         # A daemon: what a program leaves open at its end goes with the pipes of Chromium's driver.
-        threading.Thread(target=self.loop.run_forever, name="webrl", daemon=True).start()
+        self.thread = threading.Thread(target=self.loop.run_forever, name="webrl", daemon=True)
+        self.thread.start()
 
 
 _lock = threading.Lock()
@@ -57,8 +58,16 @@ def _this_process() -> _Process:
 
 
 def call(work: Coroutine[Any, Any, T]) -> T:
-    """Result of a coroutine on the loop of this process's environments; ended if the caller is interrupted."""
-    future = asyncio.run_coroutine_threadsafe(work, _this_process().loop)
+    """Result of a coroutine on the loop of this process's environments; ended if the caller is interrupted.
+
+    Raises:
+        BrowserError: called on that loop itself, which it would wait for.
+    """
+    process = _this_process()
+    if process.thread is threading.current_thread():
+        work.close()
+        raise BrowserError("this would wait for the loop that it runs on; await the asynchronous methods here")
+    future = asyncio.run_coroutine_threadsafe(work, process.loop)
     try:
         return future.result()
     except BaseException:
@@ -83,6 +92,7 @@ class BlockingEnv:
         self._pid = os.getpid()
         self._shared: _Shared | None = None
         self._env: BrowserEnv | None = None
+        self._changing = asyncio.Lock()
 
     def reset(self, task: Task) -> Observation:
         """Start an episode."""
@@ -99,7 +109,7 @@ class BlockingEnv:
     def close(self) -> None:
         """Close the pages, and Chromium if nobody else uses it."""
         if self._shared is not None and self._pid == os.getpid():
-            call(self._release())
+            call(self._close())
 
     def __enter__(self) -> Self:
         return self
@@ -123,12 +133,18 @@ class BlockingEnv:
 
     async def ready(self, task: Task) -> BrowserEnv:
         """The environment itself, to be used on the loop of `call`; made for `task` if there is none yet."""
-        if self._shared is not None and not self._shared.browser.alive:
+        async with self._changing:
+            if self._shared is not None and not self._shared.browser.alive:
+                await self._release()
+            if self._shared is None:
+                self._shared = await self._borrow()
+            if self._env is None:
+                self._env = self._make(task, self._shared.browser, self._config)
+            return self._env
+
+    async def _close(self) -> None:
+        async with self._changing:
             await self._release()
-        if self._env is None:
-            self._shared = await self._borrow()
-            self._env = self._make(task, self._shared.browser, self._config)
-        return self._env
 
     async def _borrow(self) -> _Shared:
         process, limit = _this_process(), self._config.max_page_mb
@@ -142,9 +158,15 @@ class BlockingEnv:
     async def _release(self) -> None:
         env, shared = self._env, self._shared
         self._env, self._shared = None, None
-        if env is not None:
-            await env.close()
-        assert shared is not None
+        if shared is None:
+            return
+        try:
+            if env is not None:
+                await env.close()
+        finally:
+            await self._give_back(shared)
+
+    async def _give_back(self, shared: _Shared) -> None:
         process = _this_process()
         async with process.starting:
             shared.users -= 1

@@ -96,8 +96,8 @@ async def collect(
         def record(trajectory: Trajectory) -> None:
             file.append(_without_secrets(trajectory))
             summary.add(trajectory)
-            bar.update(1)
             bar.set_postfix_str(_describe(summary))
+            bar.update(1)
             if on_episode:
                 on_episode(trajectory)
 

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Sequence
+from itertools import takewhile
 
 
 def query_gpus(fields: str, gpus: Sequence[str] = ()) -> list[list[str]]:
@@ -23,7 +24,8 @@ def visible_gpus() -> list[str]:
     """Ids of the GPUs that this process may use."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
-        return [gpu.strip() for gpu in listed.split(",") if gpu.strip() not in ("", "-1")]
+        ids = (gpu.strip() for gpu in listed.split(","))
+        return [gpu for gpu in takewhile(lambda gpu: gpu != "-1", ids) if gpu]  # CUDA reads no further either
     return [row[0] for row in query_gpus("index")]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from webrl.config import RunConfig
+from webrl.errors import UsageError
 from webrl.evaluate import summarize_evaluation
 from webrl.suites import miniwob
 from webrl.suites.web import tasks as own_site
@@ -31,6 +32,11 @@ def check_settings(config: RunConfig) -> None:
 
         own_site.require_start(config.rollout)
         check_limits(config.rollout)
+        if own_site.proposes(config) and config.num_phases and config.tasks.source != "curriculum":
+            raise UsageError(
+                f"tasks.source={config.tasks.source} plays instructions of rollout.web.train_files, and there are "
+                "none; name some, or let later phases write them too: tasks.source=curriculum"
+            )
 
 
 def proposes_seeds(config: RunConfig) -> bool:

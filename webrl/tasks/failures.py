@@ -11,10 +11,10 @@ site that a filter once emptied never comes back: 25 task types were 9 after one
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from webrl.errors import DataError
@@ -25,7 +25,7 @@ from webrl.types import Label, Record, Task, Trajectory
 
 logger = logging.getLogger(__name__)
 
-PRIOR_EPISODES = 4
+PRIOR_TASKS = 4
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,23 @@ class FailureSet:
     """True if nothing failed, so that the attempted tasks stand in."""
     problems: tuple[str, ...] = field(default=())
     """Unusable lines, "path:line: reason"."""
-    attempts: Mapping[str, int] = field(default_factory=dict)
-    """Judged episodes of each site in the phase that its failures come from; empty where only failures are known."""
+    tried: Mapping[str, int] = field(default_factory=dict)
+    """Judged tasks of each site in the phase that its failures come from; empty where only failures are known."""
+    failed: Mapping[str, float] = field(default_factory=dict)
+    """How many of them failed; of several attempts at a task the share of the failed ones."""
 
     def shares(self) -> dict[str, float]:
         """How much of the next tasks each site should get: its failure rate, shrunk towards that of all sites.
 
-        The shrinking (`PRIOR_EPISODES` more of the common rate: a Beta prior) keeps a site that was tried once from
-        getting five times another's tasks. By their numbers of failures (which are taken where attempts are not known)
+        The shrinking (`PRIOR_TASKS` more of the common rate: a Beta prior) keeps a site that was tried once from
+        getting five times another's tasks. By their numbers of failures (which are taken where nothing else is known)
         sites with many tasks would get more and more.
         """
-        groups = {site: len(group) for site, group in self.by_site().items()}
-        if not self.attempts:
-            return {site: float(failed) for site, failed in groups.items()}
-        prior = PRIOR_EPISODES * sum(groups.values()) / sum(self.attempts.values())
-        return {site: (failed + prior) / (self.attempts[site] + PRIOR_EPISODES) for site, failed in groups.items()}
+        groups = self.by_site()
+        if not self.tried:
+            return {site: float(len(group)) for site, group in groups.items()}
+        prior = PRIOR_TASKS * sum(self.failed.values()) / sum(self.tried.values())
+        return {site: (self.failed[site] + prior) / (self.tried[site] + PRIOR_TASKS) for site in groups}
 
     def by_site(self) -> dict[str, list[Failure]]:
         """Failures of each site, sites in order of first appearance."""
@@ -92,13 +94,16 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
     problems: list[str] = []
     failed: list[Failure]
     attempted: list[Failure] = []
-    judged: Counter[str] = Counter()
+    tried: dict[str, int] = {}
+    lost: dict[str, float] = {}
     if source.is_dir():
         failed = []
         for folder in _judged_phases(source, before):
-            now, known = _read_phase(folder, problems), set(judged)
-            failed += [f for f, reward in now if reward == 0 and f.task.site not in known]
-            judged.update(f.task.site for f, reward in now if reward is not None and f.task.site not in known)
+            now = _read_phase(folder, problems)
+            failed += [f for f, reward in now if reward == 0 and f.task.site not in tried]
+            for site, rates in _failure_rates(now).items():
+                if site not in tried:
+                    tried[site], lost[site] = len(rates), sum(rates)
             attempted = attempted or [failure for failure, _ in now]
     else:
         failed = attempted = list(_read_file(source, problems))
@@ -109,7 +114,7 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
         raise DataError(f"{source}: no attempted task to generate from{first}")
     if not failed:
         logger.warning("%s: nothing failed; the %d attempted tasks are used as seeds", source, len(attempted))
-    return FailureSet(tuple(failed or attempted), not failed, tuple(problems), dict(judged) if failed else {})
+    return FailureSet(tuple(failed or attempted), not failed, tuple(problems), tried if failed else {}, lost)
 
 
 def _judged_phases(source: Path, before: int | None) -> list[Path]:
@@ -134,6 +139,18 @@ def _read_phase(folder: Path, problems: list[str]) -> list[tuple[Failure, float 
         for trajectory in read_records(folder / "trajectories.jsonl", Trajectory, problems.append)
         if trajectory.status.finished and trajectory.steps and trajectory.instruction.strip()
     ]
+
+
+def _failure_rates(attempts: Iterable[tuple[Failure, float | None]]) -> dict[str, list[float]]:
+    """Share of failed attempts at each judged task, by site: attempts at one task are no news of other tasks."""
+    tasks: dict[tuple[str, str], list[float]] = {}
+    for failure, reward in attempts:
+        if reward is not None:
+            tasks.setdefault((failure.task.site, failure.task.task_id), []).append(float(reward == 0))
+    rates: dict[str, list[float]] = {}
+    for (site, _), outcomes in tasks.items():
+        rates.setdefault(site, []).append(fmean(outcomes))
+    return rates
 
 
 def failure_of(trajectory: Trajectory) -> Failure:

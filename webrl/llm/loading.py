@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 CODE_REFUSED = "it needs Python code of its own (auto_map in its config), which is never run"
 _tokenizers: dict[str, Any] = {}
-"""Those that were loaded last, by `tokenizer_digest` or hub name."""
+"""Those that were used last, by `tokenizer_digest` or hub name."""
 _MAX_TOKENIZERS = 8
 _WITH_TEXT_HALF = frozenset(("qwen3_5", "qwen3_5_moe"))
 """Vision-language models whose text half transformers loads as a model of its own."""
@@ -41,11 +41,11 @@ def load_tokenizer(name: str) -> Any:
             f"AutoTokenizer.from_pretrained(<base model>).save_pretrained({name!r})"
         )
     key = tokenizer_digest(folder) if folder else name
-    if key not in _tokenizers:
-        _tokenizers[key] = _read_tokenizer(name)
-        if len(_tokenizers) > _MAX_TOKENIZERS:
-            del _tokenizers[next(iter(_tokenizers))]
-    return _tokenizers[key]
+    tokenizer = _tokenizers.pop(key, None)
+    _tokenizers[key] = tokenizer = _read_tokenizer(name) if tokenizer is None else tokenizer
+    if len(_tokenizers) > _MAX_TOKENIZERS:
+        del _tokenizers[next(iter(_tokenizers))]
+    return tokenizer
 
 
 @spent_on("model files")

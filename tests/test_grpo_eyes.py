@@ -1,17 +1,15 @@
 """GRPO with screenshots: what is refused, what a step is trained on, and steps of TRL's trainer on real pages."""
 
 import asyncio
-import contextlib
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from eyes_builders import build_vlm, png
 from llm_builders import save_tiny_model
+from openenv_builders import server
 from rollouts_builders import miniwob
 from websockets.asyncio.server import serve
 
@@ -274,25 +272,12 @@ def test_a_vision_language_model_trains_on_screenshots_of_our_own_browsers(folde
         assert moved["model.vision_model.embeddings.patch_embedding.weight"] > 0, "the eyes learn too"
 
 
-@contextlib.contextmanager
-def serve_env(*options: str):
-    """`webrl serve-env` as users start it; gives its address."""
-    command = [sys.executable, "-m", "webrl.cli", "serve-env", "--port", "0", *options, "rollout.envs_per_worker=8"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        yield re.search(r"http://\S+", process.stdout.readline())[0]
-    finally:
-        process.terminate()
-        process.wait(20)
-        process.stdout.close()
-
-
 @pytest.mark.grpo
 @pytest.mark.slow
 @pytest.mark.browser
 def test_a_vision_language_model_trains_with_lora_and_the_public_prompt_on_a_servers_screenshots(folder, tmp_path):
     out = tmp_path / "out"
-    with serve_env() as url:
+    with server(num_sessions=8) as (url, _):
         more = ["--space-url", url, "--use-peft", "prompt_format=browsergym", "max_page_chars=400"]
         report, episodes = grpo(folder, out, *more)
     holds_what_was_seen(folder, out, report, episodes)

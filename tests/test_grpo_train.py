@@ -1,16 +1,13 @@
 """GRPO in the browser: what an episode records, what ends it, and steps of TRL's trainer on real pages."""
 
 import asyncio
-import contextlib
 import json
 import math
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from llm_builders import save_tiny_model, score
+from openenv_builders import server
 from rollouts_builders import Scripted, miniwob
 from websockets.asyncio.server import serve
 
@@ -203,19 +200,6 @@ def test_a_server_of_another_version_or_without_the_task_is_named_at_the_start(a
     assert said in str(refused.value)
 
 
-@contextlib.contextmanager
-def serve_env():
-    """`webrl serve-env` as users start it; gives its address."""
-    command = [sys.executable, "-m", "webrl.cli", "serve-env", "--port", "0", "rollout.envs_per_worker=8"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        yield re.search(r"http://\S+", process.stdout.readline())[0]
-    finally:
-        process.terminate()
-        process.wait(20)
-        process.stdout.close()
-
-
 def grpo(out: Path, *more: str) -> tuple[dict, list[Trajectory]]:
     """A short training of the tiny actor on real pages; its report and its episodes."""
     small = ["dataset_size=4", "num_generations=4", "per_device_train_batch_size=4", "gradient_accumulation_steps=2"]
@@ -261,7 +245,7 @@ def test_on_a_server_with_lora_the_public_prompt_and_several_steps_on_one_batch(
     model = save_tiny_model(tmp_path / "model")
     more = ["prompt_format=browsergym", "--use-peft", "gradient_accumulation_steps=1", "generation_batch_size=8"]
     more += ["max_seq_length=1024", "max_page_chars=400", "rewards={outcome: 1, format: 1}", "--model-id", str(model)]
-    with serve_env() as url:
+    with server(num_sessions=8) as (url, _):
         report, episodes = grpo(out, *more, "save_interval=2", "--space-url", url)
         assert (out / "adapter_config.json").is_file()
         assert len(episodes) == 16

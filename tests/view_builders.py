@@ -2,14 +2,11 @@
 
 import contextlib
 import dataclasses
-import os
-import re
-import subprocess
-import sys
 import time
 
 import httpx
 import orjson
+from served import served
 
 from webrl.types import Label, Status, Step, StepRecord, Task, Trajectory
 
@@ -76,22 +73,10 @@ def step_record(name, index, num_steps, **more):
     )  # fmt: skip
 
 
-@contextlib.contextmanager
 def viewer(*runs, stderr=None):
-    """A viewer on a free port; gives the address to open, and its process."""
-    command = [sys.executable, "-m", "webrl.cli", "view", *map(str, runs), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=dict(os.environ))
-    try:
-        line = process.stdout.readline()
-        found = re.fullmatch(r"open (http://127\.0\.0\.1:\d+/\?token=\S+)\n", line)
-        assert found, f"the viewer said {line!r}"
-        yield found[1], process
-    finally:
-        process.terminate()
-        process.wait(20)
-        process.stdout.close()
-        if process.stderr is not None:
-            process.stderr.close()
+    """A viewer on a free port; a context that gives the address to open, and its process."""
+    command = ["view", *map(str, runs), "--port", "0"]
+    return served(command, r"open (http://127\.0\.0\.1:\d+/\?token=\S+)\n", stderr=stderr)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.together import Together
-from webrl.llm.tokens import decode_action, encode_chat
+from webrl.llm.tokens import completion_of, encode_chat
 
 Generate = Callable[[list[list[int]]], tuple[Any, ...]]
 """Prompts -> (prompt ids, answers' ids, log-probs [A][1], …), as `VLLMGeneration.generate` gives them."""
@@ -29,13 +29,7 @@ class TrlVllmModel:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:  # noqa: ARG002 - trainer's
         """Continue token ids (`LanguageModel.generate`)."""
         ids, logprobs = await self._together.ask(list(prompt_ids))
-        return Completion(
-            ids=tuple(ids),
-            logprobs=tuple(logprobs),
-            text=decode_action(self.tokenizer, ids, self._end_ids),
-            finish_reason="stop" if ids[-1] in self._end_ids else "length",
-            prompt_ids=tuple(prompt_ids),
-        )
+        return completion_of(self.tokenizer, prompt_ids, ids, logprobs, self._end_ids)
 
     def _answer(self, prompts: list[list[int]]) -> list[tuple[list[int], list[float]] | PolicyError]:
         _, answers, logprobs, *_ = self._generate(prompts)

@@ -22,7 +22,7 @@ from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Completion, Sampling
 from webrl.llm.sampling import draw_tokens
 from webrl.llm.together import Together
-from webrl.llm.tokens import decode_action
+from webrl.llm.tokens import completion_of
 from webrl.llm.turns import end_token_ids
 
 _Drawn = tuple[list[int], list[float]]
@@ -67,13 +67,7 @@ class SeeingModel:
             PolicyError: no answer.
         """
         ids, logprobs = await self._together.ask(_Question(tuple(prompt_ids), png, sampling))
-        return Completion(
-            ids=tuple(ids),
-            logprobs=tuple(logprobs),
-            text=decode_action(self.tokenizer, ids, self._end_ids),
-            finish_reason="stop" if ids[-1] in self._end_ids else "length",
-            prompt_ids=tuple(prompt_ids),
-        )
+        return completion_of(self.tokenizer, prompt_ids, ids, logprobs, self._end_ids)
 
     async def close(self) -> None:
         """Let what is being answered end; the module is its owner's."""

@@ -22,7 +22,7 @@ from webrl.llm.local.llama_cpu import LlamaCpuRunner
 from webrl.llm.local.own_cache import OwnCacheRunner, OwnRows
 from webrl.llm.local.runner import GenericRunner, Runner
 from webrl.llm.local.slots import SlotCache
-from webrl.llm.tokens import decode_action, encode_chat
+from webrl.llm.tokens import completion_of, encode_chat
 from webrl.llm.turns import end_token_ids
 from webrl.runs.clock import spent_on
 
@@ -83,13 +83,7 @@ class LocalModel:
             ids, logprobs = await self._ask(Request(prompt, sampling, generator=_generator(sampling.seed)))
         if any(math.isnan(logprob) for logprob in logprobs):
             raise ModelError(f"the log-probabilities of model {self.name!r} are nan; is the folder damaged?")
-        return Completion(
-            ids=tuple(ids),
-            logprobs=tuple(logprobs),
-            text=decode_action(self.tokenizer, ids, self.end_ids),
-            finish_reason="stop" if ids[-1] in self.end_ids else "length",
-            prompt_ids=tuple(prompt),
-        )
+        return completion_of(self.tokenizer, prompt, ids, logprobs, self.end_ids)
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer chat messages (`LanguageModel.chat`)."""

@@ -21,7 +21,8 @@ from urllib.parse import quote
 from webrl.config.web import WebConfig
 from webrl.rollouts.interface import Score
 from webrl.suites.web.instructions import Check
-from webrl.suites.web.login import logged_in, page_of
+from webrl.suites.web.login import logged_in
+from webrl.suites.webarena.login import page_of
 from webrl.suites.webarena.sites import SiteError
 
 if TYPE_CHECKING:

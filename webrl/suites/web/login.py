@@ -21,6 +21,7 @@ from webrl.errors import DataError
 from webrl.runs.store import write_json
 from webrl.suites.web.hooks import run_command
 from webrl.suites.webarena.locks import exclusive
+from webrl.suites.webarena.login import shows_proof
 from webrl.suites.webarena.sites import SiteError
 
 if TYPE_CHECKING:
@@ -94,19 +95,9 @@ class Logins:
         login = self._config.login
         if not login.proof_url:
             return True
-        import httpx
-
         url = self._config.absolute(login.proof_url)
-        try:
-            async with logged_in(state, _ANSWER_S) as client:
-                answer = await client.get(url)
-        except httpx.HTTPError as error:
-            raise SiteError(f"{url} does not answer: {type(error).__name__}: {error}") from None
-        if answer.status_code >= 500:
-            raise SiteError(f"{url} is not healthy: it answers {answer.status_code}")
-        if login.proof_text:
-            return answer.status_code == 200 and login.proof_text in answer.text
-        return answer.status_code == 200 and page_of(str(answer.url)) == page_of(url)
+        async with logged_in(state, _ANSWER_S) as client:
+            return await shows_proof(client, url, login.proof_text, site=url, page="it")
 
 
 def login_path(config: WebConfig) -> Path:
@@ -135,12 +126,6 @@ def logged_in(state: State, timeout_s: float, allows: Callable[[str], bool] | No
             request.headers[name] = value  # (update() takes ASCII only)
 
     return httpx.AsyncClient(follow_redirects=True, timeout=timeout_s, event_hooks={"request": [add_cookies]})
-
-
-def page_of(url: str) -> str:
-    """Host and path: what a redirect to the same page's other spelling keeps."""
-    parts = urlsplit(url)
-    return f"{parts.netloc}{parts.path.rstrip('/')}"
 
 
 def cookie_header(state: State, url: str) -> dict[str, str]:

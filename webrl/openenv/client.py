@@ -75,11 +75,16 @@ class RemoteEnv:
         self._config = config
         self._socket: Any = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a session is open, as far as we know."""
+        return self._socket is not None
+
     async def connect(self) -> None:
         """Open the session if it is not open. Raises BrowserError (no answer, or full), Refused."""
         from websockets.exceptions import WebSocketException
 
-        if self._socket is not None:
+        if self.is_open:
             return
         try:
             self._socket = await _open(self.server)
@@ -196,11 +201,12 @@ class RemotePool:
         self._servers = [_Server(url.reveal(), str(url).rstrip("/")) for url in config.urls]
         servers = itertools.islice(itertools.cycle(self._servers), config.num_workers * config.envs_per_worker)
         self._envs = [RemoteEnv(server, config) for server in servers]
-        self._free: asyncio.Queue[RemoteEnv] = asyncio.Queue()
+        # Open sessions first: a full server takes its time to refuse another one.
+        self._free: asyncio.PriorityQueue[tuple[bool, int, RemoteEnv]] = asyncio.PriorityQueue()
+        self._count = itertools.count()
         self._alone_since: float | None = None
-        self._num_lent = 0
         for env in self._envs:
-            self._free.put_nowait(env)
+            self._give_back(env)
 
     @property
     def size(self) -> int:
@@ -215,7 +221,6 @@ class RemotePool:
             StageError: no server has answered for `PATIENCE_S`.
         """
         env = await self._take()
-        self._num_lent += 1
         try:
             yield env
         except BaseException:
@@ -223,34 +228,36 @@ class RemotePool:
             await asyncio.shield(env.close())
             raise
         finally:
-            self._num_lent -= 1
-            self._free.put_nowait(env)
+            self._give_back(env)
+
+    def _give_back(self, env: RemoteEnv) -> None:
+        self._free.put_nowait((not env.is_open, next(self._count), env))
 
     async def _take(self) -> RemoteEnv:
         while True:
-            env = await self._free.get()
+            *_, env = await self._free.get()
             try:
                 await env.connect()
             except BrowserError as error:
                 if self._given_up():
-                    self._free.put_nowait(env)
+                    self._give_back(env)
                     problems = "; ".join(f"{server.url}: {server.problem}" for server in self._servers)
                     raise StageError(
                         f"no OpenEnv server has answered for {PATIENCE_S:g} s ({problems}); what was played is kept: "
                         "start the servers, then give the same command again"
                     ) from None
                 logger.debug("%s; asked again in %g s", error, RETRY_S)
-                asyncio.get_running_loop().call_later(RETRY_S, self._free.put_nowait, env)
+                asyncio.get_running_loop().call_later(RETRY_S, self._give_back, env)
             except BaseException:
-                self._free.put_nowait(env)
+                self._give_back(env)
                 raise
             else:
                 self._alone_since = None
                 return env
 
     def _given_up(self) -> bool:
-        """Whether no server has been usable for too long; one that is full of our own sessions is in use."""
-        if self._num_lent or not all(server.problem for server in self._servers):
+        """Whether no server has been usable for too long; one that is full of our own sessions, lent or free, is."""
+        if any(env.is_open for env in self._envs) or not all(server.problem for server in self._servers):
             self._alone_since = None
             return False
         if self._alone_since is None:

@@ -36,11 +36,10 @@ Stage = Callable[[Context], dict[str, Any]]
 
 @dataclass(frozen=True)
 class StageSpec:
-    """A stage's name, function, and in which phases it runs."""
+    """A stage's name, function, and the stage whose files it reads."""
 
     name: str
     run: Stage
-    first_phase: int = 0
     needs: str | None = None
 
 

@@ -19,7 +19,7 @@ from webrl.runs.clock import spent_on
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import PhaseFolder, RunFolder
 from webrl.runs.store import read_json, read_records, write_json, write_records
-from webrl.types import StepRecord, Task, Trajectory
+from webrl.types import Label, StepRecord, Task, Trajectory
 
 if TYPE_CHECKING:
     from webrl.llm.servers.vllm import VllmModel
@@ -245,15 +245,15 @@ def evaluate(context: Context) -> Counts:
         temperature=config.evaluate.temperature,
     )
     trajectories = list(read_records(context.folder.eval, Trajectory))
-    unscored = [t for t in trajectories if needs_judge(t.task)]
-    if not unscored:
-        return summarize(config, trajectories, context.folder.path)
-    from webrl.reward.labels import read_labels
-    from webrl.reward.stage import judge
+    labels: dict[str, Label] = {}
+    if unscored := [t for t in trajectories if needs_judge(t.task)]:
+        from webrl.reward.labels import read_labels
+        from webrl.reward.stage import judge
 
-    labels = context.folder.path / "eval_labels.jsonl"
-    judge(config, unscored, labels, len(unscored))
-    return summarize(config, trajectories, context.folder.path, read_labels(labels))
+        path = context.folder.path / "eval_labels.jsonl"
+        judge(config, unscored, path, len(unscored))
+        labels = read_labels(path)
+    return summarize(config, trajectories, context.folder.path, labels)
 
 
 @spent_on("model files")

@@ -128,10 +128,7 @@ def create_app(database: Path, reset_token: str | None = None) -> Flask:
     @app.get("/tags")
     @logged_in
     def tags() -> str:
-        body = (
-            "<ul>{% for tag in tags %}<li><a href=\"{{ url_for('notes', q=tag) }}\">{{ tag }}</a></li>{% endfor %}</ul>"
-        )
-        return page("Tags", body, tags=TAGS)
+        return page("Tags", TAG_LIST, tags=TAGS)
 
     @app.get("/about")
     @logged_in

@@ -71,16 +71,20 @@ class BrowserGymPolicy:
     ) -> PolicyOutput:
         """Answer one page (`Policy.act`)."""
         settings = self._settings
-        past = history[len(history) - min(settings.history_steps, len(history)) :]
+        past, page = public_part(settings, history, observation)
 
-        def encode(start: int, page: str) -> list[int]:
-            messages = public_messages(settings, instruction, past[start:], page, self._seen, len(history))
+        def encode(start: int, shown: str) -> list[int]:
+            messages = public_messages(settings, instruction, past[start:], shown, self._seen, len(history))
             return encode_chat(self._model.tokenizer, messages)
 
-        page = observation[: settings.max_page_chars]
         prompt = fit_prompt(self._model.tokenizer, encode, page, len(past), settings.max_prompt_tokens, cut_lines)
         answer = await self._model.generate(prompt.ids, settings.sampling(seed))
         return PolicyOutput(answer.prompt_ids, answer.ids, answer.logprobs, answer.text, prompt.observation)
+
+
+def public_part(settings: GrpoSettings, history: Sequence[Step], page: str) -> tuple[Sequence[Step], str]:
+    """The past steps, and as much of the page, as the public scripts show."""
+    return history[max(0, len(history) - settings.history_steps) :], page[: settings.max_page_chars]
 
 
 def public_messages(

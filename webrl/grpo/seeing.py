@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from webrl.errors import StageError, UsageError
-from webrl.grpo.prompts import Seen, public_messages
+from webrl.grpo.prompts import Seen, public_messages, public_part
 from webrl.grpo.settings import GrpoSettings
 from webrl.llm.budget import Prompt, cut_lines, fit_prompt
 from webrl.llm.eyes import Eyes
@@ -91,9 +91,9 @@ def _fit(
     png: bytes,
 ) -> Prompt:
     look = eyes.look(png)
-    is_public = settings.prompt_format == "browsergym"
-    past = history[max(0, len(history) - settings.history_steps) :] if is_public else history
-    page = observation[: settings.max_page_chars] if is_public else observation
+    past, page = history, observation
+    if settings.prompt_format == "browsergym":
+        past, page = public_part(settings, history, observation)
 
     def encode(start: int, shown: str) -> list[int]:
         return eyes.encode(_messages(settings, instruction, past[start:], shown, seen, len(history)), look)

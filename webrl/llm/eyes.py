@@ -92,10 +92,10 @@ class Eyes:
         Raises:
             ModelError: the processor cannot say.
         """
-        image = _open(png)
-        if image.size not in self._looks:
-            self._looks[image.size] = self._look(image)
-        return self._looks[image.size]
+        size = png_size(png)
+        if size not in self._looks:
+            self._looks[size] = self._look(_open(png))
+        return self._looks[size]
 
     def _look(self, image: Any) -> Look:
         try:
@@ -148,13 +148,15 @@ class Eyes:
         made = self.processor.image_processor(images=[[_open(png)] for png in pngs], return_tensors="pt")
         inputs = {key: value.to(ids.device) for key, value in made.items() if key in _PIXELS}
         if self._types_name:
-            inputs[self._types_name] = torch.isin(ids, torch.tensor(sorted(self.picture_ids), device=ids.device)).long()
+            inputs[self._types_name] = self._are_picture(ids).long()
         return inputs
 
     def without_pictures(self, answers: Tensor) -> Tensor:
         """Answers as the model may read them: a picture's token that was sampled (it ends the answer) is padding."""
-        is_picture = torch.isin(answers, torch.tensor(sorted(self.picture_ids), device=answers.device))
-        return answers.masked_fill(is_picture, self.tokenizer.pad_token_id)
+        return answers.masked_fill(self._are_picture(answers), self.tokenizer.pad_token_id)
+
+    def _are_picture(self, ids: Tensor) -> Tensor:
+        return torch.isin(ids, torch.tensor(sorted(self.picture_ids), device=ids.device))
 
     def _count(self, ids: Sequence[int]) -> int:
         return sum(i in self.picture_ids for i in ids)

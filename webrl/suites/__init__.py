@@ -129,7 +129,7 @@ def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AbstractAsyncContext
 
 def needs_judge(task: Task) -> bool:
     """Whether an evaluation's episode of this task has no reward unless the outcome model gives one."""
-    return own_site.is_web(task) and not own_site.checks_of(task)
+    return own_site.is_web(task) and not own_site.has_checks(task)
 
 
 def summarize(

@@ -79,12 +79,26 @@ def propose(
         requests = run(_give_pages(requests, config, known, rng))
     elif shows_pages(config):
         requests = [r if r.page else replace(r, page=r.failures[0].page) for r in requests]
+    counts = write_answers(config, requests, phase, rng, out=out, pages_out=pages_out, cache=cache)
+    return counts | {"from_seeds": failures.from_seeds}
+
+
+def write_answers(
+    config: RunConfig,
+    requests: Sequence[GenerationRequest],
+    phase: int,
+    rng: random.Random,
+    *,
+    out: Path,
+    pages_out: Path,
+    cache: Path,
+) -> dict[str, Any]:
+    """Have all requests answered, write the tasks and their pages, and give the counts."""
     report = run(ask(requests, config, phase, rng, cache))
     pages = initial_page_texts(requests)
     write_records(pages_out, (Page(task.task_id, pages.get(state_of(task), "")) for task in report.tasks))
     write_records(out, report.tasks)
-    counts = {k: v for k, v in report.to_json().items() if k != "tasks"}
-    return {"num_generated": len(report.tasks), "from_seeds": failures.from_seeds, **counts}
+    return {"num_generated": len(report.tasks)} | {k: v for k, v in report.to_json().items() if k != "tasks"}
 
 
 def select(

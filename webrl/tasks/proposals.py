@@ -9,11 +9,9 @@ from typing import Any
 
 from webrl.config import RunConfig
 from webrl.rollouts.kept import run
-from webrl.runs.store import write_records
 from webrl.suites import look_around
-from webrl.tasks.curriculum import Page, ask
-from webrl.tasks.dedupe import state_of
-from webrl.tasks.generate import GenerationRequest, initial_page_texts, split_evenly
+from webrl.tasks.curriculum import write_answers
+from webrl.tasks.generate import GenerationRequest, split_evenly
 from webrl.types import Task
 
 
@@ -29,12 +27,8 @@ def propose(config: RunConfig, *, rng: random.Random, out: Path, pages_out: Path
     """
     seen = run(look_around(config))
     requests = requests_for(config, seen)
-    report = run(ask(requests, config, 0, rng, cache))
-    pages = initial_page_texts(requests)
-    write_records(pages_out, (Page(task.task_id, pages.get(state_of(task), "")) for task in report.tasks))
-    write_records(out, report.tasks)
-    counts = {key: value for key, value in report.to_json().items() if key != "tasks"}
-    return {"num_generated": len(report.tasks), "num_explored": len(seen), **counts}
+    counts = write_answers(config, requests, 0, rng, out=out, pages_out=pages_out, cache=cache)
+    return counts | {"num_explored": len(seen)}
 
 
 def requests_for(config: RunConfig, seen: Sequence[tuple[Task, str]]) -> list[GenerationRequest]:

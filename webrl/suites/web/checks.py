@@ -16,9 +16,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from webrl.config.web import WebConfig
+from webrl.rollouts.browser import first_line
 from webrl.rollouts.interface import Score
 from webrl.suites.web.instructions import Check
 from webrl.suites.web.login import logged_in
@@ -106,7 +106,7 @@ async def _javascript(check: Check, end: End) -> str:
         except Error as error:
             if page.is_closed() or "context was destroyed" in str(error):
                 raise Undecided("the page has gone") from None
-            return str(error).strip().splitlines()[0]  # the page is not the one that the expression is for
+            return first_line(error)  # the page is not the one that the expression is for
     return _compare(check, value)
 
 
@@ -155,7 +155,7 @@ async def _sql(check: Check, end: End) -> str:
 
 def _first_value(path: Path, query: str, timeout_s: float) -> Any:
     """The first row's first value, None without a row."""
-    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+    uri = f"{path.absolute().as_uri()}?mode=ro"
     end = time.monotonic() + timeout_s
     with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=timeout_s)) as database:
         database.set_progress_handler(lambda: time.monotonic() > end, 10_000)  # this thread ends with the check
@@ -182,12 +182,12 @@ async def _opened(check: Check, end: End) -> AsyncIterator[Page]:
     try:
         page = await end.context.new_page()
     except Error as error:
-        raise Undecided(f"no tab for {url}: {str(error).splitlines()[0]}") from None
+        raise Undecided(f"no tab for {url}: {first_line(error)}") from None
     try:
         try:
             answer = await page.goto(url, timeout=end.config.check_timeout_s * 1000)
         except Error as error:
-            raise Undecided(f"{url} does not open: {str(error).splitlines()[0]}") from None
+            raise Undecided(f"{url} does not open: {first_line(error)}") from None
         # What is not there (404) may be what is asked; a page that is refused says nothing about it.
         if answer is not None and answer.status >= 400 and answer.status != _NOT_FOUND:
             raise Undecided(f"{url} answers {answer.status}")
@@ -203,7 +203,7 @@ async def _evaluate(page: Page, script: str) -> Any:
     try:
         return await page.evaluate(script)
     except Error as error:
-        raise Undecided(str(error).strip().splitlines()[0]) from None
+        raise Undecided(first_line(error)) from None
 
 
 _KINDS = {

@@ -18,7 +18,7 @@ from webrl.config import RolloutConfig
 from webrl.config.redaction import redact
 from webrl.config.web import WebConfig
 from webrl.errors import BrowserError
-from webrl.rollouts.browser import Browser
+from webrl.rollouts.browser import Browser, first_line
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.tasks import require_start, task_at
 
@@ -171,7 +171,7 @@ async def _visit(env: WebEnv, config: RolloutConfig, url: str, link: str) -> tup
     try:
         found: dict[str, Any] = await env.page.evaluate(_SCRIPT)
     except Error as error:
-        raise BrowserError(str(error).splitlines()[0]) from None
+        raise BrowserError(first_line(error)) from None
     forms = tuple(Form(**form | {"fields": tuple(form["fields"])}) for form in found["forms"])
     seen = Seen(env.page.url, found["title"], found["heading"], link, observation.text, forms)
     return seen, [(target, text) for target, text in found["links"]]

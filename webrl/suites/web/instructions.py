@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from webrl.config.web import Pattern
 from webrl.errors import DataError, problem_text
-from webrl.runs.store import read_json, read_lines
+from webrl.runs.store import open_input, read_json, read_lines
 
 KINDS = ("url", "text", "answer", "javascript", "http", "sql")
 _WHERE_USED = {
@@ -156,12 +156,11 @@ def _entries(path: Path) -> Iterator[tuple[str, int, Any]]:
 
 
 def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    with open_input(path) as file:
+        try:
+            return file.read().decode()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
 
 
 def _parse(data: Any, where: str, default_id: str) -> Instruction:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from webrl.config.web import FormLogin, WebConfig
 from webrl.errors import DataError
+from webrl.rollouts.browser import first_line
 from webrl.runs.store import write_json
 from webrl.suites.web.hooks import run_command
 from webrl.suites.webarena.locks import exclusive
@@ -165,7 +166,7 @@ async def _fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> St
             raise SiteError("it still asks for a password afterwards; check rollout.web.login.form")
         return dict(await context.storage_state())
     except (Error, SiteError) as error:
-        raise SiteError(f"log-in at {url} failed: {str(error).strip().splitlines()[0]}") from None
+        raise SiteError(f"log-in at {url} failed: {first_line(error)}") from None
     finally:
         with contextlib.suppress(Exception):
             await context.close()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from webrl.evaluate import success_rate, summarize_evaluation
-from webrl.suites.web.tasks import checks_of
+from webrl.suites.web.tasks import has_checks
 from webrl.types import Label, Trajectory
 
 
@@ -20,8 +20,8 @@ def summarize(trajectories: Sequence[Trajectory], labels: Mapping[str, Label], c
     The headline is by checks; where no instruction has one it is the outcome model's (`web.by` says which). Finished
     episodes whose checks could not be made, or that nobody judged, are in no rate and counted as `undecided`.
     """
-    checked = [t for t in trajectories if checks_of(t.task)]
-    judged = [_judged(t, labels.get(t.trajectory_id)) for t in trajectories if not checks_of(t.task)]
+    checked = [t for t in trajectories if has_checks(t.task)]
+    judged = [_judged(t, labels.get(t.trajectory_id)) for t in trajectories if not has_checks(t.task)]
     decided = {"checks": [t for t in checked if _is_decided(t)], "judge": [t for t in judged if _is_decided(t)]}
     by = "checks" if checked or not judged else "judge"
     rates = {name: success_rate(part, confidence).to_json() for name, part in decided.items() if part}

@@ -9,7 +9,7 @@ from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import Env
 from webrl.rollouts.suite import score_episode
 from webrl.suites.web.env import WebEnv
-from webrl.suites.web.tasks import checks_of, is_web, require_start, site_name
+from webrl.suites.web.tasks import has_checks, is_web, require_start, site_name
 from webrl.types import Task, Trajectory
 
 _PATIENCE_S = 10.0
@@ -43,7 +43,7 @@ class OwnSite:
 
     async def finish(self, env: Env, trajectory: Trajectory) -> Trajectory:
         """With the reward of the task's checks; without checks as it is."""
-        return await score_episode(env, trajectory) if checks_of(trajectory.task) else trajectory
+        return await score_episode(env, trajectory) if has_checks(trajectory.task) else trajectory
 
 
 def check_limits(config: RolloutConfig) -> None:

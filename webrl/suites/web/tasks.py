@@ -65,6 +65,11 @@ def evaluation_tasks(config: RunConfig) -> list[Task]:
     return tasks[: config.tasks.num_eval_tasks]
 
 
+def has_checks(task: Task) -> bool:
+    """Whether checks measure its success; else the outcome model judges."""
+    return bool(task.extra.get(_CHECKS))
+
+
 def checks_of(task: Task) -> list[Check]:
     """What its success is measured by; [] where the outcome model judges."""
     return [Check.model_validate(data) for data in task.extra.get(_CHECKS, ())]

@@ -12,13 +12,14 @@ from webrl.errors import DataError, UsageError
 from webrl.interop.problems import ProblemLog
 from webrl.replay.cache import ScoreCache
 from webrl.reward.data import read_judged
+from webrl.runs.spelling import visible
 from webrl.types import Label, Status
 from webrl.view.details import Run, describe
 from webrl.view.files import HAND_LABELS, check_run
 from webrl.view.hand import set_label
 from webrl.view.index import Changed, Index, Place
 from webrl.view.query import Selection, neighbours, options, page_rows, places, policy_names, same_task, totals
-from webrl.view.text import acted_elements, pieces, visible
+from webrl.view.text import acted_elements, pieces
 from webrl.view.tokens import run_tokenizer
 
 

@@ -65,7 +65,7 @@ EXTRA: dict[str, tuple[str, str]] = {
     "doctor": ("what this machine has, and the fix for what it lacks", "webrl.cli.doctor"),
 }
 """Subcommands with a module of their own."""
-_WITHOUT_TORCH = ("doctor", "view")
+_WITHOUT_TORCH = ("doctor", "report", "status", "view")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

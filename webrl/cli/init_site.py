@@ -34,10 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Look around, write, try; gives the exit code."""
     from webrl.config import load_config
+    from webrl.runs.spelling import visible
     from webrl.suites.web.explore import explore
     from webrl.suites.web.starter import choose_name, start_config, starter_files, write_starter
     from webrl.suites.web.trial import try_site
-    from webrl.view.text import visible
 
     name = choose_name(args.name or urlsplit(args.url).hostname or "site")
     out: Path = args.out or Path(f"{name}.yaml")

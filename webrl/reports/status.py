@@ -77,7 +77,7 @@ def _now(run: RunFolder, num_phases: int, began: float | None) -> _Now | None:
     for phase in range(num_phases + 1):
         folder = run.phase(phase)
         for stage in NAMES:
-            marker = folder.path / "stages" / f"{stage}.json"
+            marker = folder.marker(stage)
             if not marker.exists():
                 at = before.stat().st_mtime if before else began
                 return _Now(folder, stage, at if began is not None and at is not None and at >= began else None)

@@ -101,13 +101,17 @@ class PhaseFolder:
         """Training metrics, one JSON object a line."""
         return self.path / "metrics.jsonl"
 
+    def marker(self, stage: str) -> Path:
+        """What a stage writes last."""
+        return self.path / "stages" / f"{stage}.json"
+
     def is_done(self, stage: str) -> bool:
         """True if the stage finished."""
-        return self._marker(stage).exists()
+        return self.marker(stage).exists()
 
     def read_stage(self, stage: str) -> dict[str, Any]:
         """What the finished stage left: at least `counts` and `seconds`."""
-        path = self._marker(stage)
+        path = self.marker(stage)
         data = read_json(path)
         if not isinstance(data, dict) or not {"counts", "seconds", "peak_mib"} <= data.keys():
             raise StageError(f"{path}: not what a finished stage writes; remove it, and the stage runs again")
@@ -126,7 +130,7 @@ class PhaseFolder:
         info = {"stage": stage, "phase": self.phase, "counts": counts, "seconds": round(seconds, 2)}
         info |= {"spent_on": {kind: round(part, 3) for kind, part in (spent_on or {}).items()}}
         info |= {"peak_mib": round(peak_mib, 1)} | run_info(config)
-        write_json(self._marker(stage), info)
+        write_json(self.marker(stage), info)
 
     def require(self, stage: str) -> None:
         """Raise unless a stage that this one builds on has finished.
@@ -136,9 +140,6 @@ class PhaseFolder:
         """
         if not self.is_done(stage):
             raise StageError(f"{self.path}: stage {stage!r} has not finished; run `webrl run` or that stage first")
-
-    def _marker(self, stage: str) -> Path:
-        return self.path / "stages" / f"{stage}.json"
 
 
 @dataclass(frozen=True)

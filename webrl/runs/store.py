@@ -111,22 +111,33 @@ def read_lines(
             if not line.strip():
                 continue
             try:
-                data = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                _report(f"{path}:{number}: malformed JSON ({error}): {line[:80]!r}", on_error)
+                data = parse_line(line)
+            except ValueError as error:
+                _report(f"{path}:{number}: {error}", on_error)
                 continue
             yield number, data
 
 
+def parse_line(line: bytes) -> Any:
+    """The JSON of a line. Raises ValueError, which quotes the line's start."""
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"malformed JSON ({error}): {line[:80]!r}") from None
+
+
 def numbered_lines(
-    file: IO[bytes], path: Path, on_error: Callable[[str], None] | None = None
+    file: IO[bytes], path: Path, on_error: Callable[[str], None] | None = None, before: int = 0
 ) -> Iterator[tuple[int, bytes]]:
     """(number, line) of an open file, never more than `MAX_JSON_BYTES` in memory. Errors as in `read_records`.
+
+    Args:
+        before: lines of the file before the place that it is read from.
 
     Raises:
         DataError: a longer line.
     """
-    number = 0
+    number = before
     while line := file.readline(MAX_JSON_BYTES + 1):
         number += 1
         if len(line) > MAX_JSON_BYTES:

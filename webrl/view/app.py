@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from itertools import zip_longest
+from sqlite3 import Row
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -18,6 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from webrl.errors import DataError, UsageError
+from webrl.runs.spelling import visible
 from webrl.view.addresses import parse_place, place_of, read_form
 from webrl.view.details import Details, describe, digest_of, named_runs
 from webrl.view.hand import set_label
@@ -31,13 +33,11 @@ from webrl.view.query import (
     options,
     page_rows,
     places,
-    policy_names,
     row_of,
     same_task,
     to_places,
     totals,
 )
-from webrl.view.text import visible
 
 _CHUNK_CHARS = 1 << 16
 _STATIC = {"view.css": "text/css", "view.js": "text/javascript"}
@@ -92,13 +92,12 @@ class _Pages:
         """The selection, page by page."""
         self._index.refresh()
         selection = Selection.from_query(request.query_params)
-        rows = [dict(row) | {"place": place} for row, place in self._with_places(page_rows(self._index, selection))]
         problems, num_problems = self._index.problems()
         done, size = self._index.progress() if not self._index.is_complete else (1, 1)
         return self._page(
             "list.html",
             selection,
-            rows=rows,
+            rows=_placed(page_rows(self._index, selection)),
             totals=totals(self._index, selection),
             first=(selection.page - 1) * PAGE_SIZE + 1,
             options=self._counted_options(),
@@ -124,18 +123,15 @@ class _Pages:
         row = row_of(self._index, place)
         details = describe(self._index, self._runs[place.run], place)
         previous, following, position = neighbours(self._index, selection, place)
-        others = [dict(other) | {"place": at} for other, at in self._with_places(same_task(self._index, place))]
         return self._page(
             "trajectory.html",
             selection,
-            **_described(details),
-            row=row,
+            **_described(details, row),
             position=position,
             total=totals(self._index, selection)["num"],
             previous=previous,
             next=following,
-            others=others,
-            policy=policy_names(self._index, place.run).get(details.trajectory.policy),
+            others=_placed(same_task(self._index, place)),
         )
 
     def compare(self, request: Request) -> Response:
@@ -146,7 +142,7 @@ class _Pages:
             place = parse_place(request.query_params.get(name, ""))
             row = row_of(self._index, place)
             details = describe(self._index, self._runs[place.run], place)
-            sides.append(_described(details) | {"row": row})
+            sides.append(_described(details, row))
         actions = [[view.step.action for view in side["steps"]] for side in sides]
         split = next((i for i, (a, b) in enumerate(zip_longest(*actions)) if a != b), None)
         return self._page(
@@ -221,9 +217,6 @@ class _Pages:
         for place in selected:
             yield self._index.read(place)[1]
 
-    def _with_places(self, rows: Any) -> Any:
-        return zip(rows, to_places(rows), strict=True)
-
     def _counted_options(self) -> dict[str, list[tuple[str, str]]]:
         version = self._index.version
         if self._options[0] != version:
@@ -250,16 +243,12 @@ class _Pages:
         return HTMLResponse(shown.encode("utf-8", "replace"), status)
 
 
-def _described(details: Details) -> dict[str, Any]:
-    return {
-        "place": details.place,
-        "trajectory": details.trajectory,
-        "steps": details.steps,
-        "final_page": details.final_page,
-        "final_is_cut": any(piece.kind == "cut" for piece in details.final_page),
-        "notes": details.notes,
-        "digest": details.digest,
-    }
+def _described(details: Details, row: Row) -> dict[str, Any]:
+    return vars(details) | {"final_is_cut": details.final_is_cut, "row": row}
+
+
+def _placed(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    return [dict(row) | {"place": place} for row, place in zip(rows, to_places(rows), strict=True)]
 
 
 def _plain(text: str) -> Response:

@@ -14,10 +14,12 @@ from pydantic import ValidationError
 
 from webrl.config import ActorConfig, read_config
 from webrl.errors import WebRLError, problem_text
+from webrl.runs.spelling import visible
 from webrl.types import Step, Trajectory
 from webrl.view.index import Index, Place
+from webrl.view.query import policy_names
 from webrl.view.scores import Scored, Trained, later_scores, trained_on
-from webrl.view.text import SHOWN_CHARS, Piece, acted_elements, pieces, visible
+from webrl.view.text import SHOWN_CHARS, Piece, acted_elements, pieces
 from webrl.view.tokens import Tokenizer, run_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -149,12 +151,19 @@ class Details:
 
     place: Place
     trajectory: Trajectory
+    policy: str | None
+    """The actor that played it: `after phase 1`, `the start`; None where that is not known."""
     steps: Sequence[StepView]
     final_page: Sequence[Piece]
     notes: Sequence[str]
     """What could not be shown, and why."""
     digest: str
     """`digest_of` the trajectory's line: a label is for what was shown, not for what has taken its place."""
+
+    @property
+    def final_is_cut(self) -> bool:
+        """Whether some of the final page is left out."""
+        return any(piece.kind == "cut" for piece in self.final_page)
 
 
 @dataclass(frozen=True)
@@ -180,7 +189,8 @@ def digest_of(line: bytes) -> str:
 def describe(index: Index, run: Run, place: Place) -> Details:
     """Everything that a trajectory's page shows. Raises as `Index.read`."""
     trajectory, line = index.read(place)
-    scores, problem = later_scores(index, place.run, trajectory)
+    policies = policy_names(index, place.run)
+    scores, problem = later_scores(run.path / "scores.sqlite", policies, trajectory)
     shown = trajectory.steps[:SHOWN_STEPS]
     limit = min(SHOWN_CHARS, _SHOWN_CHARS // max(1, len(shown)))
     max_tokens = min(_MAX_TOKENS, _ALL_TOKENS // max(1, len(shown)))
@@ -194,7 +204,8 @@ def describe(index: Index, run: Run, place: Place) -> Details:
             "answers are shown without their tokens: the tokenizer that they were sampled with is not here, or they "
             f"have more than {max_tokens:,}"
         )
-    return Details(place, trajectory, steps, pieces(trajectory.final_observation), notes, digest_of(line))
+    final_page, policy = pieces(trajectory.final_observation), policies.get(trajectory.policy)
+    return Details(place, trajectory, policy, steps, final_page, notes, digest_of(line))
 
 
 def _step(source: _Source, step: Step, scores: Sequence[Scored]) -> StepView:

@@ -132,17 +132,14 @@ class Tail:
             stat = os.fstat(file.fileno())
             file.seek(self.end)
             self.is_torn = False
-            first = self._line
-            shift = f"{self.path}:"
-            for number, line in numbered_lines(file, self.path, lambda text: on_error(_renumbered(text, shift, first))):
+            for number, line in numbered_lines(file, self.path, on_error, before=self._line):
                 if not line.endswith(b"\n"):
                     self.is_torn = True
                     break
-                self._line = first + number
-                start = file.tell() - len(line)
+                self._line = number
                 self.end, self._last = file.tell(), line[-_CHECKED_BYTES:]
                 if line.strip():
-                    yield self._line, start, line
+                    yield number, self.end - len(line), line
             self._state = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
     def _is_continued(self, inode: int, size: int) -> bool:
@@ -155,9 +152,3 @@ class Tail:
                 return file.read(len(self._last)) == self._last
         except (DataError, OSError):
             return False
-
-
-def _renumbered(text: str, path: str, before: int) -> str:
-    """`path:3: reason` with the lines read earlier counted too."""
-    number, _, reason = text.removeprefix(path).partition(":")
-    return f"{path}{int(number) + before}:{reason}" if number.isdecimal() else text

@@ -15,8 +15,9 @@ from webrl.view.index import Absent, Index, Place
 PAGE_SIZE = 50
 _MAX_WORDS = 20
 
-_FROM = """FROM trajectory t JOIN file f ON f.id = t.file
-LEFT JOIN label l ON l.judged = t.file AND l.trajectory_id = t.trajectory_id
+_TRAJECTORIES = "trajectory t JOIN file f ON f.id = t.file"
+_LABEL = "LEFT JOIN label l ON l.judged = t.file AND l.trajectory_id = t.trajectory_id"
+_FROM = f"""FROM {_TRAJECTORIES} {_LABEL}
 LEFT JOIN hand h ON h.run = f.run AND h.trajectory_id = t.trajectory_id"""
 _DISAGREES = "(t.truth IS NOT NULL AND l.reward IS NOT NULL AND t.truth <> l.reward)"
 _AGREES = "(t.truth IS NOT NULL AND l.reward IS NOT NULL AND t.truth = l.reward)"
@@ -134,7 +135,7 @@ def page_rows(index: Index, selection: Selection) -> list[sqlite3.Row]:
     """The rows of one page."""
     where, values = _where(selection)
     return index.query(
-        f"""SELECT f.run, f.name, f.kind, t.line, t.trajectory_id, t.instruction, t.site, t.split, t.phase, t.status,
+        f"""SELECT f.run, f.name, f.kind, t.line, t.trajectory_id, t.instruction, t.site, t.phase, t.status,
         t.num_steps, t.truth, l.reward, l.p_yes, l.trajectory_id IS NOT NULL AS has_label, h.success AS hand,
         {_DISAGREES} AS disagrees {_FROM} WHERE {where} ORDER BY {ORDERS[selection.sort][1]} LIMIT ? OFFSET ?""",
         [*values, PAGE_SIZE, (selection.page - 1) * PAGE_SIZE],
@@ -142,7 +143,10 @@ def page_rows(index: Index, selection: Selection) -> list[sqlite3.Row]:
 
 
 def totals(index: Index, selection: Selection) -> dict[str, int]:
-    """Numbers over the whole selection: `num`, `agree`, `disagree`, `labelled` (successes), `true`, `hand`."""
+    """Numbers over the whole selection.
+
+    `num`; `judged`, `labelled` (as successes); `known` truth, `successes` by it; `agree`, `disagree`; `hand` labels.
+    """
     where, values = _where(selection)
     row = index.query(
         f"""SELECT count(*) AS num, coalesce(sum({_AGREES}), 0) AS agree, coalesce(sum({_DISAGREES}), 0) AS disagree,
@@ -158,8 +162,7 @@ def options(index: Index) -> dict[str, list[tuple[str, int]]]:
     counted = {}
     for name, column in COLUMNS.items():
         rows = index.query(
-            f"SELECT {column} AS value, count(*) AS num FROM trajectory t JOIN file f ON f.id = t.file "
-            "GROUP BY value ORDER BY value"
+            f"SELECT {column} AS value, count(*) AS num FROM {_TRAJECTORIES} GROUP BY value ORDER BY value"
         )
         counted[name] = [(str(row["value"]), row["num"]) for row in rows]
     return counted
@@ -194,9 +197,8 @@ def neighbours(index: Index, selection: Selection, place: Place) -> tuple[Place 
 def row_of(index: Index, place: Place) -> sqlite3.Row:
     """What the index knows of one trajectory, its label included. Raises Absent."""
     rows = index.query(
-        f"""SELECT f.run, f.name, f.kind, t.line, t.truth, l.reward, l.p_yes, l.judge, l.error,
-        l.trajectory_id IS NOT NULL AS has_label, h.success AS hand, {_DISAGREES} AS disagrees {_FROM}
-        WHERE f.run = ? AND f.name = ? AND t.line = ?""",
+        f"""SELECT f.kind, t.truth, l.reward, l.p_yes, l.judge, l.error, l.trajectory_id IS NOT NULL AS has_label,
+        h.success AS hand, {_DISAGREES} AS disagrees {_FROM} WHERE f.run = ? AND f.name = ? AND t.line = ?""",
         (place.run, place.name, place.line),
     )
     if not rows:
@@ -207,13 +209,10 @@ def row_of(index: Index, place: Place) -> sqlite3.Row:
 def same_task(index: Index, place: Place) -> list[sqlite3.Row]:
     """Other attempts at the same task, of any phase and run: the same site and instruction; the same page first."""
     return index.query(
-        f"""SELECT f.run, f.name, f.kind, t.line, t.trajectory_id, t.phase, t.status, t.num_steps, t.truth, l.reward,
-        l.trajectory_id IS NOT NULL AS has_label, h.success AS hand, t.task_id = own.task_id AS same_page,
-        {_DISAGREES} AS disagrees FROM trajectory own JOIN file o ON o.id = own.file
-        JOIN trajectory t ON t.site = own.site AND t.instruction = own.instruction JOIN file f ON f.id = t.file
-        LEFT JOIN label l ON l.judged = t.file AND l.trajectory_id = t.trajectory_id
-        LEFT JOIN hand h ON h.run = f.run AND h.trajectory_id = t.trajectory_id
-        WHERE o.run = ? AND o.name = ? AND own.line = ? AND NOT (t.file = own.file AND t.line = own.line)
+        f"""SELECT f.run, f.name, f.kind, t.line, t.trajectory_id, t.phase, t.num_steps, t.truth, l.reward,
+        t.task_id = own.task_id AS same_page FROM trajectory own JOIN file o ON o.id = own.file
+        JOIN {_TRAJECTORIES} {_LABEL} WHERE o.run = ? AND o.name = ? AND own.line = ?
+        AND t.site = own.site AND t.instruction = own.instruction AND NOT (t.file = own.file AND t.line = own.line)
         ORDER BY same_page DESC, f.run, t.phase, f.kind, t.line LIMIT 200""",
         (place.run, place.name, place.line),
     )
@@ -222,7 +221,7 @@ def same_task(index: Index, place: Place) -> list[sqlite3.Row]:
 def policy_names(index: Index, run: int) -> dict[str, str]:
     """Fingerprint of an actor -> what it is: `after phase 1`, `the start`; in the order of training."""
     rows = index.query(
-        "SELECT policy, min(t.phase - (f.kind <> 'eval')) AS trained FROM trajectory t JOIN file f ON f.id = t.file "
+        f"SELECT policy, min(t.phase - (f.kind <> 'eval')) AS trained FROM {_TRAJECTORIES} "
         "WHERE f.run = ? AND policy <> '' GROUP BY policy ORDER BY trained",
         (run,),
     )

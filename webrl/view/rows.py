@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import orjson
-
 from webrl.evaluate import is_success
 from webrl.reward.data import JudgedExample
+from webrl.runs.store import parse_line
 from webrl.types import Label, Record, StepRecord, Trajectory
 from webrl.view.files import Found
 
@@ -74,11 +73,7 @@ def row_maker(found: Found, run: int, file: int, judged: int) -> tuple[str, Make
 
 def parse(cls: type[R], line: bytes) -> R:
     """A record of a line. Raises ValueError."""
-    try:
-        data = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise ValueError(f"malformed JSON ({error}): {line[:80]!r}") from None
-    return cls.from_json(data)
+    return cls.from_json(parse_line(line))
 
 
 def _words(trajectory: Trajectory) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from webrl.config import ActorConfig
 from webrl.errors import DataError, TrainingError
@@ -11,7 +13,6 @@ from webrl.replay.cache import read_scores
 from webrl.training.objectives import get_objective
 from webrl.types import Step, StepRecord, Trajectory
 from webrl.view.index import Index
-from webrl.view.query import policy_names
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,12 @@ class Trained:
     """What the run's objective makes of it; None where it depends on other samples too, or something is missing."""
 
 
-def later_scores(index: Index, run: int, trajectory: Trajectory) -> tuple[dict[int, list[Scored]], str]:
-    """Scores by step from the run's score cache, in the order of the actors' training; why there are none, or ""."""
-    path = index.runs[run] / "scores.sqlite"
-    names = policy_names(index, run)
+def later_scores(path: Path, names: Mapping[str, str], trajectory: Trajectory) -> tuple[dict[int, list[Scored]], str]:
+    """Scores by step from a run's score cache; why there are none, or "".
+
+    Args:
+        names: fingerprint of an actor -> what it is, in the order of training (`policy_names`).
+    """
     if not path.is_file() or not names:
         return {}, ""
     steps = [(_step_id(trajectory, step), step.prompt_ids, step.action_ids) for step in trajectory.steps]

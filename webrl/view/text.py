@@ -13,11 +13,11 @@ from typing import Literal
 
 from webrl.rollouts.actions import Action, ActionError
 from webrl.rollouts.dialects import parse
+from webrl.runs.spelling import visible
 
 SHOWN_CHARS = 20_000
 """Of a longer text, the beginning and the surroundings of the acted element are shown."""
 _HEAD_CHARS = 8_000
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]")
 _DIALECTS: tuple[Literal["browsergym", "webrl"], ...] = ("browsergym", "webrl")
 _ELEMENT_ARGUMENTS = ("bid", "from_bid", "to_bid")
 
@@ -29,11 +29,6 @@ class Piece:
     text: str
     kind: str = ""
     """`acted`: the element that was acted on; `cut`: says what is left out here; else ""."""
-
-
-def visible(text: str) -> str:
-    """The text with control characters, invisible ones and those that change the direction of writing spelled out."""
-    return _HIDDEN.sub(lambda found: _spelled(found[0]), text)
 
 
 def pieces(text: str, elements: tuple[str, ...] = (), limit: int = SHOWN_CHARS) -> list[Piece]:
@@ -93,10 +88,3 @@ def _windows(text: str, spans: list[tuple[int, int]], limit: int) -> list[tuple[
 
 def _left_out(count: int) -> Piece:
     return Piece(f"\n… {count:,} characters are left out here …\n", "cut")
-
-
-def _spelled(character: str) -> str:
-    code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)  # ␀ to ␟
-    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -27,13 +26,14 @@ from webrl.reports.page.sections import (
     Section,
     curriculum,
     difficulty,
-    evaluation,
+    evaluated,
     replay,
     success,
     success_series,
 )  # fmt: skip
 from webrl.reports.page.work import resources, tokens, training
 from webrl.runs.clock import duration
+from webrl.runs.spelling import visible
 from webrl.runs.store import write_text
 
 SHOWN_CHARS = 1500
@@ -41,10 +41,6 @@ SHOWN_CHARS = 1500
 MAX_RUNS = 6
 """Runs beside each other: as many as colours that can be told apart."""
 _SECTIONS = (success, curriculum, difficulty, judge, replay, training, resources, tokens)
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
-)
-"""Characters that steer a terminal, turn the direction of text, or are none."""
 
 
 def write_report(paths: Sequence[Path], out: Path) -> list[str]:
@@ -83,7 +79,7 @@ def render(runs: Sequence[RunFacts]) -> str:
         version=webrl.__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
-    return _UNSEEN.sub(_picture, html)
+    return visible(html)
 
 
 def short(text: object, limit: int = SHOWN_CHARS, whole: int | None = None) -> str:
@@ -91,13 +87,6 @@ def short(text: object, limit: int = SHOWN_CHARS, whole: int | None = None) -> s
     start = str(text)
     length = len(start) if whole is None else whole
     return start if length <= limit else f"{start[:limit]} … [cut: {length:,} characters in all]"
-
-
-def _picture(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else f"⟨U+{code:04X}⟩"
 
 
 def _shown(run: RunFacts) -> dict[str, Any]:
@@ -108,7 +97,7 @@ def _shown(run: RunFacts) -> dict[str, Any]:
 
 def _tiles(run: RunFacts) -> list[tuple[str, str, str]]:
     """(what, figure, more) of the numbers to begin with."""
-    rates = [(phase.phase, data) for phase in run.phases if (data := evaluation(phase)).get("episodes")]
+    rates = evaluated(run)
     tiles = []
     if rates:
         (first, start), (last, end) = rates[0], rates[-1]
@@ -150,8 +139,7 @@ def _configuration(run: RunFacts) -> Section:
 
 
 def _comparison(runs: Sequence[RunFacts]) -> dict[str, Any]:
-    rates = [[(p.phase, data) for p in run.phases if (data := evaluation(p)).get("episodes")] for run in runs]
-    series = [success_series(run.name, found) for run, found in zip(runs, rates, strict=True) if found]
+    series = [success_series(run.name, found) for run in runs if (found := evaluated(run))]
     figures: list[Figure] = []
     if series:
         note = "Held-out seeds by the environment's own reward, with 95 % Wilson intervals."

@@ -19,6 +19,7 @@ from webrl.runs.store import read_json, read_lines, read_records
 from webrl.types import Label, Record, StepRecord, Task, Trajectory
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 NUM_SHOWN = 3
 """Bad lines of a file that are quoted; the others are counted."""
 WRITES = {
@@ -148,7 +149,7 @@ class _Reader:
         self._run = run
         self._folder = folder
         self._facts = PhaseFacts(folder.phase)
-        models = (folder.path / "actor", run.option("models.actor"))
+        models = (folder.actor, run.option("models.actor"))
         self._ends: tuple[int, ...] = _try(run, partial(_end_tokens, *models), ())
 
     def read(self) -> PhaseFacts:
@@ -163,7 +164,7 @@ class _Reader:
         facts.attempts = self._records(folder.trajectories, Trajectory, _reduce)
         facts.evaluated = self._records(folder.eval, Trajectory, _reduce)
         if folder.labels.exists():
-            facts.labels = self._noting(folder.labels, partial(read_labels, folder.labels))
+            facts.labels = self._noting(folder.labels, {}, partial(read_labels, folder.labels))
         for source, perplexity in self._records(folder.train_filter, StepRecord, self._perplexity):
             if perplexity is not None:
                 facts.perplexities.setdefault(source, []).append(perplexity)
@@ -205,23 +206,21 @@ class _Reader:
     def _records(self, path: Path, cls: type[R], keep: Callable[[R], Any] = lambda record: record) -> list[Any]:
         if not path.exists():
             return []
-        found: list[Any] = self._noting(path, lambda note: [keep(record) for record in read_records(path, cls, note)])
-        return found
+        return self._noting(path, [], lambda note: [keep(record) for record in read_records(path, cls, note)])
 
     def _lines(self, path: Path) -> list[Any]:
         if not path.exists():
             return []
-        found: list[Any] = self._noting(path, lambda note: [data for _, data in read_lines(path, note)])
-        return found
+        return self._noting(path, [], lambda note: [data for _, data in read_lines(path, note)])
 
-    def _noting(self, path: Path, read: Callable[[Callable[[str], None]], Any]) -> Any:
+    def _noting(self, path: Path, otherwise: T, read: Callable[[Callable[[str], None]], T]) -> T:
         bad: list[str] = []
-        found = _try(self._run, lambda: read(bad.append), None)
+        found = _try(self._run, lambda: read(bad.append), otherwise)
         for text in bad[:NUM_SHOWN]:
             self._note(f"left out: {text.removeprefix(f'{path.parent}/')}")
         if len(bad) > NUM_SHOWN:
             self._note(f"left out: {len(bad) - NUM_SHOWN} more lines of {path.name}")
-        return found if found is not None else ({} if path == self._folder.labels else [])
+        return found
 
     def _note(self, text: str) -> None:
         self._run.note(text, self._facts.phase)
@@ -265,7 +264,7 @@ def _end_tokens(*folders: Path | str | None) -> tuple[int, ...]:
     return ()
 
 
-def _try(run: RunFacts, read: Callable[[], Any], otherwise: Any) -> Any:
+def _try(run: RunFacts, read: Callable[[], T], otherwise: T) -> T:
     try:
         return read()
     except (WebRLError, OSError, TypeError, ValueError) as error:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from webrl.evaluate import is_success, wilson_interval
+from webrl.evaluate import is_success
 from webrl.reports.page.charts import Figure, Series, Table, interval_chart
 from webrl.reports.page.facts import Attempt, RunFacts
 from webrl.reports.page.families import num_judged
-from webrl.reports.page.sections import Section
-from webrl.reports.run import rate_text
+from webrl.reports.page.sections import Section, counted_rate, success_series
 from webrl.reward.report import judge_report, reliability_bins
 from webrl.types import Label
 
@@ -80,13 +79,7 @@ def _add_truth(section: JudgeSection, rows: Sequence[tuple[int, Attempt, Label]]
         note = (
             "Share that was truly solved among trajectories of a similar P(YES); a calibrated model is on the diagonal."
         )
-        bins = reliability_bins([t for t, _ in scored], [p for _, p in scored])
-        points, texts = [], []
-        for x, solved, num in bins:
-            low, high = wilson_interval(solved, num)
-            points.append((x, solved / num, low, high))
-            texts.append(rate_text({"successes": solved, "episodes": num, "rate": solved / num, "ci95": (low, high)}))
-        line = Series("trajectories", points, texts)
+        line = _calibration("trajectories", reliability_bins([t for t, _ in scored], [p for _, p in scored]))
         figure = interval_chart("Calibration", note, [line], x_label="P(YES)", y_label="truly solved", diagonal=True)
         section.figures.append(figure)
     counts: list[tuple[object, ...]] = [
@@ -117,18 +110,17 @@ def _critic_bins(run: RunFacts) -> Figure | None:
         bins = (phase.counts("train").get("critic_calibration") or {}).get("bins")
         if not isinstance(bins, list) or not bins:
             continue
-        points, texts = [], []
-        for one in bins:
-            num = int(one["count"])
-            solved = round(one["outcome"] * num)
-            low, high = wilson_interval(solved, num)
-            points.append((one["value"], one["outcome"], low, high))
-            texts.append(rate_text({"successes": solved, "episodes": num, "rate": one["outcome"], "ci95": (low, high)}))
+        counted = [(one["value"], round(one["outcome"] * one["count"]), int(one["count"])) for one in bins]
         note = (
             f"Outcome of the steps of phase {phase.phase} that the critic was trained on, by the value it gives them."
         )
-        line = Series("steps", points, texts)
+        line = _calibration("steps", counted)
         return interval_chart(
             "The critic's calibration", note, [line], x_label="value", y_label="outcome", diagonal=True
         )
     return None
+
+
+def _calibration(name: str, bins: Sequence[tuple[float, int, int]]) -> Series:
+    """(predicted, solved, number) of each bin as a line."""
+    return success_series(name, [(x, counted_rate(solved, num)) for x, solved, num in bins])

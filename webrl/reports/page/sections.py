@@ -9,7 +9,7 @@ from typing import Any
 
 from webrl.evaluate import Rate, success_rate, wilson_interval
 from webrl.reports.page.charts import Figure, Series, Table, histogram, interval_chart, shade, strips
-from webrl.reports.page.facts import PhaseFacts, RunFacts
+from webrl.reports.page.facts import RunFacts
 from webrl.reports.page.families import Node, Sieve, families, funnel, num_judged, num_solved
 from webrl.reports.page.svg import plain
 from webrl.reports.run import rate_text
@@ -42,27 +42,26 @@ class Section:
     lacks: str = ""
 
 
-def evaluation(phase: PhaseFacts) -> dict[str, Any]:
-    """Held-out success of a phase; empty until its evaluation has finished, for what finishes first is no sample."""
-    return phase.counts("eval")
+def evaluated(run: RunFacts) -> list[tuple[int, dict[str, Any]]]:
+    """(phase, held-out success) of each evaluation that has finished: what finishes first is no sample."""
+    return [(phase.phase, data) for phase in run.phases if (data := phase.counts("eval")).get("episodes")]
 
 
 def success(run: RunFacts) -> Section:
     """Held-out success by phase and by task type."""
     section = Section("success", "Success", "By the environment's own reward, on pages that are never trained on.")
-    unfinished = {p.phase: p.evaluated for p in run.phases if p.evaluated and not evaluation(p)}
+    unfinished = {p.phase: p.evaluated for p in run.phases if p.evaluated and not p.counts("eval")}
     for number, attempts in unfinished.items():
         tried = [attempt.trajectory for attempt in attempts]
         decided = [t for t in tried if t.env_reward is not None or not t.status.finished]
         so_far = rate_text(success_rate(decided).to_json()) or "none with a reward"
         section.lacks += f"The evaluation of phase {number} has not finished, so far {so_far}. "
-    found = [(phase, evaluation(phase)) for phase in run.phases]
-    found = [(phase, data) for phase, data in found if data.get("episodes")]
+    found = evaluated(run)
     if not found:
         section.lacks += "No phase has been evaluated to the end."
         return section
-    seen = success_series("held-out seeds", [(phase.phase, data) for phase, data in found])
-    types = [(phase.phase, data["heldout_types"]) for phase, data in found if data.get("heldout_types")]
+    seen = success_series("held-out seeds", found)
+    types = [(phase, data["heldout_types"]) for phase, data in found if data.get("heldout_types")]
     series = [seen, success_series("held-out task types", types)] if types else [seen]
     section.figures.append(
         interval_chart(
@@ -73,10 +72,15 @@ def success(run: RunFacts) -> Section:
     return section
 
 
-def success_series(name: str, rates: Sequence[tuple[int, dict[str, Any]]]) -> Series:
-    """(phase, rate with interval) as a line."""
-    points = [(float(phase), rate["rate"], *rate["ci95"]) for phase, rate in rates]
+def success_series(name: str, rates: Sequence[tuple[float, dict[str, Any]]]) -> Series:
+    """(phase, or what was predicted; rate with interval) as a line."""
+    points = [(float(x), rate["rate"], *rate["ci95"]) for x, rate in rates]
     return Series(name, points, [rate_text(rate) for _, rate in rates])
+
+
+def counted_rate(solved: int, num: int) -> dict[str, Any]:
+    """The rate of so many of `num`, with its 95 % Wilson interval."""
+    return Rate(solved, num, solved / num, wilson_interval(solved, num)).to_json()
 
 
 def curriculum(run: RunFacts) -> Section:
@@ -97,9 +101,7 @@ def difficulty(run: RunFacts) -> Section:
     for phase in run.phases:
         judged, solved = num_judged(phase), num_solved(phase)
         if judged:
-            low, high = wilson_interval(solved, judged)
-            rate = Rate(solved, judged, solved / judged, (low, high))
-            lines.append((phase.phase, rate.to_json()))
+            lines.append((phase.phase, counted_rate(solved, judged)))
         if phase.attempts:
             steps = sum(a.num_steps for a in phase.attempts) / len(phase.attempts)
             ended = sum(a.trajectory.status.finished for a in phase.attempts)
@@ -155,24 +157,24 @@ def replay(run: RunFacts) -> Section:
     return section
 
 
-def _heat_map(found: Sequence[tuple[PhaseFacts, dict[str, Any]]]) -> Table:
+def _heat_map(found: Sequence[tuple[int, dict[str, Any]]]) -> Table:
     rates: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     apart = set()
     for phase, data in found:
         for site, rate in (data.get("by_task") or {}).items():
-            rates[site][phase.phase] = rate
+            rates[site][phase] = rate
         for site, rate in ((data.get("heldout_types") or {}).get("by_task") or {}).items():
-            rates[site][phase.phase] = rate
+            rates[site][phase] = rate
             apart.add(site)
     rows: list[tuple[object, ...]] = []
     for site in sorted(rates, key=lambda name: (name in apart, name)):
         cells = []
         for phase, _ in found:
-            rate = rates[site].get(phase.phase)
+            rate = rates[site].get(phase)
             text = f"{rate['successes']}/{rate['episodes']}" if rate else "–"
             cells.append(Cell(text, f"heat h{shade(rate['rate'])}" if rate else "", rate_text(rate) if rate else ""))
         rows.append((f"{site} (held‑out type)" if site in apart else site, *cells))
-    head = ("task type", *(f"phase {phase.phase}" for phase, _ in found))
+    head = ("task type", *(f"phase {phase}" for phase, _ in found))
     return Table(head, rows, is_wide=len(head) > 5)
 
 

@@ -6,7 +6,7 @@ Marks have classes (`s1` … `s6` a series, `grid`, `axis`, `band`) that `page.c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup
@@ -100,16 +100,11 @@ class Frame:
         )  # fmt: skip
 
     def svg(self, title: str, description: str) -> Markup:
-        """The drawing."""
-        return svg(self.marks, self.width, self.height, title, description)
-
-
-def svg(marks: Sequence[Markup], width: int, height: int, title: str, description: str) -> Markup:
-    """An SVG of so many units that scales to its place, with what a screen reader says of it."""
-    return Markup(
-        '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}. {3}">'
-        "<title>{2}</title><desc>{3}</desc>{4}</svg>"
-    ).format(width, height, title, description, Markup("").join(marks))
+        """The drawing, which scales to its place, with what a screen reader says of it."""
+        return Markup(
+            '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}. {3}">'
+            "<title>{2}</title><desc>{3}</desc>{4}</svg>"
+        ).format(self.width, self.height, title, description, Markup("").join(self.marks))
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -124,19 +119,16 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     return [round(k * step, 12) for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def padded(values: Iterator[float] | Sequence[float], *, zero: bool = False) -> tuple[float, float]:
-    """A range that holds all finite values with a little room, and 0 if asked; (0, 1) without values."""
-    finite = [v for v in values if math.isfinite(v)] + ([0.0] if zero else [])
-    if not finite:
-        return 0.0, 1.0
-    low, high = min(finite), max(finite)
+def padded(values: Sequence[float]) -> tuple[float, float]:
+    """A range that holds all values with a little room."""
+    low, high = min(values), max(values)
     room = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
-    return (low if zero and low == 0 else low - room), high + room
+    return low - room, high + room
 
 
-def share_bar(share: float, width: int = 120) -> Markup:
+def share_bar(share: float) -> Markup:
     """A small bar in a table, and the share that it shows."""
     return Markup(
-        '<svg class="bar" viewBox="0 0 {0} 10" width="{0}" height="10" aria-hidden="true">'
-        '<rect class="fill s1" width="{1}" height="10" rx="1"/></svg> {2}'
-    ).format(width, round(share * width, 2), percent(share))
+        '<svg class="bar" viewBox="0 0 120 10" width="120" height="10" aria-hidden="true">'
+        '<rect class="fill s1" width="{}" height="10" rx="1"/></svg> {}'
+    ).format(round(120 * share, 2), percent(share))

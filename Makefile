@@ -3,7 +3,7 @@ VENV ?= .venv
 RUN  := $(VENV)/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all chaos test-browsers setup engines lint types doctor webarena clean
+.PHONY: help demo test test-all chaos test-browsers setup engines lint types docs doctor webarena clean
 # Two tests at a time, in the order of the files, which share servers; whoever is done first takes from the other's
 # rest, so that neither core idles at the end. ARGS="-n 0": one at a time.
 PYTEST := $(RUN)/python -m pytest -q -n 2 --dist worksteal
@@ -36,6 +36,9 @@ engines: $(VENV)/.engines-done $(VENV)/.openenv-done ## DeepSpeed and Ray; vLLM 
 lint: $(VENV)/.python-done ## ruff: style and format; import-linter: imports only point down
 	@$(RUN)/ruff check . && $(RUN)/ruff format --check .
 	@$(RUN)/lint-imports --no-cache
+
+docs: $(VENV)/.python-done ## the documentation as a site, in build/docs; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
 
 types: $(VENV)/.python-done ## mypy, strict
 	@$(RUN)/mypy

@@ -95,7 +95,7 @@ def describe_sections(sections: Sequence[str]) -> str:
         if section and sections and section not in sections:
             continue
         choices = _choices(key)
-        lines.append(f"  {key}={_default_text(defaults, key)}")
+        lines.append(f"  {key}={default_text(defaults, key)}")
         lines.append(f"      {text}{f' ({choices})' if choices else ''}")
     # argparse reads % as a format.
     return "\n".join(lines).replace("%", "%%")
@@ -118,7 +118,8 @@ def _default_config(run: Path | None, overrides: Sequence[str], prefer_newest: b
     return find_config(DEFAULT_CONFIG)
 
 
-def _default_text(defaults: RunConfig, key: str) -> str:
+def default_text(defaults: RunConfig, key: str) -> str:
+    """An option's default as `--help` and the reference page show it."""
     value: Any = defaults
     for part in key.split("."):
         value = getattr(value, part)

@@ -1,0 +1,111 @@
+"""The documentation: the reference says what the code has, links lead somewhere, nothing is fetched from elsewhere."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from mkdocs.exceptions import PluginError
+
+sys.path.append(str(Path(__file__).parent.parent / "scripts"))
+import docs_reference
+import docs_site
+
+from webrl.cli import EXTRA, STAGES
+from webrl.config import describe_options
+
+ROOT = Path(__file__).parent.parent
+PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
+
+
+def entries(page: str) -> dict[str, tuple[str, str]]:
+    """What the page of options says: option -> (type and default, description)."""
+    lines = page.splitlines()
+    return {
+        key.strip("`"): (rest, lines[number + 1].removeprefix(":").strip())
+        for number, line in enumerate(lines)
+        if line.startswith("`")
+        for key, _, rest in [line.partition(" · ")]
+    }
+
+
+def test_every_option_has_an_entry_with_its_type_default_and_description():
+    found = entries(docs_reference.options_page())
+    for key, _, text in describe_options():
+        about, description = found[key]
+        assert docs_reference._escape(text) == description, key
+        assert "· default `" in about, key
+    assert found["rollout.num_workers"] == ("whole number, at least 1 · default `1`", "browser worker processes")
+    assert found["replay.perplexity_low"][0] == "number · default `1.05263`"
+    assert found["actor.beta"][0] == "number, above 0 or `null` · default `null`"
+    assert found["tasks.source"][0] == "`curriculum` `fixed` `fresh` · default `curriculum`"
+
+
+def test_options_below_one_that_is_not_set_have_entries_too():
+    found = entries(docs_reference.options_page())
+    assert found["rollout.web.login.form.url"][0] == "text · required"
+    assert found["rollout.webarena.accounts.NAME.password"][0] == "text · required"
+
+
+def test_every_command_has_its_help_and_leads_to_its_options():
+    page = docs_reference.commands_page()
+    for name in (*STAGES, *EXTRA):
+        assert f"\n## webrl {name}\n" in page
+        assert f"\nusage: webrl {name} " in page
+    for name, command in STAGES.items():
+        sections = set(docs_reference.command_help(name)[1])
+        assert sections == set(command.sections) - {"webarena"} or name == "run"
+    assert "config options" not in page
+    assert "| [`webrl run`](#webrl-run) |" in page
+
+
+@pytest.mark.parametrize(
+    ("file", "written", "built"),
+    [
+        ("README.md", "[a](docs/study.md#x) [b](data/README.md)", "[a](study.md#x) [b](files.md)"),
+        ("README.md", "![x](docs/loop.svg)", "![x](loop.svg)"),
+        ("README.md", "[`c`](webrl/tasks), [d](https://example.org/a)", "`c`, [d](https://example.org/a)"),
+        ("docs/study.md", "[a](../README.md#the-stages) [b](vllm.md)", "[a](index.md#the-stages) [b](vllm.md)"),
+    ],
+)
+def test_links_lead_to_pages_and_files_that_are_no_page_keep_their_text(file, written, built):
+    assert docs_site.rewrite_links(written, ROOT / file) == built
+
+
+def test_a_link_to_a_file_that_is_not_there_is_left_for_the_strict_build_to_refuse():
+    assert docs_site.rewrite_links("[a](../webrl/gone.py)", ROOT / "docs" / "study.md") == "[a](../webrl/gone.py)"
+
+
+def test_a_page_that_would_fetch_from_elsewhere_is_refused():
+    same = '<script src="assets/a.js"></script><a href="https://example.org">there</a>'
+    assert docs_site.on_post_page(same, PAGE, None) == same
+    with pytest.raises(PluginError, match=r"index\.md.*fetch from elsewhere.*cdn\.example"):
+        docs_site.on_post_page('<link rel="stylesheet" href="//cdn.example/a.css">', PAGE, None)
+
+
+def test_equations_and_diagrams_need_no_script():
+    equation = '<span class="arithmatex">\\(a &lt; \\beta\\)</span>'
+    diagram = '<pre class="mermaid"><code>flowchart LR\n a --&gt; b</code></pre>'
+    page = docs_site.on_page_content(equation + diagram, PAGE, None, None)
+    assert "<mi>&#x003B2;</mi>" in page
+    assert "<svg" in page
+    assert "arithmatex" not in page
+    assert "<pre" not in page
+
+
+def test_a_broken_anchor_or_file_ends_the_build(tmp_path):
+    (tmp_path / "docs").mkdir()
+    for path in (ROOT / "docs").iterdir():
+        (tmp_path / "docs" / path.name).symlink_to(path)
+    page = tmp_path / "docs" / "study.md"
+    page.unlink()
+    page.write_text("# Study\n\n[a](vllm.md#no-such-heading) [b](../no_such_file.py)\n", encoding="utf-8")
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("scripts/", f"{ROOT}/scripts/")
+    (tmp_path / "mkdocs.yml").write_text(config, encoding="utf-8")
+    recipe = next(line for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines() if "mkdocs" in line)
+    command = [sys.executable, "-m", *recipe.split("$(RUN)/")[1].split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "no-such-heading" in done.stderr
+    assert "no_such_file.py" in done.stderr

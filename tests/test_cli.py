@@ -154,6 +154,18 @@ def test_a_stage_without_config_takes_the_newest_run_folder(tmp_path, monkeypatc
     assert "newest run folder: runs/newest" in shown.err
 
 
+@pytest.mark.parametrize("command", ["train", "run", "train-orm", "sft", "record-demos"])
+def test_help_says_which_config_a_command_takes_without_one(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/mine").mkdir(parents=True)
+    write_text(tmp_path / "runs/mine/config.yaml", "name: mine\n")
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    says_newest = "without a CONFIG: the config of the newest run folder" in capsys.readouterr().out
+    cli.main([command, "--dry-run"])
+    assert says_newest is ("newest run folder: runs/mine" in capsys.readouterr().err)
+
+
 def test_a_stage_whose_input_is_missing_says_so(tmp_path):
     path = write_config(tmp_path)
     done = run_cli("label", str(path), "--phase", "0", "models.orm=hub/judge", cwd=tmp_path)

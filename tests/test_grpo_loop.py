@@ -13,7 +13,7 @@ from replay_builders import select_replay
 from rollouts_builders import ClickNamedButton, miniwob
 
 from webrl import cli, stages
-from webrl.config import ReplayConfig, RunConfig, load_config
+from webrl.config import ReplayConfig, RolloutConfig, RunConfig, load_config
 from webrl.config.resources import find_config
 from webrl.errors import DataError, StageError, UsageError
 from webrl.interop.problems import ProblemLog
@@ -136,12 +136,12 @@ def test_a_phase_stops_when_it_is_certain_that_too_much_fails_and_then_plays_tha
     good, cut = attempt("a", 0), attempt("b", 0, Status.CUT_OFF)
     failed = [attempt("c", 0, Status.TIMEOUT), attempt("c", 1, Status.ENV_ERROR), attempt("d", 0, Status.POLICY_ERROR)]
     with Appender(path) as file:
-        breaker = open_breaker(path, 10, 0.25)
+        breaker = open_breaker(path, 10, RolloutConfig(max_failed=0.25))
         for trajectory in (good, cut, *failed[:2]):
             file.append(trajectory)
             breaker(trajectory)  # two of ten may fail, and no cut-off has failed
     file = Appender(path)
-    breaker = open_breaker(path, 10, 0.25)  # a killed stage goes on and still knows of two
+    breaker = open_breaker(path, 10, RolloutConfig(max_failed=0.25))  # a killed stage goes on and still knows of two
     file.append(failed[2])
     with pytest.raises(StageError) as stopped:
         breaker(failed[2])
@@ -150,9 +150,9 @@ def test_a_phase_stops_when_it_is_certain_that_too_much_fails_and_then_plays_tha
     assert "(env_error 1, policy_error 1, timeout 1), more than rollout.max_failed=0.25 allows" in str(stopped.value)
     assert "p01-d: p01-d said so; mend that, and the same command plays the failed ones again" in str(stopped.value)
     kept = path.read_bytes().splitlines(keepends=True)
-    open_breaker(path, 10, 0.3)  # allowed now: nothing is played again
+    open_breaker(path, 10, RolloutConfig(max_failed=0.3))  # allowed now: nothing is played again
     assert path.read_bytes().splitlines(keepends=True) == kept
-    breaker = open_breaker(path, 10, 0.25)
+    breaker = open_breaker(path, 10, RolloutConfig(max_failed=0.25))
     assert path.read_bytes() == b"".join(kept[:2])
     breaker(failed[0])
     breaker(failed[1])

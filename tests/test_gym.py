@@ -210,6 +210,25 @@ def test_any_page_needs_an_address_and_a_goal():
             gymnasium.make("webrl/openended", task_kwargs=given)
 
 
+@pytest.mark.parametrize(
+    "viewport",
+    [
+        {"width": "wide", "height": 500},
+        {"width": 500.5, "height": 500},
+        {"width": 0, "height": 500},
+        {"width": True, "height": 500},
+        {"width": 500},
+        {"width": 500, "height": 500, "depth": 5},
+        (500, 500),
+        500,
+    ],
+)
+def test_a_viewport_of_a_wrong_form_is_refused_in_one_line(viewport):
+    goal = {"start_url": "http://127.0.0.1/", "goal": "look"}
+    with pytest.raises(UsageError, match=r"viewport=.*: expected {'width': …, 'height': …} in whole pixels above 0$"):
+        gymnasium.make("webrl/openended", task_kwargs=goal, viewport=viewport)
+
+
 def test_what_has_not_begun_and_what_is_not_there_is_said():
     env = make("click-test").unwrapped
     with pytest.raises(BrowserError, match=r"call reset\(\) first"):

@@ -17,10 +17,10 @@ from webrl.demos.sources import read_demonstrations
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
-from webrl.runs.store import write_records
+from webrl.runs.store import read_records, write_records
 from webrl.training.metrics import read_metrics
 from webrl.training.paths import TrainingPaths
-from webrl.types import Label, Status
+from webrl.types import Label, Status, Trajectory
 
 
 def read(*paths: Path, outcome: str = "success") -> tuple[list[str], Counter[str]]:
@@ -119,6 +119,19 @@ def test_looking_changes_nothing_of_what_is_trained(tmp_path):
         train_start(config_for(base, watch_every=every), paths)
         losses.append([x["loss"] for x in read_metrics(paths.report / "metrics.jsonl", "sft")])
     assert losses[0] == losses[1]
+
+
+@pytest.mark.browser
+def test_a_recording_whose_episodes_fail_stops_and_plays_them_again(tmp_path, capsys):
+    command = ["record-demos", "demo", f"runs_dir={tmp_path}", "name=mine", "tasks.train_sites=[miniwob.click-button]"]
+    command += ["--per-type", "4", "rollout.num_workers=1", "rollout.envs_per_worker=1"]
+    assert main([*command, "rollout.episode_timeout_s=1e-6"]) == 1  # over before the page can be asked for
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "3 of 4 episodes failed for reasons that are not the agent's (timeout 3)" in said
+    assert main(command) == 0
+    played = list(read_records(tmp_path / "mine/demos/trajectories.jsonl", Trajectory))
+    assert len(played) == 4
+    assert {t.status for t in played} == {Status.PAGE_ENDED}
 
 
 def test_commands_without_data_or_expert_say_so_in_one_line(tmp_path, capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import random
 import shutil
 from collections import Counter
@@ -156,8 +155,7 @@ def rollout(context: Context) -> Counts:
 
         run(record(tasks, config, out, seed=config.seed, phase=phase, prefix=prefix))
     else:
-        waited_for = math.ceil(config.rollout.cut_off * len(tasks))
-        breaker = open_breaker(out, waited_for, config.rollout.max_failed)
+        breaker = open_breaker(out, len(tasks), config.rollout)
         play(config, tasks, context.actor, out, phase=phase, prefix=prefix, on_episode=breaker)
     status = Counter(t.status.value for t in read_records(context.folder.trajectories, Trajectory))
     return {"num_rollouts": sum(status.values()), "status": dict(sorted(status.items()))}

@@ -106,7 +106,8 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     for name, command in STAGES.items():
         sub = _add_parser(subparsers, name, command.help)
         if name == wanted:
-            add_config_arguments(sub, phased=command.stage is not None)
+            is_stage = command.stage is not None
+            add_config_arguments(sub, prefer_newest=is_stage, phased=is_stage)
             sub.epilog = describe_sections(command.sections)
     for name, (text, module) in EXTRA.items():
         sub = _add_parser(subparsers, name, text)

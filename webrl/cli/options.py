@@ -19,8 +19,8 @@ from webrl.errors import UsageError
 DEFAULT_CONFIG = "demo"
 
 
-def add_config_arguments(parser: argparse.ArgumentParser, *, phased: bool) -> None:
-    """What every subcommand with a config takes; `phased` adds `--phase`."""
+def add_config_arguments(parser: argparse.ArgumentParser, *, prefer_newest: bool, phased: bool = False) -> None:
+    """What every subcommand with a config takes; `phased` adds `--phase`, `prefer_newest` is as in `resolve_config`."""
     parser.add_argument(
         "settings",
         nargs="*",
@@ -28,7 +28,7 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, phased: bool) -> No
         help="a YAML file or the name of a shipped config, and overrides such as actor.lr=1e-5;\n"
         + (
             "without a CONFIG: the config of the newest run folder, or the shipped demo"
-            if phased
+            if prefer_newest
             else "without a CONFIG: the shipped demo"
         ),
     )
@@ -39,9 +39,11 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, phased: bool) -> No
     parser.add_argument("--dry-run", action="store_true", help="print the resolved config and plan, run nothing")
 
 
-def add_training_arguments(parser: argparse.ArgumentParser, *, data: str, init: str, out: str) -> None:
+def add_training_arguments(
+    parser: argparse.ArgumentParser, *, prefer_newest: bool, data: str, init: str, out: str
+) -> None:
     """Data, start and target of a training beside a run, with their help texts (`TrainingPaths`)."""
-    add_config_arguments(parser, phased=False)
+    add_config_arguments(parser, prefer_newest=prefer_newest)
     parser.add_argument("--data", nargs="+", type=Path, metavar="PATH", help=data)
     parser.add_argument("--init", metavar="DIR", help=init)
     parser.add_argument("--out", type=Path, metavar="DIR", help=out)
@@ -65,6 +67,9 @@ def names_run(args: argparse.Namespace) -> bool:
 
 def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfig:
     """The config that `args` name.
+
+    Args:
+        prefer_newest: without a name the newest run folder's, where there is one, before the shipped demo.
 
     Raises:
         UsageError: two configs, no such config, a `--run` folder without config, an unknown key or bad value.

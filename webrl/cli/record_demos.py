@@ -13,7 +13,7 @@ from webrl.errors import UsageError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    add_config_arguments(parser, phased=False)
+    add_config_arguments(parser, prefer_newest=False)
     parser.add_argument("--per-type", type=int, default=8, metavar="N", help="demonstrations a task type (default: 8)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default: RUN/demos)")
     parser.epilog = describe_sections(("tasks", "rollout"))

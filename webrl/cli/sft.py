@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     add_training_arguments(
         parser,
+        prefer_newest=False,
         data="demonstrations: trajectories.jsonl, a phase or run folder, a VAB result folder, a released .pt file,\n"
         "or JSONL of instruction and steps (observation, response) (default: RUN/demos, of `webrl record-demos`)",
         init="base model, folder or hub name (default: models.actor)",

@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     add_training_arguments(
         parser,
+        prefer_newest=True,
         data="judged trajectories: trajectories.jsonl with environment rewards (or a folder with one),\n"
         "VAB result folders, or JSONL of instruction, responses, final_page, success\n"
         "(default: trajectories and evaluation episodes of the newest run)",

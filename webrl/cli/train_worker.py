@@ -184,7 +184,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawTextHelpFormatter,
         allow_abbrev=False,
     )
-    add_config_arguments(parser, phased=True)
+    add_config_arguments(parser, prefer_newest=True, phased=True)
     return parse_around_options(parser, argv)
 
 

@@ -299,8 +299,9 @@ class RolloutConfig(Section):
     recycle_after: int = Field(500, ge=1, description="episodes after which a worker is replaced")
     max_failed: Fraction = Field(
         0.5,
-        description="a phase stops when more than this share of its training episodes failed for reasons that are not "
-        "the agent's (env_error, policy_error, timeout); the same command then plays those again; 1: never",
+        description="a phase, or `webrl record-demos`, stops when more than this share of its training episodes failed "
+        "for reasons that are not the agent's (env_error, policy_error, timeout); the same command then plays those "
+        "again; 1: never",
     )
     cut_off: Fraction = Field(1.0, description="go on when this share of episodes is in; 1 waits for all")
     allowed_hosts: tuple[Host, ...] = Field(

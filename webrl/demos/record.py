@@ -13,6 +13,7 @@ from webrl.config import RunConfig, TasksConfig
 from webrl.demos.experts import EXPERTS, expert_for
 from webrl.errors import DataError
 from webrl.llm.interface import PolicyOutput
+from webrl.rollouts.breaker import open_breaker
 from webrl.rollouts.collect import collect
 from webrl.suites.miniwob import seed_tasks
 from webrl.suites.world import WORLD
@@ -98,7 +99,11 @@ async def record(
     """Let each task's expert play it; trajectories go to `out` (resumed if it exists), named after it by default.
 
     Several task types are recorded side by side, `rollout.num_workers` of them, each in a browser of its own.
+
+    Raises:
+        StageError: more episodes failed than `rollout.max_failed` allows (`rollouts/breaker.py`).
     """
+    breaker = open_breaker(out, len(tasks), config.rollout)
     free = asyncio.Semaphore(config.rollout.num_workers)
     single = config.model_copy(update={"rollout": config.rollout.model_copy(update={"num_workers": 1})})
 
@@ -106,9 +111,16 @@ async def record(
         async with free:
             mine = [task for task in tasks if task.site == site]
             policy = ExpertPolicy(site, slip, seed)
-            await collect(mine, single, policy, out, phase=phase, prefix=prefix or out.stem, world=WORLD)
+            name = prefix or out.stem
+            await collect(mine, single, policy, out, phase=phase, prefix=name, world=WORLD, on_episode=breaker)
 
-    await asyncio.gather(*(record_site(site) for site in sorted({task.site for task in tasks})))
+    recordings = [asyncio.create_task(record_site(site)) for site in sorted({task.site for task in tasks})]
+    try:
+        await asyncio.gather(*recordings)
+    finally:
+        for recording in recordings:
+            recording.cancel()
+        await asyncio.gather(*recordings, return_exceptions=True)
 
 
 def _mistype(text: str, rng: random.Random) -> str:

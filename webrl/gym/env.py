@@ -212,9 +212,8 @@ def _settings(site: str, config: RolloutConfig, viewport: Mapping[str, int] | No
         return config
     if site != OPENENDED:
         size = open_site(Task(task_id=site, site=site)).viewport
-        raise UsageError(
-            f"viewport={dict(viewport)!r}: a MiniWoB page has its own, {size[0]} x {size[1]}; leave it out"
-        )
-    if set(viewport) != {"width", "height"}:
-        raise UsageError(f"viewport={dict(viewport)!r}: expected {{'width': …, 'height': …}}")
-    return RolloutConfig.model_validate(config.model_dump() | {"viewport": (viewport["width"], viewport["height"])})
+        raise UsageError(f"viewport={viewport!r:.200}: a MiniWoB page has its own, {size[0]} x {size[1]}; leave it out")
+    sides = viewport if isinstance(viewport, Mapping) else {}
+    if set(sides) != {"width", "height"} or not all(type(side) is int and side > 0 for side in sides.values()):
+        raise UsageError(f"viewport={viewport!r:.200}: expected {{'width': …, 'height': …}} in whole pixels above 0")
+    return RolloutConfig.model_validate(config.model_dump() | {"viewport": (sides["width"], sides["height"])})

@@ -1,6 +1,6 @@
-"""A phase whose episodes fail for reasons that are not the agent's stops before hours go into what trains nobody.
+"""A phase, or recording, whose episodes fail for reasons not the agent's stops before hours go into what trains nobody.
 
-`open_breaker(path, num_episodes, allowed)` gives what `collect` calls after each episode. It stops as soon as the share
+`open_breaker(path, num_episodes, config)` gives what `collect` calls after each episode. It stops as soon as the share
 is certain to be passed, so that a fault that mends itself early costs nothing. The failed episodes stay in the file,
 for whoever looks why; the next call finds the share passed, takes them out, and they are played again.
 """
@@ -8,9 +8,11 @@ for whoever looks why; the next call finds the share passed, takes them out, and
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from pathlib import Path
 
+from webrl.config import RolloutConfig
 from webrl.errors import StageError
 from webrl.runs.store import cut_torn_line, read_records, write_records
 from webrl.types import Status, Trajectory
@@ -58,13 +60,10 @@ class Breaker:
         )
 
 
-def open_breaker(path: Path, num_episodes: int, allowed: float) -> Breaker:
-    """The breaker of a rollout stage that writes to `path`; where it stopped before, the failed episodes go first.
-
-    Args:
-        allowed: share of `num_episodes` that may fail.
-    """
-    breaker = Breaker(path, num_episodes, allowed)
+def open_breaker(path: Path, num_episodes: int, config: RolloutConfig) -> Breaker:
+    """The breaker of what plays so many episodes to `path`; where it stopped before, the failed episodes go first."""
+    waited_for = math.ceil(config.cut_off * num_episodes)
+    breaker = Breaker(path, waited_for, config.max_failed)
     if not path.exists():
         return breaker
     cut_torn_line(path)
@@ -74,4 +73,4 @@ def open_breaker(path: Path, num_episodes: int, allowed: float) -> Breaker:
         return breaker
     logger.warning("%s: %d failed episodes are played again", path, breaker.statuses.total())
     write_records(path, (t for t in read_records(path, Trajectory) if t.status not in FAILED))
-    return Breaker(path, num_episodes, allowed)
+    return Breaker(path, waited_for, config.max_failed)

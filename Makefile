@@ -30,7 +30,7 @@ chaos: setup ## kills everything hundreds of times, and looks at what is left
 setup: $(VENV)/.python-done $(VENV)/.browser-done ## virtual environment, dependencies, browser
 	@:
 
-engines: $(VENV)/.engines-done $(VENV)/.openenv-done ## DeepSpeed and Ray; vLLM and OpenEnv's clients beside .venv
+engines: $(VENV)/.engines-done $(VENV)/.openenv-done $(VENV)/.trackers-done ## DeepSpeed and Ray; vLLM, OpenEnv's clients and trackers beside .venv
 	@:
 
 lint: $(VENV)/.python-done ## ruff: style and format; import-linter: imports only point down
@@ -50,7 +50,7 @@ webarena: setup $(VENV)/.webarena-done ## BrowserGym's WebArena tasks, in spite 
 	@:
 
 clean: ## removes environment and caches; keeps runs/
-	@rm -rf $(VENV) $(VENV).uv $(VENV)-vllm $(VENV)-openenv build dist .pytest_cache .mypy_cache .ruff_cache
+	@rm -rf $(VENV) $(VENV).uv $(VENV)-vllm $(VENV)-openenv $(VENV)-trackers build dist .pytest_cache .mypy_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.python-done: pyproject.toml constraints.txt scripts/setup.sh
@@ -67,6 +67,10 @@ $(VENV)/.engines-done: $(VENV)/.python-done scripts/requirements-vllm.txt
 
 $(VENV)/.openenv-done: $(VENV)/.python-done scripts/setup.sh
 	@bash scripts/setup.sh openenv
+	@touch $@
+
+$(VENV)/.trackers-done: $(VENV)/.python-done scripts/setup.sh constraints.txt
+	@bash scripts/setup.sh trackers
 	@touch $@
 
 $(VENV)/.webarena-done: $(VENV)/.python-done scripts/install_webarena.sh

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Set-up on a fresh Debian, Ubuntu or macOS machine; `make` calls it. Usage: scripts/setup.sh python|browser|engines|openenv
+# Set-up on a fresh Debian, Ubuntu or macOS machine; `make` calls it. Usage: scripts/setup.sh python|browser|engines|openenv|trackers
 #   python:  virtual environment, torch (CPU build where there is no NVIDIA GPU), webrl with its pinned dependencies
 #   browser: Playwright's own Chromium where its download is reachable, otherwise the system's
 #   engines: DeepSpeed and Ray, and vLLM (CPU build where there is no NVIDIA GPU) in an environment of its own, $VENV-vllm
 #   openenv: the client packages that public scripts use, each in a folder of its own under $VENV-openenv
+#   trackers: Weights & Biases and trackio for the tests, in $VENV-trackers
 # PYTHON=… names the interpreter, VENV=… the environment (.venv). Full output goes to $VENV/setup.log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -163,10 +164,19 @@ setup_openenv() {
   done
 }
 
+# What they import beside themselves is in $VENV; what trackio brings for its dashboard would change the servers there.
+setup_trackers() {
+  say "Weights & Biases and trackio in $VENV-trackers"
+  rm -rf "$VENV-trackers"
+  # shellcheck disable=SC2046
+  pip --no-deps --target "$VENV-trackers" $(grep -E '^(wandb|trackio)==' constraints.txt) || die "pip could not fetch them"
+}
+
 case ${1:-} in
   python) setup_python ;;
   browser) setup_browser ;;
   engines) setup_engines ;;
   openenv) setup_openenv ;;
-  *) sed -n '2,7p' "$0"; exit 2 ;;
+  trackers) setup_trackers ;;
+  *) sed -n '2,8p' "$0"; exit 2 ;;
 esac

@@ -21,6 +21,7 @@ from webrl.llm.policy import ModelPolicy
 from webrl.preflight import check_inputs, check_settings
 from webrl.reports.relay import Relay
 from webrl.reports.run import phase_metrics
+from webrl.reports.showcase import Showcase
 from webrl.reports.trackers import open_trackers
 from webrl.rollouts.blocking import BlockingEnv, call
 from webrl.rollouts.browser import Browser
@@ -51,12 +52,16 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
     check_settings(config, "run()")
     check_extras(config, stages)
     check_inputs(config, stages)
+    showcase = Showcase(config.run_dir)
+    finished = {k for k in range(config.num_phases + 1) if phases.is_phase_done(RunFolder(config.run_dir).phase(k))}
     with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
 
         def report(summary: dict[str, Any]) -> None:
             if on_phase is not None:
                 on_phase(summary)
             trackers.log("phase", phase_metrics(summary), summary["phase"])
+            if summary["phase"] not in finished:
+                trackers.show(showcase, summary["phase"])
 
         return phases.run(config, on_phase=report)
 

@@ -173,6 +173,15 @@ def redact(text: str) -> str:
     return _PARAMETER.sub(rf"\1{MASK}", _LOGIN.sub(rf"\1{MASK}@", text))
 
 
+def redact_all(data: Any) -> Any:
+    """Parsed JSON or YAML with every text in it redacted, but for keys."""
+    if isinstance(data, dict):
+        return {key: redact_all(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [redact_all(value) for value in data]
+    return redact(data) if isinstance(data, str) else data
+
+
 def redact_argument(argument: str) -> str:
     """A command-line argument as it is shown; of an account nothing is."""
     key, equals, _ = argument.partition("=")

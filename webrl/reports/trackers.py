@@ -1,4 +1,4 @@
-"""Metrics to TensorBoard files (default), Weights & Biases and trackio, by `trackers` in the config.
+"""Metrics, charts and example episodes to TensorBoard files (default), Weights & Biases and trackio (`trackers=…`).
 
 A tracker that cannot be set up stops the run with one message; one that fails later warns once and is left out.
 Only rank 0 opens trackers.
@@ -7,18 +7,25 @@ Only rank 0 opens trackers.
 from __future__ import annotations
 
 import hashlib
+import html
 import importlib
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from webrl.config import RunConfig
 from webrl.config.extras import EXTRAS, require
+from webrl.config.redaction import redact_all
 from webrl.errors import ExtraMissing, UsageError
+
+if TYPE_CHECKING:
+    from webrl.reports.showcase import Showcase, Shown
 
 logger = logging.getLogger(__name__)
 Metric = float | Sequence[float]
 """A scalar, or the values of a histogram."""
+_MARKDOWN = re.compile(r"[|\\`*_\[\]!#~$]")
 
 
 class Tracker(Protocol):
@@ -26,6 +33,9 @@ class Tracker(Protocol):
 
     def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
         """Write `group/name` at `step`; each group has its own step axis."""
+
+    def show(self, shown: Shown, step: int) -> None:
+        """Write charts as `report/<name>` and episodes as `report/examples`, at the phase `step`."""
 
     def close(self) -> None:
         """Flush and end."""
@@ -40,6 +50,18 @@ class Trackers:
     def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
         """Write `group/name` (say `actor/loss`) at the group's own `step` everywhere."""
         self._each("log", lambda tracker: tracker.log(group, metrics, step))
+
+    def show(self, showcase: Showcase, phase: int) -> None:
+        """Show what there is to see after a phase everywhere."""
+        if not self._trackers:
+            return
+        try:
+            shown = showcase.phase(phase)
+        # Drawing is worth no training run, whatever a damaged file or a library makes of it.
+        except Exception as error:
+            logger.warning("phase %d: no charts and examples for the trackers: %r", phase, error)
+            return
+        self._each("show", lambda tracker: tracker.show(shown, phase))
 
     def close(self) -> None:
         """Flush and end all of them."""
@@ -98,6 +120,13 @@ class _TensorBoard:
             elif value:
                 self._writer.add_histogram(f"{group}/{name}", np.asarray(value), step)
 
+    def show(self, shown: Shown, step: int) -> None:
+        for name, pixels in shown.pictures.items():
+            self._writer.add_image(f"report/{name}", pixels, step, dataformats="HWC")
+        lines = [shown.examples.head, ["---"] * len(shown.examples.head), *shown.examples.rows]
+        text = "\n".join(f"| {' | '.join(map(_as_markdown, cells))} |" for cells in lines)
+        self._writer.add_text("report/examples", text, step)
+
     def close(self) -> None:
         self._writer.close()
 
@@ -107,25 +136,38 @@ class _Hosted:
 
     def __init__(self, module: str, config: RunConfig, **options: Any) -> None:
         self._module: Any = importlib.import_module(module)
+        settings = redact_all(config.model_dump(mode="json"))
         self._run: Any = self._module.init(
-            project="webrl", name=config.name, config=config.model_dump(mode="json"), resume="allow", **options
+            project="webrl", name=config.name, config=settings, resume="allow", **options
         )
         self._groups: set[str] = set()
 
     def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
-        if group not in self._groups and hasattr(self._run, "define_metric"):
-            self._run.define_metric(f"{group}/*", step_metric=f"{group}/step")
-        self._groups.add(group)
-        data: dict[str, Any] = {f"{group}/step": step}
+        data: dict[str, Any] = {}
         for name, value in metrics.items():
             if not isinstance(value, Sequence):
                 data[f"{group}/{name}"] = value
             elif value and hasattr(self._module, "Histogram"):
                 data[f"{group}/{name}"] = self._module.Histogram(list(value))
-        self._run.log(data)
+        self._log(group, data, step)
+
+    def show(self, shown: Shown, step: int) -> None:
+        data = {f"report/{name}": self._module.Image(pixels) for name, pixels in shown.pictures.items()}
+        head, rows = list(shown.examples.head), [list(map(self._as_cell, row)) for row in shown.examples.rows]
+        self._log("report", data | {"report/examples": self._module.Table(columns=head, data=rows)}, step)
 
     def close(self) -> None:
         self._run.finish()
+
+    def _log(self, group: str, data: dict[str, Any], step: int) -> None:
+        if group not in self._groups and hasattr(self._run, "define_metric"):
+            self._run.define_metric(f"{group}/*", step_metric=f"{group}/step")
+        self._groups.add(group)
+        self._run.log({f"{group}/step": step} | data)
+
+    def _as_cell(self, value: object) -> str:
+        """Text; trackio's tables are Markdown."""
+        return str(value) if self._module.__name__ == "wandb" else _as_markdown(value)
 
 
 def _wandb(config: RunConfig) -> Tracker:
@@ -139,3 +181,9 @@ _KINDS: dict[str, Callable[[RunConfig], Tracker]] = {
     "wandb": _wandb,
     "trackio": lambda config: _Hosted("trackio", config),
 }
+
+
+def _as_markdown(value: object) -> str:
+    """A cell of a table, which is text and nothing else whatever a page has written."""
+    text = html.escape(str(value), quote=False)
+    return _MARKDOWN.sub(lambda found: f"&#{ord(found[0])};", text).replace("\n", " ")

@@ -132,14 +132,19 @@ def read_run(path: Path) -> RunFacts:
         facts.note(f"{folder.config.name} is not a mapping: no configuration is shown")
         facts.config = {}
     for number in range(folder.last_phase() + 1):
-        if not folder.phase(number).path.is_dir():
-            facts.note("there is no such folder", number)
-            continue
-        facts.phases.append(_Reader(facts, folder.phase(number)).read())
+        read_phase(facts, folder.phase(number))
     planned = facts.option("num_phases")
     if isinstance(planned, int) and folder.last_phase() < planned:
         facts.note(f"the run was to have {planned} phases after phase 0 and has {max(folder.last_phase(), 0)}")
     return facts
+
+
+def read_phase(run: RunFacts, folder: PhaseFolder) -> None:
+    """Add a phase to the facts of its run, or note that it is not there."""
+    if folder.path.is_dir():
+        run.phases.append(_Reader(run, folder).read())
+    else:
+        run.note("there is no such folder", folder.phase)
 
 
 class _Reader:

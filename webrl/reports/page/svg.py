@@ -14,6 +14,13 @@ from markupsafe import Markup
 WIDTH, HEIGHT = 440, 250
 NUM_SERIES = 6
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 18, 26, 36
+SHAPES = (
+    "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0",
+    "M-3.6,-3.6h7.2v7.2h-7.2z",
+    "M0,-4.6L4.4,3.4H-4.4z",
+    "M0,-5L5,0L0,5L-5,0z",
+)
+"""Circle, square, triangle and diamond: the points of the series, in turn."""
 Format = Callable[[float], str]
 
 
@@ -87,13 +94,7 @@ class Frame:
     def marker(self, series: int, x: float, y: float, tip: str) -> None:
         """A point, whose shape tells series apart as well as its colour does."""
         cx, cy = self.at(x, y)
-        shapes = (
-            "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0",
-            "M-3.6,-3.6h7.2v7.2h-7.2z",
-            "M0,-4.6L4.4,3.4H-4.4z",
-            "M0,-5L5,0L0,5L-5,0z",
-        )
-        shape = shapes[series % len(shapes)]
+        shape = SHAPES[series % len(SHAPES)]
         self.add(
             '<path class="dot s{}" transform="translate({} {})" d="{}"><title>{}</title></path>',
             series % NUM_SERIES + 1, cx, cy, shape, tip,

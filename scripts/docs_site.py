@@ -61,7 +61,7 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
     """Draw the diagrams and set the equations."""
     del page, config, files
     content = _DIAGRAM.sub(lambda m: draw(html.unescape(m[1])), content)
-    return _MATH.sub(lambda m: to_mathml(html.unescape(m[2]), display="block" if m[1] == "div" else "inline"), content)
+    return _MATH.sub(lambda m: set_equation(html.unescape(m[2]), display=m[1] == "div"), content)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
@@ -79,6 +79,13 @@ def draw(source: str) -> str:
     svg = re.sub(r"max-width:([\d.]+)px", lambda m: f"{m[0]};min-width:{0.65 * float(m[1]):.0f}px", svg, count=1)
     name = f"diagram-{zlib.crc32(source.encode())}"
     return f'<div class="diagram">{svg.replace("merman", name)}</div>'
+
+
+def set_equation(source: str, *, display: bool) -> str:
+    """An equation as MathML, which browsers know without a script; one that is displayed scrolls where it is wide."""
+    if not display:
+        return str(to_mathml(source))
+    return f'<div class="equation">{to_mathml(source, display="block")}</div>'
 
 
 def rewrite_links(markdown: str, source: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import html
 import json
 import os
 import re
@@ -147,4 +148,5 @@ def _kind(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
 def _escape(text: str) -> str:
     """Plain text with `code` in it as Markdown."""
     parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else re.sub(r"([\\*_<$|])", r"\\\1", part) for part in parts)
+    parts[::2] = [re.sub(r"([\\*_$|])", r"\\\1", html.escape(part, quote=False)) for part in parts[::2]]
+    return "".join(parts)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import lxml.html
 import pytest
 from mkdocs.exceptions import PluginError
 
@@ -19,33 +20,47 @@ ROOT = Path(__file__).parent.parent
 PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
 
 
-def entries(page: str) -> dict[str, tuple[str, str]]:
-    """What the page of options says: option -> (type and default, description)."""
-    lines = page.splitlines()
-    return {
-        key.strip("`"): (rest, lines[number + 1].removeprefix(":").strip())
-        for number, line in enumerate(lines)
-        if line.startswith("`")
-        for key, _, rest in [line.partition(" · ")]
-    }
+def run_mkdocs(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What `make docs` runs."""
+    recipe = next(line for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines() if "mkdocs" in line)
+    command = [sys.executable, "-m", *recipe.split("$(RUN)/")[1].split(), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
-def test_every_option_has_an_entry_with_its_type_default_and_description():
-    found = entries(docs_reference.options_page())
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The built site."""
+    folder = tmp_path_factory.mktemp("site")
+    done = run_mkdocs(ROOT, "--site-dir", str(folder))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def options(site) -> dict[str, tuple[str, str]]:
+    """What the page of options shows a reader: option -> (type and default, description)."""
+    page = lxml.html.parse(site / "options.html").getroot()
+    found = {}
+    for term in page.iterfind(".//dl/dt"):
+        key, _, about = term.text_content().partition(" · ")
+        found[key] = (about, term.getnext().text_content().strip())
+    return found
+
+
+def test_every_option_has_an_entry_with_its_type_default_and_description(options):
     for key, _, text in describe_options():
-        about, description = found[key]
-        assert docs_reference._escape(text) == description, key
-        assert "· default `" in about, key
-    assert found["rollout.num_workers"] == ("whole number, at least 1 · default `1`", "browser worker processes")
-    assert found["replay.perplexity_low"][0] == "number · default `1.05263`"
-    assert found["actor.beta"][0] == "number, above 0 or `null` · default `null`"
-    assert found["tasks.source"][0] == "`curriculum` `fixed` `fresh` · default `curriculum`"
+        about, description = options[key]
+        assert description == text.replace("`", ""), key
+        assert " · default " in about, key
+    assert options["rollout.num_workers"] == ("whole number, at least 1 · default 1", "browser worker processes")
+    assert options["replay.perplexity_low"][0] == "number · default 1.05263"
+    assert options["actor.beta"][0] == "number, above 0 or null · default null"
+    assert options["tasks.source"][0] == "curriculum fixed fresh · default curriculum"
 
 
-def test_options_below_one_that_is_not_set_have_entries_too():
-    found = entries(docs_reference.options_page())
-    assert found["rollout.web.login.form.url"][0] == "text · required"
-    assert found["rollout.webarena.accounts.NAME.password"][0] == "text · required"
+def test_options_below_one_that_is_not_set_have_entries_too(options):
+    assert options["rollout.web.login.form.url"][0] == "text · required"
+    assert options["rollout.webarena.accounts.NAME.password"][0] == "text · required"
 
 
 def test_every_command_has_its_help_and_leads_to_its_options():
@@ -103,9 +118,7 @@ def test_a_broken_anchor_or_file_ends_the_build(tmp_path):
     page.write_text("# Study\n\n[a](vllm.md#no-such-heading) [b](../no_such_file.py)\n", encoding="utf-8")
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("scripts/", f"{ROOT}/scripts/")
     (tmp_path / "mkdocs.yml").write_text(config, encoding="utf-8")
-    recipe = next(line for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines() if "mkdocs" in line)
-    command = [sys.executable, "-m", *recipe.split("$(RUN)/")[1].split()]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = run_mkdocs(tmp_path)
     assert done.returncode == 1
     assert "no-such-heading" in done.stderr
     assert "no_such_file.py" in done.stderr

@@ -221,8 +221,8 @@ class FilterConfig(Section):
 class Account(Section):
     """A log-in of a site."""
 
-    username: str
-    password: Secret
+    username: str = Field(description="user of that site")
+    password: Secret = Field(description="its password, such as ${GITLAB_PASSWORD}")
 
 
 SiteName = Literal["shopping", "shopping_admin", "reddit", "gitlab", "wikipedia", "map"]

@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 from curriculum_builders import PAGE, ChatServer, build_failure, build_failures, build_task
 
-from webrl.config import EngineConfig, GenerateConfig, ModelsConfig
+from webrl.config import EngineConfig, GenerateConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError
 from webrl.llm import open_model
 from webrl.tasks.answers import RateLimit
 from webrl.tasks.failures import Failure, FailureSet
+from webrl.tasks.feasibility import load_rules, rules_for
 from webrl.tasks.generate import generate_tasks, initial_page_texts, plan_requests, split_evenly
 from webrl.tasks.prompts import describe_actions, in_breadth_prompt
 from webrl.types import Step
 
 CONFIG = GenerateConfig(num_tasks=6, num_seeds=2, concurrency=2, price_prompt=2.0, price_completion=8.0)
+WHOLE = RunConfig(generate=CONFIG)
 ONE_BY_ONE = CONFIG.model_copy(update={"concurrency": 1})
 
 
@@ -32,13 +34,7 @@ def generate(server, requests, cache, config=CONFIG, seed=0):
     async def work():
         async with server.running(), server.model() as model:
             return await generate_tasks(
-                requests,
-                model,
-                config,
-                phase=2,
-                rng=random.Random(seed),
-                cache=cache,
-                rules=lambda site: [f"On {site}."],
+                requests, model, RunConfig(generate=config), phase=2, rng=random.Random(seed), cache=cache
             )
 
     return asyncio.run(work())
@@ -121,7 +117,7 @@ def test_tasks_carry_their_lineage_and_the_initial_state_they_were_written_for(t
     assert first.lineage.strategy == "in_breadth"
     assert first.lineage.phase == 2
     assert first.lineage.parent_ids == tuple(f.task.task_id for f in requests[0].failures)
-    assert first.lineage.prompt_hash == requests[0].prompt(["On miniwob.click-button."]).digest
+    assert first.lineage.prompt_hash == requests[0].prompt(rules_for(load_rules(), "miniwob.click-button")).digest
     assert report.by_strategy == {"in_breadth": 6}
     assert report.tokens_estimated
     expected = (report.prompt_tokens * 2.0 + report.completion_tokens * 8.0) / 1e6
@@ -135,8 +131,8 @@ def test_a_second_call_asks_nothing_and_gives_the_same_tasks(tmp_path):
     async def work():
         async with server.running(), server.model() as model:
             cache = tmp_path / "answers.jsonl"
-            one = await generate_tasks(plan(), model, CONFIG, phase=2, rng=random.Random(0), cache=cache)
-            two = await generate_tasks(plan(), model, CONFIG, phase=2, rng=random.Random(0), cache=cache)
+            one = await generate_tasks(plan(), model, WHOLE, phase=2, rng=random.Random(0), cache=cache)
+            two = await generate_tasks(plan(), model, WHOLE, phase=2, rng=random.Random(0), cache=cache)
             return one, two
 
     one, two = asyncio.run(work())
@@ -147,8 +143,8 @@ def test_a_second_call_asks_nothing_and_gives_the_same_tasks(tmp_path):
 
 def test_an_endpoint_that_goes_down_midway_ends_the_stage_and_the_next_call_asks_only_the_rest(tmp_path):
     server = ChatServer(lambda user, number: "Do a thing" if number <= 10 else 503)
-    config = GenerateConfig(num_tasks=40, num_seeds=2, concurrency=1)
-    requests = plan(config=config)
+    config = RunConfig(generate=GenerateConfig(num_tasks=40, num_seeds=2, concurrency=1))
+    requests = plan(config=config.generate)
 
     async def work():
         async with server.running(), server.model() as model:
@@ -186,9 +182,9 @@ def test_a_torn_last_line_of_the_cache_is_asked_again(tmp_path):
 
     async def work():
         async with server.running(), server.model() as model:
-            await generate_tasks(plan(), model, CONFIG, phase=1, rng=random.Random(0), cache=cache)
+            await generate_tasks(plan(), model, WHOLE, phase=1, rng=random.Random(0), cache=cache)
             cache.write_bytes(cache.read_bytes()[:-20])
-            return await generate_tasks(plan(), model, CONFIG, phase=1, rng=random.Random(0), cache=cache)
+            return await generate_tasks(plan(), model, WHOLE, phase=1, rng=random.Random(0), cache=cache)
 
     assert asyncio.run(work()).num_cached == 5
     assert len(cache.read_bytes().splitlines()) == 6
@@ -204,19 +200,18 @@ def test_a_request_without_an_initial_state_is_refused(tmp_path):
 def test_a_model_in_process_writes_repeatably_and_pages_are_cut_to_its_prompt(tmp_path):
     from llm_builders import save_tiny_model
 
-    folder = save_tiny_model(tmp_path / "model")
+    folder = save_tiny_model(tmp_path / "model", positions=2048)
     config = GenerateConfig(num_tasks=3, num_seeds=1, max_new_tokens=8, concurrency=3)
     requests = [r.at(r.target, PAGE * 200) for r in plan(config=config)]
 
     async def work(cache: Path):
         async with open_model(str(folder), EngineConfig(), ModelsConfig(dtype="float32", device="cpu")) as model:
-            return await generate_tasks(
-                requests, model, config, phase=1, rng=random.Random(3), cache=cache, max_prompt_tokens=900
-            )
+            whole = RunConfig(generate=config, models=ModelsConfig(max_prompt_tokens=1500))
+            return await generate_tasks(requests, model, whole, phase=1, rng=random.Random(3), cache=cache)
 
     one, two = asyncio.run(work(tmp_path / "a")), asyncio.run(work(tmp_path / "b"))
     assert one == two
-    assert 0 < one.prompt_tokens <= 3 * 900
+    assert 0 < one.prompt_tokens <= 3 * 1500
     assert not one.tokens_estimated
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Handler = Callable[..., Awaitable[None]]
+Handler = Callable[..., Awaitable[object]]
 """Carries out one kind of action: the tabs, then the action's arguments by name."""
 ACTION_TIMEOUT_MS = 500
 """Longest wait for an element to become clickable (BrowserGym's)."""
@@ -196,10 +196,6 @@ async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
     await (await locate(tabs.page, bid)).set_checked(wanted, timeout=ACTION_TIMEOUT_MS)
 
 
-async def _uncheck(tabs: Tabs, bid: str) -> None:
-    await _check(tabs, bid, wanted=False)
-
-
 async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
     if await _call(tabs, bid, "choose", [options] if isinstance(options, str) else options):
         return
@@ -300,37 +296,9 @@ async def _mouse_drag_and_drop(tabs: Tabs, from_x: float, from_y: float, to_x: f
     await tabs.page.mouse.up()
 
 
-async def _keyboard_press(tabs: Tabs, key: str) -> None:
-    await tabs.page.keyboard.press(key)
-
-
-async def _keyboard_up(tabs: Tabs, key: str) -> None:
-    await tabs.page.keyboard.up(key)
-
-
-async def _keyboard_down(tabs: Tabs, key: str) -> None:
-    await tabs.page.keyboard.down(key)
-
-
-async def _keyboard_type(tabs: Tabs, text: str) -> None:
-    await tabs.page.keyboard.type(text)
-
-
-async def _keyboard_insert_text(tabs: Tabs, text: str) -> None:
-    await tabs.page.keyboard.insert_text(text)
-
-
 async def _goto(tabs: Tabs, url: str) -> None:
     tabs.check_url(url)
     await tabs.page.goto(url)
-
-
-async def _go_back(tabs: Tabs) -> None:
-    await tabs.page.go_back()
-
-
-async def _go_forward(tabs: Tabs) -> None:
-    await tabs.page.go_forward()
 
 
 async def _new_tab(tabs: Tabs) -> None:
@@ -360,7 +328,7 @@ _HANDLERS: dict[str, Handler] = {
     "fill": _fill,
     "clear": _clear,
     "check": _check,
-    "uncheck": _uncheck,
+    "uncheck": lambda tabs, bid: _check(tabs, bid, wanted=False),
     "select_option": _select_option,
     "press": _press,
     "focus": _focus,
@@ -375,14 +343,14 @@ _HANDLERS: dict[str, Handler] = {
     "mouse_dblclick": _mouse_dblclick,
     "mouse_drag_and_drop": _mouse_drag_and_drop,
     "mouse_upload_file": _mouse_upload_file,
-    "keyboard_press": _keyboard_press,
-    "keyboard_up": _keyboard_up,
-    "keyboard_down": _keyboard_down,
-    "keyboard_type": _keyboard_type,
-    "keyboard_insert_text": _keyboard_insert_text,
+    "keyboard_press": lambda tabs, key: tabs.page.keyboard.press(key),
+    "keyboard_up": lambda tabs, key: tabs.page.keyboard.up(key),
+    "keyboard_down": lambda tabs, key: tabs.page.keyboard.down(key),
+    "keyboard_type": lambda tabs, text: tabs.page.keyboard.type(text),
+    "keyboard_insert_text": lambda tabs, text: tabs.page.keyboard.insert_text(text),
     "goto": _goto,
-    "go_back": _go_back,
-    "go_forward": _go_forward,
+    "go_back": lambda tabs: tabs.page.go_back(),
+    "go_forward": lambda tabs: tabs.page.go_forward(),
     "new_tab": _new_tab,
     "tab_close": _tab_close,
     "tab_focus": _tab_focus,

@@ -18,13 +18,12 @@ from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_policy_prompt
 from webrl.rollouts.kept import run
 from webrl.rollouts.pages import initial_pages
-from webrl.runs.progress import progress
 from webrl.runs.store import read_records, write_json, write_records
 from webrl.suites import fresh_page, has_page_seeds, held_out, seed_tasks, shows_pages
 from webrl.suites.world import WORLD
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import FailureSet
-from webrl.tasks.feasibility import Feasibility, check_feasibility, load_rules, rules_for
+from webrl.tasks.feasibility import Feasibility, check_feasibility
 from webrl.tasks.filter import Dropped, FilterReport, Rates, filter_tasks
 from webrl.tasks.generate import (
     GenerationReport,
@@ -94,7 +93,7 @@ def write_answers(
     cache: Path,
 ) -> dict[str, Any]:
     """Have all requests answered, write the tasks and their pages, and give the counts."""
-    report = run(ask(requests, config, phase, rng, cache))
+    report = run(_ask(requests, config, phase, rng, cache))
     pages = initial_page_texts(requests)
     write_records(pages_out, (Page(task.task_id, pages.get(state_of(task), "")) for task in report.tasks))
     write_records(out, report.tasks)
@@ -227,24 +226,11 @@ async def _give_pages(
     return ready
 
 
-async def ask(
+async def _ask(
     requests: Sequence[GenerationRequest], config: RunConfig, phase: int, rng: random.Random, cache: Path
 ) -> GenerationReport:
-    """Have the configured generator answer all requests, with a progress bar; see `generate_tasks`."""
-    rules = load_rules(config.filter.rules)
     async with open_model(config.models.generator, config.generate.engine, config.models) as model:
-        with progress(len(requests), "generate", "prompts") as bar:
-            return await generate_tasks(
-                requests,
-                model,
-                config.generate,
-                phase=phase,
-                rng=rng,
-                cache=cache,
-                rules=lambda site: rules_for(rules, site),
-                max_prompt_tokens=config.models.max_prompt_tokens,
-                on_answer=bar.update,
-            )
+        return await generate_tasks(requests, model, config, phase=phase, rng=rng, cache=cache)
 
 
 async def _filter(
@@ -259,10 +245,7 @@ async def _filter(
     async def judge(left: Sequence[Task]) -> Feasibility:
         pages = [texts.get(task.task_id, "") for task in left]
         async with open_model(config.models.generator, config.generate.engine, config.models) as model:
-            rules = load_rules(config.filter.rules)
-            return await check_feasibility(
-                left, pages, model, rules, config.generate, cache, config.models.max_prompt_tokens
-            )
+            return await check_feasibility(left, pages, model, config, cache)
 
     return await filter_tasks(
         tasks,

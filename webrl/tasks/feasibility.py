@@ -16,14 +16,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from webrl.config import GenerateConfig
+from webrl.config import RunConfig
 from webrl.config.resources import configs_dir
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import UsageError
 from webrl.llm.interface import LanguageModel, Sampling
 from webrl.tasks.answers import Question, Replies, ask_all
 from webrl.tasks.parsing import strip_thinking
-from webrl.tasks.prompts import feasibility_prompt
+from webrl.tasks.prompts import ChatPrompt, feasibility_prompt
 from webrl.types import Task
 
 logger = logging.getLogger(__name__)
@@ -110,10 +110,8 @@ async def check_feasibility(
     tasks: Sequence[Task],
     pages: Sequence[str],
     model: LanguageModel,
-    rules: Mapping[str, Sequence[Rule]],
-    config: GenerateConfig,
+    config: RunConfig,
     cache: Path,
-    max_prompt_tokens: int = 15872,
 ) -> Feasibility:
     """Apply the `on_page` rules, and ask the model about the tasks that pass.
 
@@ -126,11 +124,14 @@ async def check_feasibility(
     Raises:
         ModelError: the model is unusable or its endpoint is down.
     """
+    rules = load_rules(config.filter.rules)
     missing = [missing_from_page(task, page, rules) for task, page in zip(tasks, pages, strict=True)]
     asked = [i for i, name in enumerate(missing) if name is None]
-    judged = await _ask_model(
-        [tasks[i] for i in asked], [pages[i] for i in asked], model, rules, config, cache, max_prompt_tokens
-    )
+    prompts = [
+        feasibility_prompt(tasks[i].site, tasks[i].instruction or "", pages[i], rules_for(rules, tasks[i].site))
+        for i in asked
+    ]
+    judged = await _ask_model(prompts, model, config, cache)
     verdicts: list[bool | None] = [False] * len(tasks)
     reasons = [f"{name!r} is not on the page" for name in missing]
     for i, verdict, reason in zip(asked, judged.verdicts, judged.reasons, strict=True):
@@ -139,34 +140,20 @@ async def check_feasibility(
 
 
 async def _ask_model(
-    tasks: Sequence[Task],
-    pages: Sequence[str],
-    model: LanguageModel,
-    rules: Mapping[str, Sequence[Rule]],
-    config: GenerateConfig,
-    cache: Path,
-    max_prompt_tokens: int,
+    prompts: Sequence[ChatPrompt], model: LanguageModel, config: RunConfig, cache: Path
 ) -> Feasibility:
-    sampling = Sampling(temperature=0.0, max_new_tokens=config.max_new_tokens)
-    questions = [
-        Question(
-            feasibility_prompt(task.site, task.instruction or "", page, rules_for(rules, task.site)),
-            sampling,
-            max_prompt_tokens=max_prompt_tokens,
-        )
-        for task, page in zip(tasks, pages, strict=True)
-    ]
+    sampling = Sampling(temperature=0.0, max_new_tokens=config.generate.max_new_tokens)
+    limit, pace = config.models.max_prompt_tokens, config.generate.requests_per_minute
+    questions = [Question(prompt, sampling, max_prompt_tokens=limit) for prompt in prompts]
 
     async def ask(some: Sequence[Question]) -> Replies:
-        return await ask_all(
-            model, some, cache, concurrency=config.concurrency, requests_per_minute=config.requests_per_minute
-        )
+        return await ask_all(model, some, cache, concurrency=config.generate.concurrency, requests_per_minute=pace)
 
     probe = [answer.text for answer in (await ask(questions[:PROBE_SIZE])).answers if answer]
     if sum(read_verdict(text) is not None for text in probe) * 2 < len(probe):
         reason = f"{model.name} answers neither YES nor NO ({probe[0][:60]!r}) and was not asked further"
         logger.warning("feasibility: %s", reason)
-        return Feasibility((None,) * len(tasks), ("",) * len(tasks), reason)
+        return Feasibility((None,) * len(prompts), ("",) * len(prompts), reason)
     answers = (await ask(questions)).answers
     given = [answer for answer in answers if answer]
     return Feasibility(

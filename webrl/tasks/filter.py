@@ -97,8 +97,8 @@ async def filter_tasks(
     heldout: Sequence[Task],
     config: FilterConfig,
     judge: Judge | None = None,
-    values: Sequence[float | None] | Numbers | None = None,
-    success_rates: Sequence[float | None] | Rates | None = None,
+    values: Numbers | None = None,
+    success_rates: Rates | None = None,
 ) -> FilterReport:
     """Run all filters that `config` and the arguments allow; those left out say why.
 
@@ -106,13 +106,13 @@ async def filter_tasks(
         known: everything ever attempted, each with the instruction that the agent was given.
         heldout: all evaluation tasks.
         judge: the feasibility check; called once with what the cheaper filters kept.
-        values: critic value at each task's real initial observation, for all `tasks` or as a function of those
-            that are left; band [value_low, value_high], both edges kept. None where that observation is not known:
-            such a task passes, and is counted in the filter's note.
-        success_rates: success rate of k rollouts of each task, or an asynchronous function that finds it out.
+        values: gives the critic's value at the real initial observation of each task that is left; band
+            [value_low, value_high], both edges kept. None where that observation is not known: such a task passes,
+            and is counted in the filter's note.
+        success_rates: finds out the success rate of k rollouts of each task that is left.
 
     Raises:
-        ValueError: values or rates do not match the tasks in number, or a value is not a number in [0, 1].
+        ValueError: values or rates do not match the tasks in number, or one is not a number in [0, 1].
     """
     run = _Run(list(tasks))
     run.apply("malformed", [_malformed(task) for task in run.left])
@@ -127,16 +127,14 @@ async def filter_tasks(
     if not config.critic_band or values is None:
         run.skip("critic", "off by config" if not config.critic_band else "no critic")
     else:
-        numbers = _numbers("value", values, tasks, run.left)
+        numbers = values(run.left)
         run.values = {task.task_id: n for task, n in zip(run.left, numbers, strict=True) if n is not None}
         drops = [outside_band("value", n, config.value_low, config.value_high) for n in numbers]
         run.apply("critic", drops, _unknown(numbers, "initial page unknown"))
     if success_rates is not None:
-        rates = await success_rates(run.left) if callable(success_rates) else success_rates
-        found = (lambda _: rates) if callable(success_rates) else rates
-        numbers = _numbers("success rate", found, tasks, run.left)
-        drops = [outside_band("success", n, config.success_low, config.success_high) for n in numbers]
-        run.apply("success", drops, _unknown(numbers, "no trial was judged"))
+        rates = await success_rates(run.left)
+        drops = [outside_band("success", n, config.success_low, config.success_high) for n in rates]
+        run.apply("success", drops, _unknown(rates, "no trial was judged"))
     if config.max_per_site is not None:
         run.apply("site_balance", _unbalanced(run.left, config.max_per_site))
     if config.max_tasks is not None:
@@ -238,18 +236,3 @@ def _over_budget(num_tasks: int, max_tasks: int) -> list[Drop]:
 def _unknown(numbers: Sequence[float | None], why: str) -> str:
     unknown = sum(n is None for n in numbers)
     return f"not applied to {unknown} tasks: {why}" if unknown else ""
-
-
-def _numbers(
-    name: str, given: Sequence[float | None] | Numbers, tasks: Sequence[Task], left: Sequence[Task]
-) -> Sequence[float | None]:
-    """The numbers of the tasks that are left."""
-    if callable(given):
-        numbers = given(left)
-        if len(numbers) != len(left):
-            raise ValueError(f"{len(left)} tasks, but {len(numbers)} numbers for {name}")
-        return numbers
-    if len(given) != len(tasks):
-        raise ValueError(f"{len(tasks)} tasks, but {len(given)} numbers for {name}")
-    by_task = {id(task): number for task, number in zip(tasks, given, strict=True)}
-    return [by_task[id(task)] for task in left]

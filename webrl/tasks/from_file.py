@@ -20,12 +20,11 @@ from webrl.errors import DataError, ExtraMissing, ModelError
 from webrl.llm import open_model
 from webrl.llm.interface import LanguageModel
 from webrl.runs.disk import atomic_path
-from webrl.runs.progress import progress
 from webrl.runs.store import read_lines
 from webrl.suites import held_out_beside
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import FailureSet, load_failures
-from webrl.tasks.feasibility import Feasibility, check_feasibility, load_rules, rules_for
+from webrl.tasks.feasibility import Feasibility, check_feasibility
 from webrl.tasks.filter import FilterReport, filter_tasks
 from webrl.tasks.generate import (
     GenerationReport,
@@ -69,22 +68,9 @@ async def generate_from_file(config: RunConfig, source: Path, out: Path) -> File
     failures = load_failures(source)
     rng = random.Random(config.seed)
     requests = requests_for(failures, config, rng)
-    rules = load_rules(config.filter.rules)
     cache = out.with_name(f".{out.stem}.answers.jsonl")
-    limit = config.models.max_prompt_tokens
     async with open_model(config.models.generator, config.generate.engine, config.models) as model:
-        with progress(len(requests), "generate", "prompts") as bar:
-            generated = await generate_tasks(
-                requests,
-                model,
-                config.generate,
-                phase=0,
-                rng=rng,
-                cache=cache,
-                rules=lambda site: rules_for(rules, site),
-                max_prompt_tokens=limit,
-                on_answer=bar.update,
-            )
+        generated = await generate_tasks(requests, model, config, phase=0, rng=rng, cache=cache)
         if requests and not generated.tasks:
             raise ModelError(
                 f"none of {len(requests)} answers of {model.name} holds an instruction ({generated.answer_problems}); "
@@ -107,10 +93,7 @@ async def _filter(
 
     async def judge(left: Sequence[Task]) -> Feasibility:
         texts = [pages.get(state_of(task), "") for task in left]
-        rules = load_rules(config.filter.rules)
-        return await check_feasibility(
-            left, texts, model, rules, config.generate, cache, config.models.max_prompt_tokens
-        )
+        return await check_feasibility(left, texts, model, config, cache)
 
     known = [failure.task for failure in failures.failures]
     return await filter_tasks(tasks, known=known, heldout=_held_out(config, tasks), config=config.filter, judge=judge)

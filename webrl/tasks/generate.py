@@ -16,17 +16,19 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from webrl.config import GenerateConfig
+from webrl.config import GenerateConfig, RunConfig
 from webrl.errors import ModelError
 from webrl.llm.interface import LanguageModel, Sampling
+from webrl.runs.progress import progress
 from webrl.suites import without_reference
 from webrl.tasks.answers import Question, Replies, ask_all
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import Failure, FailureSet
+from webrl.tasks.feasibility import load_rules, rules_for
 from webrl.tasks.parsing import parse_instructions
 from webrl.tasks.prompts import ChatPrompt, decomposition_prompt, hindsight_prompt, in_breadth_prompt
 from webrl.types import Lineage, Record, Task
@@ -139,21 +141,17 @@ def plan_requests(
 async def generate_tasks(
     requests: Sequence[GenerationRequest],
     model: LanguageModel,
-    config: GenerateConfig,
+    config: RunConfig,
     *,
     phase: int,
     rng: random.Random,
     cache: Path,
-    rules: Callable[[str], Sequence[str]] | None = None,
-    max_prompt_tokens: int = 15872,
-    on_answer: Callable[[], None] | None = None,
 ) -> GenerationReport:
-    """Ask the model all requests and make tasks of its answers.
+    """Ask the model all requests, each with the rules of its site, and make tasks of its answers.
 
     Args:
         rng: gives the sampling seeds; with the same state and requests a call finds its earlier answers in `cache`.
         cache: JSONL of answers, appended to as they come in.
-        rules: the rules of a site, put into its prompts.
 
     Raises:
         ValueError: a request without a target.
@@ -163,20 +161,22 @@ async def generate_tasks(
     for request in requests:
         if request.target is None:
             raise ValueError(f"request on {request.site!r} has no initial state; give it one with `at(task, page)`")
-    base = rng.getrandbits(31)
-    prompts = [request.prompt(rules(request.site) if rules else ()) for request in requests]
+    base, limit, ours = rng.getrandbits(31), config.models.max_prompt_tokens, config.generate
+    rules = load_rules(config.filter.rules)
+    prompts = [request.prompt(rules_for(rules, request.site)) for request in requests]
     questions = [
-        Question(prompt, Sampling(config.temperature, 1.0, 0, config.max_new_tokens, base + i), i, max_prompt_tokens)
+        Question(prompt, Sampling(ours.temperature, 1.0, 0, ours.max_new_tokens, base + i), i, limit)
         for i, prompt in enumerate(prompts)
     ]
-    replies = await ask_all(
-        model,
-        questions,
-        cache,
-        concurrency=config.concurrency,
-        requests_per_minute=config.requests_per_minute,
-        on_answer=on_answer,
-    )
+    with progress(len(requests), "generate", "prompts") as bar:
+        replies = await ask_all(
+            model,
+            questions,
+            cache,
+            concurrency=ours.concurrency,
+            requests_per_minute=ours.requests_per_minute,
+            on_answer=bar.update,
+        )
     if requests and not any(replies.answers):
         raise ModelError(f"{model.name} answered none of {len(requests)} prompts, the last with: {replies.errors[-1]}")
     problems: Counter[str] = Counter()
@@ -189,7 +189,7 @@ async def generate_tasks(
         for instruction in parsed.instructions:
             name = f"{request.site}.g{phase:02d}-{len(tasks):05d}"
             tasks.append(_task(name, request, instruction, model.name, prompt.digest, phase))
-    return _report(tasks, requests, replies, problems, config)
+    return _report(tasks, requests, replies, problems, ours)
 
 
 def initial_page_texts(requests: Sequence[GenerationRequest]) -> dict[tuple[str, int, str], str]:

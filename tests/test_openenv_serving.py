@@ -21,7 +21,7 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, UsageError
 from webrl.openenv.client import RemotePool
 from webrl.openenv.environment import Session
-from webrl.openenv.hub import AtCapacity, Hub
+from webrl.openenv.hub import AtCapacity, Hub, ServerOptions
 from webrl.openenv.variables import read_variables
 from webrl.rollouts.aliases import spell_out
 from webrl.rollouts.snapshot import describe
@@ -223,7 +223,7 @@ def test_a_reset_on_a_full_server_waits_for_a_place():
 
 def test_places_go_to_those_who_wait_in_turn_and_an_idle_session_keeps_its_own_until_then():
     async def play():
-        hub = Hub(pool=None, config=RolloutConfig(), size=1, idle_timeout_s=0.01)
+        hub = Hub(pool=None, config=RolloutConfig(), size=1, options=ServerOptions(idle_timeout_s=0.01))
         one, two, three = (Session(hub) for _ in range(3))
         hub.enter(one)
         await asyncio.sleep(0.05)

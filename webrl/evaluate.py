@@ -92,6 +92,11 @@ def success_rate(trajectories: Iterable[Trajectory], confidence: float = 0.95) -
         episodes += 1
         errors += not trajectory.status.finished
         successes += is_success(trajectory)
+    return rate_of(successes, episodes, confidence, errors)
+
+
+def rate_of(successes: int, episodes: int, confidence: float = 0.95, errors: int = 0) -> Rate:
+    """The rate of so many successes, in four digits."""
     low, high = wilson_interval(successes, episodes, confidence)
     return Rate(successes, episodes, round(successes / max(episodes, 1), 4), (round(low, 4), round(high, 4)), errors)
 

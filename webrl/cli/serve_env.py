@@ -12,8 +12,9 @@ import yaml
 
 from webrl.cli.options import add_config_arguments, describe_sections, resolve_config
 from webrl.openenv.access import TOKEN_VARIABLE
+from webrl.openenv.hub import ServerOptions
 from webrl.openenv.pictures import MAX_SIDE, MIN_SIDE
-from webrl.openenv.server import ServerOptions, check_options, serve
+from webrl.openenv.server import check_options, serve
 from webrl.openenv.variables import read_variables
 
 _DEFAULTS = ServerOptions()

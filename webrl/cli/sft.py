@@ -104,9 +104,9 @@ def describe(report: dict[str, object]) -> list[str]:
     if "sft_val_loss" in losses:
         lines.append(f"validation loss {losses['sft_val_loss']:.4f}")
     if "sft_probe_episodes" in losses:
-        from webrl.evaluate import wilson_interval
+        from webrl.evaluate import rate_of
+        from webrl.reports.run import rate_text
 
-        won, played = int(losses["sft_probe_successes"]), int(losses["sft_probe_episodes"])
-        low, high = wilson_interval(won, played)
-        lines.append(f"probe {won}/{played} = {100 * won / played:.1f} % [{100 * low:.1f}, {100 * high:.1f}]")
+        rate = rate_of(int(losses["sft_probe_successes"]), int(losses["sft_probe_episodes"]))
+        lines.append(f"probe {rate_text(rate.to_json())}")
     return lines

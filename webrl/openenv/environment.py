@@ -30,7 +30,7 @@ class Session:
     def __init__(self, hub: Hub, idle_timeout_s: float | None = None) -> None:
         """A session without a place: its first reset waits for one."""
         self._hub = hub
-        self.idle_timeout_s = hub.idle_timeout_s if idle_timeout_s is None else idle_timeout_s
+        self.idle_timeout_s = hub.options.idle_timeout_s if idle_timeout_s is None else idle_timeout_s
         self._lent = contextlib.AsyncExitStack()
         self._env: Any = None
         self._start: Start | None = None

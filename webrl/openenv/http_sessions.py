@@ -1,6 +1,6 @@
 """Episodes over plain HTTP, as OpenEnv's first clients play them: POST /reset, POST /step, GET /state.
 
-API: `HttpSessions(hub, is_private=…)`; `await sessions.answer(request)` for these three paths.
+API: `HttpSessions(hub)`; `await sessions.answer(request)` for these three paths.
 
 HTTP has no connection that an episode could belong to, so a reset's answer sets a cookie, which `requests.Session` (and
 with it OpenEnv's `HTTPEnvClient`) sends back: each client has its own episode. Where a server is for this machine only,
@@ -53,7 +53,7 @@ class _Client:
     """One client's session; its requests are answered in turn."""
 
     def __init__(self, hub: Hub) -> None:
-        self._idle_s = min(IDLE_S, hub.idle_timeout_s)
+        self._idle_s = min(IDLE_S, hub.options.idle_timeout_s)
         self.session = Session(hub, min(NEW_IDLE_S, self._idle_s))
         self.lock = asyncio.Lock()
         self.takes_cookies: bool | None = None
@@ -66,15 +66,11 @@ class _Client:
 
 
 class HttpSessions:
-    """See the module docstring; lives in the server's event loop.
+    """See the module docstring; lives in the server's event loop."""
 
-    Args:
-        is_private: no token is needed, so that only this machine can connect.
-    """
-
-    def __init__(self, hub: Hub, *, is_private: bool) -> None:
+    def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._is_private = is_private
+        self._is_private = hub.options.token is None  # only this machine can connect
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         self._by_address: dict[str, str] = {}
 

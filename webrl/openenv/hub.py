@@ -1,6 +1,6 @@
 """What the sessions of one server share: the pool, its places, and the queue for them.
 
-API: `Hub(pool, config)`; `await hub.admit(session, patience_s)` takes a place, `hub.release(session)` returns it.
+API: `Hub(pool, config, size)`; `await hub.admit(session, patience_s)` takes a place, `hub.release(session)` returns it.
 
 A place is room for one page. A session that has been silent for `idle_timeout_s` keeps its place until another one
 waits for it: a training step may take as long as it likes on a server that has room.
@@ -49,6 +49,28 @@ class NoEpisode(DataError):
     """A step before a reset, or after the episode was ended."""
 
 
+@dataclass(frozen=True)
+class ServerOptions:
+    """What `webrl serve-env` takes beside the config."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 8000
+    """Port; 0 takes a free one."""
+    idle_timeout_s: float = 1800.0
+    """A session that is silent for longer loses its place to one that waits; its next reset takes one again."""
+    default_site: str = "miniwob.click-test"
+    """Task of a reset that names none."""
+    token: str | None = None
+    """What clients must show; None lets everybody in, which is possible on loopback only."""
+    num_sessions: int | None = None
+    """Episodes at once; None: `num_workers * envs_per_worker`."""
+    screenshots: Screenshots = "list"
+    """How a client sees the page that does not say how."""
+    viewport: tuple[int, int] | None = None
+    """Size of the page of a client that does not say it; None: the task's own."""
+
+
 @dataclass
 class Hub:
     """See the module docstring; lives in the server's event loop."""
@@ -59,14 +81,8 @@ class Hub:
     """The server's settings; what a reset does not say."""
     size: int
     """Number of places."""
-    default_site: str = "miniwob.click-test"
-    """Task of a reset that names none."""
-    idle_timeout_s: float = 1800.0
-    """A session that is silent for longer loses its place to one that waits."""
-    screenshots: Screenshots = "list"
-    """How a client sees the page that does not say how."""
-    viewport: tuple[int, int] | None = None
-    """Size of the page of a client that does not say it; None: the task's own."""
+    options: ServerOptions = ServerOptions()
+    """What a client is given that asks for nothing else."""
     seeds: random.Random = field(default_factory=random.Random)
     """Seeds of the resets that name none."""
     active: set[Guest] = field(default_factory=set)

@@ -48,7 +48,7 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
         DataError: no such task, a host that is not allowed, or a setting out of range.
     """
     options = ResetOptions.model_validate(data)
-    site = options.benchmark if options.start_url else hub.default_site
+    site = options.benchmark if options.start_url else hub.options.default_site
     if options.task_name:
         site = site_name(options.task_name, options.benchmark)
     seed = hub.seeds.randrange(_MAX_SEED) if options.seed is None else options.seed
@@ -60,7 +60,7 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
 
 def _way(options: ResetOptions, hub: Hub) -> Screenshots:
     if options.screenshots is None:
-        return hub.screenshots
+        return hub.options.screenshots
     if isinstance(options.screenshots, bool):
         return "png" if options.screenshots else "none"
     return options.screenshots
@@ -102,7 +102,7 @@ def _settings(options: ResetOptions, hub: Hub) -> dict[str, Any]:
     """What this episode's settings differ in from the server's. Raises DataError."""
     config = hub.config
     settings: dict[str, Any] = {"page_details": not options.details}
-    settings["viewport"] = options.viewport or (None if options.details else hub.viewport)
+    settings["viewport"] = options.viewport or (None if options.details else hub.options.viewport)
     settings |= _hosts(options.start_url, options.allowed_hosts, config)
     asked = options.model_dump(include={"observation", "dialect", "settle_cap_s", "step_timeout_s"})
     settings |= {name: value for name, value in asked.items() if value is not None}
@@ -122,6 +122,6 @@ def _configure(config: RolloutConfig, settings: dict[str, Any]) -> RolloutConfig
 def check_default(hub: Hub) -> None:
     """Raises UsageError if the server's own default task does not exist."""
     try:
-        open_site(Task(task_id="default", site=hub.default_site))
+        open_site(Task(task_id="default", site=hub.options.default_site))
     except DataError as error:
         raise UsageError(str(error)) from None

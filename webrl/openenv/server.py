@@ -15,8 +15,6 @@ import random
 import signal
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from websockets.asyncio.server import ServerConnection
 from websockets.asyncio.server import serve as serve_websockets
@@ -27,13 +25,10 @@ from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import UsageError
 from webrl.openenv.access import MAX_REQUEST_BYTES, REQUEST_TIMEOUT_S, TOKEN_VARIABLE, is_loopback, listen, refusal
 from webrl.openenv.door import Doors
+from webrl.openenv.hub import Hub, ServerOptions
 from webrl.openenv.plain_http import HttpRequest, HttpResponse
 from webrl.rollouts.collect import open_pool
 from webrl.types import Task
-
-if TYPE_CHECKING:
-    from webrl.openenv.hub import Hub
-    from webrl.openenv.pictures import Screenshots
 
 logger = logging.getLogger(__name__)
 
@@ -42,28 +37,6 @@ MAX_CONNECTIONS = 512
 MAX_SESSIONS = 4096
 """Each holds a page, tens of megabytes."""
 _CLOSE_TIMEOUT_S = 2.0
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """What `webrl serve-env` takes beside the config."""
-
-    host: str = "127.0.0.1"
-    """Address to listen on."""
-    port: int = 8000
-    """Port; 0 takes a free one."""
-    idle_timeout_s: float = 1800.0
-    """A session that is silent for longer loses its place to one that waits; its next reset takes one again."""
-    default_site: str = "miniwob.click-test"
-    """Task of a reset that names none."""
-    token: str | None = None
-    """What clients must show; None lets everybody in, which is possible on loopback only."""
-    num_sessions: int | None = None
-    """Episodes at once; None: `num_workers * envs_per_worker`."""
-    screenshots: Screenshots = "list"
-    """How a client sees the page that does not say how."""
-    viewport: tuple[int, int] | None = None
-    """Size of the page of a client that does not say it; None: the task's own."""
 
 
 async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[str, int], None]) -> None:
@@ -83,23 +56,13 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
         rollout = _with_room(config.rollout, options.num_sessions)
         async with open_pool(rollout) as pool:
             # pydantic's models take a while to make: after what can be refused at once.
-            from webrl.openenv.hub import Hub
             from webrl.openenv.options import check_default
 
-            hub = Hub(
-                pool=pool,
-                config=rollout,
-                size=options.num_sessions or pool.size,
-                default_site=options.default_site,
-                idle_timeout_s=options.idle_timeout_s,
-                screenshots=options.screenshots,
-                viewport=options.viewport,
-                seeds=random.Random(config.seed),
-            )
+            hub = Hub(pool, rollout, options.num_sessions or pool.size, options, random.Random(config.seed))
             check_default(hub)
             async with pool.env() as env:
                 await env.reset(Task(task_id="default", site=options.default_site))
-            await _run(hub, options, listener, on_ready)
+            await _run(hub, listener, on_ready)
 
 
 def check_options(config: RunConfig, options: ServerOptions) -> None:
@@ -128,7 +91,7 @@ def _with_room(config: RolloutConfig, num_sessions: int | None) -> RolloutConfig
     return config.model_copy(update={"envs_per_worker": -(-num_sessions // config.num_workers)})
 
 
-async def _run(hub: Hub, options: ServerOptions, listener: socket.socket, on_ready: Callable[[str, int], None]) -> None:
+async def _run(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int], None]) -> None:
     from webrl.openenv.connection import converse
 
     stop = asyncio.Event()
@@ -137,7 +100,7 @@ async def _run(hub: Hub, options: ServerOptions, listener: socket.socket, on_rea
         loop.add_signal_handler(number, stop.set)
     handshakes = logging.getLogger("webrl.openenv.handshakes")
     handshakes.setLevel(logging.CRITICAL)  # what strangers send is no error of ours
-    routes = _Routes(hub, options.token)
+    routes = _Routes(hub)
     doors = Doors(MAX_CONNECTIONS + hub.size, routes.refuse, routes.answer)
     server = serve_websockets(
         lambda connection: converse(connection, hub),
@@ -166,13 +129,13 @@ async def _run(hub: Hub, options: ServerOptions, listener: socket.socket, on_rea
 class _Routes:
     """What is asked over HTTP: three documents, episodes, and whether a WebSocket may be opened."""
 
-    def __init__(self, hub: Hub, token: str | None) -> None:
+    def __init__(self, hub: Hub) -> None:
         from webrl.openenv.http_sessions import HttpSessions
         from webrl.openenv.models import BrowserGymAction, BrowserGymObservation, BrowserGymState
         from webrl.openenv.protocol import EnvironmentMetadata, HealthResponse, SchemaResponse
 
-        self._token = token
-        self.sessions = HttpSessions(hub, is_private=token is None)
+        self._token = hub.options.token
+        self.sessions = HttpSessions(hub)
         metadata = EnvironmentMetadata(
             name="browsergym_env",
             description="MiniWoB++ and other web pages in Chromium, as BrowserGym shows and rewards them",

@@ -2,7 +2,6 @@
 
 API: `await collect(tasks, config, policy, out, phase=1, prefix="p01") -> CollectSummary`. Trajectory ids are
 `<prefix>-<task_id>`, with `-r1`, `-r2`, … for a task that occurs again. Ids already in `out` are skipped.
-`cut_off_tasks(out)` are the tasks that the long-tail cut-off left for later.
 """
 
 from __future__ import annotations
@@ -112,11 +111,6 @@ def _without_secrets(trajectory: Trajectory) -> Trajectory:
     """Errors quote the addresses that they happened at, and a site's own may hold a password."""
     steps = tuple(dataclasses.replace(s, url=redact(s.url), error=redact(s.error)) for s in trajectory.steps)
     return dataclasses.replace(trajectory, steps=steps, message=redact(trajectory.message))
-
-
-def cut_off_tasks(path: Path) -> list[Task]:
-    """Tasks whose episodes were left behind by the cut-off; give them to a later `collect`."""
-    return [t.task for t in store.read_records(path, Trajectory) if t.status is Status.CUT_OFF]
 
 
 @contextlib.asynccontextmanager

@@ -130,7 +130,7 @@ def replace(temporary: Path, path: Path) -> None:
         path.rename(old)
         temporary.rename(path)
         sync_folder(path.parent)
-        _remove(old)
+        remove(old)
     else:
         temporary.replace(path)
         sync_folder(path.parent)
@@ -145,7 +145,7 @@ def _replacing(path: Path) -> Iterator[Path]:
         path = path.resolve()
     make_folder(path.parent)
     temporary = path.with_name(_name(path, "tmp"))
-    _remove(temporary)
+    remove(temporary)
     _remove_stale(path, "tmp")
     try:
         yield temporary
@@ -153,7 +153,7 @@ def _replacing(path: Path) -> Iterator[Path]:
         replace(temporary, path)
         _remove_stale(path, "old")
     finally:
-        _remove(temporary)
+        remove(temporary)
 
 
 def _name(path: Path, kind: str) -> str:
@@ -184,7 +184,7 @@ def _remove_stale(path: Path, kind: str) -> None:
     for sibling in path.parent.iterdir():
         match = pattern.fullmatch(sibling.name)
         if match and _is_abandoned(sibling, int(match[1]), match[2] or socket.gethostname()):
-            _remove(sibling)
+            remove(sibling)
 
 
 def _is_abandoned(path: Path, pid: int, host: str) -> bool:
@@ -206,10 +206,11 @@ def _runs(pid: int) -> bool:
     return True
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file, a link or a whole folder; a missing one is fine."""
     if path.is_dir() and not path.is_symlink():
         for child in path.iterdir():
-            _remove(child)
+            remove(child)
         path.rmdir()
     else:
         path.unlink(missing_ok=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 from typing import Any
 
 from webrl.config import RunConfig
 from webrl.errors import StageError
 from webrl.phase import is_phase_done
 from webrl.replay.stage import SCORE_CACHE
-from webrl.runs.disk import atomic_path, make_folder
+from webrl.runs.disk import atomic_path, make_folder, remove
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_lines
 from webrl.study.plan import ORM, Cell
@@ -59,7 +58,7 @@ def link_start(start: Cell, cell: Cell) -> None:
         lacks_critic = cell.config.trains_critic and not start.config.trains_critic
         if lacks_critic or _judging(start.config) != _judging(cell.config):
             for name in (*_JUDGED_FILES, *(f"stages/{stage}.json" for stage in _JUDGED)):
-                _remove(temporary / name)
+                remove(temporary / name)
 
 
 def check_start(start: Cell, cell: Cell) -> None:
@@ -102,10 +101,3 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:  # a disk without hard links
         shutil.copy2(source, target)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

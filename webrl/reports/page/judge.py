@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from webrl.evaluate import is_success
+from webrl.evaluate import is_success, rate_of
 from webrl.reports.page.charts import Figure, Series, Table, interval_chart
 from webrl.reports.page.facts import Attempt, RunFacts
 from webrl.reports.page.families import num_judged
-from webrl.reports.page.sections import Section, counted_rate, success_series
+from webrl.reports.page.sections import Section, success_series
 from webrl.reward.report import judge_report, reliability_bins
 from webrl.types import Label
 
@@ -123,4 +123,4 @@ def _critic_bins(run: RunFacts) -> Figure | None:
 
 def _calibration(name: str, bins: Sequence[tuple[float, int, int]]) -> Series:
     """(predicted, solved, number) of each bin as a line."""
-    return success_series(name, [(x, counted_rate(solved, num)) for x, solved, num in bins])
+    return success_series(name, [(x, rate_of(solved, num).to_json()) for x, solved, num in bins])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from webrl.evaluate import Rate, success_rate, wilson_interval
+from webrl.evaluate import rate_of, success_rate
 from webrl.reports.page.charts import Figure, Series, Table, histogram, interval_chart, shade, strips
 from webrl.reports.page.facts import RunFacts
 from webrl.reports.page.families import Node, Sieve, families, funnel, num_judged, num_solved
@@ -78,11 +78,6 @@ def success_series(name: str, rates: Sequence[tuple[float, dict[str, Any]]]) -> 
     return Series(name, points, [rate_text(rate) for _, rate in rates])
 
 
-def counted_rate(solved: int, num: int) -> dict[str, Any]:
-    """The rate of so many of `num`, with its 95 % Wilson interval."""
-    return Rate(solved, num, solved / num, wilson_interval(solved, num)).to_json()
-
-
 def curriculum(run: RunFacts) -> Section:
     """The funnel of each phase, and families of tasks."""
     text = "What was proposed, what each filter left, what was attempted, and what the outcome model judged solved."
@@ -101,7 +96,7 @@ def difficulty(run: RunFacts) -> Section:
     for phase in run.phases:
         judged, solved = num_judged(phase), num_solved(phase)
         if judged:
-            lines.append((phase.phase, counted_rate(solved, judged)))
+            lines.append((phase.phase, rate_of(solved, judged).to_json()))
         if phase.attempts:
             steps = sum(a.num_steps for a in phase.attempts) / len(phase.attempts)
             ended = sum(a.trajectory.status.finished for a in phase.attempts)

@@ -1,0 +1,289 @@
+"""What the arena's shop sells, to whom, and what was said and ordered: made from a seed, the same on every machine.
+
+Pure Python: the site loads it into its database (`shop/load.py`), tasks and experts draw their entities from it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+
+from webrl.arena import words
+from webrl.arena.words import SHELVES, Kind, Shelf
+
+CONTENT_VERSION = 1
+"""Raise it with any change to what a seed gives: it is part of the key of the databases made before."""
+NUM_CUSTOMERS = 160
+NUM_ORDERS = 360
+VARIANTS = 5
+"""Products of each kind."""
+STATUSES = ("Pending", "Being processed", "Complete", "Cancelled")
+_FIRST_DAY = datetime.date(2023, 1, 2)
+_NUM_DAYS = 720
+_UTC = datetime.UTC
+
+
+@dataclass(frozen=True)
+class Review:
+    """A review that the shop shows under a product."""
+
+    email: str
+    """Of the customer who wrote it."""
+    author: str
+    """That customer's name, as the page shows it."""
+    score: int
+    """1 to 5."""
+    title: str
+    body: str
+    date: datetime.datetime
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of the shop."""
+
+    title: str
+    """Unique."""
+    kind: str
+    """What it is, without finish and size: five products share it."""
+    upc: str
+    """Thirteen digits, unique."""
+    sku: str
+    """The shop's own number, such as CT-0001; unique."""
+    category: tuple[str, ...]
+    """From the top category down."""
+    price: Decimal
+    """Without tax, which the shop does not charge."""
+    stock: int
+    """0: the page says that it is unavailable."""
+    description: str
+    attributes: tuple[tuple[str, str], ...]
+    """(name, value) as the product's page lists them: Finish, Size, Weight, Made in, Guarantee."""
+    reviews: tuple[Review, ...]
+
+
+@dataclass(frozen=True)
+class Customer:
+    """A registered customer with one address."""
+
+    first_name: str
+    last_name: str
+    email: str
+    """Unique; what they log in with."""
+    line1: str
+    city: str
+    state: str
+    """Two letters."""
+    postcode: str
+    phone: str
+    """In international form, of the range kept for fiction."""
+
+    @property
+    def name(self) -> str:
+        """First and last name; unique."""
+        return f"{self.first_name} {self.last_name}"
+
+
+@dataclass(frozen=True)
+class OrderLine:
+    """A product and how many of it were ordered."""
+
+    upc: str
+    title: str
+    quantity: int
+    price: Decimal
+    """Of one."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order, shipped to the customer's address."""
+
+    number: str
+    """Six digits, unique."""
+    email: str
+    """Of the customer."""
+    customer: str
+    """Their name."""
+    status: str
+    """One of STATUSES."""
+    date: datetime.datetime
+    lines: tuple[OrderLine, ...]
+    shipping: Decimal
+
+    @property
+    def total(self) -> Decimal:
+        """Of the lines and the shipping."""
+        return sum((line.price * line.quantity for line in self.lines), self.shipping)
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All of the shop's content."""
+
+    seed: int
+    categories: tuple[tuple[str, ...], ...]
+    """Paths, parents before children."""
+    products: tuple[Product, ...]
+    customers: tuple[Customer, ...]
+    orders: tuple[Order, ...]
+    """By date."""
+
+
+@cache
+def catalogue(seed: int = 0) -> Catalogue:
+    """The shop's content for a seed."""
+    rng = random.Random(f"arena {CONTENT_VERSION} {seed}")
+    customers = tuple(itertools.islice(_customers(rng), NUM_CUSTOMERS))
+    products = tuple(_products(rng, customers))
+    orders = sorted(
+        (_order(rng, customers, products) for _ in range(NUM_ORDERS)), key=lambda order: (order.date, order.email)
+    )
+    tops = dict.fromkeys(shelf.path[0] for shelf in SHELVES)
+    categories = [path for top in tops for path in [(top,), *(s.path for s in SHELVES if s.path[0] == top)]]
+    return Catalogue(
+        seed=seed,
+        categories=tuple(categories),
+        products=products,
+        customers=customers,
+        orders=tuple(_numbered(rng, orders)),
+    )
+
+
+def _customers(rng: random.Random) -> Iterator[Customer]:
+    names = list(itertools.product(words.FIRST_NAMES, words.LAST_NAMES))
+    rng.shuffle(names)
+    for first, last in names:
+        city, state, zone = rng.choice(words.PLACES)
+        yield Customer(
+            first_name=first,
+            last_name=last,
+            email=f"{first}.{last}@example.com".lower(),
+            line1=f"{rng.randint(1, 240)} {rng.choice(words.STREETS)}",
+            city=city,
+            state=state,
+            postcode=f"{zone}{rng.randint(1, 99):02d}",
+            phone=f"+1202555{rng.randint(100, 199):04d}",
+        )
+
+
+def _products(rng: random.Random, customers: tuple[Customer, ...]) -> Iterator[Product]:
+    number = 0
+    for shelf in SHELVES:
+        on_shelf = 0
+        for kind in shelf.kinds:
+            for finish, size in rng.sample(list(itertools.product(shelf.finishes, kind.sizes)), VARIANTS):
+                number, on_shelf = number + 1, on_shelf + 1
+                yield _product(rng, shelf, kind, finish, size, f"{shelf.prefix}-{on_shelf:04d}", number, customers)
+
+
+def _product(
+    rng: random.Random,
+    shelf: Shelf,
+    kind: Kind,
+    finish: str,
+    size: str,
+    sku: str,
+    number: int,
+    customers: tuple[Customer, ...],
+) -> Product:
+    weight = f"{rng.randint(1, 60) * 50} g"
+    origin, years = rng.choice(words.ORIGINS), rng.choice((1, 2, 3, 5, 10))
+    guarantee = f"{years} year{'s' * (years > 1)}"
+    description = (
+        f"{kind.purpose} Finish: {finish.lower()}; size: {size}. Made in {origin}, weighs {weight}, "
+        f"and comes with {rng.choice(words.EXTRAS)}. {shelf.care} Guaranteed for {guarantee}."
+    )
+    return Product(
+        title=f"{finish} {kind.noun}, {size}",
+        kind=kind.noun,
+        upc=_ean(2_000_000_00000 + number * 7919 % 10_000_000),
+        sku=sku,
+        category=shelf.path,
+        price=Decimal(rng.randint(kind.low, kind.high))
+        + rng.choice((Decimal("0.00"), Decimal("0.50"), Decimal("0.95"))),
+        stock=rng.choice((0, *(rng.randint(1, 9) for _ in range(2)), *(rng.randint(10, 250) for _ in range(7)))),
+        description=description,
+        attributes=(
+            ("Finish", finish),
+            ("Size", size),
+            ("Weight", weight),
+            ("Made in", origin),
+            ("Guarantee", guarantee),
+        ),
+        reviews=tuple(_reviews(rng, shelf, customers)),
+    )
+
+
+def _ean(first_twelve: int) -> str:
+    """EAN-13 of twelve digits: 2 in front is the range for a shop's own use."""
+    digits = f"{first_twelve:012d}"
+    check = -sum(int(d) * (3 if i % 2 else 1) for i, d in enumerate(digits)) % 10
+    return f"{digits}{check}"
+
+
+def _reviews(rng: random.Random, shelf: Shelf, customers: tuple[Customer, ...]) -> Iterator[Review]:
+    mood = rng.choice((1.8, 3.0, 3.8, 4.3, 4.6))  # products differ in how well they are liked
+    for customer in rng.sample(customers, rng.choice((0, 2, 3, 3, 4, 5, 6))):
+        score = min(5, max(1, round(rng.gauss(mood, 0.9))))
+        pool = words.PRAISE if score > 3 else words.SHRUGS if score == 3 else words.COMPLAINTS
+        first, second = rng.sample(shelf.aspects, 2)
+        said, also = rng.sample(pool, 2)
+        sentences = [
+            rng.choice(words.REASONS),
+            f"The {first} {_agree(first, said)}, and the {second} {_agree(second, also)}.",
+            rng.choice(words.ENDINGS[score]),
+        ]
+        yield Review(
+            email=customer.email,
+            author=customer.name,
+            score=score,
+            title=rng.choice(words.HEADLINES[score]),
+            body=" ".join(sentences),
+            date=_moment(rng),
+        )
+
+
+def _agree(noun: str, said: str) -> str:
+    """The predicate for a noun, which may be a plural such as `seams`."""
+    if not noun.endswith("s") or noun.endswith("ss"):
+        return said
+    verb, _, rest = said.partition(" ")
+    plural = {"is": "are", "was": "were", "has": "have", "does": "do", "feels": "feel"}
+    return f"{plural.get(verb, verb)} {rest}"
+
+
+def _moment(rng: random.Random) -> datetime.datetime:
+    day = _FIRST_DAY + datetime.timedelta(days=rng.randrange(_NUM_DAYS))
+    return datetime.datetime.combine(day, datetime.time(rng.randint(7, 22), rng.randint(0, 59)), _UTC)
+
+
+def _order(rng: random.Random, customers: tuple[Customer, ...], products: tuple[Product, ...]) -> Order:
+    # The square makes regulars of some: they have many orders, most customers one or two.
+    customer = customers[int(rng.random() ** 2 * len(customers))]
+    lines = tuple(
+        OrderLine(upc=p.upc, title=p.title, quantity=rng.choice((1, 1, 1, 2, 3, 4)), price=p.price)
+        for p in rng.sample(products, rng.choice((1, 1, 2, 2, 3, 4)))
+    )
+    goods = sum((line.price * line.quantity for line in lines), Decimal(0))
+    return Order(
+        number="",
+        email=customer.email,
+        customer=customer.name,
+        status=rng.choices(STATUSES, (3, 2, 6, 1))[0],
+        date=_moment(rng),
+        lines=lines,
+        shipping=Decimal("0.00") if goods >= 50 else Decimal("4.90"),
+    )
+
+
+def _numbered(rng: random.Random, orders: list[Order]) -> Iterator[Order]:
+    number = 100_000
+    for order in orders:
+        number += rng.randint(3, 40)
+        yield Order(**{**vars(order), "number": str(number)})

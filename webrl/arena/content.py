@@ -5,9 +5,11 @@ Pure Python: the site loads it into its database (`shop/load.py`), tasks and exp
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import itertools
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,8 +18,6 @@ from functools import cache
 from webrl.arena import words
 from webrl.arena.words import SHELVES, Kind, Shelf
 
-CONTENT_VERSION = 1
-"""Raise it with any change to what a seed gives: it is part of the key of the databases made before."""
 NUM_CUSTOMERS = 160
 NUM_ORDERS = 360
 VARIANTS = 5
@@ -45,8 +45,11 @@ class Review:
 
 @dataclass(frozen=True)
 class Product:
-    """A product of the shop."""
+    """A product of the shop; its page is `/catalogue/SLUG_PK/`."""
 
+    pk: int
+    """Its number in the database, from 1 in the order of the catalogue."""
+    slug: str
     title: str
     """Unique."""
     kind: str
@@ -71,6 +74,8 @@ class Product:
 class Customer:
     """A registered customer with one address."""
 
+    pk: int
+    """Their number in the database, from 1 in the order of the catalogue."""
     first_name: str
     last_name: str
     email: str
@@ -104,6 +109,8 @@ class OrderLine:
 class Order:
     """An order, shipped to the customer's address."""
 
+    pk: int
+    """Its number in the database, from 1 in the order of the catalogue."""
     number: str
     """Six digits, unique."""
     email: str
@@ -138,7 +145,7 @@ class Catalogue:
 @cache
 def catalogue(seed: int = 0) -> Catalogue:
     """The shop's content for a seed."""
-    rng = random.Random(f"arena {CONTENT_VERSION} {seed}")
+    rng = random.Random(f"arena {seed}")
     customers = tuple(itertools.islice(_customers(rng), NUM_CUSTOMERS))
     products = tuple(_products(rng, customers))
     orders = sorted(
@@ -158,9 +165,10 @@ def catalogue(seed: int = 0) -> Catalogue:
 def _customers(rng: random.Random) -> Iterator[Customer]:
     names = list(itertools.product(words.FIRST_NAMES, words.LAST_NAMES))
     rng.shuffle(names)
-    for first, last in names:
+    for pk, (first, last) in enumerate(names, start=1):
         city, state, zone = rng.choice(words.PLACES)
         yield Customer(
+            pk=pk,
             first_name=first,
             last_name=last,
             email=f"{first}.{last}@example.com".lower(),
@@ -199,8 +207,11 @@ def _product(
         f"{kind.purpose} Finish: {finish.lower()}; size: {size}. Made in {origin}, weighs {weight}, "
         f"and comes with {rng.choice(words.EXTRAS)}. {shelf.care} Guaranteed for {guarantee}."
     )
+    title = f"{finish} {kind.noun}, {size}"
     return Product(
-        title=f"{finish} {kind.noun}, {size}",
+        pk=number,
+        slug=re.sub(r"[^a-z0-9]+", "-", title.lower().replace("'", "").replace(".", "")).strip("-"),
+        title=title,
         kind=kind.noun,
         upc=_ean(2_000_000_00000 + number * 7919 % 10_000_000),
         sku=sku,
@@ -272,6 +283,7 @@ def _order(rng: random.Random, customers: tuple[Customer, ...], products: tuple[
     )
     goods = sum((line.price * line.quantity for line in lines), Decimal(0))
     return Order(
+        pk=0,
         number="",
         email=customer.email,
         customer=customer.name,
@@ -284,6 +296,6 @@ def _order(rng: random.Random, customers: tuple[Customer, ...], products: tuple[
 
 def _numbered(rng: random.Random, orders: list[Order]) -> Iterator[Order]:
     number = 100_000
-    for order in orders:
+    for pk, order in enumerate(orders, start=1):
         number += rng.randint(3, 40)
-        yield Order(**{**vars(order), "number": str(number)})
+        yield dataclasses.replace(order, pk=pk, number=str(number))

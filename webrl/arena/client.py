@@ -1,0 +1,116 @@
+"""Sessions of the running arena: `async with Arena.running().new(user="staff") as session: …`.
+
+Any process of the user who started the arena may open sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from webrl.arena import running
+from webrl.errors import BrowserError, UsageError
+
+_TIMEOUT_S = 60.0
+
+
+class ArenaError(BrowserError):
+    """The arena is not up, or does not answer."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """A shop of one's own: what is done in it nobody else sees."""
+
+    id: str
+    start_url: str
+    """The shop's front page; for the staff, their dashboard."""
+    enter_url: str
+    """Sets the cookies by itself and leads to `start_url`."""
+    cookies: list[dict[str, Any]]
+    """As Playwright's `context.add_cookies` takes them: the session's, and the log-in's."""
+    database: Path
+    """SQLite; there until the session is dropped. Open it read-only (`mode=ro`)."""
+
+
+@dataclass(frozen=True)
+class Arena:
+    """The arena that runs in a folder."""
+
+    folder: Path
+    state: running.State
+    _client: httpx.Client = field(repr=False)
+
+    @classmethod
+    def running(cls, folder: Path | None = None) -> Arena:
+        """The one that runs now, in the folder of `webrl arena up --folder`.
+
+        Raises:
+            ArenaError: none does.
+        """
+        place = (folder or running.default_folder()).absolute()
+        state = running.find(place)
+        if state is None:
+            raise ArenaError(f"no arena runs in {str(place)!r}; start it: webrl arena up")
+        headers = {"Authorization": f"Bearer {state.key}"}
+        return cls(place, state, httpx.Client(base_url=state.url, headers=headers, timeout=_TIMEOUT_S, trust_env=False))
+
+    def open(self, user: str | None = None) -> Session:
+        """A new session, in the state that all begin with.
+
+        Args:
+            user: who is logged in: `customer:E-MAIL`, `staff`, or None for nobody.
+
+        Raises:
+            UsageError: the shop has no such user.
+            ArenaError: the arena has gone, or has failed.
+        """
+        if user is not None and user != "staff" and not user.startswith("customer:"):
+            raise UsageError(f"user {user!r} of the arena: it takes 'customer:E-MAIL', 'staff' or None")
+        answer = self._ask("POST", "/arena/sessions", {"user": user or ""})
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            raise UsageError(answer.json()["error"])
+        if answer.status_code != httpx.codes.CREATED:
+            raise ArenaError(f"the arena made no session: {answer.status_code} {answer.text[:300]}")
+        made, url = answer.json(), self.state.url
+        common = {"url": url, "httpOnly": True, "sameSite": "Lax"}
+        return Session(
+            id=made["id"],
+            start_url=url + made["start"],
+            enter_url=url + made["enter"],
+            cookies=[{"name": name, "value": value, **common} for name, value in made["cookies"].items()],
+            database=self.folder / running.SESSIONS / made["id"] / running.DATABASE,
+        )
+
+    def drop(self, session: Session) -> None:
+        """Remove all that the session has; one that has gone already is no error. Raises ArenaError."""
+        self._ask("DELETE", f"/arena/sessions/{session.id}", {})
+
+    def reset(self) -> int:
+        """Drop all sessions, whoever opened them; how many there were. Raises ArenaError."""
+        return int(self._ask("DELETE", "/arena/sessions/", {}).json()["dropped"])
+
+    @contextlib.asynccontextmanager
+    async def new(self, user: str | None = None) -> AsyncIterator[Session]:
+        """`open` for the length of a block."""
+        session = await asyncio.to_thread(self.open, user)
+        try:
+            yield session
+        finally:
+            with contextlib.suppress(ArenaError):  # it has gone, and the session with it
+                await asyncio.to_thread(self.drop, session)
+
+    def _ask(self, method: str, path: str, query: dict[str, str]) -> httpx.Response:
+        try:
+            answer = self._client.request(method, path, params=query)
+        except httpx.TransportError as error:
+            raise ArenaError(f"the arena at {self.state.url} does not answer: {error!r}") from error
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            raise ArenaError(f"the arena at {self.state.url} is another one than the one of {str(self.folder)!r}")
+        return answer

@@ -1,0 +1,190 @@
+"""The arena as this machine runs it: started, found, asked how it is, and ended. Nothing here imports Django."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+from filelock import FileLock, Timeout
+
+from webrl.config.extras import require
+from webrl.errors import StageError, UsageError
+from webrl.openenv.access import listen
+
+STATE, LOCK, LOG, SESSIONS = "arena.json", "arena.lock", "arena.log", "sessions"
+DATABASE = "shop.sqlite3"
+COOKIE = "arena_session"
+HOST = "127.0.0.1"
+_HERE = Path(__file__).parent
+_START_S = 300.0
+_END_S = 60.0
+_POLL_S = 0.05
+_LOG_CHARS = 1500
+
+
+@dataclass(frozen=True)
+class State:
+    """A running arena, as its file says (mode 0600: whoever reads the key can make sessions)."""
+
+    url: str
+    key: str
+    pid: int
+    started: float
+    """When the process began, in seconds since the epoch: its number may have been given to another since."""
+    seed: int
+
+    def write(self, folder: Path) -> None:
+        """Say that it is there, in one step."""
+        making = folder / f".{STATE}"
+        making.unlink(missing_ok=True)
+        with os.fdopen(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(dataclasses.asdict(self), file)
+        making.rename(folder / STATE)
+
+    @property
+    def alive(self) -> bool:
+        """Whether that process still runs."""
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            return process.create_time() == self.started and process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+
+def default_folder() -> Path:
+    """`~/.cache/webrl/arena`."""
+    return Path.home() / ".cache" / "webrl" / "arena"
+
+
+def find(folder: Path) -> State | None:
+    """The arena that runs in this folder."""
+    try:
+        state = State(**json.loads((folder / STATE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    return state if state.alive else None
+
+
+def start(folder: Path, port: int, workers: int, seed: int = 0) -> State:
+    """Start an arena in the background and wait until it answers; sessions of one that was killed are dropped.
+
+    Raises:
+        ExtraMissing: the packages are not installed.
+        UsageError: the port is taken.
+        StageError: one runs there already, or it does not start (the end of its log is quoted).
+    """
+    require("arena", "webrl arena")
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    if state := find(folder):
+        raise StageError(f"an arena runs already: {state.url} (process {state.pid}); `webrl arena down` ends it")
+    _wait_for_the_dead(folder)
+    with listen(HOST, port) as listener, (folder / LOG).open("wb") as log:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "webrl.arena.shop.serve"),
+                *(str(folder.absolute()), str(listener.fileno()), str(workers), str(seed)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+        )
+    return _wait_until_healthy(folder, process)
+
+
+def stop(folder: Path) -> bool:
+    """End the arena of this folder and drop its sessions; False if there was none."""
+    state = find(folder)
+    if state:
+        process = psutil.Process(state.pid)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_END_S)
+        except psutil.TimeoutExpired:
+            process.kill()
+    if folder.is_dir():
+        _wait_for_the_dead(folder)
+        (folder / STATE).unlink(missing_ok=True)
+        drop_sessions(folder)
+    return state is not None
+
+
+def drop_sessions(folder: Path) -> int:
+    """Remove the sessions' files, and leave an empty folder for new ones; how many there were."""
+    sessions = folder / SESSIONS
+    sessions.mkdir(exist_ok=True)
+    found = list(sessions.iterdir())
+    for path in found:
+        shutil.rmtree(path, ignore_errors=True)
+    return len(found)
+
+
+def num_sessions(folder: Path) -> int:
+    """How many sessions there are."""
+    with contextlib.suppress(FileNotFoundError):
+        return sum(not path.name.startswith(".") for path in (folder / SESSIONS).iterdir())
+    return 0
+
+
+def template_path(folder: Path, seed: int) -> Path:
+    """Where the first database of a seed lies: another name for every version of what makes it."""
+    digest = hashlib.sha256()
+    for source in ("content.py", "words.py", "shop/load.py", "shop/settings.py"):
+        digest.update((_HERE / source).read_bytes())
+    for package in ("django", "django-oscar"):
+        digest.update(importlib.metadata.version(package).encode())
+    return folder / "templates" / f"shop-{seed}-{digest.hexdigest()[:16]}.sqlite3"
+
+
+def _wait_for_the_dead(folder: Path) -> None:
+    """The workers of a killed server end by themselves; until then they hold the lock."""
+    try:
+        FileLock(folder / LOCK).acquire(timeout=_END_S).lock.release()
+    except Timeout:
+        raise StageError(f"another process starts or ends an arena in {str(folder)!r}; wait for it") from None
+
+
+def _wait_until_healthy(folder: Path, process: subprocess.Popen[bytes]) -> State:
+    deadline = time.monotonic() + _START_S
+    try:
+        while time.monotonic() < deadline and process.poll() is None:
+            if (state := find(folder)) and _answers(state):
+                return state
+            time.sleep(_POLL_S)
+    except BaseException:
+        process.terminate()
+        raise
+    ended = process.poll() is not None
+    process.kill()
+    tail = (folder / LOG).read_text(encoding="utf-8", errors="replace")[-_LOG_CHARS:]
+    raise StageError(
+        f"the arena {'ended while it started' if ended else f'did not answer in {_START_S:g} s'}; "
+        f"its log {folder / LOG} says:\n{tail}"
+    )
+
+
+def _answers(state: State) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"{state.url}/arena/health", timeout=5, trust_env=False).status_code == 200
+    return False
+
+
+def check_port(port: int) -> None:
+    """Raises UsageError: no port."""
+    if not 0 <= port <= 65535:
+        raise UsageError(f"--port {port}: ports go from 1 to 65535, 0 takes a free one")

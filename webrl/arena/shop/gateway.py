@@ -1,0 +1,172 @@
+"""The door of the shop: whose request is it, and on which database does it work?
+
+A visitor shows a signed cookie that names a session; the shop then answers from that session's database and no other.
+The control interface below `/arena/` makes and drops sessions for whoever has the key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+from django.contrib.auth.models import User
+from django.contrib.sessions.backends.db import SessionStore
+from django.contrib.sites.models import Site
+from django.core.signing import BadSignature, Signer
+
+from webrl.arena.running import COOKIE, DATABASE, SESSIONS
+from webrl.arena.shop.database.base import using
+from webrl.arena.shop.load import STAFF
+
+Environ = dict[str, Any]
+Wsgi = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
+Answer = tuple[HTTPStatus, list[tuple[str, str]], bytes]
+
+_LOGIN_COOKIE = "sessionid"
+_BACKEND = "oscar.apps.customer.auth_backends.EmailBackend"
+_NO_SESSION = "This shop belongs to webrl's arena, where every visitor has a session of their own: webrl arena open"
+_DROPPED = "This session of the arena has been dropped; open another: webrl arena open"
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """The WSGI application; it keeps nothing between requests, so that any process may answer any of them."""
+
+    shop: Wsgi
+    folder: Path
+    """Of the running arena: sessions lie below it."""
+    template: Path
+    """The database that every session begins with."""
+    key: str
+    """What the control interface asks for, and what session cookies are signed with."""
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer a request."""
+        path = environ.get("PATH_INFO", "")
+        if not path.startswith("/arena/"):
+            return self._visit(environ, start_response)
+        status, headers, body = self._control(environ, path.removeprefix("/arena/"))
+        return _send(start_response, status, headers, body)
+
+    def _visit(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        name = self._unsign(_cookie(environ))
+        if name is None:
+            return _send(start_response, HTTPStatus.FORBIDDEN, [], _NO_SESSION.encode())
+        database = self._database(name)
+        if not database.is_file():
+            return _send(start_response, HTTPStatus.GONE, [], _DROPPED.encode())
+        with using(database):
+            Site.objects.clear_cache()  # Django keeps it for the process
+            answer = self.shop(environ, start_response)
+            try:
+                return [b"".join(answer)]
+            finally:
+                getattr(answer, "close", lambda: None)()
+
+    def _control(self, environ: Environ, path: str) -> Answer:
+        method, what, _, name = environ["REQUEST_METHOD"], *path.partition("/")
+        if (method, path) == ("GET", "health"):
+            return _json(HTTPStatus.OK, {"healthy": True})
+        if (method, what) == ("GET", "enter"):
+            return self._enter(name)
+        if not hmac.compare_digest(environ.get("HTTP_AUTHORIZATION", "").encode(), f"Bearer {self.key}".encode()):
+            return _json(HTTPStatus.UNAUTHORIZED, {"error": "the arena's key is missing or wrong"})
+        match method, what, name:
+            case "POST", "sessions", "":
+                return self._make(parse_qs(environ.get("QUERY_STRING", "")).get("user", [""])[0])
+            case "DELETE", "sessions", _:
+                return self._drop(name)
+        return _json(HTTPStatus.NOT_FOUND, {"error": f"the arena has no {method} /arena/{path}"})
+
+    def _make(self, user: str) -> Answer:
+        name = secrets.token_hex(8)
+        # Under a name that no cookie can hold until it is whole.
+        making = self.folder / SESSIONS / f".{name}"
+        making.mkdir(parents=True)
+        try:
+            shutil.copyfile(self.template, making / DATABASE)
+            cookies = {COOKIE: self._signer().sign(name)}
+            if user:
+                with using(making / DATABASE):
+                    account = User.objects.filter(email__iexact=_email(user)).first()
+                    if account is None:
+                        return _json(HTTPStatus.NOT_FOUND, {"error": f"the shop has no user {user!r}"})
+                    cookies[_LOGIN_COOKIE] = _log_in(account)
+            making.rename(self._database(name).parent)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+        start = "/dashboard/" if user == "staff" else "/"
+        enter = "/arena/enter/" + self._signer("enter").sign_object({"cookies": cookies, "start": start})
+        return _json(HTTPStatus.CREATED, {"id": name, "cookies": cookies, "start": start, "enter": enter})
+
+    def _enter(self, token: str) -> Answer:
+        """Set a session's cookies in whatever browser comes by, and show it the first page."""
+        try:
+            entry = self._signer("enter").unsign_object(token)
+        except (BadSignature, ValueError):
+            return HTTPStatus.FORBIDDEN, [], _NO_SESSION.encode()
+        headers = [("Set-Cookie", f"{k}={v}; Path=/; HttpOnly; SameSite=Lax") for k, v in entry["cookies"].items()]
+        return HTTPStatus.SEE_OTHER, [("Location", entry["start"]), *headers], b""
+
+    def _drop(self, name: str) -> Answer:
+        """One session; without a name, all of them."""
+        found = [path for path in (self.folder / SESSIONS).iterdir() if not name or path.name == name]
+        for path in found:
+            shutil.rmtree(path, ignore_errors=True)
+        return _json(HTTPStatus.OK, {"dropped": len(found)})
+
+    def _database(self, name: str) -> Path:
+        return self.folder / SESSIONS / name / DATABASE
+
+    def _signer(self, purpose: str = "session") -> Signer:
+        return Signer(key=self.key, salt=f"webrl.arena.{purpose}")
+
+    def _unsign(self, cookie: str) -> str | None:
+        with contextlib.suppress(BadSignature):
+            return self._signer().unsign(cookie)
+        return None
+
+
+def _cookie(environ: Environ) -> str:
+    with contextlib.suppress(CookieError, KeyError):
+        return SimpleCookie(environ.get("HTTP_COOKIE", ""))[COOKIE].value
+    return ""
+
+
+def _email(user: str) -> str:
+    return STAFF if user == "staff" else user.removeprefix("customer:")
+
+
+def _log_in(account: User) -> str:
+    """The value of the cookie of somebody who has just logged in."""
+    store = SessionStore()
+    store[SESSION_KEY] = str(account.pk)
+    store[BACKEND_SESSION_KEY] = _BACKEND
+    store[HASH_SESSION_KEY] = account.get_session_auth_hash()
+    store.create()
+    return str(store.session_key)
+
+
+def _json(status: HTTPStatus, content: dict[str, Any]) -> Answer:
+    return status, [("Content-Type", "application/json")], json.dumps(content).encode()
+
+
+def _send(
+    start_response: Callable[..., Any], status: HTTPStatus, headers: list[tuple[str, str]], body: bytes
+) -> list[bytes]:
+    typed = (
+        [] if any(name == "Content-Type" for name, _ in headers) else [("Content-Type", "text/plain; charset=utf-8")]
+    )
+    start_response(f"{status.value} {status.phrase}", [*headers, *typed, ("Content-Length", str(len(body)))])
+    return [body]

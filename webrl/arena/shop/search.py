@@ -1,0 +1,149 @@
+"""Haystack's search engine for the shop: it asks the session's own database, so that an edit is found at once.
+
+An index on the disk would have to be copied for each session; Haystack's own engine without one (`simple`) knows no
+filters, sorting or pages.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from django.db.models import Case, IntegerField, Min, Q, QuerySet, Value, When
+from haystack.backends import BaseEngine, BaseSearchBackend, BaseSearchQuery, SearchNode
+from haystack.models import SearchResult
+from oscar.core.loading import get_model
+
+_TEXT = ("title", "description", "upc", "stockrecords__partner_sku")
+_FIELDS = {"category": "categories", "is_public": "is_public", "structure": "structure"}
+_SORT = {"price": "lowest", "rating": "rating", "date_created": "date_created", "title_exact": "title"}
+_RANGE = re.compile(r"\[(?P<low>\S+) TO (?P<high>\S+)\]")
+
+
+class DatabaseBackend(BaseSearchBackend):
+    """Answers a search from Oscar's tables."""
+
+    def update(self, index: Any, iterable: Any, commit: bool = True) -> None:
+        """There is no index to update."""
+
+    def remove(self, obj_or_string: Any, commit: bool = True) -> None:
+        """There is no index to remove anything from."""
+
+    def clear(self, models: Any = None, commit: bool = True) -> None:
+        """There is no index to clear."""
+
+    def search(
+        self,
+        query: tuple[Q, list[str]],
+        sort_by: list[str] | None = None,
+        start_offset: int = 0,
+        end_offset: int | None = None,
+        narrow_queries: set[str] | None = None,
+        query_facets: list[tuple[str, str]] | None = None,
+        result_class: type[SearchResult] | None = None,
+        **ignored: Any,  # noqa: ARG002 - highlighting, spelling and places, which the shop does not use
+    ) -> dict[str, Any]:
+        """Products as Haystack's results, best first, with how many are in each price range."""
+        condition, words = query
+        found = get_model("catalogue", "Product").objects.browsable().filter(condition).distinct()
+        found = found.annotate(lowest=Min("stockrecords__price"))
+        narrowed = found
+        for narrow in narrow_queries or ():
+            narrowed = narrowed.filter(_ranges(narrow))
+        page = _sorted(narrowed, sort_by or [], words)[start_offset:end_offset]
+        return {
+            "results": [_result(product, result_class or SearchResult) for product in page],
+            "hits": narrowed.count(),
+            "facets": {
+                "fields": {},
+                "dates": {},
+                "queries": {
+                    f"{field}:{text}": found.filter(_ranges(text)).count() for field, text in query_facets or ()
+                },
+            },
+        }
+
+
+class DatabaseQuery(BaseSearchQuery):
+    """Turns Haystack's filters into one condition for the database."""
+
+    def build_query(self) -> tuple[Q, list[str]]:
+        """The condition, and the words that were searched for."""
+        words: list[str] = []
+        return _condition(self.query_filter, words), words
+
+
+class DatabaseEngine(BaseEngine):
+    """What the settings name."""
+
+    backend = DatabaseBackend
+    query = DatabaseQuery
+
+
+def _condition(node: SearchNode, words: list[str]) -> Q:
+    result = Q()
+    for child in node.children:
+        part = _condition(child, words) if isinstance(child, SearchNode) else _filter(*child, words)
+        result = result | part if node.connector == SearchNode.OR else result & part
+    return ~result if node.negated else result
+
+
+def _filter(expression: str, value: Any, words: list[str]) -> Q:
+    field, _, kind = expression.partition("__")
+    if field == "content":
+        return _text(str(getattr(value, "query_string", value)), words)
+    if field not in _FIELDS:
+        raise ValueError(f"the shop's search has no field {field!r}")
+    if field == "is_public":
+        value = str(value) == "true"
+    return Q(**{f"{_FIELDS[field]}__in" if kind == "in" else _FIELDS[field]: value})
+
+
+def _text(typed: str, words: list[str]) -> Q:
+    """Every word or "quoted phrase" must occur, and no word after a minus."""
+    try:
+        terms = shlex.split(typed.replace("'", "\\'"))
+    except ValueError:  # a quote that is not closed
+        terms = typed.replace('"', " ").split()
+    result = Q()
+    for term in terms:
+        word = term.removeprefix("-") or term
+        occurs = Q()
+        for field in _TEXT:
+            occurs |= Q(**{f"{field}__icontains": word})
+        if term.startswith("-") and len(term) > 1:
+            result &= ~occurs
+        else:
+            result &= occurs
+            words.append(word)
+    return result
+
+
+def _ranges(narrow: str) -> Q:
+    """`[25 TO 50]`s as the price facets name them, any of them; a bound of `*` is none."""
+    result = Q()
+    for found in _RANGE.finditer(narrow):
+        part = Q()
+        if found["low"] != "*":
+            part &= Q(lowest__gte=found["low"])
+        if found["high"] != "*":
+            part &= Q(lowest__lt=found["high"])
+        result |= part
+    return result
+
+
+def _sorted(found: QuerySet[Any], sort_by: list[str], words: list[str]) -> QuerySet[Any]:
+    """As asked for; otherwise those with most of the words in their title first. Then by their number."""
+    order = [("-" if key.startswith("-") else "") + _SORT[key.removeprefix("-")] for key in sort_by]
+    if not order and words:
+        in_title = [Case(When(title__icontains=word, then=1), default=0, output_field=IntegerField()) for word in words]
+        found = found.annotate(relevance=sum(in_title, Value(0)))
+        order = ["-relevance"]
+    return found.order_by(*order, "pk")
+
+
+def _result(product: Any, result_class: type[SearchResult]) -> SearchResult:
+    result = result_class("catalogue", "product", product.pk, 0)
+    result._model, result._object = type(product), product
+    return result

@@ -1,0 +1,127 @@
+"""The arena's server process: `python -m webrl.arena.shop.serve FOLDER SOCKET WORKERS SEED`, started by `running.start`.
+
+It inherits the listening socket, makes the first database where there is none, and forks workers that share the socket.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+from filelock import FileLock
+
+from webrl.arena.content import catalogue
+from webrl.arena.running import LOCK, STATE, State, drop_sessions, template_path
+from webrl.arena.shop.settings import configure
+from webrl.runs.disk import atomic_path
+
+logger = logging.getLogger(__name__)
+
+_THREADS = 4
+"""Of a worker. Answers are computed, not waited for: more threads would not be faster, but one slow page would block."""
+_PAUSE_S = 1.0
+"""Before a dead worker is replaced, so that one that cannot start does not keep a core busy."""
+_STATIC_AGE_S = 86400
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    folder, listener = Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
+    # Workers hold it too: it is free only when the last of them has ended.
+    lock = FileLock(folder / LOCK)
+    lock.acquire()
+    drop_sessions(folder)
+    key = secrets.token_urlsafe(24)
+    configure(key)
+    template = _template(folder, int(sys.argv[4]))
+    application = _application(folder, template, key)
+    listener.listen(1024)
+    host, port = listener.getsockname()[:2]
+    state = State(f"http://{host}:{port}", key, os.getpid(), psutil.Process().create_time(), int(sys.argv[4]))
+    try:
+        fork_workers(lambda: _work(application, listener), int(sys.argv[3]), lambda: state.write(folder))
+    finally:
+        (folder / STATE).unlink(missing_ok=True)
+        drop_sessions(folder)
+
+
+def _template(folder: Path, seed: int) -> Path:
+    from webrl.arena.shop.load import build
+
+    path = template_path(folder, seed)
+    if not path.is_file():
+        path.parent.mkdir(exist_ok=True)
+        with atomic_path(path) as temporary:
+            build(temporary.absolute(), catalogue(seed))
+    return path
+
+
+def _application(folder: Path, template: Path, key: str) -> Callable[..., object]:
+    import oscar
+    from django.core.wsgi import get_wsgi_application
+    from whitenoise import WhiteNoise
+
+    from webrl.arena.shop.gateway import Gateway
+
+    gateway = Gateway(get_wsgi_application(), folder.absolute(), template.absolute(), key)
+    files = Path(oscar.__file__).with_name("static")
+    return WhiteNoise(gateway, root=str(files), prefix="static/", max_age=_STATIC_AGE_S)
+
+
+def _work(application: Callable[..., object], listener: socket.socket) -> None:
+    from waitress.server import create_server
+
+    create_server(
+        application, sockets=[listener], threads=_THREADS, connection_limit=1000, asyncore_use_poll=True, ident=None
+    ).run()
+
+
+def fork_workers(work: Callable[[], None], num_workers: int, on_ready: Callable[[], None]) -> None:
+    """Keep `num_workers` children at work until SIGTERM; they end with this process, however it ends."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    alive, ours = os.pipe()
+    workers: set[int] = set()
+    try:
+        while True:
+            while len(workers) < num_workers:
+                workers.add(os.fork() or _in_child(work, alive, ours))
+            on_ready()
+            ended, status = os.wait()
+            workers.discard(ended)
+            logger.warning("worker %d ended (%s); starting another", ended, os.waitstatus_to_exitcode(status))
+            time.sleep(_PAUSE_S)
+    finally:
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+        for worker in workers:
+            os.waitpid(worker, 0)
+
+
+def _in_child(work: Callable[[], None], alive: int, parents: int) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.close(parents)
+
+    def end_with_parent() -> None:
+        os.read(alive, 1)  # returns when the parent's end is closed, which the kernel does if nobody else
+        os._exit(0)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    try:
+        work()
+    finally:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""`webrl arena`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from webrl.errors import UsageError
+
+_PORT = 7780
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument(
+        "action", choices=("up", "status", "open", "reset", "down"), metavar="up|status|open|reset|down"
+    )
+    parser.add_argument("--folder", type=Path, help="where it keeps its files (default: ~/.cache/webrl/arena)")
+    parser.add_argument("--port", type=int, default=_PORT, help=f"of `up`; 0: a free one (default: {_PORT})")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=min(os.cpu_count() or 1, 8),
+        help="of `up`: processes that serve (default: cores)",
+    )
+    parser.add_argument("--user", help="of `open`, who is logged in: staff, customer:E-MAIL (default: nobody)")
+    parser.epilog = (
+        "up      start the shop and its dashboard in the background, on this machine only\n"
+        "status  where it is, and how many sessions there are\n"
+        "open    make a session and print the address that opens it in your browser\n"
+        "reset   drop all sessions\n"
+        "down    end it and drop all sessions"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Do what was asked for; 1 from `status` and `down` where nothing runs."""
+    from webrl.arena import running
+
+    folder = (args.folder or running.default_folder()).absolute()
+    match args.action:
+        case "up":
+            return _up(folder, args.port, args.workers)
+        case "status":
+            return _status(folder)
+        case "down":
+            was_up = running.stop(folder)
+            print("the arena is down, its sessions are dropped" if was_up else "no arena was up")
+            return 0
+    from webrl.arena.client import Arena
+
+    arena = Arena.running(folder)
+    if args.action == "reset":
+        print(f"{arena.reset()} sessions dropped")
+    else:
+        print(arena.open(args.user).enter_url)
+    return 0
+
+
+def _up(folder: Path, port: int, workers: int) -> int:
+    from webrl.arena import running
+
+    if workers < 1:
+        raise UsageError(f"--workers {workers}: at least 1")
+    running.check_port(port)
+    state = running.start(folder, port, workers)
+    print(
+        f"shop        {state.url}/\n"
+        f"shop admin  {state.url}/dashboard/\n"
+        "Every visitor needs a session. One for your own browser: webrl arena open --user staff"
+    )
+    return 0
+
+
+def _status(folder: Path) -> int:
+    from webrl.arena import running
+
+    state = running.find(folder)
+    if state is None:
+        print("down (webrl arena up)")
+        return 1
+    print(f"up: {state.url}/, process {state.pid}, {running.num_sessions(folder)} sessions")
+    return 0

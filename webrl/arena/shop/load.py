@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from django.db import transaction
 from django.utils.text import slugify
 from oscar.core.loading import get_model
 
-from webrl.arena.content import Catalogue, Customer, Product
+from webrl.arena.content import Catalogue, Customer, Order, Product
 from webrl.arena.shop.database.base import using
 
 STAFF = "staff@example.com"
@@ -33,6 +34,7 @@ def build(path: Path, content: Catalogue) -> None:
             products = _products(content, _categories(content))
             _reviews(content, users, products)
             _orders(content, users, products)
+            _counters(content, users, products)
         _compact()
 
 
@@ -195,7 +197,7 @@ def _reviews(content: Catalogue, users: dict[str, User], products: dict[str, Any
 
 
 def _orders(content: Catalogue, users: dict[str, User], products: dict[str, Any]) -> None:
-    Order, Line = get_model("order", "Order"), get_model("order", "Line")  # noqa: N806 - classes
+    Row, Line = get_model("order", "Order"), get_model("order", "Line")  # noqa: N806 - classes
     Shipping, Billing = get_model("order", "ShippingAddress"), get_model("order", "BillingAddress")  # noqa: N806
     country = get_model("address", "Country").objects.get()
     stock = {record.product_id: record for record in get_model("partner", "StockRecord").objects.all()}
@@ -203,7 +205,7 @@ def _orders(content: Catalogue, users: dict[str, User], products: dict[str, Any]
     for order in content.orders:
         address = _address(customers[order.email], country)
         billing = {key: value for key, value in address.items() if key != "phone_number"}
-        row = Order.objects.create(
+        row = Row.objects.create(
             pk=order.pk,
             number=order.number,
             site_id=1,
@@ -221,6 +223,28 @@ def _orders(content: Catalogue, users: dict[str, User], products: dict[str, Any]
             billing_address=Billing.objects.create(**billing),
         )
         Line.objects.bulk_create(_line(Line, row, line, order.status, products, stock) for line in order.lines)
+
+
+def _counters(content: Catalogue, users: dict[str, User], products: dict[str, Any]) -> None:
+    """What Oscar counts as orders come in, and shows to the staff."""
+    UserRecord, ProductRecord = get_model("analytics", "UserRecord"), get_model("analytics", "ProductRecord")  # noqa: N806
+    of_user: dict[str, list[Order]] = defaultdict(list)
+    sold: Counter[str] = Counter()
+    for order in content.orders:
+        of_user[order.email].append(order)
+        sold.update({line.upc: line.quantity for line in order.lines})
+    UserRecord.objects.bulk_create(
+        UserRecord(
+            user=users[email],
+            num_orders=len(orders),
+            num_order_lines=sum(len(order.lines) for order in orders),
+            num_order_items=sum(line.quantity for order in orders for line in order.lines),
+            total_spent=sum(order.total for order in orders),
+            date_last_order=orders[-1].date,
+        )
+        for email, orders in of_user.items()
+    )
+    ProductRecord.objects.bulk_create(ProductRecord(product=products[upc], num_purchases=n) for upc, n in sold.items())
 
 
 def _line(row: Any, order: Any, line: Any, status: str, products: dict[str, Any], stock: dict[int, Any]) -> Any:

@@ -10,7 +10,7 @@ import re
 import shlex
 from typing import Any
 
-from django.db.models import Case, IntegerField, Min, Q, QuerySet, Value, When
+from django.db.models import Case, IntegerField, Min, Q, Value, When
 from haystack.backends import BaseEngine, BaseSearchBackend, BaseSearchQuery, SearchNode
 from haystack.models import SearchResult
 from oscar.core.loading import get_model
@@ -51,7 +51,7 @@ class DatabaseBackend(BaseSearchBackend):
         narrowed = found
         for narrow in narrow_queries or ():
             narrowed = narrowed.filter(_ranges(narrow))
-        page = _sorted(narrowed, sort_by or [], words)[start_offset:end_offset]
+        page = _sorted(narrowed, sort_by or [], words).base_queryset()[start_offset:end_offset]
         return {
             "results": [_result(product, result_class or SearchResult) for product in page],
             "hits": narrowed.count(),
@@ -84,7 +84,7 @@ class DatabaseEngine(BaseEngine):
 def _condition(node: SearchNode, words: list[str]) -> Q:
     result = Q()
     for child in node.children:
-        part = _condition(child, words) if isinstance(child, SearchNode) else _filter(*child, words)
+        part = _condition(child, words) if isinstance(child, SearchNode) else _filter(child[0], child[1], words)
         result = result | part if node.connector == SearchNode.OR else result & part
     return ~result if node.negated else result
 
@@ -133,7 +133,7 @@ def _ranges(narrow: str) -> Q:
     return result
 
 
-def _sorted(found: QuerySet[Any], sort_by: list[str], words: list[str]) -> QuerySet[Any]:
+def _sorted(found: Any, sort_by: list[str], words: list[str]) -> Any:
     """As asked for; otherwise those with most of the words in their title first. Then by their number."""
     order = [("-" if key.startswith("-") else "") + _SORT[key.removeprefix("-")] for key in sort_by]
     if not order and words:

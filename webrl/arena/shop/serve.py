@@ -1,4 +1,4 @@
-"""The arena's server process: `python -m webrl.arena.shop.serve FOLDER SOCKET WORKERS SEED`, started by `running.start`.
+"""The arena's server process: `python -m webrl.arena.shop.serve FOLDER SOCKET WORKERS SEED`; `running.start` starts it.
 
 It inherits the listening socket, makes the first database where there is none, and forks workers that share the socket.
 """
@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 from filelock import FileLock
@@ -28,7 +28,7 @@ from webrl.runs.disk import atomic_path
 logger = logging.getLogger(__name__)
 
 _THREADS = 4
-"""Of a worker. Answers are computed, not waited for: more threads would not be faster, but one slow page would block."""
+"""Of a worker. Answers are computed, not waited for: more would not be faster, but with one a slow page would block."""
 _PAUSE_S = 1.0
 """Before a dead worker is replaced, so that one that cannot start does not keep a core busy."""
 _STATIC_AGE_S = 86400
@@ -67,7 +67,7 @@ def _template(folder: Path, seed: int) -> Path:
     return path
 
 
-def _application(folder: Path, template: Path, key: str) -> Callable[..., object]:
+def _application(folder: Path, template: Path, key: str) -> Any:
     import oscar
     from django.core.wsgi import get_wsgi_application
     from whitenoise import WhiteNoise
@@ -79,7 +79,7 @@ def _application(folder: Path, template: Path, key: str) -> Callable[..., object
     return WhiteNoise(gateway, root=str(files), prefix="static/", max_age=_STATIC_AGE_S)
 
 
-def _work(application: Callable[..., object], listener: socket.socket) -> None:
+def _work(application: Any, listener: socket.socket) -> None:
     from waitress.server import create_server
 
     create_server(

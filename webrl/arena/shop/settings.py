@@ -71,6 +71,7 @@ def _django(secret: str) -> dict[str, Any]:
         "USE_TZ": True,
         "TIME_ZONE": "UTC",
         "LANGUAGE_CODE": "en-us",
+        "LANGUAGES": [("en-us", "English")],
         "USE_I18N": False,
         "LOGGING_CONFIG": None,
     }
@@ -85,7 +86,7 @@ class _NoMigrations(dict[str, None]):
     def __getitem__(self, app: str) -> None:
         return None
 
-    def get(self, app: str, default: object = None) -> None:  # type: ignore[override]  # noqa: ARG002
+    def get(self, app: str, default: object = None) -> None:  # noqa: ARG002
         return None
 
 

@@ -1,0 +1,84 @@
+"""What the arena's shop sells: enough, all different, and the same on every machine."""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from webrl.arena.content import STATUSES, Catalogue, catalogue
+
+_DIGEST = """import hashlib
+from webrl.arena.content import catalogue
+print(hashlib.sha256(repr(catalogue({})).encode()).hexdigest())"""
+
+
+def test_there_is_enough_to_look_for_and_no_two_things_share_a_name() -> None:
+    content = catalogue()
+    assert len(content.products) >= 500
+    assert len(content.customers) >= 150
+    assert len(content.orders) >= 300
+    for values in (
+        [product.title for product in content.products],
+        [product.upc for product in content.products],
+        [product.sku for product in content.products],
+        [product.slug for product in content.products],
+        [customer.email for customer in content.customers],
+        [customer.name for customer in content.customers],
+        [order.number for order in content.orders],
+    ):
+        assert len(set(values)) == len(values)
+    assert [product.pk for product in content.products] == list(range(1, len(content.products) + 1))
+    assert {order.status for order in content.orders} == set(STATUSES)
+    assert any(product.stock == 0 for product in content.products)
+    assert sum(len(product.reviews) for product in content.products) > 1000
+
+
+def test_all_that_refers_to_something_refers_to_something_that_is_there() -> None:
+    content = catalogue()
+    emails = {customer.email: customer.name for customer in content.customers}
+    upcs = {product.upc: product for product in content.products}
+    for product in content.products:
+        assert product.category in content.categories
+        assert len({review.email for review in product.reviews}) == len(product.reviews)  # the shop allows one each
+        assert all(emails[review.email] == review.author and 1 <= review.score <= 5 for review in product.reviews)
+    for order in content.orders:
+        assert emails[order.email] == order.customer
+        assert all((upcs[line.upc].title, upcs[line.upc].price) == (line.title, line.price) for line in order.lines)
+        assert order.total == sum(line.quantity * line.price for line in order.lines) + order.shipping
+    assert [order.date for order in content.orders] == sorted(order.date for order in content.orders)
+
+
+def test_a_product_code_is_a_valid_ean() -> None:
+    for product in catalogue().products:
+        digits = [int(digit) for digit in product.upc]
+        assert len(digits) == 13
+        assert (sum(digits[::2]) + 3 * sum(digits[1::2])) % 10 == 0
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_another_process_with_another_hash_seed_makes_the_same_content(seed: int) -> None:
+    made = subprocess.run(
+        [sys.executable, "-c", _DIGEST.format(seed)],
+        env={**os.environ, "PYTHONHASHSEED": "12345"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert made.stdout.strip() == _digest(catalogue(seed))
+
+
+def test_another_seed_makes_another_shop() -> None:
+    assert _digest(catalogue(1)) != _digest(catalogue(0))
+
+
+def _digest(content: Catalogue) -> str:
+    return hashlib.sha256(repr(content).encode()).hexdigest()
+
+
+def test_slugs_and_mail_addresses_are_plain() -> None:
+    content = catalogue()
+    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", product.slug) for product in content.products)
+    assert all(re.fullmatch(r"[a-z]+\.[a-z]+@example\.com", customer.email) for customer in content.customers)

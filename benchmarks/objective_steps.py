@@ -19,7 +19,7 @@ from torch import Tensor
 from webrl.config import RunConfig
 from webrl.training.models import PackedActor, context_limit, load_actor
 from webrl.training.objectives import get_objective
-from webrl.training.packing import Item, actor_inputs, pack
+from webrl.training.packing import Example, Item, actor_inputs, pack
 from webrl.training.schedule import sample_batches
 from webrl.training.scoring import score_actions, score_targets
 from webrl.training.trainer import Job, Watch, train
@@ -103,7 +103,7 @@ class _Observer:
         self.advantages = [every[i] for i in chosen]
         self.loss = policy_loss_function(samples, self.advantages, objective, config.actor)
         limit = context_limit(model.lm, config.actor.max_tokens)
-        self.items = cut_items([(r.prompt_ids, r.action_ids) for r in samples], limit, "samples")
+        self.items = cut_items([Example(r.prompt_ids, r.action_ids) for r in samples], limit, "samples")
         self.step = -1
         self.logprobs: list[list[float]] = []
         self.gradients: list[dict[str, Any]] = []

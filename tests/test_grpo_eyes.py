@@ -143,11 +143,11 @@ def test_models_that_cannot_see_are_refused_by_name_before_anything_starts(tmp_p
 def test_the_loop_and_its_engines_refuse_a_model_that_sees_by_name(folder, tmp_path, capsys):
     from transformers import AutoConfig
 
-    said = f"model {str(folder)!r} is a vision-language model, which only webrl grpo shows screenshots to"
+    said = f"model {str(folder)!r} is a vision-language model, and would be shown the page's text alone: set rollout"
     arguments = ["run", "configs/demo.yaml", f"models.actor={folder}", f"runs_dir={tmp_path}"]
     assert cli.main(arguments) == 1
     assert said in capsys.readouterr().err
-    with pytest.raises(ModelError, match=r"is a vision-language model, which only webrl grpo"):
+    with pytest.raises(ModelError, match=r"is a vision-language model, and would be shown the page's text alone"):
         load_causal_lm(str(folder), dtype="float32")
     AutoConfig.for_model("qwen3_5").save_pretrained(tmp_path / "half")
     refuse_vision(str(tmp_path / "half"))  # transformers loads its text half by itself

@@ -11,8 +11,9 @@ from eyes_builders import PICTURE_TOKEN, build_vlm, png
 from PIL import Image
 
 from webrl.errors import ModelError
-from webrl.llm.eyes import Eyes, shrink
+from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message, Sampling
+from webrl.llm.pictures import shrink
 from webrl.llm.seeing import SeeingModel, pad_left
 from webrl.llm.tokens import encode_chat
 from webrl.llm.turns import end_token_ids

@@ -17,6 +17,7 @@ from webrl.demos.sources import read_demonstrations
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
+from webrl.replay.records import open_encoder
 from webrl.runs.store import read_records, write_records
 from webrl.training.metrics import read_metrics
 from webrl.training.paths import TrainingPaths
@@ -106,7 +107,9 @@ def test_training_lowers_the_validation_loss_and_leaves_a_report_and_a_plot(tmp_
     assert (paths.report / "loss.png").stat().st_size > 5000
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
     tokenizer = load_tokenizer(str(paths.out))
-    ((_, action),) = encode([make_trajectory(0, 1, num_steps=1)], tokenizer, config_for(base), ProblemLog())
+    ((_, action, _),) = encode(
+        [make_trajectory(0, 1, num_steps=1)], open_encoder(tokenizer, str(base), config_for(base)), ProblemLog()
+    )
     assert tokenizer.decode(action) == "click('0')<|eot_id|>"
 
 

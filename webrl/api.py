@@ -16,8 +16,7 @@ from webrl.config import RolloutConfig, RunConfig
 from webrl.config.extras import check_extras
 from webrl.config.resources import shipped_model
 from webrl.errors import UsageError
-from webrl.llm import PolicyOutput, open_model
-from webrl.llm.policy import ModelPolicy
+from webrl.llm import Policy, PolicyOutput, open_policy
 from webrl.preflight import check_inputs, check_settings
 from webrl.reports.relay import Relay
 from webrl.reports.run import phase_metrics
@@ -136,13 +135,24 @@ class Actor:
         self.policy = call(self._open(name))
         """The same actor for asynchronous code on the loop of `webrl.rollouts.blocking.call`."""
 
-    async def _open(self, name: str) -> ModelPolicy:
-        engine, models = self._config.rollout.engine, self._config.models
-        return ModelPolicy(await self._stack.enter_async_context(open_model(name, engine, models)), self._config)
+    async def _open(self, name: str) -> Policy:
+        return await self._stack.enter_async_context(open_policy(name, self._config))
 
-    def act(self, goal: str, page: str, history: Sequence[Step] = (), *, seed: int | None = None) -> PolicyOutput:
-        """The next action on a page: its text, token ids and log-probabilities. Raises PolicyError."""
-        return call(self.policy.act(goal, history, page, seed=seed))
+    def act(
+        self,
+        goal: str,
+        page: str,
+        history: Sequence[Step] = (),
+        *,
+        seed: int | None = None,
+        screenshot: bytes | None = None,
+    ) -> PolicyOutput:
+        """The next action on a page: its text, token ids and log-probabilities. Raises PolicyError.
+
+        Args:
+            screenshot: a PNG in the size that the model is to see, with `rollout.image_size`.
+        """
+        return call(self.policy.act(goal, history, page, seed=seed, screenshot=screenshot))
 
     def play(self, env: TaskEnv, *, seed: int = 0) -> Trajectory:
         """Play one episode of the environment's task to its end, by the stop rules of its settings.

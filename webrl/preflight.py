@@ -7,7 +7,7 @@ from collections.abc import Collection
 from webrl.config import RunConfig
 from webrl.config.engine_plans import load_plan
 from webrl.errors import UsageError
-from webrl.llm.loading import model_folder, refuse_vision
+from webrl.llm.loading import model_folder, refuse_vision, require_vision
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
 from webrl.suites import check_settings as check_suite
@@ -19,7 +19,7 @@ def check_settings(config: RunConfig, source: str) -> None:
 
     Raises:
         UsageError: an engine or a task type that there is not, an API engine without its servers, rewards that
-            generated tasks do not have, or a group objective without groups.
+            generated tasks do not have, a group objective without groups, or screenshots for what cannot take them.
     """
     for section in ("critic", "actor", "orm"):
         try:
@@ -43,6 +43,8 @@ def check_settings(config: RunConfig, source: str) -> None:
         )
     if config.actor.objective == "grpo" and config.num_phases:
         _check_groups(config, source)
+    if config.rollout.image_size is not None:
+        _check_screenshots(config, source)
     if tasks.suite == "miniwob" and (tasks.train_sites or tasks.heldout_sites):
         try:
             miniwob.heldout_tasks(tasks.model_copy(update={"num_heldout_tasks": 0}), config.seed)
@@ -54,8 +56,9 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     """Return if what these stages start from is there.
 
     Raises:
-        UsageError: the judge's system text is not there.
-        ModelError: a model folder does not exist, holds pickles, or is an actor that sees.
+        UsageError: the judge's system text is not there, or the training takes no screenshots.
+        ModelError: a model folder does not exist, holds pickles, or is an actor that sees and is shown text alone, or
+            the other way round.
         DataError: an instruction file of one's own site is not there, or not understood.
     """
     due = frozenset(stages)
@@ -67,11 +70,53 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         if config.label.engine.kind != "openai":
             for judge in (config.models.orm, *config.label.ensemble):
                 model_folder(judge)
+    if due & {"replay", "train"} and config.rollout.image_size is not None:
+        _check_seeing_training(config)
     acting = due & {"rollout", "replay", "train", "eval"}
     if acting and not RunFolder(config.run_dir).phase(0).actor.is_dir():  # later phases start from the run's own
-        refuse_vision(config.models.actor)
+        check_sight(config, config.models.actor)
     if {"gen-tasks", "rollout"} <= due and config.num_phases and config.generate.engine.kind != "openai":
         model_folder(config.models.generator)
+
+
+def check_sight(config: RunConfig, actor: str) -> None:
+    """Return unless the actor's folder holds a model that cannot read what it is shown.
+
+    Raises:
+        ModelError: screenshots for a model of text, or text alone for one that sees.
+    """
+    if config.rollout.image_size is None:
+        refuse_vision(actor)
+    else:
+        require_vision(actor, f"rollout.image_size={config.rollout.image_size}")
+
+
+def _check_screenshots(config: RunConfig, source: str) -> None:
+    """Refuse what cannot take screenshots; all of it at once."""
+    rollout, models = config.rollout, config.models
+    found = []
+    if rollout.engine.kind != "transformers":
+        found.append(f"rollout.engine.kind={rollout.engine.kind}: not yet; set rollout.engine.kind=transformers")
+    if models.prompt_format == "webrl":
+        found.append("models.prompt_format=webrl: that format has no place for one; set models.prompt_format=chat")
+    if models.enable_thinking:
+        found.append("models.enable_thinking=true: not yet; set models.enable_thinking=false")
+    if found:
+        raise UsageError(f"{source}: rollout.image_size shows the actor screenshots: {'; '.join(found)}")
+
+
+def _check_seeing_training(config: RunConfig) -> None:
+    """Refuse what no actor that sees is trained with; all of it at once."""
+    found = [f"actor.{option}: not yet" for option in config.actor.untried_with_screenshots]
+    if config.actor.needs_values:
+        found.append(
+            f"actor.objective={config.actor.objective} takes a critic's values, and no critic sees yet; set "
+            "actor.objective=grpo, filtered_bc or sft"
+        )
+    elif config.trains_critic:
+        found.append("filter.critic_band=true asks a critic, and no critic sees yet; set filter.critic_band=false")
+    if found:
+        raise UsageError(f"rollout.image_size trains the actor on screenshots: {'; '.join(found)}")
 
 
 def _check_groups(config: RunConfig, source: str) -> None:

@@ -21,6 +21,7 @@ from webrl.runs.store import read_json, read_records, write_json, write_records
 from webrl.types import Label, StepRecord, Task, Trajectory
 
 if TYPE_CHECKING:
+    from webrl.llm import LanguageModel
     from webrl.llm.servers.vllm import VllmModel
 
 logger = logging.getLogger(__name__)
@@ -263,8 +264,11 @@ def copy_model(source: Path, target: Path) -> None:
         shutil.copytree(source, temporary)
 
 
-async def _verify(model: VllmModel, actor: str, config: RunConfig) -> None:
+async def _verify(opened: LanguageModel, actor: str, config: RunConfig) -> None:
     """Refuse a server that answers with other weights than the trainer has; once after each change of weights."""
+    if config.rollout.engine.kind != "vllm" or not config.rollout.engine.verify_weights:
+        return
+    model = cast("VllmModel", opened)
     if model.fleet.is_verified:
         return
     import torch
@@ -299,18 +303,21 @@ def play(
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> None:
     """Roll out with a model; `temperature` None is a training rollout at the configured one."""
-    from webrl.llm import open_model
-    from webrl.llm.policy import ModelPolicy
+    from webrl.llm import open_policy
     from webrl.rollouts.collect import collect
     from webrl.rollouts.kept import run
     from webrl.suites import open_sites
     from webrl.suites.world import WORLD
 
     async def work() -> None:
-        async with open_sites(config, tasks), open_model(actor, config.rollout.engine, config.models) as model:
-            if config.rollout.engine.kind == "vllm" and config.rollout.engine.verify_weights:
-                await _verify(cast("VllmModel", model), actor, config)
-            policy = ModelPolicy(model, config, temperature=temperature, training=temperature is None)
+        opened = open_policy(
+            actor,
+            config,
+            temperature=temperature,
+            training=temperature is None,
+            verify=lambda model: _verify(model, actor, config),
+        )
+        async with open_sites(config, tasks), opened as policy:
             await collect(tasks, config, policy, out, phase=phase, prefix=prefix, world=WORLD, on_episode=on_episode)
 
     run(work())

@@ -145,6 +145,8 @@ class Step(Record):
     """Page address when the observation was taken."""
     screenshot: str = ""
     """Path of a PNG relative to the run folder, or ""."""
+    screenshot_sha256: str = ""
+    """Of that file, where it is the picture that a model is shown (`rollout.image_size`); "" where it is text alone."""
     blocked: int = 0
     """Requests that were blocked during this step: hosts outside the allow-list, limits of one's own site."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -252,6 +254,10 @@ class StepRecord(Record):
     and after the last step (the last page again) for the released objective; else empty."""
     group: str = ""
     """Task id, for objectives that compare attempts at the same task (GRPO)."""
+    screenshot: str = ""
+    """Path of the picture in the prompt, a PNG, relative to the run folder; "" where the prompt is text alone."""
+    screenshot_sha256: str = ""
+    """Of that file."""
 
     @property
     def is_last(self) -> bool:

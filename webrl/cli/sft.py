@@ -12,6 +12,7 @@ from webrl.config.extras import check_extras
 from webrl.demos.sft import Probe, train_start
 from webrl.errors import UsageError
 from webrl.llm.loading import model_folder
+from webrl.preflight import check_sight
 from webrl.training.paths import TrainingPaths
 
 
@@ -65,10 +66,15 @@ def check_start(config: RunConfig, paths: TrainingPaths) -> None:
 
     Raises:
         ExtraMissing: a package is not.
-        ModelError: the base model's folder is not.
+        ModelError: the base model's folder is not, or it cannot read what it is to be shown.
+        UsageError: options that have not been tried with screenshots.
     """
     check_extras(config, ("sft", "rollout") if config.sft.probe_tasks else ("sft",))
     model_folder(paths.init)
+    check_sight(config, paths.init)
+    untried = config.sft.untried_with_screenshots
+    if config.rollout.image_size is not None and untried:
+        raise UsageError(f"rollout.image_size: not yet with sft.{', sft.'.join(untried)}")
 
 
 def make_probe(config: RunConfig) -> Probe:

@@ -272,6 +272,12 @@ class RolloutConfig(Section):
     observation: Literal["axtree", "dom", "html"] = Field("axtree", description="text form of the page")
     dialect: Literal["browsergym", "webrl"] = Field("browsergym", description="action language")
     screenshots: bool = Field(False, description="save a PNG of every step")
+    image_size: int | None = Field(
+        None,
+        ge=0,
+        description="a vision-language actor is shown the saved screenshot, its longer side at most so many pixels "
+        "(0: as it is) (docs/eyes.md); none: the actor reads the page's text alone",
+    )
     viewport: tuple[PositiveInt, PositiveInt] | None = Field(
         None, description="width and height of pages in CSS pixels, screenshots the same; none: the task's own"
     )
@@ -313,6 +319,12 @@ class RolloutConfig(Section):
     webarena: WebArenaConfig = WebArenaConfig()
     web: WebConfig = WebConfig()
     engine: EngineConfig = EngineConfig()
+
+    @model_validator(mode="after")
+    def _what_is_seen_is_saved(self) -> Self:
+        if self.image_size is not None and not self.screenshots:
+            raise ValueError(f"image_size={self.image_size}: what the model is shown must be saved: screenshots=true")
+        return self
 
     @model_validator(mode="after")
     def _servers_are_named(self) -> Self:
@@ -404,6 +416,13 @@ class OptimConfig(Section):
     save_every: int = Field(0, ge=0, description="optimizer steps between training states; 0: none before the end")
     keep_checkpoints: int = Field(1, ge=1, description="full training states kept")
     log_every: int = Field(1, ge=1, description="optimizer steps between metric lines")
+
+    @property
+    def untried_with_screenshots(self) -> list[str]:
+        """Options, as `key=value`, that no model that sees has been trained with."""
+        tried = {"engine": "ddp", "precision": "fp32", "lora_rank": 0, "checkpointing": "none"}
+        tried |= {"compile": False, "float8": False}
+        return [f"{key}={getattr(self, key)}" for key, value in tried.items() if getattr(self, key) != value]
 
 
 class CriticConfig(OptimConfig):

@@ -32,10 +32,16 @@ class ExpertPolicy:
         self._slip, self._rng = slip, random.Random(f"{site}:{slip}:{seed}")
 
     async def act(
-        self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
+        self,
+        instruction: str,
+        history: Sequence[Step],
+        observation: str,
+        *,
+        seed: int | None = None,
+        screenshot: bytes | None = None,
     ) -> PolicyOutput:
         """The expert's next action, or a slip drawn from the policy's own generator (`seed` is not used)."""
-        del seed
+        del seed, screenshot
         worked = [step.action for step in history if not step.error]
         action = self._expert.plan(instruction, observation, worked)
         action = action or "send_msg_to_user('infeasible')"

@@ -16,17 +16,16 @@ from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.servers.vllm_owner import keep_servers
 from webrl.plots import clean_axes, new_figure, save_figure
-from webrl.replay.records import step_encoder
+from webrl.replay.records import StepEncoder, open_encoder
 from webrl.runs.provenance import run_info
 from webrl.runs.store import write_json
 from webrl.training.metrics import read_metrics
+from webrl.training.packing import Example
 from webrl.training.paths import TrainingPaths
 from webrl.training.ranks import is_main
 from webrl.types import Trajectory
 
 logger = logging.getLogger(__name__)
-Example = tuple[Sequence[int], Sequence[int]]
-"""Prompt ids and answer ids."""
 Probe = Callable[[Path, Path], dict[str, float]]
 """(model folder, file for the episodes) -> metrics; `probe_successes` and `probe_episodes` are drawn."""
 
@@ -46,11 +45,11 @@ def train_start(config: RunConfig, paths: TrainingPaths, probe: Probe | None = N
     from webrl.training import train_sft
 
     counts: Counter[str] = Counter()
-    tokenizer = load_tokenizer(paths.init)
     with ProblemLog(paths.report / "problems.txt" if is_main() else None) as problems:
         shown = list(read_demonstrations(paths.data, problems, config.sft.outcome, counts))
         train, heldout = split(shown, config.sft.heldout, config.seed)
-        examples, held = (encode(part, tokenizer, config, problems) for part in (train, heldout))
+        encoder = open_encoder(load_tokenizer(paths.init), paths.init, config)
+        examples, held = (encode(part, encoder, problems) for part in (train, heldout))
     if not examples:
         raise DataError(
             f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts)}"
@@ -103,11 +102,8 @@ def split(trajectories: Sequence[Trajectory], heldout: float, seed: int) -> tupl
     return parts
 
 
-def encode(
-    trajectories: Sequence[Trajectory], tokenizer: Any, config: RunConfig, problems: ProblemLog
-) -> list[Example]:
+def encode(trajectories: Sequence[Trajectory], encoder: StepEncoder, problems: ProblemLog) -> list[Example]:
     """Prompt and answer ids of every step, as if the policy had acted; steps without a readable action are left out."""
-    encoder = step_encoder(tokenizer, config.models, config.rollout.dialect)
     examples: list[Example] = []
     for trajectory in trajectories:
         for index, step in enumerate(trajectory.steps):
@@ -116,7 +112,7 @@ def encode(
                 problems.add("unreadable_action", place, f"answer {step.response!r:.80} is no action; left out")
                 continue
             try:
-                examples.append(encoder(trajectory, index))
+                examples.append(Example(*encoder(trajectory, index)))
             except PolicyError as error:
                 problems.add("too_long", place, f"{error}; left out")
     return examples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -105,10 +105,19 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
         except ValueError as error:
             problems.add("bad_demonstration", f"{path}:{number}", f"{error}; left out")
             continue
+        trajectory = _with_pictures(trajectory, path.parent.parent)
         if outcomes is not None:
             yield trajectory, outcomes.get(outcome_key(trajectory.trajectory_id))
         else:
             yield trajectory, None if trajectory.env_reward is None else int(is_success(trajectory))
+
+
+def _with_pictures(trajectory: Trajectory, root: Path) -> Trajectory:
+    """Its screenshots by absolute path: they lie beside the file, whatever run reads it."""
+    if not any(step.screenshot for step in trajectory.steps):
+        return trajectory
+    steps = (replace(s, screenshot=str((root / s.screenshot).absolute())) for s in trajectory.steps)
+    return replace(trajectory, steps=tuple(steps))
 
 
 def _human(shown: HumanDemonstration, name: str) -> tuple[Trajectory, int]:

@@ -24,8 +24,9 @@ from webrl.errors import BrowserError, DataError, StageError, UsageError
 from webrl.grpo.prompts import BrowserGymPolicy, Seen, find_action
 from webrl.grpo.seeing import SeeingPolicy, check_room
 from webrl.grpo.settings import GrpoSettings
-from webrl.llm.eyes import Eyes, png_size, shrink
+from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel, Policy
+from webrl.llm.pictures import png_size, shrink
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.seeing import SeeingModel
 from webrl.rollouts.actions import ActionError

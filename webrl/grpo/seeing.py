@@ -40,7 +40,13 @@ class SeeingPolicy:
         return self._model.fingerprint
 
     async def act(
-        self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
+        self,
+        instruction: str,
+        history: Sequence[Step],
+        observation: str,
+        *,
+        seed: int | None = None,
+        screenshot: bytes | None = None,  # noqa: ARG002 - `seen` has it, as it has all else
     ) -> PolicyOutput:
         """Answer one page (`Policy.act`).
 

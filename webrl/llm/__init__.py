@@ -1,6 +1,6 @@
 """One interface to a language model: transformers in process, vLLM servers of our own, any OpenAI-compatible URL."""
 
-from webrl.llm.engines import open_model
+from webrl.llm.engines import open_model, open_policy
 from webrl.llm.interface import Completion, LanguageModel, Message, Policy, PolicyOutput, Sampling
 
-__all__ = ["Completion", "LanguageModel", "Message", "Policy", "PolicyOutput", "Sampling", "open_model"]
+__all__ = ["Completion", "LanguageModel", "Message", "Policy", "PolicyOutput", "Sampling", "open_model", "open_policy"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from webrl.config import EngineConfig, ModelsConfig
-from webrl.llm.interface import LanguageModel
+from webrl.config import EngineConfig, ModelsConfig, RunConfig
+from webrl.llm.interface import LanguageModel, Policy
 
 
 @asynccontextmanager
@@ -23,6 +23,39 @@ async def open_model(name: str, engine: EngineConfig, models: ModelsConfig) -> A
         yield model
     finally:
         await model.close()
+
+
+@asynccontextmanager
+async def open_policy(
+    name: str,
+    config: RunConfig,
+    *,
+    temperature: float | None = None,
+    training: bool = False,
+    verify: Callable[[LanguageModel], Awaitable[None]] | None = None,
+) -> AsyncIterator[Policy]:
+    """A model as the policy of a run: of text on `rollout.engine`, or one that sees (`rollout.image_size`).
+
+    Args:
+        temperature, training: as of `ModelPolicy`.
+        verify: called with a model of text before it is used.
+
+    Raises:
+        ModelError: unusable folder, architecture or server, or a model that cannot see.
+        UsageError: sampling that a training rollout may not use.
+    """
+    if config.rollout.image_size is not None:
+        from webrl.llm.screenshots import open_screenshot_policy
+
+        async with open_screenshot_policy(name, config, temperature=temperature, training=training) as policy:
+            yield policy
+        return
+    from webrl.llm.policy import ModelPolicy
+
+    async with open_model(name, config.rollout.engine, config.models) as model:
+        if verify is not None:
+            await verify(model)
+        yield ModelPolicy(model, config, temperature=temperature, training=training)
 
 
 async def _start(name: str, engine: EngineConfig, models: ModelsConfig) -> LanguageModel:

@@ -7,7 +7,7 @@ turn (`webrl/llm/tokens.py`).
 
 from __future__ import annotations
 
-import io
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Message
 from webrl.llm.loading import first_line, model_folder
+from webrl.llm.pictures import open_picture, png_size
 from webrl.llm.tokens import encode_guarded, protect, render_chat
 
 _TOKEN_TYPES = {
@@ -85,6 +86,7 @@ class Eyes:
         self.picture_ids = frozenset(int(i) for i in self.processor.image_token_ids)
         """Tokens that stand for a part of a picture: where the model reads one, the vision tower's output stands."""
         self._looks: dict[tuple[int, int], Look] = {}
+        self._looking = threading.Lock()  # rows are made in threads, and tokenizers are not to be shared between them
 
     def look(self, png: bytes) -> Look:
         """How a picture is written in a prompt, which its size decides.
@@ -93,9 +95,10 @@ class Eyes:
             ModelError: the processor cannot say.
         """
         size = png_size(png)
-        if size not in self._looks:
-            self._looks[size] = self._look(_open(png))
-        return self._looks[size]
+        with self._looking:
+            if size not in self._looks:
+                self._looks[size] = self._look(open_picture(png))
+            return self._looks[size]
 
     def _look(self, image: Any) -> Look:
         try:
@@ -110,7 +113,7 @@ class Eyes:
             raise ModelError(
                 f"the processor of model {self.name!r} cannot take a picture: {first_line(error)}"
             ) from None
-        num_tokens = self._count(made["input_ids"][0])
+        num_tokens = self.count(made["input_ids"][0])
         if not num_tokens:
             raise ModelError(f"the processor of model {self.name!r} gives a picture no tokens")
         return Look(text, num_tokens, image.size)
@@ -131,9 +134,9 @@ class Eyes:
                 f"screenshot ({self._placeholder!r})"
             )
         ids = encode_guarded(self.tokenizer, text.replace(self._placeholder, look.text), guard)
-        if self._count(ids) != look.num_tokens:
+        if self.count(ids) != look.num_tokens:
             raise PolicyError(
-                f"a prompt of model {self.name!r} has {self._count(ids)} picture tokens, and its picture "
+                f"a prompt of model {self.name!r} has {self.count(ids)} picture tokens, and its picture "
                 f"{look.num_tokens}"
             )
         return ids
@@ -145,7 +148,7 @@ class Eyes:
             ids: [B, T] padded on either side; answers hold none of `picture_ids` (`without_pictures`).
             pngs: B, one a row.
         """
-        made = self.processor.image_processor(images=[[_open(png)] for png in pngs], return_tensors="pt")
+        made = self.processor.image_processor(images=[[open_picture(png)] for png in pngs], return_tensors="pt")
         inputs = {key: value.to(ids.device) for key, value in made.items() if key in _PIXELS}
         if self._types_name:
             inputs[self._types_name] = self._are_picture(ids).long()
@@ -158,41 +161,9 @@ class Eyes:
     def _are_picture(self, ids: Tensor) -> Tensor:
         return torch.isin(ids, torch.tensor(sorted(self.picture_ids), device=ids.device))
 
-    def _count(self, ids: Sequence[int]) -> int:
+    def count(self, ids: Sequence[int]) -> int:
+        """How many of the tokens stand for a part of a picture."""
         return sum(i in self.picture_ids for i in ids)
-
-
-def shrink(png: bytes, size: int) -> bytes:
-    """A PNG in RGB whose longer side is at most `size` pixels (0: its own), aspect ratio kept.
-
-    Raises:
-        ValueError: it is no picture.
-    """
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        image = _open(png)
-    except (UnidentifiedImageError, OSError) as error:
-        raise ValueError(f"the screenshot is no picture that can be read: {error}") from None
-    if size:
-        image.thumbnail((size, size), Image.Resampling.LANCZOS)
-    out = io.BytesIO()
-    image.save(out, format="PNG")
-    return out.getvalue()
-
-
-def png_size(png: bytes) -> tuple[int, int]:
-    """Width and height of a picture that can be read."""
-    from PIL import Image
-
-    with Image.open(io.BytesIO(png)) as image:
-        return image.size
-
-
-def _open(png: bytes) -> Any:
-    from PIL import Image
-
-    return Image.open(io.BytesIO(png)).convert("RGB")
 
 
 def _load_config(name: str) -> Any:

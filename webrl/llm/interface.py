@@ -120,12 +120,19 @@ class Policy(Protocol):
         ...
 
     async def act(
-        self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
+        self,
+        instruction: str,
+        history: Sequence[Step],
+        observation: str,
+        *,
+        seed: int | None = None,
+        screenshot: bytes | None = None,
     ) -> PolicyOutput:
         """Answer one page.
 
         Args:
             history: the episode's steps so far, oldest first.
+            screenshot: PNG for a model that sees; given only where `rollout.image_size` asks for one.
             seed: of this draw; derive it from run seed, trajectory id and step index for repeatable episodes.
                 None draws from the policy's own generator.
 

@@ -68,21 +68,35 @@ def load_causal_lm(name: str, *, dtype: str, device: str = "cpu") -> Any:
     from transformers import AutoModelForCausalLM
 
     folder = model_folder(name)
+    refuse_vision((adapter_base(folder) if folder else None) or name)
+    model = _load(AutoModelForCausalLM, name, dtype)
+    if hasattr(model.config, "vision_config"):  # of a hub
+        raise ModelError(_sees(name))
+    return model.to(device).eval()
+
+
+@spent_on("model files")
+def load_seeing_lm(name: str, *, dtype: Any, device: str = "cpu") -> Any:
+    """A vision-language model in eval mode, whole; otherwise as `load_causal_lm`."""
+    from transformers import AutoModelForImageTextToText
+
+    return _load(AutoModelForImageTextToText, name, dtype).to(device).eval()
+
+
+def _load(model_class: Any, name: str, dtype: Any) -> Any:
+    folder = model_folder(name)
     base = adapter_base(folder) if folder else None
     if folder and not base and not (folder / "config.json").is_file():
         raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
-    refuse_vision(base or name)
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(base or name, dtype=dtype, trust_remote_code=False)
+        model: Any = model_class.from_pretrained(base or name, dtype=dtype, trust_remote_code=False)
         if base:
             from peft import PeftModel
 
             model = PeftModel.from_pretrained(model, name).merge_and_unload()
     except Exception as error:  # transformers, safetensors and hub each raise their own
         raise ModelError(f"cannot load the model {name!r}: {first_line(error)}") from error
-    if hasattr(model.config, "vision_config"):  # of a hub
-        raise ModelError(_sees(name))
-    return model.to(device).eval()
+    return model
 
 
 def refuse_vision(name: str) -> None:
@@ -101,10 +115,25 @@ def refuse_vision(name: str) -> None:
             raise ModelError(_sees(name))
 
 
+def require_vision(name: str, option: str) -> None:
+    """Return unless the folder `name` holds a model without vision.
+
+    Args:
+        option: what asks for it, for the error.
+
+    Raises:
+        ModelError: it does.
+    """
+    folder = model_folder(name)
+    config = folder / "config.json" if folder else None
+    if config and config.is_file() and "vision_config" not in read_json(config):
+        raise ModelError(f"{option}: model {name!r} has no vision; take a vision-language model, or leave it out")
+
+
 def _sees(name: str) -> str:
     return (
-        f"model {name!r} is a vision-language model, which only webrl grpo shows screenshots to; the others play and "
-        "train on the page's text: take a text model"
+        f"model {name!r} is a vision-language model, and would be shown the page's text alone: set rollout.image_size "
+        "(docs/eyes.md; webrl grpo: image_size), or take a text model"
     )
 
 

@@ -14,11 +14,11 @@ from functools import lru_cache
 from typing import Any
 
 from webrl.config import RunConfig
-from webrl.errors import PolicyError
+from webrl.errors import PolicyError, StageError
 from webrl.llm.budget import Prompt
-from webrl.llm.interface import Completion, LanguageModel, PolicyOutput, Sampling
+from webrl.llm.interface import Completion, LanguageModel, PolicyOutput
 from webrl.llm.prompts import build_policy_prompt, policy_messages
-from webrl.llm.sampling import check_sampling
+from webrl.llm.sampling import check_sampling, policy_sampling
 from webrl.types import Step
 
 logger = logging.getLogger(__name__)
@@ -68,17 +68,23 @@ class ModelPolicy:
         return self._model.fingerprint
 
     async def act(
-        self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
+        self,
+        instruction: str,
+        history: Sequence[Step],
+        observation: str,
+        *,
+        seed: int | None = None,
+        screenshot: bytes | None = None,
     ) -> PolicyOutput:
-        """Answer one page (`Policy.act`)."""
+        """Answer one page (`Policy.act`).
+
+        Raises:
+            StageError: a screenshot, which this model cannot see.
+        """
+        if screenshot is not None:
+            raise StageError("rollout.image_size: this policy reads text alone; open it with open_policy")
         rollout = self._config.rollout
-        sampling = Sampling(
-            temperature=rollout.temperature,
-            top_p=rollout.top_p,
-            top_k=rollout.top_k,
-            max_new_tokens=rollout.max_new_tokens,
-            seed=self._seeds.getrandbits(63) if seed is None else seed,
-        )
+        sampling = policy_sampling(rollout, self._seeds.getrandbits(63) if seed is None else seed)
         if self._model.tokenizer is None:
             prompt_format = self._config.models.prompt_format
             messages = policy_messages(instruction, history, observation, rollout.dialect, prompt_format)

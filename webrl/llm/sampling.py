@@ -41,6 +41,17 @@ def check_sampling(config: RolloutConfig, training: bool) -> None:
         )
 
 
+def policy_sampling(config: RolloutConfig, seed: int) -> Sampling:
+    """How a policy's answer is drawn."""
+    return Sampling(
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        max_new_tokens=config.max_new_tokens,
+        seed=seed,
+    )
+
+
 def draw_tokens(
     logits: torch.Tensor, samplings: list[Sampling], generators: list[random.Random]
 ) -> tuple[list[int], list[float]]:

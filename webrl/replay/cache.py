@@ -28,8 +28,8 @@ _SCHEMA = """CREATE TABLE IF NOT EXISTS scores (
 class ScoreCache:
     """Log-probabilities by (actor fingerprint, step id).
 
-    Step ids are unique in one run only, so a row also holds a digest of the token ids; a row whose digest
-    differs is not used.
+    Step ids are unique in one run only, so a row also holds a digest of the token ids and the picture; a row whose
+    digest differs is not used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +57,7 @@ class ScoreCache:
         row = self._database.execute(
             "SELECT digest, logprobs FROM scores WHERE fingerprint = ? AND step_id = ?", (fingerprint, record.step_id)
         ).fetchone()
-        if row is None or row[0] != _digest(record):
+        if row is None or row[0] != _digest_of(record):
             return None
         return tuple(array.array("d", row[1]))
 
@@ -69,7 +69,7 @@ class ScoreCache:
             OSError: it is full.
         """
         rows = [
-            (fingerprint, r.step_id, _digest(r), array.array("d", r.ref_logprobs).tobytes())
+            (fingerprint, r.step_id, _digest_of(r), array.array("d", r.ref_logprobs).tobytes())
             for r in records
             if r.ref_logprobs is not None
         ]
@@ -92,12 +92,12 @@ class ScoreCache:
 
 
 def read_scores(
-    path: Path, fingerprints: Collection[str], steps: Iterable[tuple[str, Sequence[int], Sequence[int]]]
+    path: Path, fingerprints: Collection[str], steps: Iterable[tuple[str, Sequence[int], Sequence[int], str]]
 ) -> dict[tuple[str, str], tuple[float, ...]]:
     """Stored log-probabilities by (actor fingerprint, step id), from a file that others may write to; it is only read.
 
     Args:
-        steps: (step id, prompt ids, action ids) of each.
+        steps: (step id, prompt ids, action ids, SHA-256 of the picture or "") of each.
 
     Raises:
         DataError: not a score cache, or busy for longer than a second.
@@ -107,8 +107,8 @@ def read_scores(
         with contextlib.closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1)
         ) as database:
-            for step_id, prompt_ids, action_ids in steps:
-                digest = _digest_ids(prompt_ids, action_ids)
+            for step_id, prompt_ids, action_ids, picture in steps:
+                digest = _digest(prompt_ids, action_ids, picture)
                 for fingerprint in fingerprints:
                     sql = "SELECT logprobs FROM scores WHERE fingerprint = ? AND step_id = ? AND digest = ?"
                     for (blob,) in database.execute(sql, (fingerprint, step_id, digest)):
@@ -177,11 +177,13 @@ def _score_chunk(
     ]
 
 
-def _digest(record: StepRecord) -> bytes:
-    return _digest_ids(record.prompt_ids, record.action_ids)
+def _digest_of(record: StepRecord) -> bytes:
+    return _digest(record.prompt_ids, record.action_ids, record.screenshot_sha256)
 
 
-def _digest_ids(prompt_ids: Sequence[int], action_ids: Sequence[int]) -> bytes:
+def _digest(prompt_ids: Sequence[int], action_ids: Sequence[int], picture: str) -> bytes:
     data = blake2b(array.array("q", prompt_ids).tobytes(), digest_size=12)
     data.update(b"|" + array.array("q", action_ids).tobytes())
+    if picture:
+        data.update(b"|" + picture.encode())
     return data.digest()

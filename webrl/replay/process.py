@@ -157,6 +157,11 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
         UsageError: the judge's system text is not there.
         StageError: another process writes this output, or works in its run folder.
     """
+    if config.rollout.image_size is not None:
+        raise UsageError(
+            f"rollout.image_size={config.rollout.image_size}: process_data reads text; the stages of `webrl run` take "
+            "screenshots along"
+        )
     if plan.orm:
         configured_text(config.label)
     for model in filter(None, (plan.actor, plan.orm)):

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from webrl.config import ModelsConfig, RunConfig
+from webrl.errors import DataError
+from webrl.llm.pictures import Picture
 from webrl.llm.prompts import Dialect, build_policy_prompt
 from webrl.llm.thinking import CLOSE, OPEN, split_thinking
 from webrl.llm.tokens import encode_plain, encode_text
 from webrl.llm.turns import closing_ids
 from webrl.types import Label, Step, StepRecord, Trajectory
+
+if TYPE_CHECKING:
+    from webrl.llm.eyes import Eyes
 
 
 class EncodedStep(NamedTuple):
@@ -22,6 +27,8 @@ class EncodedStep(NamedTuple):
     """[P] the policy prompt."""
     action_ids: Sequence[int]
     """[A] the response and the end token."""
+    picture: Picture | None = None
+    """What the picture tokens of the prompt stand for."""
 
 
 StepEncoder = Callable[[Trajectory, int], EncodedStep]
@@ -101,7 +108,44 @@ def _record(
         source=source,
         tokenizer=tokenizer,
         group=trajectory.task.task_id,
+        screenshot=step.screenshot if step.screenshot_sha256 else "",
+        screenshot_sha256=step.screenshot_sha256,
     )
+
+
+def open_encoder(tokenizer: Any, actor: str, config: RunConfig) -> StepEncoder:
+    """`step_encoder` as the run's policy would have been prompted: with the step's screenshot for an actor that sees.
+
+    Raises:
+        ModelError: `rollout.image_size`, and a model that cannot see.
+    """
+    if config.rollout.image_size is None:
+        return step_encoder(tokenizer, config.models, config.rollout.dialect)
+    from webrl.llm.eyes import Eyes
+
+    return _seeing_encoder(Eyes(actor), config)
+
+
+def _seeing_encoder(eyes: Eyes, config: RunConfig) -> StepEncoder:
+    from webrl.llm.screenshots import build_screenshot_prompt
+
+    end = closing_ids(eyes.tokenizer, config.models.prompt_format)
+
+    def encode(trajectory: Trajectory, index: int) -> EncodedStep:
+        step = trajectory.steps[index]
+        picture = Picture.of(step, config.run_dir)
+        if picture is None:
+            raise DataError(
+                f"{trajectory.trajectory_id}:{index} has no screenshot, which rollout.image_size="
+                f"{config.rollout.image_size} asks for: record it with rollout.screenshots=true and that size"
+            )
+        prompt = build_screenshot_prompt(
+            eyes, picture.read(), trajectory.instruction, trajectory.steps[:index], step.observation, config.models,
+            config.rollout.dialect,
+        )  # fmt: skip
+        return EncodedStep(prompt.ids, (*encode_response(eyes.tokenizer, step.response), *end), picture)
+
+    return encode
 
 
 def step_encoder(tokenizer: Any, models: ModelsConfig, dialect: Dialect = "browsergym") -> StepEncoder:

@@ -196,6 +196,8 @@ def _step_object(
         "tokenizer": reading.tokenizer,
         "next_prompt_ids": [],
         "group": task["task_id"],
+        "screenshot": step["screenshot"] if step.get("screenshot_sha256") else "",
+        "screenshot_sha256": step.get("screenshot_sha256", ""),
     }
 
 

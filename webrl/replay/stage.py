@@ -17,7 +17,7 @@ from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.turns import end_token_ids
 from webrl.replay.mix import History, add_history, write_steps
-from webrl.replay.records import released_next_prompt, step_encoder
+from webrl.replay.records import open_encoder, released_next_prompt
 from webrl.replay.scorer import Scorer
 from webrl.replay.sources import Reading, Source, read_steps
 from webrl.reward.labels import read_outcomes
@@ -45,10 +45,7 @@ def mix_replay(
         ModelError: sampler and trainer disagree by more than `replay.sampler_tolerance`.
     """
     tokenizer = load_tokenizer(actor)
-    fingerprint, encode = (
-        tokenizer_fingerprint(tokenizer),
-        step_encoder(tokenizer, config.models, config.rollout.dialect),
-    )
+    fingerprint, encode = tokenizer_fingerprint(tokenizer), open_encoder(tokenizer, actor, config)
     next_prompt = released_next_prompt(config, tokenizer)
     counts: Counter[str] = Counter()
     with (

@@ -1,7 +1,8 @@
 """One episode: reset, then observe - act until something ends it. A bad rollout is data, not a crash.
 
 API: `await run_episode(env, policy, task, config, trajectory_id=..., phase=..., seed=...) -> Trajectory`. It never
-raises for what page, browser or policy do; the trajectory's status says how it ended (`webrl.types.Status`).
+raises for what page, browser or policy do; the trajectory's status says how it ended (`webrl.types.Status`). (But a
+model that sees is never shown a page without its screenshot: then it raises StageError.)
 `CRASHED` are the statuses after which another attempt makes sense.
 """
 
@@ -16,8 +17,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from webrl.config import RolloutConfig
-from webrl.errors import BrowserError, DataError, PolicyError
+from webrl.errors import BrowserError, DataError, PolicyError, StageError
 from webrl.llm.interface import Policy, PolicyOutput
+from webrl.llm.pictures import sha256, shrink
 from webrl.llm.thinking import without_thinking
 from webrl.rollouts.interface import Env, Observation, StepResult
 from webrl.types import Status, Step, Task, Trajectory
@@ -113,19 +115,31 @@ async def _play(
     while episode.status is None:
         index = len(episode.steps)
         before = episode.observation
-        screenshot = ""
-        if save_screenshot and before.screenshot:
-            screenshot = save_screenshot(before.screenshot, index)
+        shown, picture = {}, before.screenshot
+        if config.image_size is not None:
+            shown["screenshot"] = picture = await _picture(before, config.image_size)
+        screenshot = save_screenshot(picture, index) if save_screenshot and picture else ""
+        digest = sha256(shown["screenshot"]) if screenshot and shown else ""
         asked = time.perf_counter()
-        output = await policy.act(before.goal, episode.steps, before.text, seed=step_seed(*seed, index))
+        output = await policy.act(before.goal, episode.steps, before.text, seed=step_seed(*seed, index), **shown)
         answered = time.perf_counter()
         result = await env.step(without_thinking(output.text))
         seconds = {"policy": answered - asked, "browser": time.perf_counter() - answered}
-        episode.steps.append(_record(index, before, output, result, screenshot, seconds))
+        episode.steps.append(_record(index, before, output, result, (screenshot, digest), seconds))
         episode.observation, episode.reward = result.observation, result.reward
         episode.parse_failures = 0 if result.action else episode.parse_failures + 1
         episode.status = _stop(episode, result, config)
         episode.message = result.message
+
+
+async def _picture(page: Observation, size: int) -> bytes:
+    """The screenshot as a model is shown it."""
+    if page.screenshot is None:
+        raise StageError(f"{page.url}: there is no screenshot of the page, which rollout.image_size={size} asks for")
+    try:
+        return await asyncio.to_thread(shrink, page.screenshot, size)
+    except ValueError as error:
+        raise BrowserError(str(error)) from None
 
 
 def _stop(episode: _Episode, result: StepResult, config: RolloutConfig) -> Status | None:
@@ -149,7 +163,7 @@ def _record(
     before: Observation,
     output: PolicyOutput,
     result: StepResult,
-    screenshot: str,
+    screenshot: tuple[str, str],
     seconds: dict[str, float],
 ) -> Step:
     return Step(
@@ -162,7 +176,8 @@ def _record(
         action_ids=tuple(output.action_ids),
         logprobs=tuple(output.logprobs),
         url=before.url,
-        screenshot=screenshot,
+        screenshot=screenshot[0],
+        screenshot_sha256=screenshot[1],
         blocked=result.blocked,
         seconds=seconds,
     )

@@ -22,8 +22,7 @@ async def success_rates(
     Raises:
         WebRLError: browser, model or judge are unusable.
     """
-    from webrl.llm import open_model
-    from webrl.llm.policy import ModelPolicy
+    from webrl.llm import open_policy
     from webrl.reward.labels import read_labels
     from webrl.reward.stage import judge_all
     from webrl.rollouts.collect import collect
@@ -32,9 +31,8 @@ async def success_rates(
 
     trials, labels = folder / "trials.jsonl", folder / "trial_labels.jsonl"
     repeated = [task for task in tasks for _ in range(config.filter.num_trials)]
-    async with open_sites(config, tasks), open_model(actor, config.rollout.engine, config.models) as model:
-        policy, prefix = ModelPolicy(model, config), f"k{phase:02d}"
-        await collect(repeated, config, policy, trials, phase=phase, prefix=prefix, world=WORLD)
+    async with open_sites(config, tasks), open_policy(actor, config) as policy:
+        await collect(repeated, config, policy, trials, phase=phase, prefix=f"k{phase:02d}", world=WORLD)
     await judge_all(config, read_records(trials, Trajectory), labels, len(repeated))
     judged = read_labels(labels)
     rewards: dict[str, list[int]] = defaultdict(list)

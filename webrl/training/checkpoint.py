@@ -60,7 +60,8 @@ def run_digest(config: OptimConfig, seed: int, items: Sequence[Item]) -> str:
     settings = config.model_dump(exclude=_FREE_TO_CHANGE | {"engine"})
     digest = hashlib.sha256(json.dumps([settings, seed], default=str).encode())
     for item in items:
-        digest.update(json.dumps([item.ids, item.num_targets]).encode())
+        seen = [item.picture.sha256] if item.picture else []
+        digest.update(json.dumps([item.ids, item.num_targets, *seen]).encode())
     return digest.hexdigest()[:16]
 
 

@@ -25,6 +25,7 @@ from webrl.llm.fingerprint import base_fingerprint
 from webrl.training.critic import open_critic
 from webrl.training.lora import add_adapters, load_trained, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, load_actor
+from webrl.training.seeing import load_seeing_actor
 
 STATE = Path("lora", "state.safetensors")
 """In a model folder: the trained weights as the trainer names them, float32."""
@@ -42,9 +43,13 @@ class Start:
     """A critic's value heads; None: an actor."""
     seed: int = 0
     """Of fresh heads."""
+    sees: bool = False
+    """A vision-language model."""
 
     def load(self) -> PackedActor | PackedCritic:
         """The model, on the CPU."""
+        if self.sees:
+            return load_seeing_actor(self.folder)
         return open_critic(self.folder, self.heads, self.seed) if self.heads else load_actor(self.folder)
 
 
@@ -67,7 +72,7 @@ class Origin(Section):
 
 
 def exporter(start: Start, tokenizer: Any, config: OptimConfig) -> Callable[[dict[str, Tensor], Path], None]:
-    """A function (trained weights by name, folder) that writes config, safetensors and tokenizer.
+    """A function (trained weights by name, folder) that writes config, safetensors and tokenizer (or processor).
 
     The trained model may be sharded over ranks, cast or wrapped; so the starting model is loaded once more, on the
     CPU, and the trained weights are put into it. Adapters are merged, and written on their own as well.

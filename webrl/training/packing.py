@@ -11,17 +11,30 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from webrl.errors import TrainingError
+from webrl.llm.pictures import Picture
 from webrl.training.layers.attention import Layout
 from webrl.training.transfer import send
 
 HEADER_TOKENS = 8
 """Prompt tokens at the end that are never cut: they hold the template's assistant header."""
+
+
+class Example(NamedTuple):
+    """What the policy was given and what it answered."""
+
+    prompt_ids: Sequence[int]
+    """[P] token ids."""
+    action_ids: Sequence[int]
+    """[A] token ids; empty for a value."""
+    picture: Picture | None = None
+    """What the picture tokens of the prompt stand for; None where it is text alone."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,8 @@ class Item:
     """[L] token ids."""
     num_targets: int
     """How many ids at the end are predicted."""
+    picture: Picture | None = None
+    """As in `Example`."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +67,8 @@ class Pack:
     """[N] token ids to predict; empty for values."""
     target_sample: Tensor
     """[N] which sample of the row (0..B-1) a target belongs to."""
+    pictures: tuple[Picture | None, ...] = ()
+    """B, in the order of the samples."""
 
     @cached_property
     def num_samples(self) -> int:
@@ -84,6 +101,7 @@ def pack(items: Sequence[Item], device: torch.device | str = "cpu") -> Pack:
         layout=Layout.of(lens, tuple(max(item.num_targets, 1) for item in items), device),
         targets=send(torch.tensor(targets, dtype=torch.long), device),
         target_sample=send(torch.repeat_interleave(torch.arange(len(items)), num_targets), device),
+        pictures=tuple(item.picture for item in items),
     )
 
 
@@ -105,6 +123,22 @@ def cut_to(prompt_ids: Sequence[int], action_ids: Sequence[int], limit: int) -> 
     if keep < 0:
         raise ValueError(f"an action of {len(action_ids)} tokens does not fit the context of {limit} tokens")
     return (*prompt_ids[:keep], *prompt_ids[-tail:], *action_ids)
+
+
+def make_item(example: Example, limit: int) -> Item:
+    """A sample of at most `limit` tokens (`cut_to`).
+
+    Raises:
+        ValueError: the action alone exceeds the limit.
+        TrainingError: a sample with a picture does: it is not cut.
+    """
+    prompt, action, picture = example
+    if picture and len(prompt) + len(action) > limit:
+        raise TrainingError(
+            f"{picture.path}: a prompt of {len(prompt)} tokens with a picture and an action of {len(action)} do not "
+            f"fit the context of {limit} tokens; raise max_tokens, or lower models.max_prompt_tokens"
+        )
+    return Item(cut_to(prompt, action, limit), len(action), picture)
 
 
 def plan_rows(

@@ -24,8 +24,9 @@ from webrl.runs.progress import progress
 from webrl.training.critic import load_critic, values_of
 from webrl.training.memory_policy import compile_layers
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
-from webrl.training.packing import Item, Pack, actor_inputs, critic_inputs, cut_to, pack, plan_rows
+from webrl.training.packing import Item, Pack, critic_inputs, cut_to, make_item, pack, plan_rows
 from webrl.training.ranks import world
+from webrl.training.seeing import examples_of, load_seeing_actor
 from webrl.training.threads import num_row_threads, row_threads
 from webrl.types import StepRecord
 
@@ -47,12 +48,15 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
     check_tokenizer(model_dir, {record.tokenizer for record in items})
     device = pick_device(config.models.device)
     dtype = scoring_dtype(config, device)
-    model = _ready(load_actor(model_dir, dtype, device=device), device)
-    _check_ids(items, model.lm.config.vocab_size, model_dir)
+    examples = examples_of(items, config)
+    sees = config.rollout.image_size is not None
+    model = load_seeing_actor(model_dir, dtype) if sees else load_actor(model_dir, dtype, device=device)
+    model = _ready(model, device)
+    _check_ids(items, model.lm.config.get_text_config().vocab_size, model_dir)
     if config.actor.compile:
         compile_layers(model.lm)
     limit = context_limit(model.lm, config.actor.max_tokens)
-    samples = [Item(cut_to(r.prompt_ids, r.action_ids, limit), len(r.action_ids)) for r in items]
+    samples = [make_item(example, limit) for example in examples]
     scored = score_targets(model, samples, config.actor.max_tokens, device)
     return [dataclasses.replace(r, ref_logprobs=tuple(s.tolist())) for r, s in zip(items, scored, strict=True)]
 
@@ -73,7 +77,7 @@ def score_targets(model: PackedActor, samples: Sequence[Item], max_tokens: int, 
     """Log-probabilities of each sample's targets, in the order given; [num_targets] float32 on the CPU each."""
 
     def score(row: Pack) -> list[Tensor]:
-        logprobs: Tensor = model(**actor_inputs(row))
+        logprobs: Tensor = model(**model.inputs(row))
         counts = torch.bincount(row.target_sample, minlength=row.num_samples)
         return list(logprobs.cpu().split(counts.tolist()))
 

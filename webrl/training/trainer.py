@@ -178,7 +178,8 @@ class _Loop:
         return values
 
     def _heldout_loss(self, items: Sequence[Item]) -> dict[str, float]:
-        rows = plan_rows([len(item.ids) for item in items], self.budget, self.engine.num_ranks)[self.engine.rank]
+        lengths, packs = [len(item.ids) for item in items], self.job.model.packs
+        rows = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=packs)[self.engine.rank]
         self.engine.model.eval()
         total = torch.zeros((), device=self.device)
         with torch.no_grad():

@@ -25,8 +25,9 @@ from webrl.training.lora import add_adapters
 from webrl.training.memory_policy import apply_memory_policy
 from webrl.training.models import PackedActor, check_tokenizer, context_limit, load_actor, wants_skeleton
 from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
-from webrl.training.packing import Item, Pack, actor_inputs, critic_inputs, cut_to
-from webrl.training.ranks import broadcast
+from webrl.training.packing import Example, Item, Pack, critic_inputs, make_item
+from webrl.training.ranks import broadcast, world
+from webrl.training.seeing import examples_of, load_seeing_actor
 from webrl.training.trainer import Job, Watch, train
 from webrl.training.transfer import send
 from webrl.types import StepRecord
@@ -62,7 +63,9 @@ def train_critic(
     model = open_critic(init_dir, config.critic.heads, seed, skeleton=skeleton, device=device)
     save = exporter(Start(str(init_dir), config.critic.heads, seed), tokenizer, config.critic)
     prepare(model, config.critic, seed)
-    items = cut_items([(s.prompt_ids, ()) for s in states], context_limit(model.lm, config.critic.max_tokens), "critic")
+    items = cut_items(
+        [Example(s.prompt_ids, ()) for s in states], context_limit(model.lm, config.critic.max_tokens), "critic"
+    )
     job = Job(
         name="critic", model=model, items=items, active=[True] * len(items), ids=[s.step_id for s in states],
         inputs=critic_inputs, loss=critic_loss_function(states), save=save, histograms=("value", "outcome"),
@@ -89,10 +92,11 @@ def train_actor(
     samples = _read(records, "actor")
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
     device = pick_device(config.models.device)
-    model = load_actor(init_dir, skeleton=wants_skeleton(init_dir, config.actor.engine), device=device)
-    save = exporter(Start(str(init_dir)), tokenizer, config.actor)
+    examples = examples_of(samples, config)
+    model, processor = _open_actor(init_dir, config.actor, device, sees=config.rollout.image_size is not None)
+    save = exporter(Start(str(init_dir), sees=processor is not None), processor or tokenizer, config.actor)
     prepare(model, config.actor, seed)
-    job = actor_job(model, samples, config.actor, save)
+    job = actor_job(model, samples, config.actor, save, examples)
     return train(job, config.actor, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
 
 
@@ -101,27 +105,29 @@ def actor_job(
     samples: Sequence[StepRecord],
     config: ActorConfig,
     save: Callable[[dict[str, Tensor], Path], None],
+    examples: Sequence[Example] | None = None,
 ) -> Job:
     """What `train_actor` trains: the objective's samples with their advantages.
 
     Args:
         model: after `prepare`.
         save: as in `Job`.
+        examples: one a sample, for a model that sees; None: the samples' own tokens.
     """
     objective = get_objective(config.objective)
     limit = context_limit(model.lm, config.max_tokens)
-    items = cut_items([(r.prompt_ids, r.action_ids) for r in samples], limit, "actor")
+    items = cut_items(examples or [Example(r.prompt_ids, r.action_ids) for r in samples], limit, "actor")
     advantages = objective.advantages(samples, config)
     return Job(
         name="actor", model=model, items=items, active=[objective.trains(a) for a in advantages],
-        ids=[r.step_id for r in samples], inputs=actor_inputs,
+        ids=[r.step_id for r in samples], inputs=model.inputs,
         loss=policy_loss_function(samples, advantages, objective, config), save=save,
         histograms=("advantage", "log_ratio"),
     )  # fmt: skip
 
 
 def train_sft(
-    examples: Sequence[tuple[Sequence[int], Sequence[int]]],
+    examples: Sequence[Example | tuple[Sequence[int], Sequence[int]]],
     init_dir: str | Path,
     out_dir: Path,
     optim: OptimConfig,
@@ -130,15 +136,15 @@ def train_sft(
     metrics_path: Path,
     name: str = "sft",
     device: str = "auto",
-    heldout: Sequence[tuple[Sequence[int], Sequence[int]]] = (),
+    heldout: Sequence[Example | tuple[Sequence[int], Sequence[int]]] = (),
     probe: Callable[[Path], dict[str, float]] | None = None,
     watch_every: int = 0,
 ) -> dict[str, Any]:
     """Maximise the likelihood of each example's action ids given its prompt ids (SFT of π_0, and the ORM).
 
     Args:
-        examples: (prompt_ids, action_ids) pairs, made with the tokenizer of `init_dir`.
-        heldout: pairs for the validation loss.
+        examples: made with the tokenizer of `init_dir`; with pictures all of them, or none.
+        heldout: of the same kind, for the validation loss.
         probe: see `Watch`.
         watch_every: optimizer steps between looks; 0: at the end only.
     """
@@ -149,12 +155,13 @@ def train_sft(
     objective, config = get_objective("sft"), ActorConfig()
     tokenizer = check_tokenizer(init_dir, set())
     device = pick_device(device)
-    model = load_actor(init_dir, skeleton=wants_skeleton(init_dir, optim.engine), device=device)
-    save = exporter(Start(str(init_dir)), tokenizer, optim)
+    model, processor = _open_actor(init_dir, optim, device, sees=Example(*examples[0]).picture is not None)
+    save = exporter(Start(str(init_dir), sees=processor is not None), processor or tokenizer, optim)
     prepare(model, optim, seed)
     limit = context_limit(model.lm, optim.max_tokens)
-    items = cut_items(examples, limit, name)
-    watch = Watch(watch_every or sys.maxsize, cut_items(heldout, limit, f"{name}, held out"), probe)
+    items = cut_items([Example(*e) for e in examples], limit, name)
+    held = cut_items([Example(*e) for e in heldout], limit, f"{name}, held out")
+    watch = Watch(watch_every or sys.maxsize, held, probe)
 
     def loss(logprobs: Tensor, row: Pack, _indices: list[int]) -> LossOutput:
         zeros = torch.zeros_like(logprobs)
@@ -163,7 +170,7 @@ def train_sft(
 
     job = Job(
         name=name, model=model, items=items, active=[True] * len(items), ids=[str(i) for i in range(len(items))],
-        inputs=actor_inputs, loss=loss, save=save, watch=watch if heldout or probe else None,
+        inputs=model.inputs, loss=loss, save=save, watch=watch if heldout or probe else None,
     )  # fmt: skip
     return train(job, optim, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
 
@@ -208,12 +215,12 @@ def policy_loss_function(
     return loss
 
 
-def cut_items(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], limit: int, what: str) -> list[Item]:
+def cut_items(examples: Sequence[Example], limit: int, what: str) -> list[Item]:
     """Samples of at most `limit` tokens; how many pages were cut is logged."""
-    cut = sum(len(prompt) + len(action) > limit for prompt, action in pairs)
+    cut = sum(len(example.prompt_ids) + len(example.action_ids) > limit for example in examples)
     if cut:
-        logger.warning("%s: %d of %d samples exceed %d tokens; their pages were cut", what, cut, len(pairs), limit)
-    return [Item(cut_to(prompt, action, limit), len(action)) for prompt, action in pairs]
+        logger.warning("%s: %d of %d samples exceed %d tokens; their pages were cut", what, cut, len(examples), limit)
+    return [make_item(example, limit) for example in examples]
 
 
 def _policy_metrics(batch: LossInput) -> dict[str, Tensor]:
@@ -229,6 +236,21 @@ def _policy_metrics(batch: LossInput) -> dict[str, Tensor]:
             "perplexity": (-mean).exp(),
             "advantage": batch.advantage,
         }
+
+
+def _open_actor(folder: str | Path, config: OptimConfig, device: str, *, sees: bool) -> tuple[PackedActor, Any]:
+    """The model to train, and the processor of one that sees, else None.
+
+    Raises:
+        TrainingError: options that have not been tried with screenshots.
+    """
+    if not sees:
+        return load_actor(folder, skeleton=wants_skeleton(folder, config.engine), device=device), None
+    untried = [*config.untried_with_screenshots, *(["several processes"] if world()[0] > 1 else [])]
+    if untried:
+        raise TrainingError(f"no model has been trained on screenshots with {', '.join(untried)}: leave that out")
+    model = load_seeing_actor(folder)
+    return model, model.eyes.processor
 
 
 def _read(records: Records, what: str) -> list[StepRecord]:

@@ -59,7 +59,7 @@ def later_scores(path: Path, names: Mapping[str, str], trajectory: Trajectory) -
     """
     if not path.is_file() or not names:
         return {}, ""
-    steps = [(_step_id(trajectory, step), step.prompt_ids, step.action_ids) for step in trajectory.steps]
+    steps = [(_step_id(trajectory, s), s.prompt_ids, s.action_ids, s.screenshot_sha256) for s in trajectory.steps]
     try:
         found = read_scores(path, names, steps)
     except DataError as error:

@@ -59,10 +59,16 @@ class Idle:
     fingerprint = "idle"
 
     async def act(
-        self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
+        self,
+        instruction: str,
+        history: Sequence[Step],
+        observation: str,
+        *,
+        seed: int | None = None,
+        screenshot: bytes | None = None,
     ) -> PolicyOutput:
         """The same answers for any page."""
-        del instruction, seed
+        del instruction, seed, screenshot
         return PolicyOutput((), (), (), "send_msg_to_user('done')" if history else "noop()", observation)
 
 

@@ -1,0 +1,234 @@
+"""An actor that sees, in the trainer: the log-probs that were sampled, and nothing that is trained blind."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from eyes_builders import PICTURE_TOKEN, build_vlm, png
+from llm_builders import save_tiny_model
+from test_reward_data import make_trajectory
+
+from webrl.cli import main
+from webrl.config import RunConfig, load_config
+from webrl.config.resources import find_config
+from webrl.errors import DataError, ModelError, StageError, TrainingError, UsageError
+from webrl.llm.eyes import Eyes
+from webrl.llm.interface import Message, Sampling
+from webrl.llm.pictures import Picture, sha256
+from webrl.llm.screenshots import open_screenshot_policy
+from webrl.llm.seeing import SeeingModel
+from webrl.preflight import check_inputs, check_settings
+from webrl.replay.cache import ScoreCache
+from webrl.replay.process import make_plan, process
+from webrl.replay.records import open_encoder
+from webrl.training import train_sft
+from webrl.training.models import PackedActor
+from webrl.training.packing import Example, Item, make_item, pack
+from webrl.training.scoring import score_actions, score_targets
+from webrl.training.seeing import SeeingActor, load_seeing_actor
+from webrl.types import StepRecord
+
+SHORT = [Message("system", "Act."), Message("user", "Goal: go")]
+LONG = [Message("system", "Act."), Message("user", "Goal: click the red button, then wait for [12] button 'OK'")]
+SEEING = ("rollout.screenshots=true", "rollout.image_size=96", "actor.objective=filtered_bc", "tasks.source=fresh")
+
+
+def saved(folder: Path, png_bytes: bytes) -> Picture:
+    path = folder / f"{sha256(png_bytes)[:16]}.png"
+    path.write_bytes(png_bytes)
+    return Picture(path, sha256(png_bytes))
+
+
+def sample(eyes: Eyes, model, pictures: list[bytes]):
+    """(prompt ids, answer) for each picture, by the sampler of rollouts."""
+
+    async def ask():
+        sampler = SeeingModel(eyes, model, max_batch=8)
+        chats = [(SHORT, LONG)[i % 2] for i in range(len(pictures))]
+        prompts = [eyes.encode(chat, eyes.look(p)) for chat, p in zip(chats, pictures, strict=True)]
+        asked = [sampler.generate(p, image, Sampling(max_new_tokens=12, seed=i))
+                 for i, (p, image) in enumerate(zip(prompts, pictures, strict=True))]  # fmt: skip
+        return await asyncio.gather(*asked)
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("family", sorted(PICTURE_TOKEN))
+def test_the_trainer_gives_the_log_probs_that_were_sampled_and_its_gradient_reaches_the_pixels(family, tmp_path):
+    processor, model = build_vlm(family, tmp_path)
+    eyes = Eyes(str(tmp_path), processor=processor)
+    pictures = [png(), png((20, 90, 200), (64, 96), dot=40), png((0, 160, 0), dot=60)]
+    answers = sample(eyes, model, pictures)
+    actor = SeeingActor(model, eyes)
+    examples = [Example(a.prompt_ids, a.ids, saved(tmp_path, p)) for a, p in zip(answers, pictures, strict=True)]
+    items = [make_item(example, 2048) for example in examples]
+    scored = score_targets(actor.eval(), items, 4096, "cpu")
+    for answer, own in zip(answers, scored, strict=True):
+        assert own.tolist() == pytest.approx(list(answer.logprobs), abs=1e-4)
+    with pytest.raises(TrainingError, match="without its screenshot: nothing is trained blind"):
+        actor.inputs(pack([replace(items[0], picture=None)]))
+    other = replace(items[0], picture=saved(tmp_path, png((20, 90, 200), dot=50)))
+    (wrong,) = score_targets(actor, [other], 4096, "cpu")
+    assert (wrong - scored[0]).abs().max() > 1e-2, "another picture would be noticed"
+
+    logprobs = actor.train()(**actor.inputs(pack(items[:1])))
+    torch.testing.assert_close(logprobs.detach(), scored[0], atol=1e-4, rtol=0)
+    logprobs.sum().backward()
+    tower = [p for name, p in model.named_parameters() if "vis" in name and p.grad is not None]
+    assert max(float(p.grad.abs().max()) for p in tower) > 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("vlm")
+    build_vlm("idefics3", path)
+    return path
+
+
+def record_of(answer, name: str, picture: Picture, root: Path, **fields) -> StepRecord:
+    values = {"step_id": f"{name}:0", "trajectory_id": name, "instruction": "go", "site": "s", "phase": 1, "index": 0}
+    values |= {"num_steps": 1, "prompt_ids": answer.prompt_ids, "action_ids": answer.ids, "outcome": 1}
+    values |= {"screenshot": str(picture.path.relative_to(root)), "screenshot_sha256": picture.sha256}
+    return StepRecord(**values | fields)
+
+
+def seeing_config(folder: Path, runs: Path, *more: str) -> RunConfig:
+    config = [f"models.actor={folder}", f"runs_dir={runs}", "models.device=cpu", "models.max_prompt_tokens=1500"]
+    return load_config(find_config("demo"), [*config, *SEEING, *more])
+
+
+def test_a_step_whose_picture_is_gone_or_another_is_an_error_that_names_the_file(folder, tmp_path):
+    config = seeing_config(folder, tmp_path)
+    config.run_dir.mkdir()
+    picture = saved(config.run_dir, png())
+    (answer,) = sample(Eyes(str(folder)), load_seeing_actor(folder).lm, [png()])
+    record = record_of(answer, "t0", picture, config.run_dir)
+    (scored,) = score_actions([record], folder, config)
+    assert scored.ref_logprobs == pytest.approx(answer.logprobs, abs=1e-4)
+
+    blind = replace(record, step_id="t1:0", screenshot="", screenshot_sha256="")
+    with pytest.raises(TrainingError, match=r"step 't1:0' was played without a screenshot, and rollout.image_size=96"):
+        score_actions([record, blind], folder, config)
+    with pytest.raises(TrainingError, match=r"step 't0:0' was played with a screenshot, and rollout.image_size=None"):
+        score_actions([record], folder, load_config(find_config("demo"), [f"runs_dir={tmp_path}"]))
+    with pytest.raises(TrainingError, match=r"with a picture and an action of .* do not fit the context of 20 tokens"):
+        make_item(Example(answer.prompt_ids, answer.ids, picture), 20)
+
+    picture.path.write_bytes(png((1, 2, 3)))
+    with pytest.raises(DataError, match=rf"{picture.path}: not the screenshot that the model was shown"):
+        score_actions([record], folder, config)
+    taller = saved(config.run_dir, png(size=(32, 96)))
+    with pytest.raises(TrainingError, match=rf"{taller.path}: a prompt has \d+ picture tokens, and the processor"):
+        score_actions([record_of(answer, "t0", taller, config.run_dir)], folder, config)
+    picture.path.unlink()
+    with pytest.raises(DataError, match=rf"{picture.path}: the screenshot cannot be read .*nothing is trained blind"):
+        score_actions([record], folder, config)
+
+
+def test_a_score_is_of_the_picture_too(folder, tmp_path):
+    (answer,) = sample(Eyes(str(folder)), load_seeing_actor(folder).lm, [png()])
+    picture = saved(tmp_path, png())
+    record = record_of(answer, "t0", picture, tmp_path, ref_logprobs=answer.logprobs)
+    with ScoreCache(tmp_path / "scores.sqlite") as cache:
+        cache.put("actor", [record])
+        assert cache.get("actor", record) == answer.logprobs
+        assert cache.get("actor", replace(record, screenshot_sha256="00" * 32)) is None
+
+
+def test_supervised_training_learns_what_only_pixels_tell_and_writes_a_model_that_sees(folder, tmp_path):
+    eyes = Eyes(str(folder))
+    letters = [eyes.tokenizer(text, add_special_tokens=False)["input_ids"][0] for text in ("a", "b")]
+    examples = []
+    for number in range(12):
+        is_red = number % 2
+        picture = png((220, 20, 20) if is_red else (20, 20, 220), dot=2 * number)
+        prompt = eyes.encode(SHORT, eyes.look(picture))
+        examples.append(Example(prompt, (letters[is_red],), saved(tmp_path, picture)))
+    config = seeing_config(folder, tmp_path, "sft.lr=1e-2", "sft.batch_size=4", "sft.epochs=15")
+    options = {"seed": 0, "metrics_path": tmp_path / "m.jsonl", "device": "cpu"}
+    train_sft(examples[:8], folder, tmp_path / "out", config.sft, heldout=examples[8:], **options)
+    trained = load_seeing_actor(tmp_path / "out")
+    assert trained.eyes.encode(SHORT, trained.eyes.look(png())) == eyes.encode(SHORT, eyes.look(png()))
+    scores = score_targets(trained.eval(), [make_item(e, 2048) for e in examples[8:]], 4096, "cpu")
+    assert min(float(s.exp()) for s in scores) > 0.7, "without pixels the two would share 1"
+    with pytest.raises(TrainingError, match="been trained on screenshots with lora_rank=4: leave that out"):
+        train_sft(examples, folder, tmp_path / "lora", config.sft.model_copy(update={"lora_rank": 4}), **options)
+
+
+def test_demonstrations_are_encoded_as_the_policy_is_prompted(folder, tmp_path):
+    config = seeing_config(folder, tmp_path)
+    config.run_dir.mkdir()
+    picture = saved(config.run_dir, png())
+    shown = make_trajectory(0, 1, num_steps=1)
+    seen = replace(shown.steps[0], screenshot=picture.path.name, screenshot_sha256=picture.sha256)
+    encode = open_encoder(None, str(folder), config)
+
+    async def act():
+        async with open_screenshot_policy(str(folder), config) as policy:
+            return await policy.act(shown.instruction, [], seen.observation, seed=1, screenshot=png())
+
+    output = asyncio.run(act())
+    encoded = encode(replace(shown, steps=(seen,)), 0)
+    assert encoded.prompt_ids == output.prompt_ids
+    assert Eyes(str(folder)).tokenizer.decode(encoded.action_ids) == f"{seen.response}<|eot_id|>"
+    with pytest.raises(DataError, match=r"t0:0 has no screenshot, which rollout.image_size=96 asks for: record it"):
+        encode(shown, 0)
+
+
+def test_a_policy_that_sees_is_never_asked_blind_nor_with_a_picture_that_leaves_no_room(folder, tmp_path):
+    async def act(*more: str, **given):
+        async with open_screenshot_policy(str(folder), seeing_config(folder, tmp_path, *more)) as policy:
+            return await policy.act("go", [], "[1] button 'x'", seed=1, **given)
+
+    with pytest.raises(StageError, match=r"step 0: there is no screenshot, which rollout.image_size asks for"):
+        asyncio.run(act())
+    with pytest.raises(StageError, match=r"of 96x64 pixels is \d+ tokens .*models.max_prompt_tokens is 16: lower"):
+        asyncio.run(act("models.max_prompt_tokens=16", screenshot=png()))
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rollout.screenshots=false", "image_size=96: what the model is shown must be saved: screenshots=true"),
+        ("rollout.engine.kind=vllm", "rollout.engine.kind=vllm: not yet; set rollout.engine.kind=transformers"),
+        ("models.prompt_format=webrl", "models.prompt_format=webrl: that format has no place for one"),
+        ("models.enable_thinking=true", "models.enable_thinking=true: not yet"),
+        ("actor.lora_rank=8", "actor.lora_rank=8: not yet"),
+        ("actor.engine=zero2", "actor.engine=zero2: not yet"),
+        ("actor.precision=bf16", "actor.precision=bf16: not yet"),
+        ("actor.objective=webrl", "actor.objective=webrl takes a critic's values, and no critic sees yet; set actor"),
+        ("tasks.source=curriculum", "filter.critic_band=true asks a critic, and no critic sees yet; set filter"),
+    ],
+)
+def test_what_cannot_take_screenshots_is_refused_by_name_before_anything_starts(folder, tmp_path, override, said):
+    def check(*overrides: str) -> None:
+        config = seeing_config(folder, tmp_path, *overrides)
+        check_settings(config, "demo.yaml")
+        check_inputs(config, ("rollout", "train"))
+
+    check()
+    with pytest.raises(UsageError) as refused:
+        check(override)
+    assert said in str(refused.value)
+
+
+def test_a_model_is_shown_what_it_can_read_or_refused(folder, tmp_path, capsys):
+    text = save_tiny_model(tmp_path / "text")
+    with pytest.raises(ModelError, match=rf"rollout.image_size=96: model {str(text)!r} has no vision"):
+        check_inputs(seeing_config(text, tmp_path), ("rollout",))
+    with pytest.raises(ModelError, match=r"would be shown the page's text alone: set rollout.image_size"):
+        check_inputs(load_config(find_config("demo"), [f"models.actor={folder}"]), ("rollout",))
+    arguments = ["sft", "demo", f"models.actor={folder}", f"runs_dir={tmp_path}", *SEEING, "sft.lora_rank=4"]
+    assert main([*arguments, "--data", str(tmp_path)]) == 2
+    assert "rollout.image_size: not yet with sft.lora_rank=4" in capsys.readouterr().err
+    config = seeing_config(folder, tmp_path)
+    with pytest.raises(UsageError, match=r"rollout.image_size=96: process_data reads text; the stages of `webrl run`"):
+        process(make_plan(config), config)
+
+
+def test_rows_of_text_hold_no_picture() -> None:
+    row = pack([Item((1, 2, 3), 1), Item((4, 5), 1)])
+    assert row.pictures == (None, None)
+    assert "seen" not in PackedActor.inputs(row)

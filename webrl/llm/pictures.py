@@ -1,0 +1,97 @@
+"""Screenshots on the disk, as models are shown them.
+
+API: `shrink(png, size)` is the picture that is shown and saved; `Picture.of(step, root)` is a step's, and its `read()`
+the very bytes that were shown, or an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from webrl.errors import DataError
+from webrl.types import Step, StepRecord
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The picture in a prompt, by reference.
+
+    Example: `Picture(Path("runs/demo/phase_01/screenshots/p01-…/000.png"), "9f0c…")`
+    """
+
+    path: Path
+    """The PNG."""
+    sha256: str
+    """Of the file when it was shown."""
+
+    @classmethod
+    def of(cls, step: Step | StepRecord, root: Path) -> Picture | None:
+        """A step's; None where its prompt is text alone.
+
+        Args:
+            root: the run folder.
+        """
+        return cls(root / step.screenshot, step.screenshot_sha256) if step.screenshot_sha256 else None
+
+    def read(self) -> bytes:
+        """The bytes that were shown.
+
+        Raises:
+            DataError: the file is not there, or another one.
+        """
+        try:
+            png = self.path.read_bytes()
+        except OSError as error:
+            raise DataError(
+                f"{self.path}: the screenshot cannot be read ({error.strerror}), and nothing is trained blind; bring "
+                "the run's screenshots folders back, or collect the episodes anew"
+            ) from None
+        if (found := sha256(png)) != self.sha256:
+            raise DataError(
+                f"{self.path}: not the screenshot that the model was shown (SHA-256 {found[:12]}…, the step has "
+                f"{self.sha256[:12]}…); bring the file back, or collect the episode anew"
+            )
+        return png
+
+
+def sha256(png: bytes) -> str:
+    """Hex digits of a file."""
+    return hashlib.sha256(png).hexdigest()
+
+
+def shrink(png: bytes, size: int) -> bytes:
+    """A PNG in RGB whose longer side is at most `size` pixels (0: its own), aspect ratio kept.
+
+    Raises:
+        ValueError: it is no picture.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        image = open_picture(png)
+    except (UnidentifiedImageError, OSError) as error:
+        raise ValueError(f"the screenshot is no picture that can be read: {error}") from None
+    if size:
+        image.thumbnail((size, size), Image.Resampling.LANCZOS)
+    out = io.BytesIO()
+    image.save(out, format="PNG")
+    return out.getvalue()
+
+
+def png_size(png: bytes) -> tuple[int, int]:
+    """Width and height of a picture that can be read."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(png)) as image:
+        return image.size
+
+
+def open_picture(png: bytes) -> Any:
+    """A picture in RGB, of PIL."""
+    from PIL import Image
+
+    return Image.open(io.BytesIO(png)).convert("RGB")

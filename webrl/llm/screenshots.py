@@ -1,0 +1,120 @@
+"""The actor of a run that sees (`rollout.image_size`): the prompts of text models, with the page's screenshot in them.
+
+API: `open_screenshot_policy(name, config, …)` is a `Policy` over a vision-language model in this process;
+`build_screenshot_prompt` is its prompt, which demonstrations are encoded with too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from webrl.config import ModelsConfig, RunConfig
+from webrl.errors import PolicyError, StageError
+from webrl.llm.budget import Prompt, cut_lines, fit_prompt
+from webrl.llm.eyes import Eyes
+from webrl.llm.interface import PolicyOutput
+from webrl.llm.loading import load_seeing_lm, model_fingerprint, pick_device, pick_dtype
+from webrl.llm.prompts import Dialect, policy_messages
+from webrl.llm.sampling import check_sampling, policy_sampling
+from webrl.llm.seeing import SeeingModel
+from webrl.types import Step
+
+
+def build_screenshot_prompt(
+    eyes: Eyes,
+    png: bytes,
+    instruction: str,
+    history: Sequence[Step],
+    observation: str,
+    models: ModelsConfig,
+    dialect: Dialect = "browsergym",
+) -> Prompt:
+    """The policy's prompt with the picture, at most `models.max_prompt_tokens` long; the page's text gives way.
+
+    Raises:
+        StageError: the picture leaves no room for the rest.
+        PolicyError: the instruction alone does not fit.
+    """
+    look = eyes.look(png)
+
+    def encode(start: int, page: str) -> list[int]:
+        return eyes.encode(policy_messages(instruction, history[start:], page, dialect, models.prompt_format), look)
+
+    if look.num_tokens >= models.max_prompt_tokens:
+        raise StageError(
+            f"a screenshot of {look.size[0]}x{look.size[1]} pixels is {look.num_tokens} tokens of model {eyes.name!r}, "
+            f"and models.max_prompt_tokens is {models.max_prompt_tokens}: lower rollout.image_size, or raise it"
+        )
+    return fit_prompt(eyes.tokenizer, encode, observation, len(history), models.max_prompt_tokens, cut_lines)
+
+
+class ScreenshotPolicy:
+    """`Policy` over a `SeeingModel`.
+
+    Args:
+        max_positions: of the model; 0: not known.
+    """
+
+    def __init__(self, model: SeeingModel, config: RunConfig, max_positions: int) -> None:
+        self._model, self._config, self._max_positions = model, config, max_positions
+        self._seeds = random.Random(config.seed)
+
+    @property
+    def fingerprint(self) -> str:
+        """The model's."""
+        return self._model.fingerprint
+
+    async def act(
+        self,
+        instruction: str,
+        history: Sequence[Step],
+        observation: str,
+        *,
+        seed: int | None = None,
+        screenshot: bytes | None = None,
+    ) -> PolicyOutput:
+        """Answer one page (`Policy.act`).
+
+        Raises:
+            StageError: there is no screenshot of it, or it leaves no room.
+        """
+        rollout, models = self._config.rollout, self._config.models
+        if screenshot is None:
+            raise StageError(f"step {len(history)}: there is no screenshot, which rollout.image_size asks for")
+        prompt = build_screenshot_prompt(
+            self._model.eyes, screenshot, instruction, tuple(history), observation, models, rollout.dialect
+        )
+        if 0 < self._max_positions < len(prompt.ids) + rollout.max_new_tokens:
+            raise PolicyError(
+                f"prompt of {len(prompt.ids)} + {rollout.max_new_tokens} new tokens exceeds the {self._max_positions} "
+                f"positions of {self._model.name!r}; lower models.max_prompt_tokens or rollout.max_new_tokens"
+            )
+        sampling = policy_sampling(rollout, self._seeds.getrandbits(63) if seed is None else seed)
+        answer = await self._model.generate(prompt.ids, screenshot, sampling)
+        return PolicyOutput(answer.prompt_ids, answer.ids, answer.logprobs, answer.text, prompt.observation)
+
+
+@asynccontextmanager
+async def open_screenshot_policy(
+    name: str, config: RunConfig, *, temperature: float | None = None, training: bool = False
+) -> AsyncIterator[ScreenshotPolicy]:
+    """Load a vision-language model, free it at the end of the block; arguments as of `ModelPolicy`.
+
+    Raises:
+        ModelError: a model that cannot see, or an unusable folder.
+    """
+    rollout = config.rollout
+    if temperature is not None:
+        rollout = rollout.model_copy(update={"temperature": temperature})
+    check_sampling(rollout, training)
+    eyes = Eyes(name)
+    device = pick_device(config.models.device)
+    module = load_seeing_lm(name, dtype=pick_dtype(config.models.dtype, device), device=device)
+    model = SeeingModel(eyes, module, max_batch=rollout.engine.max_batch, fingerprint=model_fingerprint(name, module))
+    positions = int(getattr(module.config.get_text_config(), "max_position_embeddings", None) or 0)
+    try:
+        yield ScreenshotPolicy(model, config.model_copy(update={"rollout": rollout}), positions)
+    finally:
+        await model.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import cache
 from typing import Any, TextIO
 
 import yaml
@@ -92,7 +91,6 @@ def _show_webarena(counts: dict[str, Any], file: TextIO) -> None:
         print(format_table(counts["webarena"]), file=file)
 
 
-@cache
 def output() -> Console:
     """Standard output; tables are not squeezed to 80 columns where there is no terminal."""
     return Console(file=sys.stdout, soft_wrap=False, width=None if sys.stdout.isatty() else 140, highlight=False)

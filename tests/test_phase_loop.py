@@ -82,6 +82,13 @@ def test_one_phase_of_the_whole_loop_keeps_the_run_folders_contract(tmp_path: Pa
     again = subprocess.run(command(tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert again.returncode == 0
     assert json.loads((tmp_path / "demo" / "summary.json").read_text()) == summary
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "demo" / "tensorboard"))
+    events.Reload()
+    # Each phase when it had finished; the run that found all of them finished shows none again.
+    assert [event.step for event in events.Images("report/success-by-phase")] == [0, 1]
+    assert [event.step for event in events.Tensors("report/examples/text_summary")] == [0, 1]
 
 
 @pytest.mark.browser

@@ -68,7 +68,7 @@ def test_tensorboard_gets_the_reports_charts_and_examples_of_each_phase(tmp_path
     first, last = (e.tensor_proto.string_val[0].decode() for e in events.Tensors("report/examples/text_summary"))
     assert first.count("\n") == 11  # head, ruler, and two episodes of each of five kinds
     assert "judged wrongly" in first
-    assert "phase&#95;01/trajectories.jsonl" in last
+    assert "phase_01/trajectories.jsonl" in last
     stars = "&#42;" * 3
     assert f"https://{stars}@shop.test/?token={stars} &#124; &lt;script&gt;alert(1)&lt;/script&gt;␛&#91;2J and" in last
     written = b"".join(path.read_bytes() for path in (run.path / "tensorboard").iterdir())

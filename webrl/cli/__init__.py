@@ -63,6 +63,7 @@ EXTRA: dict[str, tuple[str, str]] = {
     "serve-env": ("serve the browser environment to other programs, over OpenEnv", "webrl.cli.serve_env"),
     "status": ("what a run is doing, how far it is and what is left", "webrl.cli.status"),
     "report": ("show runs as one HTML page: charts, curriculum, judge, time, settings", "webrl.cli.report"),
+    "push": ("send a run's model to the Hugging Face Hub, with card, settings and report", "webrl.cli.push"),
     "doctor": ("what this machine has, and the fix for what it lacks", "webrl.cli.doctor"),
 }
 """Subcommands with a module of their own."""
@@ -75,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         args = _parse(arguments)
-        _set_up_logging(args.verbose)
+        _set_up_logging(args.verbose, with_bars=args.command == "push")
         if args.command in _WITHOUT_TORCH:
             return _run_extra(args)
         if argv is None and not getattr(args, "dry_run", False):
@@ -173,11 +174,11 @@ class _AboveBars(logging.Handler):
             self.handleError(record)
 
 
-def _set_up_logging(verbose: bool) -> None:
+def _set_up_logging(verbose: bool, with_bars: bool) -> None:
     handler = _AboveBars()
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s" if verbose else "%(message)s", "%X"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("webrl").setLevel(logging.DEBUG if verbose else logging.INFO)
     logging.captureWarnings(True)
-    # The libraries' own bars (model shards, weights) are noise beside ours.
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if not with_bars:  # The libraries' own (model shards, weights) are noise beside ours.
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -7,10 +7,8 @@ Only rank 0 opens trackers.
 from __future__ import annotations
 
 import hashlib
-import html
 import importlib
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +16,7 @@ from webrl.config import RunConfig
 from webrl.config.extras import EXTRAS, require
 from webrl.config.redaction import redact_all
 from webrl.errors import ExtraMissing, UsageError
+from webrl.reports.markdown import escaped, table
 
 if TYPE_CHECKING:
     from webrl.reports.showcase import Showcase, Shown
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 Metric = float | Sequence[float]
 """A scalar, or the values of a histogram."""
-_MARKDOWN = re.compile(r"[|\\`*_\[\]!#~$]")
 
 
 class Tracker(Protocol):
@@ -123,9 +121,7 @@ class _TensorBoard:
     def show(self, shown: Shown, step: int) -> None:
         for name, pixels in shown.pictures.items():
             self._writer.add_image(f"report/{name}", pixels, step, dataformats="HWC")
-        lines = [shown.examples.head, ["---"] * len(shown.examples.head), *shown.examples.rows]
-        text = "\n".join(f"| {' | '.join(map(_as_markdown, cells))} |" for cells in lines)
-        self._writer.add_text("report/examples", text, step)
+        self._writer.add_text("report/examples", table(shown.examples.head, shown.examples.rows), step)
 
     def close(self) -> None:
         self._writer.close()
@@ -167,7 +163,7 @@ class _Hosted:
 
     def _as_cell(self, value: object) -> str:
         """Text; trackio's tables are Markdown."""
-        return str(value) if self._module.__name__ == "wandb" else _as_markdown(value)
+        return str(value) if self._module.__name__ == "wandb" else escaped(value)
 
 
 def _wandb(config: RunConfig) -> Tracker:
@@ -181,9 +177,3 @@ _KINDS: dict[str, Callable[[RunConfig], Tracker]] = {
     "wandb": _wandb,
     "trackio": lambda config: _Hosted("trackio", config),
 }
-
-
-def _as_markdown(value: object) -> str:
-    """A cell of a table, which is text and nothing else whatever a page has written."""
-    text = html.escape(str(value), quote=False)
-    return _MARKDOWN.sub(lambda found: f"&#{ord(found[0])};", text).replace("\n", " ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -15,6 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 import webrl
+from webrl.config.redaction import redact
 from webrl.errors import UsageError
 from webrl.reports.page.charts import Figure, Table, interval_chart
 from webrl.reports.page.compare import differences, paired, settings_table
@@ -79,7 +81,12 @@ def render(runs: Sequence[RunFacts]) -> str:
         version=webrl.__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
-    return visible(html)
+    return _redacted(visible(html))
+
+
+def _redacted(html: str) -> str:
+    """The page without secrets; piece by piece, since a token in an address ends where its tag begins."""
+    return "".join(map(redact, re.split("(<[^>]*>)", html)))
 
 
 def short(text: object, limit: int = SHOWN_CHARS, whole: int | None = None) -> str:

@@ -1,0 +1,257 @@
+"""`webrl push`: huggingface_hub's own client against a Hub on loopback; card and model are read by their libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from hub_stand_in import TOKEN, Hub, stand_in
+from huggingface_hub import ModelCard
+from report_builders import build_run, trajectory
+
+from webrl import cli
+from webrl.reports.hub.card import hub_name
+from webrl.runs.folder import RunFolder
+from webrl.runs.store import read_records, write_records
+from webrl.types import Trajectory
+
+ROOT = Path(__file__).parent.parent
+ACTOR = ROOT / "data" / "tiny" / "actor"
+SECRET = "PLANTED-in-the-upload-3"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A finished run of two phases after the start, whose models are the tiny actor; secrets in config and pages."""
+    models = {"actor": f"https://ann:{SECRET}@models.test/x"}
+    run = build_run(tmp_path_factory.mktemp("runs") / "little", num_phases=1, models=models, seed=7)
+    for phase in (0, 1):
+        folder = run.phase(phase)
+        shutil.copytree(ACTOR, folder.actor)
+        (folder.actor / "optimizer.pt").write_bytes(b"state of an optimizer")
+        (folder.actor / "lora").mkdir()
+        (folder.actor / "lora" / "state.safetensors").write_bytes(b"x")
+        tried = list(read_records(folder.trajectories, Trajectory))
+        page = f"see https://shop.test/?token={SECRET}</b><script>alert(1)</script>"
+        tried[0] = trajectory(tried[0].task, phase, 0.0, page=page, action=page)
+        write_records(folder.trajectories, tried)
+    return run
+
+
+class Pusher:
+    """`webrl push` in a process whose Hub is the stand-in."""
+
+    def __init__(self, process: subprocess.Popen[str], hub: Hub, home: Path) -> None:
+        self._process, self.hub = process, hub
+        self._usual = {"HF_TOKEN": TOKEN, "HF_TOKEN_PATH": str(home / "token")}
+
+    def __call__(self, *arguments: str, **variables: str) -> SimpleNamespace:
+        """Its exit `code`, standard output `out` and standard error `err`."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps({"arguments": arguments, "environment": self._usual | variables}) + "\n")
+        self._process.stdin.flush()
+        return SimpleNamespace(**json.loads(self._process.stdout.readline()))
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pusher]:
+    home = tmp_path_factory.mktemp("home")
+    with stand_in() as hub:
+        environment = os.environ | {
+            "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HOME": str(home),
+        }  # fmt: skip
+        command = [sys.executable, str(Path(__file__).with_name("hub_pusher.py"))]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes) as started:
+            yield Pusher(started, hub, home)
+            assert started.stdin
+            started.stdin.close()
+
+
+@pytest.fixture
+def push(process: Pusher) -> Pusher:
+    """The process, and its Hub as it was at the beginning."""
+    fresh = Hub(process.hub.url)
+    process.hub.__dict__.update(fresh.__dict__)
+    return process
+
+
+def test_a_push_brings_model_card_settings_and_report_and_nothing_else(
+    push: Pusher, finished: RunFolder, tmp_path: Path
+):
+    hub = push.hub
+    done = push(str(finished.path), "ann/agent", "--private", "--license", "apache-2.0")
+    assert done.code == 0, done.err
+    assert done.out == f"{hub.url}/ann/agent\n"
+    assert hub.commits == ["webrl: phase 1 of little"]
+    assert hub.private["ann/agent"]
+    files = hub.repos["ann/agent"]
+    assert set(files) == {
+        "README.md", "config.yaml", "report.html", "config.json", "generation_config.json", "model.safetensors",
+        "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+    }  # fmt: skip
+    assert files["model.safetensors"] == (finished.phase(1).actor / "model.safetensors").read_bytes()
+    for name, data in files.items():
+        assert SECRET.encode() not in data, name
+        assert TOKEN.encode() not in data, name
+    assert yaml.safe_load(files["config.yaml"])["models"]["actor"] == "https://***@models.test/x"
+    assert b"https://shop.test/?token=***&lt;/b&gt;" in files["report.html"]
+    assert TOKEN not in done.out + done.err
+    assert hub.num_puts == 1
+
+    # The same again sends nothing; what came of an earlier push with other shards goes.
+    assert push(str(finished.path), "ann/agent").code == 0
+    assert hub.num_puts == 1
+    files["model-00001-of-00002.safetensors"] = b"an earlier push"
+    assert push(str(finished.path), "ann/agent", "--phase", "0").code == 0
+    assert "model-00001-of-00002.safetensors" not in files
+    assert hub.commits[-1] == "webrl: phase 0 of little"
+
+    folder = tmp_path / "back"
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    answer = model.generate(**tokenizer("click", return_tensors="pt"), max_new_tokens=2, do_sample=False)
+    assert answer.shape[1] > 2
+
+
+def test_the_card_says_what_was_trained_and_how_it_was_measured(finished: RunFolder, tmp_path: Path):
+    out = tmp_path / "folder"
+    assert cli.main(["push", str(finished.path), "ann/agent", "--to", str(out), "--license", "apache-2.0"]) == 0
+    card = ModelCard.load(out / "README.md")
+    data = card.data.to_dict()
+    assert data["license"] == "apache-2.0"
+    assert data["library_name"] == "transformers"
+    assert "base_model" not in data
+    assert {"webrl", "web-agent"} <= set(data["tags"])
+    (result,) = card.data.eval_results
+    assert result.dataset_config == "held-out seeds"
+    assert result.metric_value == pytest.approx(1 / 3, abs=1e-4)
+    assert "10/30 = 33.3 % [19.2, 51.2]" in result.metric_name
+    assert "| 0: supervised start | 8/30 = 26.7 % &#91;14.2, 44.5&#93; |" in card.text
+    assert "| 1 | 10/30 = 33.3 % &#91;19.2, 51.2&#93; |" in card.text
+    assert "one run, seed 7." in card.text
+    assert "training saw the labels of `orm` alone" in card.text
+    assert "https://***@models.test/x" in card.text
+    assert not (out / "model.safetensors").is_symlink()
+
+
+def test_a_base_model_is_named_where_the_hub_has_it(tmp_path: Path):
+    assert hub_name("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
+    assert hub_name("gpt2") == "gpt2"
+    assert hub_name(str(tmp_path)) is None
+    assert hub_name("runs/a/sft") is None
+    run = build_run(tmp_path / "run", num_phases=0, models={"actor": "Qwen/Qwen3-0.6B"})
+    shutil.copytree(ACTOR, run.phase(0).actor)
+    assert cli.main(["push", str(run.path), "ann/agent", "--to", str(tmp_path / "out")]) == 0
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert card.data.base_model == "Qwen/Qwen3-0.6B"
+    assert card.data.license == "unknown"
+
+
+def test_a_dry_run_lists_the_files_and_asks_nobody(push: Pusher, finished: RunFolder):
+    hub = push.hub
+    done = push(str(finished.path), "ann/agent", "--dry-run")
+    assert done.code == 0, done.err
+    names = [line.split()[1] for line in done.out.splitlines()]
+    assert names[:2] == ["README.md", "chat_template.jinja"]
+    assert "model.safetensors" in names
+    assert hub.asked == []
+
+
+def test_a_push_that_broke_off_sends_no_weights_twice(push: Pusher, finished: RunFolder):
+    hub = push.hub
+    hub.fails_commits = 1
+    failed = push(str(finished.path), "ann/agent")
+    assert failed.code == 1
+    assert "You have used up your storage" in failed.err
+    assert (hub.num_puts, hub.repos["ann/agent"]) == (1, {})
+    again = push(str(finished.path), "ann/agent")
+    assert again.code == 0, again.err
+    assert hub.num_puts == 1
+    assert "model.safetensors" in hub.repos["ann/agent"]
+
+
+def test_what_the_hub_refuses_is_one_line_with_the_fix(push: Pusher, finished: RunFolder):
+    run, hub = str(finished.path), push.hub
+    for arguments, variables, code, says in (
+        (("ann/agent",), {"HF_TOKEN": ""}, 2, "no token for the Hugging Face Hub: export HF_TOKEN, or log in"),
+        (("ann/agent",), {"HF_TOKEN": "hf_another"}, 1, "the token was not accepted"),
+        (("bob/agent",), {}, 1, f"{hub.url}/bob/agent: the token may not write there: another owner's repository"),
+        (("ann/gone",), {}, 1, f"{hub.url} cannot be reached: "),
+        (("agent",), {}, 2, "'agent' is no name of a repository; it is OWNER/NAME"),
+    ):
+        done = push(run, *arguments, **variables)
+        assert done.code == code, (done.out, done.err)
+        assert says in done.err
+        assert "Traceback" not in done.err
+        assert TOKEN not in done.err
+    hub.repos["ann/open"], hub.private["ann/open"] = {}, False
+    public = push(run, "ann/open", "--private")
+    assert public.code == 2
+    assert "is there already and is public" in public.err
+    assert hub.commits == []
+
+
+def test_nothing_is_sent_offline(
+    finished: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)  # HF_HUB_OFFLINE is set in all tests
+    assert cli.main(["push", str(finished.path), "ann/agent"]) == 2
+    assert "HF_HUB_OFFLINE is set: nothing is sent" in capsys.readouterr().err
+
+
+def test_an_unfinished_run_needs_its_phase_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = build_run(tmp_path / "run", num_phases=1)
+    for phase in (0, 1):
+        shutil.copytree(ACTOR, run.phase(phase).actor)
+    (run.phase(1).path / "stages" / "eval.json").unlink()
+    said = []
+    for extra in ((), ("--phase", "4"), ("--phase", "1")):
+        code = cli.main(["push", str(run.path), "ann/agent", "--to", str(tmp_path / "out"), *extra])
+        said.append((code, capsys.readouterr().err))
+    assert said[0][0] == 2
+    assert "has not finished (phase 1 of 1); its last finished phase is 0: --phase 0" in said[0][1]
+    assert said[1][0] == 2
+    assert "has phases 0 to 1" in said[1][1]
+    assert said[2][0] == 0
+    assert "**This very phase has not been evaluated.**" in (tmp_path / "out" / "README.md").read_text("utf-8")
+    (run.phase(1).path / "stages" / "train.json").unlink()
+    assert cli.main(["push", str(run.path), "ann/agent", "--to", str(tmp_path / "two"), "--phase", "1"]) == 1
+    assert "stage 'train' has not finished" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "model.safetensors"])
+def test_a_secret_in_the_model_folder_stops_the_push(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str):
+    run = build_run(tmp_path / "run", num_phases=0)
+    actor = run.phase(0).actor
+    shutil.copytree(ACTOR, actor)
+    note = f'{{"note": "http://ann:{SECRET}@models.test/x"}}'.encode()
+    data = note if name.endswith("json") else len(note).to_bytes(8, "little") + note
+    (actor / name).write_bytes(data)
+    assert cli.main(["push", str(run.path), "ann/agent", "--to", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert f"not uploaded: {name} would hold a password" in said
+    assert SECRET not in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_without_weights_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = build_run(tmp_path / "run", num_phases=0)
+    shutil.copytree(ACTOR, run.phase(0).actor)
+    (run.phase(0).actor / "model.safetensors").unlink()
+    assert cli.main(["push", str(run.path), "ann/agent", "--dry-run"]) == 1
+    assert "no weights (model*.safetensors); of a packed run `python scripts/carry_run.py`" in capsys.readouterr().err

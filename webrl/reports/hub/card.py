@@ -1,0 +1,150 @@
+"""The model card: what was trained from what, how and on which data, and how often it succeeds, with intervals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import webrl
+from webrl.config.redaction import redact
+from webrl.reports.markdown import escaped, table
+from webrl.reports.page.compare import settings_table
+from webrl.reports.page.facts import PhaseFacts, RunFacts
+from webrl.reports.run import agreement_text, rate_text
+from webrl.runs.spelling import visible
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+
+
+def hub_name(model: str) -> str | None:
+    """The model's name on the Hub; None for a folder."""
+    return model if _HUB_NAME.fullmatch(model) and not Path(model).exists() else None
+
+
+def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str, base: str | None = None) -> str:
+    """README.md of the model after a phase.
+
+    Args:
+        run: with all its phases up to this one.
+        license_id: as the Hub spells licenses (`apache-2.0`, `llama3.1`); `unknown` if nobody said.
+        base: the Hub's name of the model that an adapter is for; None: the weights are whole.
+    """
+    from huggingface_hub import ModelCardData
+
+    phases = [facts for facts in run.phases if facts.phase <= phase]
+    start = str(run.option("models.actor", "not known"))
+    data = ModelCardData(
+        base_model=base or hub_name(start),
+        library_name="peft" if base else "transformers",
+        license=license_id,
+        pipeline_tag="text-generation",
+        tags=["webrl", "web-agent", "browser", "reinforcement-learning"],
+        model_name=repo_id.rpartition("/")[2],
+        eval_results=list(_results(run, phases[-1])) or None,
+    )
+    parts = [
+        f"# {escaped(repo_id.rpartition('/')[2])}",
+        f"A web agent after phase {phase} of {run.option('num_phases', '?')} of a "
+        f"[WebRL](https://arxiv.org/abs/2411.02337) run, {'a LoRA adapter' if base else 'whole weights'}, trained from "
+        f"`{_code(base or start)}`{'' if base or hub_name(start) else ' (a folder of the machine that trained it)'} "
+        f"with webrl {webrl.__version__}.",
+        "## Results",
+        _success(run, phases),
+        "## How it was trained",
+        *_training(run, phases),
+        "## Data",
+        _data(run, phases),
+        "## Use",
+        _use(repo_id, base),
+        "`report.html` shows the whole run, `config.yaml` is its configuration (secrets are masked).",
+    ]
+    text = "\n\n".join(parts)
+    return f"---\n{data.to_yaml()}\n---\n\n{redact(visible(text))}\n"
+
+
+def _results(run: RunFacts, phase: PhaseFacts) -> Iterator[Any]:
+    """The rates as the Hub's metadata has them."""
+    from huggingface_hub import EvalResult
+
+    found = phase.counts("eval")
+    suite = str(run.option("tasks.suite", "tasks"))
+    for name, rate in (("held-out seeds", found), ("held-out task types", found.get("heldout_types") or {})):
+        if rate.get("episodes"):
+            yield EvalResult(
+                task_type="reinforcement-learning", task_name="Web tasks", dataset_type=suite,
+                dataset_name=f"{suite}, {name}", dataset_config=name, metric_type="success_rate",
+                metric_value=rate["rate"], metric_name=f"Success rate, {rate_text(rate)}",
+            )  # fmt: skip
+
+
+def _success(run: RunFacts, phases: list[PhaseFacts]) -> str:
+    rows = []
+    for facts in phases:
+        found = facts.counts("eval")
+        if found.get("episodes"):
+            name = f"{facts.phase}: supervised start" if facts.phase == 0 else str(facts.phase)
+            rows.append((name, rate_text(found), rate_text(found.get("heldout_types") or {})))
+    if not rows:
+        return "No phase of this run has been evaluated to the end."
+    lacks = "" if phases[-1].counts("eval").get("episodes") else " **This very phase has not been evaluated.**"
+    measured = (
+        "Success on held-out pages, by the environment's own reward, with 95 % Wilson intervals of the episodes; "
+        f"one run, seed {run.option('seed', '?')}.{lacks}"
+    )
+    return f"{measured}\n\n{table(('phase', 'held-out seeds', 'held-out task types'), rows)}"
+
+
+def _training(run: RunFacts, phases: list[PhaseFacts]) -> Iterator[str]:
+    judge = run.option("label.judge", "orm")
+    told = "the environment's own reward" if judge == "environment" else f"the labels of `{_code(judge)}` alone"
+    yield (
+        f"Objective `{_code(run.option('actor.objective', '?'))}`; training saw {told}. "
+        "Tasks: the suite's own in phase 0, later ones "
+        f"{'written from failures' if run.option('tasks.source') == 'curriculum' else 'of the suite'}."
+    )
+    agreements = [(p.phase, text) for p in phases if (text := agreement_text({"label": p.counts("label")}))]
+    if agreements:
+        yield "Labels held against the truth:\n\n" + table(("phase", "labels"), agreements)
+    yield "What its configuration sets otherwise than webrl's defaults:"
+    settings = settings_table(run)
+    yield table(settings.head, settings.rows)
+    marker = next(iter(reversed(phases[-1].stages.values())), {})
+    versions = ", ".join(f"{name} {version}" for name, version in dict(marker.get("versions") or {}).items())
+    if versions:
+        yield f"Made with {escaped(versions)}; commit `{_code(marker.get('git_commit') or 'not known')}`."
+
+
+def _data(run: RunFacts, phases: list[PhaseFacts]) -> str:
+    """Counts by phase; the episodes themselves are not uploaded."""
+    rows: list[tuple[object, ...]] = []
+    for facts in phases:
+        played, judged, replayed = (facts.counts(stage) for stage in ("rollout", "label", "replay"))
+        steps = (replayed.get("num_current", "–"), replayed.get("num_replayed", "–"))
+        rows.append((facts.phase, played.get("num_rollouts", "–"), judged.get("num_success", "–"), *steps))
+    where = (
+        f"Episodes of the suite `{_code(run.option('tasks.suite', '?'))}`, played by the model itself in a real browser"
+    )
+    head = ("phase", "episodes", "labelled successful", "own steps trained on", "replayed steps")
+    return f"{where}. They are not part of this repository.\n\n{table(head, rows)}"
+
+
+def _use(repo_id: str, base: str | None) -> str:
+    if base:
+        return (
+            "```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+            f'tokenizer = AutoTokenizer.from_pretrained("{repo_id}")\n'
+            f'model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "{repo_id}")\n```'
+        )
+    return (
+        "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        f'tokenizer = AutoTokenizer.from_pretrained("{repo_id}")\n'
+        f'model = AutoModelForCausalLM.from_pretrained("{repo_id}")\n```\n\n'
+        f"In webrl: `webrl eval config.yaml models.actor={repo_id} name=again`, with this repository's `config.yaml`."
+    )
+
+
+def _code(value: object) -> str:
+    """What may stand between backticks."""
+    return str(value).replace("`", "'").replace("\n", " ")

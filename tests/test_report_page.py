@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -322,3 +323,16 @@ def test_small_things():
     assert phase_names([2]) == "phase 2"
     assert (duration(12.34), duration(532), duration(7380)) == ("12.3 s", "8 min 52 s", "2 h 3 min")
     assert short("a" * (SHOWN_CHARS + 1)).endswith("a … [cut: 1,501 characters in all]")
+
+
+def test_reading_a_run_counts_every_byte_of_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    run = build_run(tmp_path / "run", num_phases=1)
+    monkeypatch.setattr("webrl.runs.progress.LINE_S", 0)
+    with caplog.at_level(logging.INFO, "webrl"):
+        read_run(run.path)
+    names = ("generated", "tasks", "dropped", "trajectories", "eval", "train_filter", "metrics")
+    paths = [getattr(run.phase(k), name) for k in (0, 1) for name in names]
+    size = sum(path.stat().st_size for path in paths if path.exists())
+    assert caplog.messages[-1].split(",")[0] == f"read run: {size} of {size} bytes"

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from webrl.config import RunConfig, load_config
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import DataError, StageError, UsageError
@@ -17,12 +19,15 @@ from webrl.phase import STAGES
 from webrl.reports.run import rate_text
 from webrl.runs.clock import duration
 from webrl.runs.folder import PhaseFolder, RunFolder, require_run
-from webrl.runs.lock import who_works_in
+from webrl.runs.lock import process_in, who_works_in
 from webrl.runs.pace import seconds_left, usual_seconds
 from webrl.runs.progress import pace, time_left
 from webrl.runs.store import count_lines, read_lines, read_records
+from webrl.runs.usage import Meter
 from webrl.types import Trajectory
 
+_SAMPLE_S = 1.0
+"""Over how long cores and browsers are watched."""
 NAMES = tuple(spec.name for spec in STAGES)
 
 
@@ -52,6 +57,7 @@ def status(path: Path) -> list[tuple[str, str]]:
     if now:
         rows += [("phase", f"{now.folder.phase} of {num_phases}"), ("stage", _stage(run, now))]
         rows += _doing(now, config)
+        rows += _usage(path)
     rows += _evaluated(run)
     if now:
         rows += _left(run, now, num_phases)
@@ -135,6 +141,18 @@ def _planned(now: _Now, config: RunConfig | None) -> int | None:
     from webrl.suites import eval_tasks
 
     return len(eval_tasks(config)) or None
+
+
+def _usage(path: Path) -> Iterator[tuple[str, str]]:
+    """What the run takes of this machine, where it works on it."""
+    pid = process_in(path)
+    if pid is None:
+        return
+    with contextlib.suppress(psutil.Error):  # it has ended meanwhile, or is somebody else's
+        meter = Meter(pid)
+        meter.read()
+        time.sleep(_SAMPLE_S)
+        yield from meter.read().texts().items()
 
 
 def _evaluated(run: RunFolder) -> Iterator[tuple[str, str]]:

@@ -201,6 +201,15 @@ def who_works_in(run_dir: Path) -> tuple[str, float] | None:
     return _describe(record), float(since) if isinstance(since, int | float) else 0.0
 
 
+def process_in(run_dir: Path) -> int | None:
+    """Process id of who works in a run folder on this machine; None where nobody does, or only on another one."""
+    record = _read_holder(run_dir / ".lock")
+    if not record or _is_dead(record) or record.get("host") != socket.gethostname():
+        return None
+    pid = record.get("pid")
+    return pid if isinstance(pid, int) else None
+
+
 def _describe(record: dict[str, Any]) -> str:
     try:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["since"]))

@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import Any
 
-import psutil
+from webrl.runs.usage import Meter, set_latest
 
 
 class PeakMemory:
@@ -30,23 +30,14 @@ class PeakMemory:
         self._thread.join()
 
     def _watch(self) -> None:
+        meter = Meter()
         while True:
-            self.peak_mib = max(self.peak_mib, tree_memory_mib())
+            usage = meter.read()
+            set_latest(usage)
+            self.peak_mib = max(self.peak_mib, usage.mib)
             if self._stop.wait(self._interval_s):
+                set_latest(None)
                 return
-
-
-def tree_memory_mib() -> float:
-    """Memory of this process and its descendants in MiB; shared pages are counted once where the OS tells."""
-    root = psutil.Process()
-    total = 0
-    for process in [root, *root.children(recursive=True)]:
-        try:
-            info = process.memory_full_info()
-            total += getattr(info, "pss", info.rss)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-            continue
-    return total / 2**20
 
 
 def free_heap() -> None:

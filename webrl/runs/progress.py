@@ -8,6 +8,7 @@ import time
 from typing import Any, Protocol, Self
 
 from webrl.runs.clock import duration
+from webrl.runs.usage import latest
 
 logger = logging.getLogger(__name__)
 LINE_S = 30.0
@@ -42,8 +43,16 @@ def progress(
     if silent or sys.stderr.isatty():
         from tqdm import tqdm
 
+        class Bar(tqdm):
+            """Says at its end what the run takes of the machine."""
+
+            @property
+            def format_dict(self) -> dict[str, Any]:
+                shown: dict[str, Any] = super().format_dict
+                return shown | {"postfix": ", ".join(filter(None, (shown["postfix"], latest())))}
+
         sizes = {"unit_scale": True} if unit == "B" else {}
-        bar: Progress = tqdm(
+        bar: Progress = Bar(
             total=total, initial=initial, desc=what, unit=unit, leave=leave, disable=silent, mininterval=0.5, **sizes
         )
         return bar
@@ -80,7 +89,7 @@ class PlainProgress:
         fresh = self._done - self._initial
         return ", ".join(filter(None, (
             f"{self._what}: {self._done}{of} {units}", pace(fresh, seconds),
-            time_left(fresh, seconds, (self._total or 0) - self._done), self._postfix,
+            time_left(fresh, seconds, (self._total or 0) - self._done), self._postfix, latest(),
         )))  # fmt: skip
 
     def __enter__(self) -> Self:

@@ -17,6 +17,7 @@ from webrl.llm.servers import guard
 from webrl.runs.disk import make_folder
 from webrl.runs.folder import RunFolder
 from webrl.runs.machine import visible_gpus
+from webrl.runs.progress import progress
 from webrl.runs.store import read_json, write_json
 from webrl.study.cells import is_finished, link_start, num_finished
 from webrl.study.plan import ORM, Cell, Study
@@ -75,19 +76,27 @@ class _Work:
         names = {job.name for job in study.jobs}
         self._failures = {name: why for name, why in read_failures(study.folder).items() if name not in names}
         self._running: list[_Running] = []
+        self._done = {job.name: num_finished(job) for job in study.jobs}
         self._gpus = visible_gpus()
 
     def run(self) -> dict[str, str]:
         self._save()
-        while self._waiting or self._running:
-            self._start_what_can()
-            if not self._running:
-                break  # what waits, waits for one that failed
-            time.sleep(_POLL_S)
-            for running in list(self._running):
-                self._announce(running)
-                if running.process.poll() is not None:
-                    self._end(running)
+        shown = sum(self._done.values())
+        total = sum(job.config.num_phases + 1 for job in self._study.jobs)
+        with progress(total, "study", "phases", initial=shown) as bar:
+            while self._waiting or self._running:
+                self._start_what_can()
+                if not self._running:
+                    break  # what waits, waits for one that failed
+                time.sleep(_POLL_S)
+                for running in list(self._running):
+                    has_ended = running.process.poll() is not None  # before its last phase is looked for
+                    self._announce(running)
+                    if has_ended:
+                        self._end(running)
+                done = sum(self._done.values())
+                bar.update(done - shown)
+                shown = done
         for cell in self._waiting:
             needed = next(job.name for job in self._study.needs(cell) if not is_finished(job))
             self._fail(cell, f"{needed} failed, which it starts from")
@@ -142,6 +151,7 @@ class _Work:
         return cpu_environment() | limits | gpu
 
     def _announce(self, running: _Running) -> None:
+        self._done[running.cell.name] = num_finished(running.cell)
         if running.cell.method == ORM:
             return
         for phase in range(running.phases, num_finished(running.cell)):

@@ -15,6 +15,7 @@ from webrl.phase import STAGES
 from webrl.replay.select import action_perplexity
 from webrl.reward.labels import read_labels
 from webrl.runs.folder import PhaseFolder, require_run
+from webrl.runs.progress import progress
 from webrl.runs.store import read_json, read_lines, read_records
 from webrl.types import Label, Record, StepRecord, Task, Trajectory
 
@@ -131,27 +132,37 @@ def read_run(path: Path) -> RunFacts:
     if not isinstance(facts.config, dict):
         facts.note(f"{folder.config.name} is not a mapping: no configuration is shown")
         facts.config = {}
-    for number in range(folder.last_phase() + 1):
-        read_phase(facts, folder.phase(number))
+    phases = [folder.phase(number) for number in range(folder.last_phase() + 1)]
+    size = sum(path.stat().st_size for phase in phases for path in _files(phase))
+    with progress(size, f"read {facts.name}", "B", leave=False) as bar:
+        for phase in phases:
+            read_phase(facts, phase, bar.update)
     planned = facts.option("num_phases")
     if isinstance(planned, int) and folder.last_phase() < planned:
         facts.note(f"the run was to have {planned} phases after phase 0 and has {max(folder.last_phase(), 0)}")
     return facts
 
 
-def read_phase(run: RunFacts, folder: PhaseFolder) -> None:
-    """Add a phase to the facts of its run, or note that it is not there."""
+def read_phase(run: RunFacts, folder: PhaseFolder, on_bytes: Callable[[int], Any] | None = None) -> None:
+    """Add a phase to the facts of its run, or note that it is not there; `on_bytes` hears of each line's size."""
     if folder.path.is_dir():
-        run.phases.append(_Reader(run, folder).read())
+        run.phases.append(_Reader(run, folder, on_bytes).read())
     else:
         run.note("there is no such folder", folder.phase)
+
+
+def _files(folder: PhaseFolder) -> list[Path]:
+    """The files of a phase that are read line by line, those that there are."""
+    names = ("generated", "tasks", "dropped", "trajectories", "eval", "train_filter", "metrics")
+    return [path for name in names if (path := getattr(folder, name)).is_file()]
 
 
 class _Reader:
     """Reads one phase into its facts, and notes in the run's what it could not."""
 
-    def __init__(self, run: RunFacts, folder: PhaseFolder) -> None:
+    def __init__(self, run: RunFacts, folder: PhaseFolder, on_bytes: Callable[[int], Any] | None) -> None:
         self._run = run
+        self._on_bytes = on_bytes
         self._folder = folder
         self._facts = PhaseFacts(folder.phase)
         models = (folder.actor, run.option("models.actor"))
@@ -211,12 +222,14 @@ class _Reader:
     def _records(self, path: Path, cls: type[R], keep: Callable[[R], Any] = lambda record: record) -> list[Any]:
         if not path.exists():
             return []
-        return self._noting(path, [], lambda note: [keep(record) for record in read_records(path, cls, note)])
+        return self._noting(
+            path, [], lambda note: [keep(record) for record in read_records(path, cls, note, self._on_bytes)]
+        )
 
     def _lines(self, path: Path) -> list[Any]:
         if not path.exists():
             return []
-        return self._noting(path, [], lambda note: [data for _, data in read_lines(path, note)])
+        return self._noting(path, [], lambda note: [data for _, data in read_lines(path, note, self._on_bytes)])
 
     def _noting(self, path: Path, otherwise: T, read: Callable[[Callable[[str], None]], T]) -> T:
         bad: list[str] = []

@@ -48,6 +48,10 @@ class PolicyError(WebRLError):
     """The policy engine failed to answer; an episode records it as `Status.POLICY_ERROR`."""
 
 
+class PromptTooLong(PolicyError):
+    """A prompt that does not fit: other ones will."""
+
+
 class JudgeError(WebRLError):
     """The outcome judge failed to answer; the trajectory stays unlabelled, it is never counted as failed."""
 

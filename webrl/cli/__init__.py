@@ -61,6 +61,7 @@ EXTRA: dict[str, tuple[str, str]] = {
     "arena": ("a shop of webrl's own to practise in: start it, open sessions, end it", "webrl.cli.arena"),
     "init-site": ("write a config and first instructions for a site of your own, and try it", "webrl.cli.init_site"),
     "serve-env": ("serve the browser environment to other programs, over OpenEnv", "webrl.cli.serve_env"),
+    "serve-model": ("serve a checkpoint to other programs, over the OpenAI API", "webrl.cli.serve_model"),
     "status": ("what a run is doing, how far it is and what is left", "webrl.cli.status"),
     "report": ("show runs as one HTML page: charts, curriculum, judge, time, settings", "webrl.cli.report"),
     "push": ("send a run's model to the Hugging Face Hub, with card, settings and report", "webrl.cli.push"),

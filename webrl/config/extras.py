@@ -11,6 +11,7 @@ from webrl.config.engine_plans import load_plan
 from webrl.errors import ExtraMissing, WebRLError
 
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "agent": ("pip install 'webrl[agent]'", ("openai", "browsergym.experiments")),
     "arena": ("pip install 'webrl[arena]'", ("django", "oscar", "waitress", "whitenoise")),
     "deepspeed": ("pip install 'webrl[deepspeed]'", ("deepspeed",)),
     "grpo": ("pip install 'webrl[grpo]'", ("trl",)),

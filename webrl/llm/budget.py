@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from webrl.errors import PolicyError
+from webrl.errors import PromptTooLong
 from webrl.llm.tokens import encode_plain
 
 _PAGE_SHARE = 0.25
@@ -82,7 +82,7 @@ def fit_prompt(
         cut: `cut_tail` or `cut_lines`.
 
     Raises:
-        PolicyError: instruction, last history entry and headers alone do not fit.
+        PromptTooLong: instruction, last history entry and headers alone do not fit.
     """
     if len(page) <= _LIKELY_CHARS_PER_TOKEN * max_tokens:
         ids = encode(0, page)
@@ -93,7 +93,7 @@ def fit_prompt(
     start = _first_history(encode, num_history, max_tokens - min(num_tokens, int(max_tokens * _PAGE_SHARE)))
     fixed = len(encode(start, ""))
     if fixed > max_tokens:
-        raise PolicyError(
+        raise PromptTooLong(
             f"the prompt without its page takes {fixed} tokens, more than max_prompt_tokens={max_tokens}: "
             "shorten the instruction or raise models.max_prompt_tokens"
         )

@@ -108,7 +108,7 @@ def server_command(
     # The model's own generation_config.json would change sampling (top-p, temperature) behind our back.
     dtype = pick_dtype(models.dtype, "cuda" if on_gpu else "cpu")
     command += ["--generation-config", "vllm", "--dtype", dtype]
-    context = str(_context_length(weights, models))
+    context = str(context_length(weights, models))
     command += ["--max-model-len", context]
     if on_gpu:
         command += ["--tensor-parallel-size", str(engine.tensor_parallel)]
@@ -156,7 +156,8 @@ def can_reload(old: Weights, new: Weights, engine: EngineConfig) -> bool:
     return True
 
 
-def _context_length(weights: Weights, models: ModelsConfig) -> int:
+def context_length(weights: Weights, models: ModelsConfig) -> int:
+    """Tokens of prompt and answer that our servers of these weights take."""
     wanted = models.max_prompt_tokens + _NEW_TOKENS_RESERVE
     limit = int(json.loads(weights.shape).get("max_position_embeddings", wanted))
     return min(wanted, limit)

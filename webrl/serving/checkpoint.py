@@ -1,0 +1,125 @@
+"""What `webrl serve-model` is told to serve: a run's actor or another checkpoint, with the settings of its training.
+
+API: `find_checkpoint(name, config, overrides, phase=None) -> Checkpoint`; `check_context(checkpoint) -> int | None`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from webrl.config import RunConfig, load_config
+from webrl.config.extras import is_installed
+from webrl.config.resources import find_config, is_file, shipped_model
+from webrl.errors import UsageError
+from webrl.llm.loading import model_folder, refuse_vision
+from webrl.llm.servers.vllm_command import Weights, context_length
+from webrl.runs.folder import RunFolder, require_run
+from webrl.runs.machine import visible_gpus
+
+logger = logging.getLogger(__name__)
+
+_MODEL_FILES = ("config.json", "adapter_config.json")
+_ENGINE = "rollout.engine.kind"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Weights with what their prompts and answers look like."""
+
+    name: str
+    """Folder (a LoRA adapter's, too) or hub name."""
+    alias: str
+    """What clients call it."""
+    config: RunConfig
+    """Prompt, action language, sampling and engine."""
+    source: str
+    """Where these settings come from."""
+
+
+def find_checkpoint(
+    name: str, config: str | None = None, overrides: Sequence[str] = (), *, phase: int | None = None
+) -> Checkpoint:
+    """The checkpoint of that name.
+
+    Args:
+        name: a run folder (its newest actor, or that of `phase`), a model folder or a hub name.
+        config: a config file or shipped config; None: that of the run that `name` is, or lies in, else the defaults.
+        overrides: `key=value` over it.
+
+    Raises:
+        UsageError: a run without an actor, `phase` without a run, a bad config, or an engine that serves other models.
+        ModelError: no such folder, pickles, or a vision-language model.
+    """
+    name = shipped_model(name)
+    folder = Path(name).expanduser()
+    alias = folder.name or name
+    if folder.is_dir() and not any((folder / file).is_file() for file in _MODEL_FILES):
+        run = require_run(folder)
+        folder, alias = _actor(run, phase), folder.resolve().name
+        name = str(folder)
+    elif phase is not None:
+        raise UsageError(f"--phase {phase}: {name!r:.200} is no run folder")
+    refuse_vision(name)
+    path = find_config(config) if config else _run_config(folder) if model_folder(name) else None
+    settings = _on_best_engine(load_config(path, overrides), overrides)
+    return Checkpoint(name, alias if model_folder(name) else name, settings, str(path) if path else "the defaults")
+
+
+def check_context(checkpoint: Checkpoint) -> int | None:
+    """Tokens that prompt and answer may have together, None where the model's config names no limit.
+
+    Raises:
+        UsageError: the settings' prompts and answers do not fit.
+        ModelError: the model's config cannot be read.
+    """
+    models, rollout = checkpoint.config.models, checkpoint.config.rollout
+    weights = Weights.of(checkpoint.name)
+    limit: int | None = json.loads(weights.shape).get("max_position_embeddings")
+    if rollout.engine.kind == "vllm":
+        limit = context_length(weights, models)
+    if limit and models.max_prompt_tokens + rollout.max_new_tokens > limit:
+        room = limit - rollout.max_new_tokens
+        raise UsageError(
+            f"models.max_prompt_tokens={models.max_prompt_tokens} and rollout.max_new_tokens={rollout.max_new_tokens} "
+            f"({checkpoint.source}) are more than the {limit} positions of {checkpoint.name!r}: name the CONFIG that "
+            f"it was trained with, or set models.max_prompt_tokens={max(room, 16)}"
+        )
+    return limit
+
+
+def _actor(run: RunFolder, phase: int | None) -> Path:
+    """The actor of a phase, or the newest one. Raises UsageError."""
+    phases = range(run.last_phase(), -1, -1) if phase is None else [phase]
+    for number in phases:
+        if (folder := run.phase(number).actor).is_dir():
+            return folder
+    where = f"phase {phase}" if phase is not None else "any phase"
+    raise UsageError(
+        f"{str(run.path)!r} has no actor of {where} yet (phase_NN/actor); `webrl status {run.path}` tells more"
+    )
+
+
+def _run_config(folder: Path) -> Path | None:
+    """The config of the run that a model folder lies in."""
+    above = folder.resolve().parents[:2]  # RUN/sft, RUN/phase_NN/actor
+    return next((path / "config.yaml" for path in above if is_file(path / "config.yaml")), None)
+
+
+def _on_best_engine(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """The settings with vLLM where a GPU and vLLM are there and no engine is asked for. Raises UsageError."""
+    engine = config.rollout.engine
+    if engine.kind == "openai":
+        raise UsageError(
+            f"{_ENGINE}=openai: those servers have weights of their own; {_ENGINE}=transformers or vllm serves this "
+            "checkpoint"
+        )
+    asked = any(override.startswith(f"{_ENGINE}=") for override in overrides)
+    if engine.kind != "transformers" or asked or not (is_installed("vllm") and visible_gpus()):
+        return config
+    logger.info("a GPU and vLLM are here: %s=vllm (%s=transformers is slower)", _ENGINE, _ENGINE)
+    served = config.rollout.model_copy(update={"engine": engine.model_copy(update={"kind": "vllm"})})
+    return config.model_copy(update={"rollout": served})

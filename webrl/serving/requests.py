@@ -1,0 +1,218 @@
+"""What may be asked: bodies of requests, read strictly. What is not understood, or not done here, is refused by name.
+
+API: `read(ChatRequest, body) -> ChatRequest`, and so on; `RequestError` says why not, in OpenAI's form.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from webrl.errors import problem_text
+from webrl.llm.interface import Message, Sampling
+from webrl.types import Step
+
+_MIN_TEMPERATURE = 0.01
+_MAX_STOPS = 4
+_NOT_DONE = "this server does not do that; leave it out"
+_COMPLETION_TOKENS = 16
+"""OpenAI's default length of a plain completion."""
+
+
+class RequestError(Exception):
+    """A request that is refused."""
+
+    def __init__(self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+
+
+def _check_temperature(value: float | None) -> float | None:
+    if value and value < _MIN_TEMPERATURE:
+        raise ValueError(f"0 is greedy, and {_MIN_TEMPERATURE} the lowest above it")
+    return value
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str
+    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+
+    _temperature = field_validator("temperature")(_check_temperature)
+
+    @property
+    def draw_seed(self) -> int:
+        """The seed, or a fresh one."""
+        return random.getrandbits(62) if self.seed is None else self.seed
+
+
+class _Generation(_Body):
+    """What chats and completions share; the second block's fields are known with the values that ask for nothing."""
+
+    top_p: float | None = Field(None, gt=0, le=1, allow_inf_nan=False)
+    top_k: int | None = Field(None, ge=0)
+    max_tokens: int | None = Field(None, ge=1)
+    stop: str | list[str] | None = None
+    user: str | None = None  # says who asks, which changes no answer
+
+    n: Literal[1] | None = None
+    stream: Literal[False] | None = None
+    stream_options: None = None
+    frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
+    presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
+    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+
+    @property
+    def stops(self) -> list[str]:
+        """Texts that end an answer."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @field_validator("stop")
+    @classmethod
+    def _stops_are_texts(cls, value: str | list[str] | None) -> str | list[str] | None:
+        stops = [value] if isinstance(value, str) else value or []
+        if len(stops) > _MAX_STOPS or not all(stops):
+            raise ValueError(f"expected at most {_MAX_STOPS} texts, none of them empty")
+        return value
+
+    def sampling(self, max_new_tokens: int) -> Sampling:
+        """How to draw the answer; OpenAI's defaults."""
+        return Sampling(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=self.top_k or 0,
+            max_new_tokens=max_new_tokens,
+            seed=self.draw_seed,
+        )
+
+
+class _ChatMessage(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _join(cls, value: Any) -> Any:
+        """The text of a list of text parts."""
+        if not isinstance(value, list):
+            return value
+        for part in value:
+            if not isinstance(part, dict) or part.keys() != {"type", "text"} or part["type"] != "text":
+                raise ValueError("only text is read here, parts of the form {'type': 'text', 'text': …}")
+        return "\n".join(str(part["text"]) for part in value)
+
+
+class ChatRequest(_Generation):
+    """Body of `/v1/chat/completions`."""
+
+    messages: list[_ChatMessage] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+
+    logprobs: Literal[False] | None = None
+    top_logprobs: Literal[0] | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    response_format: dict[Literal["type"], Literal["text"]] | None = None
+    store: Literal[False] | None = None
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
+            raise ValueError(
+                f"max_tokens={self.max_tokens} and max_completion_tokens={self.max_completion_tokens} differ; send one"
+            )
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        """Longest answer; None: what the context leaves."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def chat(self) -> list[Message]:
+        """The messages."""
+        return [Message(m.role, m.content) for m in self.messages]
+
+
+class CompletionRequest(_Generation):
+    """Body of `/v1/completions`."""
+
+    prompt: str | list[int]
+
+    logprobs: None = None
+    echo: Literal[False] | None = None
+    best_of: Literal[1] | None = None
+    suffix: None = None
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _one_prompt(cls, value: Any) -> Any:
+        if isinstance(value, str) or (isinstance(value, list) and all(type(i) is int for i in value)):
+            return value
+        raise ValueError("expected a text or a list of token ids; several prompts are several requests")
+
+    @property
+    def limit(self) -> int:
+        """Longest answer."""
+        return self.max_tokens or _COMPLETION_TOKENS
+
+
+class _PastStep(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    response: str
+    action: str = ""
+    error: str = ""
+
+
+class ActionRequest(_Body):
+    """Body of `/v1/actions`: a page, for the model's own prompt."""
+
+    goal: str = Field(min_length=1)
+    observation: str
+    history: list[_PastStep] = []
+
+    @property
+    def steps(self) -> list[Step]:
+        """The episode so far."""
+        return [
+            Step(index=i, observation="", response=past.response, action=past.action, error=past.error)
+            for i, past in enumerate(self.history)
+        ]
+
+
+R = TypeVar("R", bound=_Body)
+_DONE_ELSEWHERE = frozenset(
+    ("n", "stream", "stream_options", "frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs",
+     "tools", "tool_choice", "response_format", "store", "echo", "best_of", "suffix")
+)  # fmt: skip
+
+
+def read(kind: type[R], body: bytes) -> R:
+    """The request that a body is.
+
+    Raises:
+        RequestError: names the first parameter that is not understood.
+    """
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        problem = error.errors()[0]
+    param = ".".join(map(str, problem["loc"][:3])) or None
+    name = str(problem["loc"][0]) if problem["loc"] else ""
+    if problem["type"] == "extra_forbidden":
+        raise RequestError(f"unknown parameter {param!r:.100}; {_NOT_DONE}", param=param, code="unknown_parameter")
+    if name in _DONE_ELSEWHERE:
+        shown = problem["input"] if len(problem["loc"]) == 1 else "…"
+        raise RequestError(f"{name}={shown!r:.100}: {_NOT_DONE}", param=name, code="unsupported_parameter")
+    if problem["type"] == "missing":
+        raise RequestError(f"{param} is missing", param=param)
+    raise RequestError(problem_text(problem), param=param)

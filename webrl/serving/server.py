@@ -1,0 +1,130 @@
+"""The server: a model behind uvicorn, and who may talk to it.
+
+API: `await serve(checkpoint, options, on_ready)` runs until it is told to stop (SIGINT, SIGTERM).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from webrl.errors import UsageError
+from webrl.llm import open_model
+from webrl.openenv.access import is_loopback, listen, names_loopback, refusal
+from webrl.serving.app import Service, error_response, make_app
+from webrl.serving.checkpoint import Checkpoint
+from webrl.serving.requests import RequestError
+
+TOKEN_VARIABLE = "WEBRL_MODEL_TOKEN"
+_MAX_CONNECTIONS = 512
+"""Further ones are answered with 503."""
+_GOODBYE_S = 1
+"""How long answers may go on after Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Where `webrl serve-model` listens, and to whom."""
+
+    host: str = "127.0.0.1"
+    """Address."""
+    port: int = 8000
+    """Port; 0 takes a free one."""
+    token: str | None = None
+    """What clients must show; None lets everybody in, which is possible on loopback only."""
+
+
+def check_options(options: ServerOptions) -> None:
+    """Raises UsageError; see `serve`."""
+    if not 0 <= options.port <= 65535:
+        raise UsageError(f"--port {options.port}: ports go from 1 to 65535, 0 takes a free one")
+    if options.token is None and not is_loopback(options.host):
+        raise UsageError(
+            f"--host {options.host} lets other machines connect: set {TOKEN_VARIABLE} to a secret that clients show,"
+            " or use --host 127.0.0.1"
+        )
+
+
+async def serve(
+    checkpoint: Checkpoint, context: int | None, options: ServerOptions, on_ready: Callable[[str], None]
+) -> None:
+    """Serve a checkpoint.
+
+    Args:
+        context: what `check_context` says of it.
+        on_ready: called with the address, without `/v1`, once the model is loaded.
+
+    Raises:
+        UsageError: no token although others can connect, or an address that cannot be used.
+        ModelError: unusable weights, or a vLLM server that does not start.
+    """
+    check_options(options)
+    engine, models = checkpoint.config.rollout.engine, checkpoint.config.models
+    with listen(options.host, options.port) as listener:
+        async with open_model(checkpoint.name, engine, models) as model:
+            app = make_app(Service(model, checkpoint.alias, checkpoint.config, context))
+            config = uvicorn.Config(
+                Door(app, options.token),
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=_MAX_CONNECTIONS,
+                timeout_graceful_shutdown=_GOODBYE_S,
+            )
+            server = _Server(config)
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, server.stop)
+            listener.listen()
+            host, port = listener.getsockname()[:2]
+            on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            await server.serve(sockets=[listener])
+
+
+class Door:
+    """ASGI middleware: whoever lacks the token, and web pages, are refused before a body is read."""
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let through or refuse."""
+        if scope["type"] != "http":
+            return
+        answer = None if scope["path"] == "/health" else self._refusal(Headers(scope=scope))
+        await (answer or self._app)(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> ASGIApp | None:
+        status = refusal(headers, self._token)
+        if status == 401:
+            error = RequestError("the token of this server is needed, as API key", status=401, code="invalid_api_key")
+            return error_response(error, {"WWW-Authenticate": "Bearer", "Connection": "close"})
+        if status or (self._token is None and not names_loopback(headers)):
+            error = RequestError("web pages may not ask", status=403)
+            return error_response(error, {"Connection": "close"})
+        return None
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals alone, so that the model is closed after it."""
+
+    def stop(self) -> None:
+        """Take no more requests, and end."""
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Nothing is captured."""
+        yield

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -110,15 +110,23 @@ def summarize_evaluation(trajectories: Sequence[Trajectory], confidence: float =
     """`summary.json`'s `eval` object: total, per task type, and held-out task types apart."""
     seen = [t for t in trajectories if t.task.split != "eval_heldout"]
     heldout = [t for t in trajectories if t.task.split == "eval_heldout"]
-    summary = success_rate(seen, confidence).to_json() | {"by_task": _by_site(seen, confidence)}
+    summary = success_rate(seen, confidence).to_json() | {"by_task": rates_by(site_of, seen, confidence)}
     if heldout:
         total = success_rate(heldout, confidence).to_json()
-        summary["heldout_types"] = total | {"by_task": _by_site(heldout, confidence)}
+        summary["heldout_types"] = total | {"by_task": rates_by(site_of, heldout, confidence)}
     return summary
 
 
-def _by_site(trajectories: Sequence[Trajectory], confidence: float) -> dict[str, Any]:
+def rates_by(
+    key: Callable[[Trajectory], str], trajectories: Iterable[Trajectory], confidence: float = 0.95
+) -> dict[str, Any]:
+    """`success_rate` of each group, as JSON by the group's name."""
     groups: dict[str, list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
-        groups[trajectory.task.site].append(trajectory)
-    return {site: success_rate(group, confidence).to_json() for site, group in sorted(groups.items())}
+        groups[key(trajectory)].append(trajectory)
+    return {name: success_rate(group, confidence).to_json() for name, group in sorted(groups.items())}
+
+
+def site_of(trajectory: Trajectory) -> str:
+    """The task's site, which is its type on MiniWoB."""
+    return trajectory.task.site

@@ -76,9 +76,9 @@ def commands(config: RunConfig) -> list[str]:
         return [*lines, f"webrl eval {name}"]
     lines.append(f"webrl run {name}    # everything below; resumes where it stopped")
     for phase in range(config.num_phases + 1):
-        for stage in ("gen-tasks", "filter-tasks", "rollout", "label", "replay", "train", "eval"):
-            lines.append(f"webrl {stage} {name} --phase {phase}")
-            if stage == "train":
+        for stage in STAGES:
+            lines.append(f"webrl {stage.name} {name} --phase {phase}")
+            if stage.name == "train":
                 lines[-1] += f"    # on several GPUs or nodes: bash run_multinode.sh {name}"
     return lines
 

@@ -9,15 +9,12 @@ agent's own words are the arguments of its actions: text that it typed, and the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from webrl.config import LabelConfig
-from webrl.rollouts.actions import ActionError
-from webrl.rollouts.dialects import parse
+from webrl.rollouts.dialects import parse_any
 
 UNREADABLE = "(unreadable)"
 """Stands for an answer that was no action; it did nothing."""
-_DIALECTS: tuple[Literal["browsergym", "webrl"], ...] = ("browsergym", "webrl")
 
 
 def shown_actions(responses: Sequence[str], config: LabelConfig) -> list[str]:
@@ -28,9 +25,5 @@ def shown_actions(responses: Sequence[str], config: LabelConfig) -> list[str]:
 
 def canonical(response: str) -> str:
     """The action of an answer in its one spelling, in either action language; `UNREADABLE` if there is none."""
-    for dialect in _DIALECTS:
-        try:
-            return parse(response, dialect).canonical
-        except ActionError:
-            continue
-    return UNREADABLE
+    action = parse_any(response)
+    return action.canonical if action else UNREADABLE

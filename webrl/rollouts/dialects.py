@@ -50,6 +50,16 @@ def parse(text: str, dialect: Literal["browsergym", "webrl"]) -> Action:
     return parse_action(text) if dialect == "browsergym" else parse_webrl(text)
 
 
+def parse_any(text: str) -> Action | None:
+    """An action in either language; None for a text that is none."""
+    for read in (parse_action, parse_webrl):
+        try:
+            return read(text)
+        except ActionError:
+            continue
+    return None
+
+
 def parse_webrl(text: str) -> Action:
     """Read `do(action=…, argument=…, element=…)`, `exit(message=…)`, `go_backward()` or `go_forward()`.
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
-from webrl.rollouts.actions import Action, ActionError
-from webrl.rollouts.dialects import parse
+from webrl.rollouts.actions import Action
+from webrl.rollouts.dialects import parse_any
 from webrl.runs.spelling import visible
 
 SHOWN_CHARS = 20_000
 """Of a longer text, the beginning and the surroundings of the acted element are shown."""
 _HEAD_CHARS = 8_000
-_DIALECTS: tuple[Literal["browsergym", "webrl"], ...] = ("browsergym", "webrl")
 _ELEMENT_ARGUMENTS = ("bid", "from_bid", "to_bid")
 
 
@@ -54,13 +52,8 @@ def pieces(text: str, elements: tuple[str, ...] = (), limit: int = SHOWN_CHARS) 
 
 def acted_elements(action: str) -> tuple[str, ...]:
     """Ids of the elements that an action, in either dialect, acts on."""
-    for dialect in _DIALECTS:
-        try:
-            first = parse(action, dialect)
-        except ActionError:
-            continue
-        return tuple(dict.fromkeys(_ids(first)))
-    return ()
+    first = parse_any(action)
+    return tuple(dict.fromkeys(_ids(first))) if first else ()
 
 
 def _ids(action: Action) -> Iterator[str]:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -221,10 +221,7 @@ def _read(path: Path) -> State | None:
 
 def purge_logins(config: WebArenaConfig) -> int:
     """Forget all minted states (a reset ends their sessions); gives their number."""
-    return sum(1 for _ in _removed(config.state_dir / "logins"))
-
-
-def _removed(folder: Path) -> Iterator[Path]:
-    for path in folder.glob("*.json"):
+    states = list((config.state_dir / "logins").glob("*.json"))
+    for path in states:
         path.unlink(missing_ok=True)
-        yield path
+    return len(states)

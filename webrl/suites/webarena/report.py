@@ -11,12 +11,11 @@ leave open.
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from webrl.evaluate import Rate, is_success, success_rate
+from webrl.evaluate import is_success, rates_by, site_of, success_rate
 from webrl.interop.vab import write_vab
 from webrl.runs.disk import file_name
 from webrl.runs.store import write_json
@@ -40,9 +39,9 @@ def summarize(trajectories: Sequence[Trajectory], confidence: float = 0.95) -> d
         "without_crashes": success_rate((t for t in judged if t.status.finished), confidence).to_json(),
         "unjudged": {"episodes": len(unjudged), "task_ids": unjudged},
         "bounds": _bounds(trajectories, len(unjudged)),
-        "by_site": _grouped(((t.task.site, t) for t in single), confidence),
-        "cross_site": success_rate(cross, confidence).to_json() | {"by_sites": _grouped_cross(cross, confidence)},
-        "by_evaluator": _grouped((("+".join(config_of(t.task)["eval"]["eval_types"]), t) for t in judged), confidence),
+        "by_site": rates_by(site_of, single, confidence),
+        "cross_site": success_rate(cross, confidence).to_json() | {"by_sites": rates_by(site_of, cross, confidence)},
+        "by_evaluator": rates_by(_evaluators, judged, confidence),
         "mean_steps": round(sum(len(t.steps) for t in trajectories) / max(len(trajectories), 1), 2),
     }
 
@@ -95,16 +94,8 @@ def _bounds(trajectories: Sequence[Trajectory], unjudged: int) -> tuple[float, f
     return round(successes / total, 4), round((successes + unjudged) / total, 4)
 
 
-def _grouped(pairs: Iterable[tuple[str, Trajectory]], confidence: float) -> dict[str, Any]:
-    groups: dict[str, list[Trajectory]] = defaultdict(list)
-    for name, trajectory in pairs:
-        groups[name].append(trajectory)
-    rates: dict[str, Rate] = {name: success_rate(group, confidence) for name, group in sorted(groups.items())}
-    return {name: rate.to_json() for name, rate in rates.items()}
-
-
-def _grouped_cross(trajectories: Iterable[Trajectory], confidence: float) -> dict[str, Any]:
-    return _grouped(((t.task.site, t) for t in trajectories), confidence)
+def _evaluators(trajectory: Trajectory) -> str:
+    return "+".join(config_of(trajectory.task)["eval"]["eval_types"])
 
 
 def _task_file(trajectory: Trajectory) -> dict[str, Any]:

@@ -175,16 +175,17 @@ def measure_stock(seconds: float, num_processes: int) -> Rate:
         "--seconds",
         str(seconds),
     ]
-    return _run_together([command] * num_processes)
+    return run_together([command] * num_processes)
 
 
 def measure_direct(seconds: float, num_processes: int, form: str) -> Rate:
     """The direct Playwright loop: the limit that an environment built on Playwright can come near."""
     command = [sys.executable, __file__, "--direct", form, "--seconds", str(seconds)]
-    return _run_together([command] * num_processes)
+    return run_together([command] * num_processes)
 
 
-def _run_together(commands: Sequence[Sequence[Any]]) -> Rate:
+def run_together(commands: Sequence[Sequence[Any]]) -> Rate:
+    """Processes side by side, each of which prints its steps and seconds last."""
     with CpuMeter() as meter:
         answers = _answers(commands)
     steps = sum(answer["steps"] for answer in answers)

@@ -14,11 +14,12 @@ import httpx
 import psutil
 import pytest
 from arena_server import Visitor, serving, share_templates
+from filelock import FileLock
 
 from webrl.arena import running
 from webrl.arena.client import Arena, ArenaError
 from webrl.cli import main
-from webrl.errors import StageError
+from webrl.errors import StageError, UsageError
 
 pytestmark = pytest.mark.arena
 
@@ -111,9 +112,25 @@ def test_a_missing_package_is_named_with_what_installs_it(tmp_path: Path) -> Non
     assert ended.stderr.count("\n") == 1
 
 
+def test_an_arena_of_another_version_is_refused(tmp_path: Path) -> None:
+    me = psutil.Process()
+    running.State("http://127.0.0.1:9", "key", me.pid, me.create_time(), "older").write(tmp_path)
+    with pytest.raises(UsageError, match=r"another version of webrl.*webrl arena down, then webrl arena up"):
+        Arena.running(tmp_path)
+
+
+def test_two_servers_in_one_folder_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    with FileLock(tmp_path / running.LOCK), socket.create_server(("127.0.0.1", 0)) as listener:
+        number = listener.fileno()
+        command = [sys.executable, "-m", "webrl.arena.shop.serve", str(tmp_path), str(number), "1"]
+        ended = subprocess.run(command, pass_fds=[number], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.strip() == f"another arena starts or runs in {str(tmp_path)!r}"
+
+
 def test_the_state_of_a_process_that_has_gone_is_not_believed(tmp_path: Path) -> None:
     me = psutil.Process()
-    running.State("http://127.0.0.1:9", "key", me.pid, me.create_time() - 60, 0).write(tmp_path)
+    running.State("http://127.0.0.1:9", "key", me.pid, me.create_time() - 60, "content").write(tmp_path)
     assert running.find(tmp_path) is None
     (tmp_path / running.STATE).write_text("{")
     assert running.find(tmp_path) is None

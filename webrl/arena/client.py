@@ -53,11 +53,17 @@ class Arena:
 
         Raises:
             ArenaError: none does.
+            UsageError: another version of webrl has started it, whose content may be other.
         """
         place = (folder or running.default_folder()).absolute()
         state = running.find(place)
         if state is None:
             raise ArenaError(f"no arena runs in {str(place)!r}; start it: webrl arena up")
+        if state.content != running.content_digest():
+            raise UsageError(
+                f"the arena in {str(place)!r} was started by another version of webrl, with other content: "
+                "webrl arena down, then webrl arena up"
+            )
         headers = {"Authorization": f"Bearer {state.key}"}
         return cls(place, state, httpx.Client(base_url=state.url, headers=headers, timeout=_TIMEOUT_S, trust_env=False))
 

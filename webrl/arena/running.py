@@ -44,7 +44,8 @@ class State:
     pid: int
     started: float
     """When the process began, in seconds since the epoch: its number may have been given to another since."""
-    seed: int
+    content: str
+    """`content_digest` of what it shows."""
 
     def write(self, folder: Path) -> None:
         """Say that it is there, in one step."""
@@ -77,7 +78,7 @@ def find(folder: Path) -> State | None:
     return state if state.alive else None
 
 
-def start(folder: Path, port: int, workers: int, seed: int = 0) -> State:
+def start(folder: Path, port: int, workers: int) -> State:
     """Start an arena in the background and wait until it answers; sessions of one that was killed are dropped.
 
     Raises:
@@ -95,7 +96,7 @@ def start(folder: Path, port: int, workers: int, seed: int = 0) -> State:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "webrl.arena.shop.serve"),
-                *(str(folder.absolute()), str(listener.fileno()), str(workers), str(seed)),
+                *(str(folder.absolute()), str(listener.fileno()), str(workers)),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -141,14 +142,20 @@ def num_sessions(folder: Path) -> int:
     return 0
 
 
-def template_path(folder: Path, seed: int) -> Path:
-    """Where the first database of a seed lies: another name for every version of what makes it."""
-    digest = hashlib.sha256()
-    for source in ("content.py", "words.py", "shop/load.py", "shop/settings.py"):
-        digest.update((_HERE / source).read_bytes())
-    for package in ("django", "django-oscar"):
-        digest.update(importlib.metadata.version(package).encode())
-    return folder / "templates" / f"shop-{seed}-{digest.hexdigest()[:16]}.sqlite3"
+def content_digest() -> str:
+    """Of what `catalogue()` is made from: tasks are about the content of this version."""
+    return _digest("content.py", "words.py")
+
+
+def template_path(folder: Path) -> Path:
+    """Where the first database lies: another name for every version of what makes it."""
+    versions = "-".join(importlib.metadata.version(package) for package in ("django", "django-oscar"))
+    sources = _digest("content.py", "words.py", "shop/load.py", "shop/settings.py")
+    return folder / "templates" / f"shop-{versions}-{sources}.sqlite3"
+
+
+def _digest(*sources: str) -> str:
+    return hashlib.sha256(b"".join((_HERE / source).read_bytes() for source in sources)).hexdigest()[:16]
 
 
 def _wait_for_the_dead(folder: Path) -> None:
@@ -163,7 +170,7 @@ def _wait_until_healthy(folder: Path, process: subprocess.Popen[bytes]) -> State
     deadline = time.monotonic() + _START_S
     try:
         while time.monotonic() < deadline and process.poll() is None:
-            if (state := find(folder)) and _answers(state):
+            if (state := find(folder)) and state.pid == process.pid and _answers(state):
                 return state
             time.sleep(_POLL_S)
     except BaseException:

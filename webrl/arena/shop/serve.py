@@ -1,4 +1,4 @@
-"""The arena's server process: `python -m webrl.arena.shop.serve FOLDER SOCKET WORKERS SEED`; `running.start` starts it.
+"""The arena's server process: `python -m webrl.arena.shop.serve FOLDER SOCKET WORKERS`; `running.start` starts it.
 
 It inherits the listening socket, makes the first database where there is none, and forks workers that share the socket.
 """
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import psutil
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from webrl.arena.content import catalogue
-from webrl.arena.running import LOCK, STATE, State, drop_sessions, template_path
+from webrl.arena.running import LOCK, STATE, State, content_digest, drop_sessions, template_path
 from webrl.arena.shop.settings import configure
 from webrl.runs.disk import atomic_path
 
@@ -32,6 +32,8 @@ _THREADS = 4
 _PAUSE_S = 1.0
 """Before a dead worker is replaced, so that one that cannot start does not keep a core busy."""
 _STATIC_AGE_S = 86400
+_LOCK_S = 10.0
+"""`start` has waited for the last arena's end: what holds the lock now has begun since."""
 
 
 def main() -> None:
@@ -40,15 +42,18 @@ def main() -> None:
     folder, listener = Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
     # Workers hold it too: it is free only when the last of them has ended.
     lock = FileLock(folder / LOCK)
-    lock.acquire()
+    try:
+        lock.acquire(timeout=_LOCK_S)
+    except Timeout:
+        sys.exit(f"another arena starts or runs in {str(folder)!r}")
     drop_sessions(folder)
     key = secrets.token_urlsafe(24)
     configure(key)
-    template = _template(folder, int(sys.argv[4]))
+    template = _template(folder)
     application = _application(folder, template, key)
     listener.listen(1024)
     host, port = listener.getsockname()[:2]
-    state = State(f"http://{host}:{port}", key, os.getpid(), psutil.Process().create_time(), int(sys.argv[4]))
+    state = State(f"http://{host}:{port}", key, os.getpid(), psutil.Process().create_time(), content_digest())
     try:
         fork_workers(lambda: _work(application, listener), int(sys.argv[3]), lambda: state.write(folder))
     finally:
@@ -56,14 +61,14 @@ def main() -> None:
         drop_sessions(folder)
 
 
-def _template(folder: Path, seed: int) -> Path:
+def _template(folder: Path) -> Path:
     from webrl.arena.shop.load import build
 
-    path = template_path(folder, seed)
+    path = template_path(folder)
     if not path.is_file():
         path.parent.mkdir(exist_ok=True)
         with atomic_path(path) as temporary:
-            build(temporary.absolute(), catalogue(seed))
+            build(temporary.absolute(), catalogue())
     return path
 
 

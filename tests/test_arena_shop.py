@@ -90,7 +90,7 @@ def test_without_a_session_of_one_s_own_there_is_no_shop(arena: Arena) -> None:
     session = arena.open()
     forged = session.cookies[0]["value"].split(":")[0] + ":forged"
     for cookies in ({}, {COOKIE: "x"}, {COOKIE: forged}, {COOKIE: "../../templates:x"}):
-        refused = httpx.get(f"{arena.state.url}/catalogue/", cookies=cookies, trust_env=False)
+        refused = httpx.get(f"{arena.state.url}/catalogue/", cookies=cookies, trust_env=False, timeout=120)
         assert refused.status_code == 403
         assert "webrl arena open" in refused.text
     arena.drop(session)
@@ -105,10 +105,10 @@ def test_only_the_key_opens_and_drops_sessions(arena: Arena) -> None:
     session = arena.open()
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer é".encode()}):
         for method, path in (("POST", "/arena/sessions"), ("DELETE", "/arena/sessions/")):
-            answer = httpx.request(method, arena.state.url + path, headers=headers, trust_env=False)
+            answer = httpx.request(method, arena.state.url + path, headers=headers, trust_env=False, timeout=120)
             assert answer.status_code == 401
     assert session.database.is_file()
-    assert httpx.get(f"{arena.state.url}/arena/enter/forged", trust_env=False).status_code == 403
+    assert httpx.get(f"{arena.state.url}/arena/enter/forged", trust_env=False, timeout=120).status_code == 403
 
 
 def test_an_unknown_user_is_named(arena: Arena) -> None:
@@ -211,6 +211,7 @@ def test_a_real_browser_shops_to_the_end(arena: Arena) -> None:
     async def shop() -> tuple[list[str], Session]:
         session = arena.open(f"customer:{CUSTOMERS[0].email}")
         async with shared_browser() as browser, await browser.new_context() as context:
+            context.set_default_timeout(120_000)
             page = await context.new_page()
             asked: list[str] = []
             page.on("request", lambda request: asked.append(request.url))

@@ -33,6 +33,8 @@ _START_S = 300.0
 _END_S = 60.0
 _POLL_S = 0.05
 _LOG_CHARS = 1500
+_CLOCK_STEP_S = 5.0
+"""By which a process's time of birth may move: it is the machine's, which is set right now and then."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class State:
         """Whether that process still runs."""
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
-            return process.create_time() == self.started and process.status() != psutil.STATUS_ZOMBIE
+            same = abs(process.create_time() - self.started) < _CLOCK_STEP_S
+            return same and process.status() != psutil.STATUS_ZOMBIE
         return False
 
 

@@ -32,7 +32,7 @@ _THREADS = 4
 _PAUSE_S = 1.0
 """Before a dead worker is replaced, so that one that cannot start does not keep a core busy."""
 _STATIC_AGE_S = 86400
-_LOCK_S = 10.0
+_LOCK_S = 3.0
 """`start` has waited for the last arena's end: what holds the lock now has begun since."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from webrl.errors import StageError
 from webrl.evaluate import is_success
+from webrl.phase import STAGES
 from webrl.runs.folder import PhaseFolder, RunFolder
 from webrl.runs.store import read_lines
 from webrl.study.cells import check_start, num_finished
@@ -101,27 +102,22 @@ def _check_tasks(cell: Cell, first: PhaseResult, phase: PhaseResult) -> None:
 
 
 def _read_phase(folder: PhaseFolder) -> PhaseResult:
-    counts: dict[str, Any] = {}
-    seconds = 0.0
-    for stage in ("label", "replay", "train", "rollout", "gen-tasks", "filter-tasks", "eval"):
-        done = folder.read_stage(stage)
-        counts[stage] = done["counts"]
-        seconds += done["seconds"]
+    done = {spec.name: folder.read_stage(spec.name) for spec in STAGES}
     episodes, env_steps = _count_steps(folder.trajectories)
-    train = counts["train"]
+    train: dict[str, Any] = done["train"]["counts"]
     return PhaseResult(
         phase=folder.phase,
         outcomes=_read_outcomes(folder.eval),
         episodes=episodes,
         env_steps=env_steps,
-        labelled_success=counts["label"].get("num_success", 0),
-        replayed=counts["replay"].get("num_replayed", 0),
+        labelled_success=done["label"]["counts"].get("num_success", 0),
+        replayed=done["replay"]["counts"].get("num_replayed", 0),
         critic_steps=train.get("critic_steps", 0),
         actor_steps=train.get("actor_steps", 0),
         actor_active=train.get("actor_active", 0) / max(1, train.get("actor_samples", 0)),
         grad_norm=_largest_norm(folder.metrics),
         kl=train.get("actor_kl"),
-        seconds=round(seconds, 1),
+        seconds=round(sum(marker["seconds"] for marker in done.values()), 1),
     )
 
 

@@ -108,7 +108,7 @@ class HttpPool:
             pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * self._jitter.uniform(0.5, 1.0)
             server.num_open += 1
             try:
-                answer = parse(await self._post_once(with_path(server.address, path), body))
+                answer = parse(await self._request("POST", with_path(server.address, path), body))
             except _Retry as failure:
                 reasons[server.url] = str(failure)
                 pause = max(pause, failure.retry_after_s)
@@ -172,9 +172,6 @@ class HttpPool:
         )
         self._clients.append(client)
         return client
-
-    async def _post_once(self, url: str, body: Mapping[str, Any]) -> Any:
-        return await self._request("POST", url, body)
 
     async def _request(self, method: str, url: str, body: Mapping[str, Any] | None) -> Any:
         try:

@@ -61,7 +61,7 @@ def test_a_browser_is_counted_with_its_pages_and_whether_it_works():
             assert meter.read().browsers == before + 1  # not one for each of its processes
             await page.evaluate("() => { window.on = true; const f = () => { for (let i = 0; i < 2e7; i++); "
                                 "if (window.on) setTimeout(f, 0); }; f(); }")  # fmt: skip
-            worked = eventually(lambda: meter.read().busy_browsers == 1)
+            worked = eventually(lambda: meter.read().busy_browsers >= 1)
             seen = meter.read()
             await page.evaluate("() => { window.on = false; }")
             return worked, eventually(lambda: meter.read().busy_browsers == 0), seen
@@ -100,6 +100,8 @@ def test_progress_says_what_a_stage_takes_while_it_is_measured(
             return True
 
     screen = Terminal()
+    monkeypatch.setenv("COLUMNS", "300")  # what does not fit is cut
+    monkeypatch.setenv("LINES", "50")
     with PeakMemory(interval_s=0.05) as memory:
         assert eventually(lambda: bool(latest()))
         assert PlainProgress(3, "rollout", "episodes").line(1.0).startswith("rollout: 0 of 3 episodes, ")
@@ -109,7 +111,7 @@ def test_progress_says_what_a_stage_takes_while_it_is_measured(
             bar.set_postfix_str("success 1/2")
             bar.update(2)
             text = str(bar)
-        monkeypatch.undo()
+        monkeypatch.setattr(sys, "stderr", sys.__stderr__)
         assert "success 1/2, " in text
         assert " cores, " in text
     assert latest() == ""

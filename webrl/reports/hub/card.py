@@ -23,21 +23,21 @@ def hub_name(model: str) -> str | None:
     return model if _HUB_NAME.fullmatch(model) and not Path(model).exists() else None
 
 
-def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str, base: str | None = None) -> str:
+def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str) -> str:
     """README.md of the model after a phase.
 
     Args:
         run: with all its phases up to this one.
         license_id: as the Hub spells licenses (`apache-2.0`, `llama3.1`); `unknown` if nobody said.
-        base: the Hub's name of the model that an adapter is for; None: the weights are whole.
     """
     from huggingface_hub import ModelCardData
 
     phases = [facts for facts in run.phases if facts.phase <= phase]
     start = str(run.option("models.actor", "not known"))
+    kind = "" if hub_name(start) else " (a folder of the machine that trained it)"
     data = ModelCardData(
-        base_model=base or hub_name(start),
-        library_name="peft" if base else "transformers",
+        base_model=hub_name(start),
+        library_name="transformers",
         license=license_id,
         pipeline_tag="text-generation",
         tags=["webrl", "web-agent", "browser", "reinforcement-learning"],
@@ -47,9 +47,8 @@ def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str, base: s
     parts = [
         f"# {escaped(repo_id.rpartition('/')[2])}",
         f"A web agent after phase {phase} of {run.option('num_phases', '?')} of a "
-        f"[WebRL](https://arxiv.org/abs/2411.02337) run, {'a LoRA adapter' if base else 'whole weights'}, trained from "
-        f"`{_code(base or start)}`{'' if base or hub_name(start) else ' (a folder of the machine that trained it)'} "
-        f"with webrl {webrl.__version__}.",
+        "[WebRL](https://arxiv.org/abs/2411.02337) run, whole weights, trained from "
+        f"`{_code(start)}`{kind} with webrl {webrl.__version__}.",
         "## Results",
         _success(run, phases),
         "## How it was trained",
@@ -57,7 +56,7 @@ def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str, base: s
         "## Data",
         _data(run, phases),
         "## Use",
-        _use(repo_id, base),
+        _use(repo_id),
         "`report.html` shows the whole run, `config.yaml` is its configuration (secrets are masked).",
     ]
     text = "\n\n".join(parts)
@@ -130,13 +129,7 @@ def _data(run: RunFacts, phases: list[PhaseFacts]) -> str:
     return f"{where}. They are not part of this repository.\n\n{table(head, rows)}"
 
 
-def _use(repo_id: str, base: str | None) -> str:
-    if base:
-        return (
-            "```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-            f'tokenizer = AutoTokenizer.from_pretrained("{repo_id}")\n'
-            f'model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "{repo_id}")\n```'
-        )
+def _use(repo_id: str) -> str:
     return (
         "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
         f'tokenizer = AutoTokenizer.from_pretrained("{repo_id}")\n'

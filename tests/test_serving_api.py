@@ -17,6 +17,7 @@ from webrl.llm.interface import Message, Sampling
 from webrl.llm.local.model import LocalModel
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.tokens import encode_chat
+from webrl.openenv.access import listen
 from webrl.serving.app import MAX_BODY_BYTES, Service, make_app, read_answer
 from webrl.serving.server import Door, ServerOptions, check_options
 from webrl.types import Step
@@ -250,6 +251,13 @@ def test_others_may_connect_only_with_a_token():
     with pytest.raises(UsageError, match=r"--host 0\.0\.0\.0 lets other machines connect: set WEBRL_MODEL_TOKEN"):
         check_options(ServerOptions(host="0.0.0.0"))
     check_options(ServerOptions(host="0.0.0.0", token="secret"))
+
+
+def test_a_port_that_another_server_is_about_to_use_is_refused_in_one_line():
+    with listen("127.0.0.1", 0, backlog=1) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}"):
+            listen("127.0.0.1", port, backlog=1)
 
 
 def test_a_model_without_a_chat_template_answers_no_chats_and_says_why(tmp_path):

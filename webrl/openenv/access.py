@@ -57,8 +57,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, backlog: int = 0) -> socket.socket:
     """A bound socket; port 0 takes a free one.
+
+    Args:
+        backlog: so many connections are taken from now on, and wait: until then another process may take the port, too.
 
     Raises:
         UsageError: the address cannot be used, or the port is taken.
@@ -68,6 +71,8 @@ def listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        if backlog:
+            listener.listen(backlog)
     except OSError as error:
         raise UsageError(
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --host or --port"

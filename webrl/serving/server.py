@@ -67,7 +67,7 @@ async def serve(
     """
     check_options(options)
     engine, models = checkpoint.config.rollout.engine, checkpoint.config.models
-    with listen(options.host, options.port) as listener:
+    with listen(options.host, options.port, backlog=_MAX_CONNECTIONS) as listener:  # loading may take minutes
         async with open_model(checkpoint.name, engine, models) as model:
             app = make_app(Service(model, checkpoint.alias, checkpoint.config, context))
             config = uvicorn.Config(
@@ -86,7 +86,6 @@ async def serve(
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, server.stop)
-            listener.listen()
             host, port = listener.getsockname()[:2]
             on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
             await server.serve(sockets=[listener])

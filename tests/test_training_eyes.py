@@ -11,7 +11,7 @@ from llm_builders import save_tiny_model
 from test_reward_data import make_trajectory
 
 from webrl.cli import main
-from webrl.config import RunConfig, load_config
+from webrl.config import RunConfig, SftConfig, load_config
 from webrl.config.resources import find_config
 from webrl.errors import DataError, ModelError, StageError, TrainingError, UsageError
 from webrl.llm.eyes import Eyes
@@ -24,7 +24,7 @@ from webrl.replay.cache import ScoreCache
 from webrl.replay.process import make_plan, process
 from webrl.replay.records import open_encoder
 from webrl.training import train_sft
-from webrl.training.models import PackedActor
+from webrl.training.models import load_actor
 from webrl.training.packing import Example, Item, make_item, pack
 from webrl.training.scoring import score_actions, score_targets
 from webrl.training.seeing import SeeingActor, load_seeing_actor
@@ -186,6 +186,8 @@ def test_a_policy_that_sees_is_never_asked_blind_nor_with_a_picture_that_leaves_
         asyncio.run(act())
     with pytest.raises(StageError, match=r"of 96x64 pixels is \d+ tokens .*models.max_prompt_tokens is 16: lower"):
         asyncio.run(act("models.max_prompt_tokens=16", screenshot=png()))
+    with pytest.raises(StageError, match=r"of 200x64 pixels is larger than rollout.image_size=96: show it, and record"):
+        asyncio.run(act(screenshot=png(size=(200, 64))))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +230,23 @@ def test_a_model_is_shown_what_it_can_read_or_refused(folder, tmp_path, capsys):
         process(make_plan(config), config)
 
 
-def test_rows_of_text_hold_no_picture() -> None:
-    row = pack([Item((1, 2, 3), 1), Item((4, 5), 1)])
-    assert row.pictures == (None, None)
-    assert "seen" not in PackedActor.inputs(row)
+def test_a_model_of_text_is_given_no_picture_and_none_is_left_out_of_a_training(folder, tmp_path):
+    text = load_actor(save_tiny_model(tmp_path / "text"))
+    picture = saved(tmp_path, png())
+    with pytest.raises(TrainingError, match="a sample with a screenshot for a model of text: nothing is trained blind"):
+        text.inputs(pack([Item((1, 2, 3), 1), Item((4, 5), 1, picture)]))
+    mixed = [Example((1, 2), (3,)), Example((4,), (5,), picture)]
+    options = {"seed": 0, "metrics_path": tmp_path / "m.jsonl", "device": "cpu"}
+    for part, rest in ((mixed, []), (mixed[:1], mixed[1:])):
+        with pytest.raises(DataError, match="sft: some examples have a screenshot and some have none"):
+            train_sft(part, folder, tmp_path / "out", SftConfig(), heldout=rest, **options)
+
+
+def test_a_family_that_gives_logits_of_all_positions_is_refused_by_name(folder, tmp_path):
+    actor = load_seeing_actor(folder)
+    (answer,) = sample(actor.eyes, actor.lm, [png()])
+    row = pack([make_item(Example(answer.prompt_ids, answer.ids, saved(tmp_path, png())), 2048)])
+    own = actor.lm.forward
+    actor.lm.forward = lambda logits_to_keep, **given: own(**given)
+    with pytest.raises(TrainingError, match=r"gives logits of \d+ positions where \d+ were asked for: it cannot be"):
+        actor(**actor.inputs(row))

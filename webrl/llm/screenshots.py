@@ -10,13 +10,13 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from webrl.config import ModelsConfig, RunConfig
+from webrl.config import RunConfig
 from webrl.errors import PolicyError, StageError
 from webrl.llm.budget import Prompt, cut_lines, fit_prompt
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import PolicyOutput
 from webrl.llm.loading import load_seeing_lm, model_fingerprint, pick_device, pick_dtype
-from webrl.llm.prompts import Dialect, policy_messages
+from webrl.llm.prompts import policy_messages
 from webrl.llm.sampling import check_sampling, policy_sampling
 from webrl.llm.seeing import SeeingModel
 from webrl.types import Step
@@ -28,16 +28,21 @@ def build_screenshot_prompt(
     instruction: str,
     history: Sequence[Step],
     observation: str,
-    models: ModelsConfig,
-    dialect: Dialect = "browsergym",
+    config: RunConfig,
 ) -> Prompt:
     """The policy's prompt with the picture, at most `models.max_prompt_tokens` long; the page's text gives way.
 
     Raises:
-        StageError: the picture leaves no room for the rest.
+        StageError: the picture is larger than `rollout.image_size`, or leaves no room for the rest.
         PolicyError: the instruction alone does not fit.
     """
+    models, dialect, image_size = config.models, config.rollout.dialect, config.rollout.image_size or 0
     look = eyes.look(png)
+    if 0 < image_size < max(look.size):
+        raise StageError(
+            f"a screenshot of {look.size[0]}x{look.size[1]} pixels is larger than rollout.image_size={image_size}: "
+            "show it, and record demonstrations, in that size"
+        )
 
     def encode(start: int, page: str) -> list[int]:
         return eyes.encode(policy_messages(instruction, history[start:], page, dialect, models.prompt_format), look)
@@ -80,11 +85,11 @@ class ScreenshotPolicy:
         Raises:
             StageError: there is no screenshot of it, or it leaves no room.
         """
-        rollout, models = self._config.rollout, self._config.models
+        rollout = self._config.rollout
         if screenshot is None:
             raise StageError(f"step {len(history)}: there is no screenshot, which rollout.image_size asks for")
         prompt = build_screenshot_prompt(
-            self._model.eyes, screenshot, instruction, tuple(history), observation, models, rollout.dialect
+            self._model.eyes, screenshot, instruction, tuple(history), observation, self._config
         )
         if 0 < self._max_positions < len(prompt.ids) + rollout.max_new_tokens:
             raise PolicyError(

@@ -139,10 +139,8 @@ def _seeing_encoder(eyes: Eyes, config: RunConfig) -> StepEncoder:
                 f"{trajectory.trajectory_id}:{index} has no screenshot, which rollout.image_size="
                 f"{config.rollout.image_size} asks for: record it with rollout.screenshots=true and that size"
             )
-        prompt = build_screenshot_prompt(
-            eyes, picture.read(), trajectory.instruction, trajectory.steps[:index], step.observation, config.models,
-            config.rollout.dialect,
-        )  # fmt: skip
+        past = trajectory.steps[:index]
+        prompt = build_screenshot_prompt(eyes, picture.read(), trajectory.instruction, past, step.observation, config)
         return EncodedStep(prompt.ids, (*encode_response(eyes.tokenizer, step.response), *end), picture)
 
     return encode

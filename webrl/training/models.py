@@ -25,7 +25,7 @@ from webrl.training.layers.decoder import decoder_of
 from webrl.training.layers.fused import fuse
 from webrl.training.layers.head import ActionHead, LogitRule
 from webrl.training.layers.trim import is_trimmed, trim_last_layer
-from webrl.training.packing import actor_inputs, critic_inputs
+from webrl.training.packing import Pack, actor_inputs, critic_inputs
 from webrl.training.ranks import is_main
 from webrl.training.selfcheck import RouteName, attention_of, build, find_route, turn_off_dropout
 
@@ -62,11 +62,18 @@ class PackedActor(_Packed):
         ModelError: an output layer that the route cannot use.
     """
 
-    inputs = staticmethod(actor_inputs)
-    """Keyword arguments of `forward` from a row."""
-
     def __init__(self, lm: Any, route: RouteName = "packed") -> None:
         super().__init__(lm, route)
+
+    def inputs(self, row: Pack) -> dict[str, Any]:
+        """Keyword arguments of `forward` from a row.
+
+        Raises:
+            TrainingError: there is a picture, which a model of text would not see.
+        """
+        if any(row.pictures):
+            raise TrainingError("a sample with a screenshot for a model of text: nothing is trained blind")
+        return actor_inputs(row)
 
     def _prepare_head(self) -> None:
         head = self.lm.get_output_embeddings()

@@ -59,6 +59,9 @@ class SeeingActor(PackedActor):
         Args:
             position_ids: not used: each family has its own for pictures, which it makes of ids and picture.
             seen: of `Eyes.inputs`.
+
+        Raises:
+            TrainingError: a family that gives logits of other positions than it was asked for.
         """
         del position_ids
         logits: Tensor = self.lm(
@@ -68,6 +71,11 @@ class SeeingActor(PackedActor):
             logits_to_keep=layout.keep,
             **seen,
         ).logits[0]  # [N, V]
+        if len(logits) != len(targets):
+            raise TrainingError(
+                f"{type(self.lm).__name__} gives logits of {len(logits)} positions where {len(targets)} were asked "
+                "for: it cannot be trained here"
+            )
         return logits.float().log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
 
 

@@ -143,7 +143,7 @@ def train_sft(
     """Maximise the likelihood of each example's action ids given its prompt ids (SFT of π_0, and the ORM).
 
     Args:
-        examples: made with the tokenizer of `init_dir`; with pictures all of them, or none.
+        examples: made with the tokenizer of `init_dir`; all of them have pictures, or none.
         heldout: of the same kind, for the validation loss.
         probe: see `Watch`.
         watch_every: optimizer steps between looks; 0: at the end only.
@@ -152,10 +152,13 @@ def train_sft(
         return {}
     if not examples:
         raise DataError(f"nothing to train the {name} on: no examples")
+    sees = {Example(*e).picture is not None for e in (*examples, *heldout)}
+    if len(sees) > 1:
+        raise DataError(f"{name}: some examples have a screenshot and some have none; nothing is trained blind")
     objective, config = get_objective("sft"), ActorConfig()
     tokenizer = check_tokenizer(init_dir, set())
     device = pick_device(device)
-    model, processor = _open_actor(init_dir, optim, device, sees=Example(*examples[0]).picture is not None)
+    model, processor = _open_actor(init_dir, optim, device, sees=sees == {True})
     save = exporter(Start(str(init_dir), sees=processor is not None), processor or tokenizer, optim)
     prepare(model, optim, seed)
     limit = context_limit(model.lm, optim.max_tokens)

@@ -23,6 +23,7 @@ def share_templates(folder: Path, factory: pytest.TempPathFactory) -> None:
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "arena-templates"
     shared.mkdir(exist_ok=True)
     folder.mkdir(exist_ok=True)
+    (folder / running.LOCK).touch()
     (folder / "templates").symlink_to(shared)
 
 

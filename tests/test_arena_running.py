@@ -37,7 +37,7 @@ def test_a_killed_worker_is_replaced_and_a_killed_server_leaves_nothing_in_the_w
             assert "Dashboard" in staff.see("/dashboard/")
             workers = server.children()
             os.kill(server.pid, signal.SIGKILL)
-            assert not psutil.wait_procs(workers, timeout=120)[1]
+            _wait(lambda: not any(_lives(worker) for worker in workers))
             assert staff.session.database.is_file()  # in the middle of its work
             with pytest.raises(ArenaError, match="does not answer"):
                 arena.open()
@@ -51,7 +51,7 @@ def test_a_killed_worker_is_replaced_and_a_killed_server_leaves_nothing_in_the_w
             with pytest.raises(StageError, match="an arena runs already"):
                 running.start(arena.folder, 0, 1)
     assert running.find(arena.folder) is None
-    assert not psutil.pid_exists(again.state.pid)
+    assert not again.state.alive
 
 
 def test_the_command_starts_shows_resets_and_ends_it(
@@ -76,10 +76,10 @@ def test_the_command_starts_shows_resets_and_ends_it(
         assert "1 sessions" in capsys.readouterr().out
         assert main(["arena", "reset", *there]) == 0
         assert running.num_sessions(folder) == 0
-        pid = Arena.running(folder).state.pid
+        state = Arena.running(folder).state
     finally:
         assert main(["arena", "down", *there]) == 0
-    assert not psutil.pid_exists(pid)
+    assert not state.alive
     assert not (folder / running.STATE).exists()
     assert not list((folder / running.SESSIONS).iterdir())
 
@@ -97,6 +97,7 @@ def test_a_taken_port_and_a_wrong_one_are_said_in_a_line(tmp_path: Path, capsys:
 
 def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     (tmp_path / "templates").write_text("not a folder")
+    (tmp_path / running.LOCK).touch()
     with pytest.raises(StageError, match=r"(?s)ended while it started; its log .*FileExistsError"):
         running.start(tmp_path, 0, 1)
     assert running.find(tmp_path) is None
@@ -119,6 +120,18 @@ def test_an_arena_of_another_version_is_refused(tmp_path: Path) -> None:
         Arena.running(tmp_path)
 
 
+def test_a_folder_of_other_files_is_left_alone(tmp_path: Path) -> None:
+    thesis = tmp_path / running.SESSIONS / "mine" / "thesis.txt"
+    thesis.parent.mkdir(parents=True)
+    thesis.write_text("years of work")
+    with pytest.raises(UsageError, match="holds other files"):
+        running.start(tmp_path, 0, 1)
+    assert not running.stop(tmp_path)
+    (tmp_path / running.LOCK).touch()
+    running.stop(tmp_path)
+    assert thesis.read_text() == "years of work"
+
+
 def test_two_servers_in_one_folder_do_not_wait_for_each_other(tmp_path: Path) -> None:
     with FileLock(tmp_path / running.LOCK), socket.create_server(("127.0.0.1", 0)) as listener:
         number = listener.fileno()
@@ -132,10 +145,18 @@ def test_the_state_of_a_process_that_has_gone_is_not_believed(tmp_path: Path) ->
     me = psutil.Process()
     running.State("http://127.0.0.1:9", "key", me.pid, me.create_time() - 60, "content").write(tmp_path)
     assert running.find(tmp_path) is None
-    (tmp_path / running.STATE).write_text("{")
-    assert running.find(tmp_path) is None
+    for broken in ("{", "[]", '{"pid": 1}', '{"url": "", "key": "", "pid": "x", "started": 0}'):
+        (tmp_path / running.STATE).write_text(broken)
+        assert running.find(tmp_path) is None
     shutil.rmtree(tmp_path)
     assert running.find(tmp_path) is None
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _wait(holds: Callable[[], bool]) -> None:

@@ -134,6 +134,27 @@ def test_a_session_lasts_as_long_as_its_block(arena: Arena) -> None:
     assert not asyncio.run(play()).database.exists()
 
 
+def test_a_session_that_nobody_waits_for_any_more_is_dropped(arena: Arena) -> None:
+    before = set((arena.folder / SESSIONS).iterdir())
+
+    async def give_up() -> None:
+        waiting = asyncio.create_task(arena.new().__aenter__())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(give_up())  # returns when the thread that was opening it has ended
+    assert set((arena.folder / SESSIONS).iterdir()) == before
+
+
+def test_a_cookie_that_cannot_be_read_does_not_hide_the_session_s(arena: Arena) -> None:
+    session = arena.open()
+    cookies = f"a b[]; {COOKIE}={session.cookies[0]['value']}"
+    shown = httpx.get(f"{arena.state.url}/basket/", headers={"Cookie": cookies}, trust_env=False, timeout=120)
+    assert shown.status_code == 200
+
+
 def test_an_edit_is_seen_and_found_in_its_own_session_alone(arena: Arena) -> None:
     product = PRODUCTS[10]
     with Visitor(arena, "staff") as staff, Visitor(arena) as other:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,8 +45,7 @@ class Arena:
     """The arena that runs in a folder."""
 
     folder: Path
-    state: running.State
-    _client: httpx.Client = field(repr=False)
+    state: running.State = field(repr=False)
 
     @classmethod
     def running(cls, folder: Path | None = None) -> Arena:
@@ -64,8 +64,7 @@ class Arena:
                 f"the arena in {str(place)!r} was started by another version of webrl, with other content: "
                 "webrl arena down, then webrl arena up"
             )
-        headers = {"Authorization": f"Bearer {state.key}"}
-        return cls(place, state, httpx.Client(base_url=state.url, headers=headers, timeout=_TIMEOUT_S, trust_env=False))
+        return cls(place, state)
 
     def open(self, user: str | None = None) -> Session:
         """A new session, in the state that all begin with.
@@ -96,25 +95,58 @@ class Arena:
 
     def drop(self, session: Session) -> None:
         """Remove all that the session has; one that has gone already is no error. Raises ArenaError."""
-        self._ask("DELETE", f"/arena/sessions/{session.id}", {})
+        self._done(self._ask("DELETE", f"/arena/sessions/{session.id}", {}))
 
     def reset(self) -> int:
         """Drop all sessions, whoever opened them; how many there were. Raises ArenaError."""
-        return int(self._ask("DELETE", "/arena/sessions/", {}).json()["dropped"])
+        return int(self._done(self._ask("DELETE", "/arena/sessions/", {}))["dropped"])
 
     @contextlib.asynccontextmanager
     async def new(self, user: str | None = None) -> AsyncIterator[Session]:
         """`open` for the length of a block."""
-        session = await asyncio.to_thread(self.open, user)
+        session = await self._open_or_drop(user)
         try:
             yield session
         finally:
             with contextlib.suppress(ArenaError):  # it has gone, and the session with it
                 await asyncio.to_thread(self.drop, session)
 
+    async def _open_or_drop(self, user: str | None) -> Session:
+        """`open`, whose session does not outlive a caller who is cancelled meanwhile."""
+        made: list[Session] = []
+        given_up = threading.Event()
+
+        def make() -> None:
+            made.append(self.open(user))
+            if given_up.is_set():
+                self.drop(made[0])
+
+        try:
+            await asyncio.to_thread(make)
+        except asyncio.CancelledError:
+            given_up.set()
+            if made:  # before the thread could know
+                with contextlib.suppress(ArenaError):
+                    self.drop(made[0])
+            raise
+        return made[0]
+
+    def _done(self, answer: httpx.Response) -> dict[str, Any]:
+        if answer.status_code != httpx.codes.OK:
+            raise ArenaError(f"the arena dropped nothing: {answer.status_code} {answer.text[:300]}")
+        return dict(answer.json())
+
     def _ask(self, method: str, path: str, query: dict[str, str]) -> httpx.Response:
         try:
-            answer = self._client.request(method, path, params=query)
+            # Of its own connection, which ends with it; without certificates, which take long to load.
+            answer = httpx.request(
+                *(method, self.state.url + path),
+                params=query,
+                headers={"Authorization": f"Bearer {self.state.key}"},
+                timeout=_TIMEOUT_S,
+                trust_env=False,
+                verify=False,
+            )
         except httpx.TransportError as error:
             raise ArenaError(f"the arena at {self.state.url} does not answer: {error!r}") from error
         if answer.status_code == httpx.codes.UNAUTHORIZED:

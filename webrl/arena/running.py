@@ -8,8 +8,10 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -27,12 +29,15 @@ from webrl.openenv.access import listen
 STATE, LOCK, LOG, SESSIONS = "arena.json", "arena.lock", "arena.log", "sessions"
 DATABASE = "shop.sqlite3"
 COOKIE = "arena_session"
+_SESSION = re.compile(r"\.?[0-9a-f]{16}")
+"""The name of a session's folder, with a dot while it is being made."""
 HOST = "127.0.0.1"
 _HERE = Path(__file__).parent
 _START_S = 300.0
 _END_S = 60.0
 _POLL_S = 0.05
 _LOG_CHARS = 1500
+_BACKLOG = 1024
 _CLOCK_STEP_S = 5.0
 """By which a process's time of birth may move: it is the machine's, which is set right now and then."""
 
@@ -46,7 +51,7 @@ class State:
     pid: int
     started: float
     """When the process began, in seconds since the epoch: its number may have been given to another since."""
-    content: str
+    content: str = ""
     """`content_digest` of what it shows."""
 
     def write(self, folder: Path) -> None:
@@ -75,10 +80,12 @@ def default_folder() -> Path:
 def find(folder: Path) -> State | None:
     """The arena that runs in this folder."""
     try:
-        state = State(**json.loads((folder / STATE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        record = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        known = {field.name for field in dataclasses.fields(State)}
+        state = State(**{name: value for name, value in record.items() if name in known})
+        return state if state.alive else None
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
-    return state if state.alive else None
 
 
 def start(folder: Path, port: int, workers: int) -> State:
@@ -86,16 +93,18 @@ def start(folder: Path, port: int, workers: int) -> State:
 
     Raises:
         ExtraMissing: the packages are not installed.
-        UsageError: the port is taken.
+        UsageError: the port is taken, or the folder holds what no arena has put there.
         StageError: one runs there already, or it does not start (the end of its log is quoted).
     """
     require("arena", "webrl arena")
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not (folder / LOCK).exists() and any(folder.iterdir()):
+        raise UsageError(f"--folder {str(folder)!r} holds other files; an arena wants a new or empty folder")
     if state := find(folder):
         raise StageError(f"an arena runs already: {state.url} (process {state.pid}); `webrl arena down` ends it")
     _wait_for_the_dead(folder)
     with listen(HOST, port) as listener, (folder / LOG).open("wb") as log:
+        _take(listener)
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "webrl.arena.shop.serve"),
@@ -114,14 +123,14 @@ def stop(folder: Path) -> bool:
     """End the arena of this folder and drop its sessions; False if there was none."""
     state = find(folder)
     if state:
-        process = psutil.Process(state.pid)
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(_END_S)
-        except psutil.TimeoutExpired:
-            process.kill()
-    if folder.is_dir():
+        deadline = time.monotonic() + _END_S
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(state.pid, signal.SIGTERM)
+            while state.alive and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            if state.alive:
+                os.kill(state.pid, signal.SIGKILL)
+    if (folder / LOCK).is_file():
         _wait_for_the_dead(folder)
         (folder / STATE).unlink(missing_ok=True)
         drop_sessions(folder)
@@ -131,8 +140,8 @@ def stop(folder: Path) -> bool:
 def drop_sessions(folder: Path) -> int:
     """Remove the sessions' files, and leave an empty folder for new ones; how many there were."""
     sessions = folder / SESSIONS
-    sessions.mkdir(exist_ok=True)
-    found = list(sessions.iterdir())
+    sessions.mkdir(mode=0o700, exist_ok=True)
+    found = [path for path in sessions.iterdir() if _SESSION.fullmatch(path.name)]
     for path in found:
         shutil.rmtree(path, ignore_errors=True)
     return len(found)
@@ -159,6 +168,15 @@ def template_path(folder: Path) -> Path:
 
 def _digest(*sources: str) -> str:
     return hashlib.sha256(b"".join((_HERE / source).read_bytes() for source in sources)).hexdigest()[:16]
+
+
+def _take(listener: socket.socket) -> None:
+    """Listen: of two who have bound the same port the second learns it only now. Raises UsageError."""
+    try:
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        host, port = listener.getsockname()[:2]
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
 
 
 def _wait_for_the_dead(folder: Path) -> None:

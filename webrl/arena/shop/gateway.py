@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -23,6 +22,7 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 from django.contrib.auth.models import User
 from django.contrib.sessions.backends.db import SessionStore
 from django.core.signing import BadSignature, Signer
+from django.http import parse_cookie
 
 from webrl.arena.running import COOKIE, DATABASE, SESSIONS
 from webrl.arena.shop.database.base import using
@@ -137,9 +137,8 @@ class Gateway:
 
 
 def _cookie(environ: Environ) -> str:
-    with contextlib.suppress(CookieError, KeyError):
-        return SimpleCookie(environ.get("HTTP_COOKIE", ""))[COOKIE].value
-    return ""
+    # It skips what it cannot read, which a script of a page may have set.
+    return str(parse_cookie(environ.get("HTTP_COOKIE", "")).get(COOKIE, ""))
 
 
 def _email(user: str) -> str:

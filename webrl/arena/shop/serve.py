@@ -51,7 +51,6 @@ def main() -> None:
     configure(key)
     template = _template(folder)
     application = _application(folder, template, key)
-    listener.listen(1024)
     host, port = listener.getsockname()[:2]
     state = State(f"http://{host}:{port}", key, os.getpid(), psutil.Process().create_time(), content_digest())
     try:
@@ -69,6 +68,9 @@ def _template(folder: Path) -> Path:
         path.parent.mkdir(exist_ok=True)
         with atomic_path(path) as temporary:
             build(temporary.absolute(), catalogue())
+        for older in path.parent.glob("shop-*.sqlite3"):
+            if older != path:
+                older.unlink()
     return path
 
 

@@ -44,6 +44,8 @@ def test_search_finds_every_word_and_sorts_and_filters_by_price(arena: Arena) ->
         assert found == {kettle.title for kettle in kettles}
         cheapest = min(PRODUCTS, key=lambda p: p.price)
         assert cheapest.title in html.unescape(visitor.see("/catalogue/?sort_by=price-asc"))
+        dear = sum(p.price >= 100 for p in PRODUCTS)
+        assert re.search(rf"100 and more\s*(<[^>]*>\s*)*\({dear}\)", visitor.see("/catalogue/"))
         few = _titles(visitor.see("/search/?q=kettle&selected_facets=price:%5B50+TO+100%5D"))
         assert few == {kettle.title for kettle in kettles if 50 <= kettle.price < 100}
         assert _titles(visitor.see("/search/?q=kettle+-pour")) == set()

@@ -59,7 +59,9 @@ class DatabaseBackend(BaseSearchBackend):
                 "fields": {},
                 "dates": {},
                 "queries": {
-                    f"{field}:{text}": found.filter(_ranges(text)).count() for field, text in query_facets or ()
+                    # Haystack asks by its own name of a facet's field, Oscar looks for the field.
+                    f"{field.removesuffix('_exact')}:{text}": found.filter(_ranges(text)).count()
+                    for field, text in query_facets or ()
                 },
             },
         }

@@ -62,7 +62,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         DataError: an instruction file of one's own site is not there, or not understood.
     """
     due = frozenset(stages)
-    if config.tasks.suite == "web" and due & {"filter-tasks", "eval"}:
+    if config.tasks.suite in ("web", "arena") and due & {"filter-tasks", "eval"}:
         seed_tasks(config)
         held_out(config)
     if "label" in due:

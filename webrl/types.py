@@ -106,7 +106,8 @@ class Task(Record):
     task_id: str
     """Unique within a run."""
     site: str
-    """BrowserGym task name without `browsergym/` (`miniwob.click-button`), a WebArena site, or `web.<name>`."""
+    """BrowserGym task name without `browsergym/` (`miniwob.click-button`), a WebArena site, `web.<name>`, or
+    `arena.<site>.<template>`."""
     seed: int = 0
     """Seed of the site's initial state."""
     instruction: str | None = None

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Record (an interrupted recording is continued), print a table; gives the exit code."""
-    from webrl.demos.record import demonstration_tasks, record
+    from webrl.demos.record import arena_demonstrations, demonstration_tasks, record
     from webrl.evaluate import is_success
     from webrl.runs.store import read_records
     from webrl.types import Trajectory
@@ -29,11 +29,14 @@ def main(args: argparse.Namespace) -> int:
     config = resolve_config(args, prefer_newest=False)
     if args.per_type < 1:
         raise UsageError(f"--per-type {args.per_type} is not a number from 1 up")
-    if config.tasks.suite != "miniwob":
-        raise UsageError(f"tasks.suite={config.tasks.suite} has no scripted experts; use tasks.suite=miniwob")
-    tasks = demonstration_tasks(config.tasks.train_sites, args.per_type, config.seed)
+    if config.tasks.suite not in ("miniwob", "arena"):
+        raise UsageError(f"tasks.suite={config.tasks.suite} has no scripted experts; use tasks.suite=miniwob or arena")
+    if config.tasks.suite == "arena":
+        tasks = arena_demonstrations(config, args.per_type)
+    else:
+        tasks = demonstration_tasks(config.tasks.train_sites, args.per_type, config.seed)
     out = (args.out or config.run_dir / "demos") / "trajectories.jsonl"
-    print(f"record {len(tasks)} episodes of {len(config.tasks.train_sites)} task types to {out}", flush=True)
+    print(f"record {len(tasks)} episodes of {len({task.site for task in tasks})} task types to {out}", flush=True)
     if args.dry_run:
         return 0
     from webrl.runs.lock import hold_output

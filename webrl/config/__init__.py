@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from webrl.config.arena import ArenaConfig
 from webrl.config.redaction import MASK, Secret, SecretUrl, redact
 from webrl.config.resources import find_config, is_file, shipped_model
 from webrl.config.section import Section
@@ -65,14 +66,15 @@ Address = Annotated[SecretUrl, AfterValidator(_is_address)]
 class TasksConfig(Section):
     """Which tasks a phase starts from and is evaluated on."""
 
-    suite: Literal["miniwob", "webarena", "webarena_lite", "web"] = Field(
-        "miniwob", description="world of the tasks; web: your own site (rollout.web, docs/own_site.md)"
+    suite: Literal["miniwob", "webarena", "webarena_lite", "web", "arena"] = Field(
+        "miniwob",
+        description="world of the tasks; web: your own site (rollout.web, docs/own_site.md); arena: docs/arena.md",
     )
     train_sites: tuple[str, ...] = Field((), description="task types to train on; empty: the suite's training set")
     heldout_sites: tuple[str, ...] = Field((), description="task types never trained on; empty: the suite's set")
     num_seed_tasks: int = Field(240, ge=1, description="the suite's own tasks, of phase 0 or of all")
     num_eval_tasks: int = Field(240, ge=0, description="held-out tasks (miniwob: seeds of the training types)")
-    num_heldout_tasks: int = Field(60, ge=0, description="episodes on held-out task types (miniwob)")
+    num_heldout_tasks: int = Field(60, ge=0, description="episodes on held-out task types (miniwob, arena)")
     source: Literal["curriculum", "fixed", "fresh"] = Field(
         "curriculum",
         description="tasks of the phases after 0; curriculum: written from failures (paper); fixed: phase 0's again; "
@@ -285,8 +287,8 @@ class RolloutConfig(Section):
     max_steps: int = Field(30, ge=1, description="step limit")
     policy: Literal["actor", "expert"] = Field(
         "actor",
-        description="who plays in the phases after 0; expert: miniwob's scripted experts, whose demonstrations "
-        "objective=sft imitates",
+        description="who plays in the phases after 0; expert: the scripted experts (miniwob, arena), whose "
+        "demonstrations objective=sft imitates",
     )
     num_generations: int = Field(
         1, ge=1, description="attempts at each task in the phases after 0, all from the same start (the groups of grpo)"
@@ -318,6 +320,7 @@ class RolloutConfig(Section):
     upload_dir: Path | None = Field(None, description="the folder upload_file takes files from; none: it is refused")
     webarena: WebArenaConfig = WebArenaConfig()
     web: WebConfig = WebConfig()
+    arena: ArenaConfig = ArenaConfig()
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")

@@ -10,11 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from webrl.config import RunConfig, TasksConfig
-from webrl.demos.experts import EXPERTS, expert_for
+from webrl.demos.arena import ARENA_EXPERTS
+from webrl.demos.arena.script import ArenaExpert
+from webrl.demos.experts import EXPERTS, Expert, expert_for
 from webrl.errors import DataError
 from webrl.llm.interface import PolicyOutput
 from webrl.rollouts.breaker import open_breaker
 from webrl.rollouts.collect import collect
+from webrl.suites.arena.draw import TEMPLATES
+from webrl.suites.arena.tasks import training_tasks
 from webrl.suites.miniwob import seed_tasks
 from webrl.suites.world import WORLD
 from webrl.types import Step, Task, Trajectory
@@ -28,7 +32,7 @@ class ExpertPolicy:
 
     def __init__(self, site: str, slip: float, seed: int) -> None:
         self.fingerprint = f"expert:{site}:slip={slip}"
-        self._expert = expert_for(site)
+        self._expert: Expert | ArenaExpert = ARENA_EXPERTS.get(site) or expert_for(site)
         self._slip, self._rng = slip, random.Random(f"{site}:{slip}:{seed}")
 
     async def act(
@@ -78,6 +82,22 @@ def demonstration_tasks(sites: Sequence[str], per_site: int, seed: int) -> list[
         )
     config = TasksConfig(train_sites=tuple(sites), num_seed_tasks=per_site * len(sites))
     return seed_tasks(config, DEMONSTRATION_SEED + seed)
+
+
+def arena_demonstrations(config: RunConfig, per_template: int) -> list[Task]:
+    """Tasks of the arena's training templates, drawn with a seed that no run with a small one has.
+
+    Raises:
+        UsageError: a template that is not known, or held out.
+        DataError: a training file that is not understood, or holds tasks of no template.
+    """
+    num_types = len(config.tasks.train_sites) or sum(not template.held_out for template in TEMPLATES)
+    tasks = config.tasks.model_copy(update={"num_seed_tasks": per_template * num_types})
+    drawn = training_tasks(config.model_copy(update={"tasks": tasks}), DEMONSTRATION_SEED + config.seed)
+    lacking = sorted({task.site for task in drawn} - ARENA_EXPERTS.keys())
+    if lacking:
+        raise DataError(f"no scripted expert for {', '.join(lacking)}; there are experts for the arena's own templates")
+    return drawn
 
 
 def proposed_tasks(recorded: Iterable[Trajectory], seed: int) -> list[Task]:

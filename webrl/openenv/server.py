@@ -69,6 +69,8 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
     """Raises UsageError; see `serve`."""
     if config.rollout.env != "browser":
         raise UsageError(f"rollout.env={config.rollout.env}: serve-env needs browsers of its own, rollout.env=browser")
+    if config.tasks.suite == "arena":
+        raise UsageError("tasks.suite=arena: serve-env opens no sessions of the arena; use `webrl run`")
     if config.tasks.suite == "web":
         raise UsageError("tasks.suite=web: serve-env holds no site's log-in, checks and limits; use `webrl run`")
     if not 0 <= options.port <= 65535:

@@ -15,6 +15,7 @@ from webrl.config import RunConfig
 from webrl.errors import UsageError
 from webrl.evaluate import summarize_evaluation
 from webrl.suites import miniwob
+from webrl.suites.arena import tasks as arena_tasks
 from webrl.suites.web import tasks as own_site
 from webrl.suites.webarena import tasks as webarena
 from webrl.types import Label, Task, Trajectory
@@ -57,13 +58,14 @@ async def look_around(config: RunConfig) -> list[tuple[Task, str]]:
 
 
 def shows_pages(config: RunConfig) -> bool:
-    """True where the generator is shown the page that its instructions start from (one's own site)."""
-    return config.tasks.suite == "web"
+    """True where the generator is shown the page that its instructions start from (one's own site, the arena)."""
+    return config.tasks.suite in ("web", "arena")
 
 
 def without_reference(extra: dict[str, Any]) -> dict[str, Any]:
     """What a generated task keeps of the data of the one whose page it has: how that one is scored is not its own."""
-    return own_site.without_checks({key: value for key, value in extra.items() if key != "webarena"})
+    kept = {key: value for key, value in extra.items() if key != "webarena"}
+    return arena_tasks.without_reference(own_site.without_checks(kept))
 
 
 def is_seeded(task: Task) -> bool:
@@ -80,6 +82,8 @@ def seed_tasks(config: RunConfig, phase: int = 0) -> list[Task]:
     """The suite's own tasks for a phase: those of phase 0, unless `tasks.source` is fresh."""
     if has_page_seeds(config):
         return miniwob.seed_tasks(config.tasks, config.seed, phase if config.tasks.source == "fresh" else 0)
+    if config.tasks.suite == "arena":
+        return arena_tasks.training_tasks(config)
     return own_site.training_tasks(config) if config.tasks.suite == "web" else webarena.training_tasks(config)
 
 
@@ -87,6 +91,8 @@ def eval_tasks(config: RunConfig) -> list[Task]:
     """Held-out tasks, those of held-out task types last; the same in every phase."""
     if has_page_seeds(config):
         return [*miniwob.eval_tasks(config.tasks, config.seed), *miniwob.heldout_tasks(config.tasks, config.seed)]
+    if config.tasks.suite == "arena":
+        return arena_tasks.evaluation_tasks(config)
     return own_site.evaluation_tasks(config) if config.tasks.suite == "web" else webarena.evaluation_tasks(config.tasks)
 
 
@@ -98,6 +104,8 @@ def held_out(config: RunConfig) -> list[Task]:
     suite = config.tasks.suite
     if suite == "miniwob":
         return eval_tasks(config)
+    if suite == "arena":
+        return arena_tasks.heldout_tasks(config)
     return own_site.heldout_tasks(config) if suite == "web" else webarena.load_suite(suite)
 
 
@@ -122,6 +130,10 @@ def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AbstractAsyncContext
         from webrl.suites.web.session import open_sites as open_own_site
 
         return open_own_site(config, tasks)
+    if any(map(arena_tasks.is_arena, tasks)):
+        from webrl.suites.arena.session import open_sites as open_arena
+
+        return open_arena(config)
     from webrl.suites.webarena.session import open_sites as open_webarena
 
     return open_webarena(config, tasks)
@@ -129,6 +141,8 @@ def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AbstractAsyncContext
 
 def needs_judge(task: Task) -> bool:
     """Whether an evaluation's episode of this task has no reward unless the outcome model gives one."""
+    if arena_tasks.is_arena(task):
+        return arena_tasks.eval_of(task) is None
     return own_site.is_web(task) and not own_site.has_checks(task)
 
 
@@ -145,7 +159,7 @@ def summarize(
         from webrl.suites.web.report import summarize as summarize_own_site
 
         return summarize_own_site(trajectories, labels, confidence)
-    if has_page_seeds(config):
+    if config.tasks.suite in ("miniwob", "arena"):
         return summarize_evaluation(trajectories, confidence)
     from webrl.suites.webarena import report
 

@@ -147,14 +147,14 @@ async def _sql(check: Check, end: End) -> str:
     assert end.config.database is not None
     path = Path(end.config.database.removeprefix("sqlite:///"))
     try:
-        value = await asyncio.to_thread(_first_value, path, check.sql or "", end.config.check_timeout_s)
+        value = await asyncio.to_thread(first_value, path, check.sql or "", end.config.check_timeout_s)
     except sqlite3.Error as error:
         raise Undecided(f"{path}: {error}") from None
     return _compare(check, value)
 
 
-def _first_value(path: Path, query: str, timeout_s: float) -> Any:
-    """The first row's first value, None without a row."""
+def first_value(path: Path, query: str, timeout_s: float) -> Any:
+    """The first row's first value, None without a row; the database is only read. Raises sqlite3.Error."""
     uri = f"{path.absolute().as_uri()}?mode=ro"
     end = time.monotonic() + timeout_s
     with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=timeout_s)) as database:
@@ -173,19 +173,25 @@ def _compare(check: Check, value: Any) -> str:
 @contextlib.asynccontextmanager
 async def _opened(check: Check, end: End) -> AsyncIterator[Page]:
     """The agent's page, or the one that the check names, in a tab of its own with the agent's cookies."""
-    from playwright.async_api import Error
-
     if check.at is None:
         yield end.page
         return
-    url = end.config.absolute(check.at)
+    async with open_tab(end.context, end.config.absolute(check.at), end.config.check_timeout_s) as page:
+        yield page
+
+
+@contextlib.asynccontextmanager
+async def open_tab(context: BrowserContext, url: str, timeout_s: float) -> AsyncIterator[Page]:
+    """A page in a tab of its own. Raises Undecided where it does not open."""
+    from playwright.async_api import Error
+
     try:
-        page = await end.context.new_page()
+        page = await context.new_page()
     except Error as error:
         raise Undecided(f"no tab for {url}: {first_line(error)}") from None
     try:
         try:
-            answer = await page.goto(url, timeout=end.config.check_timeout_s * 1000)
+            answer = await page.goto(url, timeout=timeout_s * 1000)
         except Error as error:
             raise Undecided(f"{url} does not open: {first_line(error)}") from None
         # What is not there (404) may be what is asked; a page that is refused says nothing about it.

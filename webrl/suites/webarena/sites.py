@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -101,18 +101,21 @@ def host_of(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2].lower()
 
 
-def resolve(data: Any, urls: Mapping[str, str], where: str) -> Any:
+def resolve(data: Any, urls: Mapping[str, str], where: str, known: Sequence[str] = SITES) -> Any:
     """Copy of parsed JSON in which `__SITE__` has become the site's base URL.
+
+    Args:
+        known: the sites that there are.
 
     Raises:
         DataError: a placeholder without a URL (it and `where` are quoted).
     """
     if isinstance(data, str):
-        return _PLACEHOLDER.sub(lambda match: _url_of(match, urls, where), data)
+        return _PLACEHOLDER.sub(lambda match: _url_of(match, urls, where, known), data)
     if isinstance(data, list):
-        return [resolve(item, urls, where) for item in data]
+        return [resolve(item, urls, where, known) for item in data]
     if isinstance(data, dict):
-        return {key: resolve(value, urls, where) for key, value in data.items()}
+        return {key: resolve(value, urls, where, known) for key, value in data.items()}
     return data
 
 
@@ -126,11 +129,11 @@ def placeholders(data: Any) -> set[str]:
     return set()
 
 
-def _url_of(match: re.Match[str], urls: Mapping[str, str], where: str) -> str:
+def _url_of(match: re.Match[str], urls: Mapping[str, str], where: str, known: Sequence[str]) -> str:
     name = match.group(1).lower()
-    if name not in SITES:
+    if name not in known:
         raise DataError(
-            f"{where}: unknown site {match.group(0)}; known: {', '.join(f'__{s.upper()}__' for s in SITES)}"
+            f"{where}: unknown site {match.group(0)}; known: {', '.join(f'__{s.upper()}__' for s in known)}"
         )
     if name not in urls:
         raise DataError(f"{where}: {match.group(0)} is unresolved: the task's `sites` do not list {name!r}")

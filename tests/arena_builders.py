@@ -1,0 +1,21 @@
+"""The arena's server, and an expert's episode in it, for the tests of its tasks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from webrl.arena import running
+from webrl.cli import main
+from webrl.config import RunConfig
+
+
+@contextlib.contextmanager
+def arena(folder: Path) -> Iterator[RunConfig]:
+    """A running arena, and a config that plays in it."""
+    assert main(["arena", "up", "--folder", str(folder), "--port", "0", "--workers", "2"]) == 0
+    try:
+        yield RunConfig(tasks={"suite": "arena"}, rollout={"arena": {"folder": folder}, "step_timeout_s": 120})
+    finally:
+        running.stop(folder)

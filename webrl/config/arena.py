@@ -1,0 +1,24 @@
+"""The arena: `rollout.arena`, the settings of `tasks.suite=arena` (docs/arena.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from webrl.config.section import Section
+
+
+class ArenaConfig(Section):
+    """The arena's sites and tasks (docs/arena.md)."""
+
+    folder: Path | None = Field(None, description="of `webrl arena up --folder`; none: its default")
+    train_files: tuple[Path, ...] = Field((), description="tasks to train on (JSONL); none: the training templates'")
+    eval_files: tuple[Path, ...] = Field((), description="tasks of the evaluation (JSONL); none: the templates'")
+    check_timeout_s: float = Field(30.0, gt=0, description="deadline of one evaluator")
+
+    @field_validator("train_files", "eval_files", mode="before")
+    @classmethod
+    def _one_is_a_list_of_one(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str | Path) else value

@@ -1,0 +1,15 @@
+"""Scripted experts for the arena's templates; text in, text out, as the agent has it."""
+
+from __future__ import annotations
+
+from webrl.demos.arena.dashboard import SCRIPTS as _DASHBOARD
+from webrl.demos.arena.script import ArenaExpert
+from webrl.demos.arena.storefront import SCRIPTS as _STOREFRONT
+from webrl.suites.arena.draw import TEMPLATES
+
+_SCRIPTS = {"shop": _STOREFRONT, "shop_admin": _DASHBOARD}
+
+ARENA_EXPERTS: dict[str, ArenaExpert] = {
+    template.key: ArenaExpert(template, _SCRIPTS[template.site][template.name]) for template in TEMPLATES
+}
+"""By task type."""

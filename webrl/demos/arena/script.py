@@ -1,0 +1,170 @@
+"""What the arena's experts are made of: a script is a list of steps, and a step reads the page and names an action.
+
+The expert is as far in its script as actions have worked; one that came back with an error is tried again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from webrl.demos.experts.goal import DONE
+from webrl.demos.experts.page import Element, Page, read_page
+from webrl.suites.arena.templates import Template
+
+Step = Callable[[Page], "str | None"]
+"""The action on a page; None if the page has not what it takes."""
+Script = Callable[[dict[str, str]], list[Step]]
+"""The steps for a template's slots."""
+
+
+@dataclass(frozen=True)
+class ArenaExpert:
+    """Plays a template."""
+
+    template: Template
+    script: Script
+
+    def plan(self, instruction: str, observation: str, history: Sequence[str]) -> str | None:
+        """The next action; `send_msg_to_user('done')` if nothing is left; None if it cannot be done here."""
+        slots = self.template.read(instruction)
+        if slots is None:
+            return None
+        steps = self.script(slots)
+        return steps[len(history)](read_page(observation)) if len(history) < len(steps) else DONE
+
+
+def click(name: str, *roles: str) -> Step:
+    """The first element of that name; of any role, or of these."""
+    return lambda page: _click(find(page, name, *roles))
+
+
+def click_after(landmark: str, name: str, role: str) -> Step:
+    """The first element of that name that follows a link of the landmark's name."""
+
+    def step(page: Page) -> str | None:
+        return _click(first(after(page, landmark, "link"), role, name))
+
+    return step
+
+
+def fill(name: str, text: str, role: str = "textbox") -> Step:
+    """A field by its name."""
+    return lambda page: _fill(find(page, name, role), text)
+
+
+def fill_nth(role: str, index: int, text: str) -> Step:
+    """A field without a name, by its place."""
+
+    def step(page: Page) -> str | None:
+        found = page.all(role)
+        return _fill(found[index], text) if index < len(found) else None
+
+    return step
+
+
+def select(name: str, option: str) -> Step:
+    """An option of a list."""
+
+    def step(page: Page) -> str | None:
+        found = find(page, name, "combobox")
+        return f"select_option({found.bid!r}, {option!r})" if found else None
+
+    return step
+
+
+def say(read: Callable[[Page], str | None]) -> Step:
+    """Answer with what is read from the page."""
+
+    def step(page: Page) -> str | None:
+        text = read(page)
+        return f"send_msg_to_user({text!r})" if text else None
+
+    return step
+
+
+def find(page: Page, name: str, *roles: str) -> Element | None:
+    """The first element of that name."""
+    roles = roles or ("link", "button")
+    return next((e for e in page.all(*roles) if e.name == name and not e.disabled), None)
+
+
+def first(elements: Sequence[Element], role: str, name: str | None = None) -> Element | None:
+    """The first element of a role, and of a name."""
+    return next((e for e in elements if e.role == role and name in (None, e.name)), None)
+
+
+def after(page: Page, name: str, *roles: str) -> Sequence[Element]:
+    """What follows the first element of that name and role."""
+    places = (i for i, e in enumerate(page.elements) if e.name == name and e.role in roles)
+    return page.elements[next(places, len(page.elements)) + 1 :]
+
+
+def beside(header: str) -> Callable[[Page], str | None]:
+    """Reads the cell after a row's header."""
+
+    def read(page: Page) -> str | None:
+        cell = first(after(page, header, "rowheader"), "cell")
+        return cell.name if cell else None
+
+    return read
+
+
+def below(header: str) -> Callable[[Page], str | None]:
+    """Reads a column's cell in the first row below its header."""
+
+    def read(page: Page) -> str | None:
+        rows = rows_of(page)
+        for i, row in enumerate(rows[:-1]):
+            names = [e.name for e in row if e.role == "columnheader"]
+            if header in names:
+                cells = [e.name for e in rows[i + 1] if e.role == "cell"]
+                return cells[names.index(header)] if len(cells) == len(names) else None
+        return None
+
+    return read
+
+
+def text_below(heading: str, index: int = 0) -> Callable[[Page], str | None]:
+    """Reads a line of text below a heading, by its place."""
+
+    def read(page: Page) -> str | None:
+        texts = [e.name for e in after(page, heading, "heading") if e.role == "StaticText"]
+        return texts[index] if index < len(texts) else None
+
+    return read
+
+
+def rows_of(page: Page) -> list[list[Element]]:
+    """The elements of each table row."""
+    rows: list[list[Element]] = []
+    for element in page.elements:
+        if element.role == "row":
+            rows.append([])
+        elif rows:
+            rows[-1].append(element)
+    return rows
+
+
+def row_with(page: Page, *names: str) -> list[Element]:
+    """The first row that has cells of all these names; [] if none has."""
+    return next((row for row in rows_of(page) if set(names) <= {e.name for e in row if e.role == "cell"}), [])
+
+
+def number_in(read: Callable[[Page], str | None]) -> Callable[[Page], str | None]:
+    """The first number in what is read."""
+
+    def found(page: Page) -> str | None:
+        match = re.search(r"\d+", read(page) or "")
+        return match[0] if match else None
+
+    return found
+
+
+def _click(element: Element | None) -> str | None:
+    return f"click({element.bid!r})" if element else None
+
+
+def _fill(element: Element | None, text: str) -> str | None:
+    return f"fill({element.bid!r}, {text!r})" if element else None

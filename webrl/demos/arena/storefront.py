@@ -1,0 +1,136 @@
+"""How the tasks of the shop's front are done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from webrl.demos.arena.script import (
+    Script,
+    Step,
+    after,
+    beside,
+    click,
+    click_after,
+    fill,
+    fill_nth,
+    first,
+    number_in,
+    say,
+    select,
+    text_below,
+)
+from webrl.demos.experts.page import Page
+
+
+def _open(product: str) -> list[Step]:
+    """Search for a product, and open its page."""
+    return [fill("Search", product), click("Search", "button"), click(product, "link")]
+
+
+def _on_product(*steps: Step) -> Script:
+    return lambda slots: [*_open(slots["product"]), *steps]
+
+
+def _of_product(read: Callable[[Page], str | None]) -> Script:
+    return _on_product(say(read))
+
+
+def _my_order(*steps: Step) -> Script:
+    return lambda slots: [
+        click("Account"),
+        click("Order History"),
+        fill("Order number", slots["number"]),
+        click("Filter results"),  # a whole number leads to the order itself
+        *steps,
+    ]
+
+
+def _by_price(order: str) -> Script:
+    return lambda slots: [click(slots["category"], "link"), select("Sort by", order), say(_first_product)]
+
+
+def _first_product(page: Page) -> str | None:
+    link = first(after(page, "", "article"), "link")
+    return link.name if link else None
+
+
+def _reviewer(slots: dict[str, str]) -> list[Step]:
+    def read(page: Page) -> str | None:
+        rest = after(page, slots["title"], "link")
+        start = next((i for i, e in enumerate(rest) if e.role == "strong"), len(rest))
+        author = first(rest[start:], "StaticText")
+        return author.name if author else None
+
+    return [*_open(slots["product"]), say(read)]
+
+
+def _basket(slots: dict[str, str]) -> list[Step]:
+    return [
+        *_open(slots["product"]),
+        click("Add to basket"),
+        click("View basket"),
+        fill_nth("spinbutton", 0, slots["quantity"]),
+        click("Update"),
+    ]
+
+
+def _review(slots: dict[str, str]) -> list[Step]:
+    return [
+        *_open(slots["product"]),
+        click("Write a review"),
+        fill("Title *", slots["title"]),
+        select("Score *", slots["score"]),
+        fill("Body *", slots["body"]),
+        click("Save review"),
+    ]
+
+
+def _address(slots: dict[str, str]) -> list[Step]:
+    fields = {"First name *": "first", "Last name *": "last", "First line of address *": "line", "City *": "city"}
+    return [
+        click("Account"),
+        click("Address Book"),
+        click("Add a new address"),
+        *(fill(label, slots[slot]) for label, slot in fields.items()),
+        fill("Post/Zip-code *", slots["postcode"]),
+        select("Country *", "United States of America"),
+        click("Save"),
+    ]
+
+
+SCRIPTS: dict[str, Script] = {
+    "price": _of_product(beside("Price (incl. tax)")),
+    "weight": _of_product(beside("Weight")),
+    "origin": _of_product(beside("Made in")),
+    "guarantee": _of_product(beside("Guarantee")),
+    "stock": _of_product(number_in(beside("Availability"))),
+    "num-reviews": _of_product(beside("Number of reviews")),
+    "reviewer": _reviewer,
+    "cheapest": _by_price("Price low to high"),
+    "dearest": _by_price("Price high to low"),
+    "order-total": _my_order(say(beside("Order total"))),
+    "order-status": _my_order(say(text_below("Status"))),
+    "open-product": _on_product(),
+    "open-category": lambda slots: [click(slots["category"], "link")],
+    "open-order": _my_order(),
+    "search": lambda slots: [fill("Search", slots["words"]), click("Search", "button")],
+    "basket": _basket,
+    "basket-of-two": lambda slots: [
+        *_open(slots["product"]),
+        click("Add to basket"),
+        *_open(slots["other"]),
+        click("Add to basket"),
+    ],
+    "wish": _on_product(click("Add to wish list")),
+    "alert": _on_product(click("Notify me")),
+    "helpful": lambda slots: [*_open(slots["product"]), click_after(slots["title"], "Yes", "button")],
+    "review": _review,
+    "address": _address,
+    "surname": lambda slots: [
+        click("Account"),
+        click("Edit profile"),
+        fill("Last name", slots["last"]),
+        click("Save"),
+    ],
+}
+"""By template."""

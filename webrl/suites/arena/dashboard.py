@@ -1,0 +1,303 @@
+"""Templates of the shop's dashboard: the staff look up orders and customers, and change what the shop sells."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+from functools import partial
+
+from webrl.arena.content import Product, Review
+from webrl.suites.arena.templates import (
+    Draw,
+    Entities,
+    Instance,
+    Template,
+    answers,
+    finds,
+    is_answered,
+    is_titled,
+    leads_to,
+    quoted,
+)
+
+_NEXT = {"Pending": ("Being processed", "Cancelled"), "Being processed": ("Complete", "Cancelled")}
+_NOTES = (
+    "Customer asked for a call before delivery",
+    "Leave it with the neighbour",
+    "Pack it as a present",
+    "Hold it back until Monday",
+    "Address confirmed by phone",
+    "Send the invoice by post",
+)
+
+
+def _order_customer(e: Entities, rng: random.Random) -> Instance:
+    order = rng.choice(e.orders)
+    return Instance({"number": order.number}, answers(order.customer))
+
+
+def _order_total(e: Entities, rng: random.Random) -> Instance:
+    order = rng.choice(e.orders)
+    return Instance({"number": order.number}, answers(f"${order.total}"))
+
+
+def _customer_email(e: Entities, rng: random.Random) -> Instance:
+    customer = rng.choice(e.customers)
+    return Instance({"customer": customer.name}, answers(customer.email))
+
+
+def _customer_city(e: Entities, rng: random.Random) -> Instance:
+    customer = rng.choice(e.customers)
+    return Instance({"customer": customer.name}, answers(customer.city))
+
+
+def _reviewed(e: Entities, rng: random.Random) -> tuple[Product, Review] | None:
+    product, mine = rng.choice(e.products), {customer.email for customer in e.customers}
+    reviews = [review for review in product.reviews if review.email in mine]
+    return (product, rng.choice(reviews)) if reviews else None
+
+
+def _review_score(e: Entities, rng: random.Random) -> Instance | None:
+    found = _reviewed(e, rng)
+    if found is None:
+        return None
+    product, review = found
+    return Instance({"customer": review.author, "product": product.title}, is_answered(str(review.score)))
+
+
+def _product_sku(e: Entities, rng: random.Random) -> Instance:
+    product = rng.choice(e.products)
+    return Instance({"product": product.title}, answers(product.sku))
+
+
+def _open_order(e: Entities, rng: random.Random) -> Instance:
+    order = rng.choice(e.orders)
+    return Instance({"number": order.number}, leads_to(f"/dashboard/orders/{order.number}/"))
+
+
+def _open_customer(e: Entities, rng: random.Random) -> Instance:
+    customer = rng.choice(e.customers)
+    return Instance({"customer": customer.name}, is_titled(customer.email))
+
+
+def _order_status(e: Entities, rng: random.Random) -> Instance:
+    order = rng.choice([order for order in e.orders if order.status in _NEXT])
+    status = rng.choice(_NEXT[order.status])
+    query = f"SELECT status FROM order_order WHERE number = {quoted(order.number)}"
+    return Instance({"number": order.number, "status": status}, finds(query, status))
+
+
+def _order_note(e: Entities, rng: random.Random) -> Instance:
+    order, note = rng.choice(e.orders), rng.choice(_NOTES)
+    query = f"""SELECT n.message FROM order_ordernote n JOIN order_order o ON o.id = n.order_id
+        WHERE o.number = {quoted(order.number)} ORDER BY n.id DESC"""
+    return Instance({"number": order.number, "note": note}, finds(query, note))
+
+
+def _new_price(e: Entities, rng: random.Random) -> Instance:
+    product = rng.choice(e.products)
+    price = product.price + rng.randint(2, 40) + Decimal("0.25")
+    return _stock_record(product.upc, product.title, "price", str(price), float(price))
+
+
+def _new_stock(e: Entities, rng: random.Random) -> Instance:
+    product = rng.choice(e.products)
+    number = product.stock + rng.randint(5, 90)
+    return _stock_record(product.upc, product.title, "num_in_stock", str(number), number)
+
+
+def _threshold(e: Entities, rng: random.Random) -> Instance:
+    product, number = rng.choice(e.products), rng.randint(2, 60)
+    return _stock_record(product.upc, product.title, "low_stock_threshold", str(number), number)
+
+
+def _stock_record(upc: str, title: str, column: str, shown: str, value: float) -> Instance:
+    query = f"""SELECT s.{column} FROM partner_stockrecord s JOIN catalogue_product p ON p.id = s.product_id
+        WHERE p.upc = {quoted(upc)}"""
+    return Instance({"product": title, "value": shown}, finds(query, value))
+
+
+def _rename(e: Entities, rng: random.Random) -> Instance:
+    product, name = rng.choice(e.products), rng.choice(e.names)
+    query = f"SELECT title FROM catalogue_product WHERE upc = {quoted(product.upc)}"
+    return Instance({"product": product.title, "name": name}, finds(query, name))
+
+
+def _hide(e: Entities, rng: random.Random) -> Instance:
+    product = rng.choice(e.products)
+    query = "SELECT group_concat(upc) FROM catalogue_product WHERE NOT is_public"
+    return Instance({"product": product.title}, finds(query, product.upc))
+
+
+def _reject(e: Entities, rng: random.Random) -> Instance | None:
+    found = _reviewed(e, rng)
+    if found is None:
+        return None
+    product, review = found
+    query = """SELECT group_concat(u.email || ' ' || p.upc) FROM reviews_productreview r
+        JOIN auth_user u ON u.id = r.user_id JOIN catalogue_product p ON p.id = r.product_id WHERE r.status = 2"""
+    return Instance(
+        {"customer": review.author, "product": product.title}, finds(query, f"{review.email} {product.upc}")
+    )
+
+
+def _deactivate(e: Entities, rng: random.Random) -> Instance:
+    customer = rng.choice(e.customers)
+    return Instance(
+        {"customer": customer.name},
+        finds("SELECT group_concat(email) FROM auth_user WHERE NOT is_active", customer.email),
+    )
+
+
+def _category(e: Entities, rng: random.Random) -> Instance:
+    name, parent = rng.choice(e.names), rng.choice(e.shelves)[0]
+    query = f"""SELECT parent.name FROM catalogue_category c JOIN catalogue_category parent
+        ON parent.depth = c.depth - 1 AND parent.path = substr(c.path, 1, length(parent.path))
+        WHERE c.name = {quoted(name)}"""
+    return Instance({"name": name, "parent": parent}, finds(query, parent))
+
+
+def _made(table: str, e: Entities, rng: random.Random) -> Instance:
+    name = rng.choice(e.names)
+    return Instance({"name": name}, finds(f"SELECT count(*) FROM {table} WHERE name = {quoted(name)}", 1))
+
+
+def _template(name: str, draw: Draw, *wordings: str, held_out: bool = False) -> Template:
+    return Template(name, "shop_admin", wordings, draw, held_out)
+
+
+DASHBOARD = (
+    _template(
+        "order-customer",
+        _order_customer,
+        "Who placed order {number}?",
+        "Find out which customer order {number} is from.",
+    ),
+    _template(
+        "order-total",
+        _order_total,
+        "What is the total of order {number}?",
+        "How much did the customer pay for order {number}?",
+        held_out=True,
+    ),
+    _template(
+        "customer-email",
+        _customer_email,
+        "What is the e-mail address of our customer {customer}?",
+        "Look up the e-mail address of {customer}.",
+    ),
+    _template(
+        "customer-city",
+        _customer_city,
+        "In which city does our customer {customer} live?",
+        "Look up the city in the address of {customer}.",
+        held_out=True,
+    ),
+    _template(
+        "review-score",
+        _review_score,
+        'How many stars did {customer} give "{product}"? Answer with the number alone.',
+        'Look up the score of the review of "{product}" by {customer}. Say the number, nothing else.',
+    ),
+    _template(
+        "sku",
+        _product_sku,
+        'Under which SKU do we keep "{product}" in stock?',
+        'Look up the SKU of "{product}".',
+    ),
+    _template(
+        "open-order",
+        _open_order,
+        "Open order {number} in the dashboard.",
+        "Show me the details of order {number}.",
+    ),
+    _template(
+        "open-customer",
+        _open_customer,
+        "Open the page of our customer {customer} in the dashboard.",
+        "Show me all that we know about the customer {customer}.",
+        held_out=True,
+    ),
+    _template(
+        "order-status",
+        _order_status,
+        'Change the status of order {number} to "{status}".',
+        'Order {number} is now "{status}": record that.',
+    ),
+    _template(
+        "order-note",
+        _order_note,
+        'Add the note "{note}" to order {number}.',
+        'Write down for order {number}: "{note}"',
+    ),
+    _template(
+        "new-price",
+        _new_price,
+        'Change the price of "{product}" to {value}.',
+        '"{product}" shall cost {value} from now on.',
+    ),
+    _template(
+        "new-stock",
+        _new_stock,
+        'We have counted {value} pieces of "{product}": correct the number in stock.',
+        'Set the number in stock of "{product}" to {value}.',
+        held_out=True,
+    ),
+    _template(
+        "threshold",
+        _threshold,
+        'Set the low stock threshold of "{product}" to {value}.',
+        'Warn us when fewer than {value} of "{product}" are left (low stock threshold).',
+    ),
+    _template(
+        "rename",
+        _rename,
+        'Change the title of "{product}" to "{name}".',
+        'Rename the product "{product}" to "{name}".',
+        held_out=True,
+    ),
+    _template(
+        "hide",
+        _hide,
+        'Make "{product}" non-public, so that the shop does not show it.',
+        'Take "{product}" out of the catalogue listings without deleting it.',
+    ),
+    _template(
+        "reject",
+        _reject,
+        'Reject the review of "{product}" by {customer}.',
+        'Set the status of {customer}\'s review of "{product}" to rejected.',
+    ),
+    _template(
+        "deactivate",
+        _deactivate,
+        "Make the account of {customer} inactive.",
+        "Block the customer account of {customer} (make it inactive).",
+        held_out=True,
+    ),
+    _template(
+        "category",
+        _category,
+        'Create the category "{name}" below "{parent}".',
+        'Add a category called "{name}" to "{parent}".',
+    ),
+    _template(
+        "range",
+        partial(_made, "offer_range"),
+        'Create a product range called "{name}".',
+        'We need a range "{name}"; create it.',
+        held_out=True,
+    ),
+    _template(
+        "partner",
+        partial(_made, "partner_partner"),
+        'Add "{name}" as a fulfilment partner.',
+        'Create the partner "{name}".',
+    ),
+    _template(
+        "option",
+        partial(_made, "catalogue_option"),
+        'Create a product option called "{name}".',
+        'Add the option "{name}" for products.',
+    ),
+)

@@ -1,0 +1,124 @@
+"""The arena's own tasks: templates filled with entities of a split, the same ones on every machine.
+
+A quarter of the products and customers (with their orders), and a third of the categories, belong to the evaluation;
+training neither names them nor has them as an answer. The held-out templates are in no training task either.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Literal
+
+from webrl.arena.content import Product, catalogue
+from webrl.suites.arena.dashboard import DASHBOARD
+from webrl.suites.arena.storefront import STOREFRONT
+from webrl.suites.arena.templates import STAFF, Entities, Instance, Template
+
+Split = Literal["train", "eval"]
+TEMPLATES: tuple[Template, ...] = (*STOREFRONT, *DASHBOARD)
+_TRIES = 40
+"""Draws a task that is asked for, before there are said to be no more."""
+_TOO_MUCH = 1000
+_FIRST = [
+    "Amber",
+    "Birch",
+    "Cobalt",
+    "Dune",
+    "Ember",
+    "Fjord",
+    "Glacier",
+    "Harbour",
+    "Indigo",
+    "Juniper",
+    "Kelp",
+    "Lupin",
+]
+_SECOND = ["Workshop", "Selection", "Corner", "Favourites", "Classics", "Supplies", "Works", "Finds", "Series", "Line"]
+_SURNAMES = [
+    "Arkwright",
+    "Bellamy",
+    "Castellano",
+    "Dragomir",
+    "Eastwick",
+    "Falkner",
+    "Grimaldi",
+    "Hollister",
+    "Ivarsson",
+    "Jankowski",
+    "Kimura",
+    "Lindqvist",
+    "Moreau",
+    "Novotny",
+    "Oduya",
+    "Petrakis",
+    "Quennell",
+    "Rasmussen",
+    "Sarkisian",
+    "Thornbury",
+    "Ulrich",
+    "Vasquez",
+    "Westergaard",
+    "Yardley",
+]
+
+
+@cache
+def entities(split: Split) -> Entities:
+    """What the tasks of a split may be about."""
+    content, mine = catalogue(), split == "eval"
+    sides: dict[bool, list[Product]] = {False: [], True: []}
+    for i, product in enumerate(content.products):
+        sides[i % 4 == 0].append(product)
+    customers = tuple(c for i, c in enumerate(content.customers) if (i % 4 == 0) == mine)
+    emails = {customer.email for customer in customers}
+    shelves = [path for path in content.categories if len(path) > 1]
+    names = [f"{first} {second}" for first, second in itertools.product(_FIRST, _SECOND)]
+    kinds = list(dict.fromkeys(product.kind for product in content.products))
+    return Entities(
+        products=tuple(sides[mine]),
+        spared=frozenset() if mine else frozenset(product.upc for product in sides[True]),
+        customers=customers,
+        orders=tuple(order for order in content.orders if order.email in emails and order.total < _TOO_MUCH),
+        shelves=tuple(path for i, path in enumerate(shelves) if (i % 3 == 0) == mine),
+        kinds=tuple(kind for i, kind in enumerate(kinds) if (i % 4 == 0) == mine),
+        surnames=tuple(name for i, name in enumerate(_SURNAMES) if (i % 4 == 0) == mine),
+        names=tuple(name for i, name in enumerate(names) if (i % 4 == 0) == mine),
+    )
+
+
+def draw(template: Template, split: Split, count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """At most `count` different tasks of a template, as objects of a task file."""
+    rng = random.Random(f"{template.key} {split} {seed}")
+    found: dict[str, dict[str, Any]] = {}
+    for instance in _instances(template, split, rng, _TRIES * count):
+        if len(found) == count:
+            break
+        wording = rng.choice(template.wordings)
+        key = str(sorted(instance.slots.items()))
+        found.setdefault(key, _entry(template, instance, wording, f"{split}-{seed}-{len(found)}"))
+    return list(found.values())
+
+
+def _instances(template: Template, split: Split, rng: random.Random, tries: int) -> Iterator[Instance]:
+    for _ in range(tries):
+        instance = template.draw(entities(split), rng)
+        if instance is not None:
+            yield instance
+
+
+def _entry(template: Template, instance: Instance, wording: str, number: str) -> dict[str, Any]:
+    return {
+        "task_id": f"{template.name}-{number}",
+        "sites": [template.site],
+        "require_login": True,
+        "login": instance.login,
+        "start_url": "__SHOP__/dashboard/" if instance.login == STAFF else "__SHOP__/",
+        "intent_template_id": template.name,
+        "intent_template": wording,
+        "instantiation_dict": instance.slots,
+        "intent": wording.format(**instance.slots),
+        "eval": instance.eval,
+    }

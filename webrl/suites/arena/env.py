@@ -1,0 +1,132 @@
+"""An environment in the arena: `BrowserEnv` in a session of its own, logged in, and scored at the end.
+
+API: `ArenaEnv(browser, config)`; each episode has its own state of the sites, dropped afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from typing import Any
+from urllib.parse import urlsplit
+
+from webrl.arena.client import Arena, ArenaError, Session
+from webrl.config import RolloutConfig
+from webrl.errors import BrowserError
+from webrl.rollouts.browser import Browser
+from webrl.rollouts.env import BrowserEnv
+from webrl.rollouts.interface import Observation, Score, StepResult
+from webrl.suites.arena.scoring import End, score
+from webrl.suites.arena.task_files import SITES
+from webrl.suites.arena.tasks import eval_of, login_of
+from webrl.suites.webarena.sites import resolve
+from webrl.types import Task
+
+_ERROR_PAGE = "chrome-error:"
+
+
+class ArenaEnv(BrowserEnv):
+    """See the module docstring.
+
+    Raises, beside what `BrowserEnv` raises:
+        ArenaError (a BrowserError): the arena is down, or has lost the session.
+        UsageError: the shop has no such user.
+    """
+
+    def __init__(self, browser: Browser, config: RolloutConfig) -> None:
+        super().__init__(browser, config)
+        self._session: Session | None = None
+        self._opened: contextlib.AsyncExitStack | None = None
+        self._played: Task | None = None
+        self._ended: StepResult | None = None
+
+    async def reset(self, task: Task) -> Observation:
+        """Open a session, log in, open the start page."""
+        await self.close()
+        login = login_of(task)
+        user = login if login in (None, "staff") else f"customer:{login}"
+        async with contextlib.AsyncExitStack() as opened:
+            session = await opened.enter_async_context(Arena.running(self._config.arena.folder).new(user))
+            self._profile_options: dict[str, Any] = {"storage_state": {"cookies": _cookies(session), "origins": []}}
+            start = resolve(task.start_url, _urls(session), f"task {task.task_id!r}", SITES)
+            observation = await super().reset(dataclasses.replace(task, start_url=start, extra={}))
+            await self._require(session, observation)
+            # Only now: opening a page closes the old profile, and `close` drops the session.
+            self._opened, self._session, self._played = opened.pop_all(), session, task
+        return observation
+
+    async def step(self, action_text: str) -> StepResult:
+        """As `BrowserEnv.step`. Raises ArenaError where the page has gone because the arena has."""
+        result = await super().step(action_text)
+        if self._session is not None:
+            await self._require(self._session, result.observation)
+        self._ended = result if result.agent_done else None
+        return result
+
+    async def _require(self, session: Session, observation: Observation) -> None:
+        """An agent may come to pages that do not load by its own doing (a host that is blocked)."""
+        lost = observation.url.startswith(_ERROR_PAGE) or not session.database.exists()
+        if lost and (problem := await self._problem(session)):
+            await self.close()
+            raise ArenaError(problem)
+
+    async def _problem(self, session: Session) -> str:
+        """What has become of the session; "" if it is there."""
+        if not session.database.exists():
+            return "the arena has lost the session"
+        parts = urlsplit(session.start_url)
+        try:
+            async with asyncio.timeout(self._config.step_timeout_s):
+                _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+                writer.close()
+        except OSError as error:  # TimeoutError is one
+            return f"the arena at {parts.netloc} does not answer: {error or 'no connection in time'}"
+        return ""
+
+    async def finish(self) -> Score:
+        """The score by the task's `eval`; none where it has none."""
+        if self._played is None:
+            raise BrowserError("finish() before reset()")
+        return await self.judge(self._played)
+
+    async def judge(self, task: Task) -> Score:
+        """What a task's `eval` says of the session as it stands, whatever task is played in it."""
+        evaluation, session = eval_of(task), self._session
+        if evaluation is None or session is None:
+            return Score(None)
+        if problem := await self._problem(session):
+            return Score(None, problem)
+        page = self.page if not self.page.is_closed() else next(iter(self.context.pages), None)
+        if page is None:
+            return Score(None, "all tabs are closed")
+        answer = self._ended.message if self._ended else None
+        end = End(self.context, page, answer, session.database, self._config.arena.check_timeout_s)
+        return await score(resolve(evaluation, _urls(session), f"task {task.task_id!r}", SITES), end)
+
+    async def close(self) -> None:
+        """Close the profile and drop the session."""
+        self._played = self._ended = None
+        opened, self._opened, self._session = self._opened, None, None
+        try:
+            await super().close()
+        finally:
+            if opened is not None:
+                with contextlib.suppress(ArenaError):
+                    await opened.aclose()
+
+
+def _urls(session: Session) -> dict[str, str]:
+    parts = urlsplit(session.start_url)
+    root = f"{parts.scheme}://{parts.netloc}"
+    return {"shop": root, "shop_admin": f"{root}/dashboard"}
+
+
+def _cookies(session: Session) -> list[dict[str, Any]]:
+    """As a storage state has them: with domain and path for an address."""
+    kept = []
+    for cookie in session.cookies:
+        rest = {key: value for key, value in cookie.items() if key != "url"}
+        host = urlsplit(cookie["url"]).hostname
+        kept.append({"domain": host, "path": "/", "expires": -1, "secure": False, **rest})
+    return kept

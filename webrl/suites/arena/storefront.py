@@ -1,0 +1,359 @@
+"""Templates of the shop's front: a customer looks things up, goes to pages, fills a basket, and changes an account."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from functools import partial
+
+from webrl.arena.content import Customer, Product, catalogue
+from webrl.suites.arena.templates import (
+    Draw,
+    Entities,
+    Eval,
+    Instance,
+    Template,
+    answers,
+    finds,
+    is_answered,
+    leads_to,
+    quoted,
+    shows,
+)
+
+_QUANTITIES = range(2, 7)
+_ROWS = "SELECT group_concat(row, ' | ') FROM (SELECT {columns} AS row FROM {tables} ORDER BY row)"
+
+
+def _price(e: Entities, rng: random.Random) -> Instance:
+    product = rng.choice(e.products)
+    return _about(e, rng, product, answers(f"${product.price}"))
+
+
+def _attribute(name: str, e: Entities, rng: random.Random) -> Instance:
+    product = rng.choice(e.products)
+    return _about(e, rng, product, is_answered(dict(product.attributes)[name]))
+
+
+def _stock(e: Entities, rng: random.Random) -> Instance:
+    product = _sold(e, rng)
+    return _about(e, rng, product, is_answered(str(product.stock)))
+
+
+def _num_reviews(e: Entities, rng: random.Random) -> Instance | None:
+    product = rng.choice(e.products)
+    return _about(e, rng, product, is_answered(str(len(product.reviews)))) if product.reviews else None
+
+
+def _reviewer(e: Entities, rng: random.Random) -> Instance | None:
+    product = rng.choice(e.products)
+    titles = Counter(review.title for review in product.reviews)
+    single = [review for review in product.reviews if titles[review.title] == 1]
+    if not single:
+        return None
+    review = rng.choice(single)
+    return _about(e, rng, product, answers(review.author), title=review.title)
+
+
+def _extreme_price(cheapest: bool, e: Entities, rng: random.Random) -> Instance | None:
+    shelf = rng.choice(e.shelves)
+    pick = min if cheapest else max
+    on_shelf = [p for p in catalogue().products if p.category == shelf]  # its page shows those of all splits
+    best = pick(on_shelf, key=lambda p: p.price)
+    if best.upc in e.spared or sum(p.price == best.price for p in on_shelf) > 1:
+        return None
+    return Instance({"category": shelf[-1], "parent": shelf[0]}, is_answered(best.title), rng.choice(e.customers).email)
+
+
+def _order_total(e: Entities, rng: random.Random) -> Instance:
+    order = rng.choice(e.orders)
+    return Instance({"number": order.number}, answers(f"${order.total}"), order.email)
+
+
+def _order_status(e: Entities, rng: random.Random) -> Instance:
+    order = rng.choice(e.orders)
+    return Instance({"number": order.number}, is_answered(order.status), order.email)
+
+
+def _open_product(e: Entities, rng: random.Random) -> Instance:
+    product = rng.choice(e.products)
+    return _about(e, rng, product, leads_to(f"/catalogue/{product.slug}_{product.pk}/"))
+
+
+def _open_category(e: Entities, rng: random.Random) -> Instance:
+    shelf = rng.choice(e.shelves)
+    path = f"/catalogue/category/{_slugs(shelf)}_{catalogue().categories.index(shelf) + 1}/"
+    return Instance({"category": shelf[-1], "parent": shelf[0]}, leads_to(path), _who(e, rng))
+
+
+def _slugs(path: tuple[str, ...]) -> str:
+    words = ["-".join("".join(c if c.isalnum() else " " for c in name.lower()).split()) for name in path]
+    return "/".join(words)
+
+
+def _open_order(e: Entities, rng: random.Random) -> Instance:
+    order = rng.choice(e.orders)
+    return Instance({"number": order.number}, leads_to(f"/accounts/orders/{order.number}/"), order.email)
+
+
+def _search(e: Entities, rng: random.Random) -> Instance:
+    kind = rng.choice(e.kinds)
+    return Instance({"words": kind}, leads_to(f"/search/?q={kind.replace(' ', '+')}"), _who(e, rng))
+
+
+def _basket(e: Entities, rng: random.Random) -> Instance:
+    product, quantity = _sold(e, rng), rng.choice(_QUANTITIES)
+    login = _who(e, rng)
+    evaluation = _in_basket(login, f"{quantity} {product.upc}")
+    return Instance({"product": product.title, "quantity": str(quantity)}, evaluation, login)
+
+
+def _basket_of_two(e: Entities, rng: random.Random) -> Instance:
+    first, second = rng.sample([p for p in e.products if p.stock], 2)
+    login = _who(e, rng)
+    evaluation = _in_basket(login, f"1 {first.upc}", f"1 {second.upc}")
+    return Instance({"product": first.title, "other": second.title}, evaluation, login)
+
+
+def _in_basket(login: str, *rows: str) -> Eval:
+    """Exactly these (`QUANTITY UPC`) and nothing else."""
+    tables = f"""basket_line l JOIN basket_basket b ON b.id = l.basket_id
+        JOIN catalogue_product p ON p.id = l.product_id JOIN auth_user u ON u.id = b.owner_id
+        WHERE b.status = 'Open' AND u.email = {quoted(login)}"""
+    return finds(_ROWS.format(columns="l.quantity || ' ' || p.upc", tables=tables), " | ".join(sorted(rows)))
+
+
+def _wish(e: Entities, rng: random.Random) -> Instance:
+    product, login = rng.choice(e.products), _who(e, rng)
+    tables = f"""wishlists_line l JOIN wishlists_wishlist w ON w.id = l.wishlist_id
+        JOIN auth_user u ON u.id = w.owner_id JOIN catalogue_product p ON p.id = l.product_id
+        WHERE u.email = {quoted(login)}"""
+    return Instance({"product": product.title}, finds(_ROWS.format(columns="p.upc", tables=tables), product.upc), login)
+
+
+def _alert(e: Entities, rng: random.Random) -> Instance:
+    product, login = rng.choice([p for p in e.products if not p.stock]), _who(e, rng)
+    tables = f"""customer_productalert a JOIN auth_user u ON u.id = a.user_id
+        JOIN catalogue_product p ON p.id = a.product_id WHERE u.email = {quoted(login)}"""
+    return Instance({"product": product.title}, finds(_ROWS.format(columns="p.upc", tables=tables), product.upc), login)
+
+
+def _helpful(e: Entities, rng: random.Random) -> Instance | None:
+    product, login = rng.choice(e.products), _who(e, rng)
+    titles = Counter(review.title for review in product.reviews)
+    single = [review for review in product.reviews if titles[review.title] == 1 and review.email != login]
+    if not single:
+        return None
+    review = rng.choice(single)
+    tables = f"""reviews_vote v JOIN reviews_productreview r ON r.id = v.review_id
+        JOIN catalogue_product p ON p.id = r.product_id JOIN auth_user u ON u.id = v.user_id
+        WHERE u.email = {quoted(login)}"""
+    rows = _ROWS.format(columns="v.delta || ' ' || p.upc || ' ' || r.title", tables=tables)
+    slots = {"product": product.title, "title": review.title}
+    return Instance(slots, finds(rows, f"1 {product.upc} {review.title}"), login)
+
+
+def _review(e: Entities, rng: random.Random) -> Instance | None:
+    product, login = rng.choice(e.products), _who(e, rng)
+    if any(review.email == login for review in product.reviews):
+        return None
+    score, title = rng.randint(1, 5), rng.choice(e.names)
+    body = f"I bought it for the {rng.choice(_PLACES)} and use it {rng.choice(_TIMES)}."
+    query = f"""SELECT p.upc || ' ' || r.score || ' ' || r.title || ' ' || r.body FROM reviews_productreview r
+        JOIN catalogue_product p ON p.id = r.product_id JOIN auth_user u ON u.id = r.user_id
+        WHERE u.email = {quoted(login)} ORDER BY r.id DESC"""
+    slots = {"product": product.title, "title": title, "score": str(score), "body": body}
+    return Instance(slots, finds(query, f"{product.upc} {score} {title} {body}"), login)
+
+
+_PLACES = ("kitchen", "garden", "office", "hall", "cellar", "shed", "terrace")
+_TIMES = ("every day", "every week", "at weekends", "twice a month", "all summer")
+
+
+def _address(e: Entities, rng: random.Random) -> Instance:
+    login, lives = _customer(e, rng).email, _customer(e, rng)
+    first, last = rng.choice(e.names).split()[0], rng.choice(e.surnames)
+    line = f"{rng.randint(1, 200)} {rng.choice(e.names).split()[0]} Street"
+    slots = {"first": first, "last": last, "line": line, "city": lives.city, "postcode": lives.postcode}
+    mine = f"address_useraddress a JOIN auth_user u ON u.id = a.user_id WHERE u.email = {quoted(login)}"
+    wanted = {"first_name": first, "last_name": last, "line1": line, "line4": lives.city, "postcode": lives.postcode}
+    same = " AND ".join(f"a.{column} = {quoted(value)}" for column, value in wanted.items())
+    query = f"SELECT (SELECT count(*) FROM {mine}) || ' ' || (SELECT count(*) FROM {mine} AND {same})"
+    return Instance(slots, finds(query, "2 1"), login)  # the one that every customer has is still there
+
+
+def _surname(e: Entities, rng: random.Random) -> Instance:
+    customer, last = _customer(e, rng), rng.choice(e.surnames)
+    return Instance({"last": last}, shows("/accounts/profile/", f"{customer.first_name} {last}"), customer.email)
+
+
+def _sold(e: Entities, rng: random.Random) -> Product:
+    """One with enough pieces for any quantity that is asked for."""
+    return rng.choice([product for product in e.products if product.stock >= max(_QUANTITIES)])
+
+
+def _about(e: Entities, rng: random.Random, product: Product, evaluation: Eval, **slots: str) -> Instance:
+    return Instance({"product": product.title, **slots}, evaluation, _who(e, rng))
+
+
+def _customer(e: Entities, rng: random.Random) -> Customer:
+    return rng.choice(e.customers)
+
+
+def _who(e: Entities, rng: random.Random) -> str:
+    return _customer(e, rng).email
+
+
+def _template(name: str, draw: Draw, *wordings: str, held_out: bool = False) -> Template:
+    return Template(name, "shop", wordings, draw, held_out)
+
+
+STOREFRONT = (
+    _template(
+        "price",
+        _price,
+        'What is the price of "{product}"?',
+        'How much does "{product}" cost?',
+        'Tell me what the shop asks for "{product}".',
+    ),
+    _template(
+        "weight",
+        partial(_attribute, "Weight"),
+        'How heavy is "{product}"? Answer with the weight alone, as its page writes it.',
+        'What is the weight of "{product}"? Copy it from the page, nothing else.',
+    ),
+    _template(
+        "origin",
+        partial(_attribute, "Made in"),
+        'In which country is "{product}" made? Answer with its name alone.',
+        'Where does "{product}" come from? Name the country, nothing else.',
+    ),
+    _template(
+        "guarantee",
+        partial(_attribute, "Guarantee"),
+        'For how long is "{product}" guaranteed? Answer as its page writes it.',
+        'How long is the guarantee of "{product}"? Copy it from the page, nothing else.',
+        held_out=True,
+    ),
+    _template(
+        "stock",
+        _stock,
+        'How many pieces of "{product}" are available? Answer with the number alone.',
+        'How many of "{product}" does the shop have in stock? Say the number, nothing else.',
+    ),
+    _template(
+        "num-reviews",
+        _num_reviews,
+        'How many customers have reviewed "{product}"? Answer with the number alone.',
+        'Count the reviews of "{product}". Say the number, nothing else.',
+    ),
+    _template(
+        "reviewer",
+        _reviewer,
+        'Who wrote the review "{title}" of "{product}"?',
+        'Find the name of the customer whose review of "{product}" is called "{title}".',
+        held_out=True,
+    ),
+    _template(
+        "cheapest",
+        partial(_extreme_price, True),
+        'Which product in "{category}" (below "{parent}") is the cheapest? Answer with its title alone.',
+        'Name the product with the lowest price in the category "{category}" of "{parent}", nothing else.',
+    ),
+    _template(
+        "dearest",
+        partial(_extreme_price, False),
+        'Which product in "{category}" (below "{parent}") is the most expensive? Answer with its title alone.',
+        'Name the product with the highest price in the category "{category}" of "{parent}", nothing else.',
+        held_out=True,
+    ),
+    _template(
+        "order-total",
+        _order_total,
+        "What did I pay in total for my order {number}?",
+        "Tell me the order total of my order {number}, shipping included.",
+    ),
+    _template(
+        "order-status",
+        _order_status,
+        "What is the status of my order {number}? Answer with the status alone.",
+        "How far is my order {number}? Say its status, nothing else.",
+        held_out=True,
+    ),
+    _template(
+        "open-product",
+        _open_product,
+        'Open the page of "{product}".',
+        'Show me "{product}" in the shop.',
+    ),
+    _template(
+        "open-category",
+        _open_category,
+        'Show all products of the category "{category}" below "{parent}".',
+        'Go to "{category}" in "{parent}".',
+    ),
+    _template(
+        "open-order",
+        _open_order,
+        "Open my order {number}.",
+        "Show the details of my order {number}.",
+        held_out=True,
+    ),
+    _template(
+        "search",
+        _search,
+        'Search the shop for "{words}".',
+        'Use the shop\'s search to find "{words}".',
+    ),
+    _template(
+        "basket",
+        _basket,
+        'Put {quantity} of "{product}" into my basket.',
+        'Add "{product}" to the basket, {quantity} pieces.',
+    ),
+    _template(
+        "basket-of-two",
+        _basket_of_two,
+        'Add one "{product}" and one "{other}" to my basket.',
+        'I need "{product}" and "{other}"; put one of each into the basket.',
+        held_out=True,
+    ),
+    _template(
+        "wish",
+        _wish,
+        'Put "{product}" on my wish list.',
+        'Remember "{product}" for me on a wish list.',
+    ),
+    _template(
+        "alert",
+        _alert,
+        'Have the shop notify me when "{product}" is available again.',
+        'Set a stock alert for "{product}".',
+        held_out=True,
+    ),
+    _template(
+        "helpful",
+        _helpful,
+        'Mark the review "{title}" of "{product}" as helpful.',
+        'Vote that the review of "{product}" titled "{title}" was helpful.',
+    ),
+    _template(
+        "review",
+        _review,
+        'Review "{product}": title "{title}", {score} of 5 stars, text "{body}"',
+        'Write a review of "{product}" with {score} stars, titled "{title}", that says "{body}"',
+    ),
+    _template(
+        "address",
+        _address,
+        "Add an address in the United States to my address book: {first} {last}, {line}, {city}, {postcode}.",
+        "I also live at {line}, {city}, {postcode}, United States, as {first} {last}: save that address.",
+    ),
+    _template(
+        "surname",
+        _surname,
+        'Change my last name to "{last}" in my profile.',
+        'I have married: my last name is "{last}" now. Correct my profile.',
+        held_out=True,
+    ),
+)

@@ -1,0 +1,138 @@
+"""The arena's tasks of a run: its own, or those of task files.
+
+API: `training_tasks(config)`, `evaluation_tasks(config)`, `heldout_tasks(config)`, `is_arena(task)`, `login_of(task)`,
+`eval_of(task)`, `without_reference(extra)`.
+
+A Task's site is `arena.SITE.TEMPLATE`, its start_url begins with `__SHOP__`; `extra["arena"]` holds who is logged in
+and the file's `eval`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from webrl.config import RunConfig
+from webrl.errors import UsageError
+from webrl.suites.arena.draw import TEMPLATES, Split, draw
+from webrl.suites.arena.task_files import PREFIX, as_task, read_task_file
+from webrl.suites.arena.templates import Template
+from webrl.types import Task
+
+logger = logging.getLogger(__name__)
+
+_KEY = "arena"
+NUM_EVAL_TASKS = 8
+"""Evaluation tasks of a training template."""
+NUM_HELDOUT_TASKS = 12
+"""Evaluation tasks of a held-out template."""
+
+
+def is_arena(task: Task) -> bool:
+    """Whether a task is played in the arena."""
+    return task.site.startswith(PREFIX)
+
+
+def login_of(task: Task) -> str | None:
+    """Who is logged in: a customer's e-mail address, `staff`, or nobody."""
+    login: str | None = task.extra.get(_KEY, {}).get("login")
+    return login
+
+
+def eval_of(task: Task) -> dict[str, Any] | None:
+    """How success is measured; None where the outcome model judges."""
+    found: dict[str, Any] | None = task.extra.get(_KEY, {}).get("eval")
+    return found
+
+
+def without_reference(extra: dict[str, Any]) -> dict[str, Any]:
+    """What a generated instruction keeps of the data of the task whose page it has: who is logged in."""
+    if _KEY not in extra:
+        return extra
+    return extra | {_KEY: {key: value for key, value in extra[_KEY].items() if key != "eval"}}
+
+
+def training_tasks(config: RunConfig, seed: int | None = None) -> list[Task]:
+    """`num_seed_tasks` for phase 0: a seeded draw from the training files, else from the training templates in turn.
+
+    Raises:
+        UsageError: an unknown or held-out template in `tasks.train_sites`.
+        DataError: a file that is not understood.
+    """
+    count, seed = config.tasks.num_seed_tasks, config.seed if seed is None else seed
+    if config.rollout.arena.train_files:
+        tasks = _from_files(config.rollout.arena.train_files, "train")
+        random.Random(seed).shuffle(tasks)
+        return tasks[:count]
+    templates = _chosen(config.tasks.train_sites, held_out=False)
+    # What is drawn with one seed leaves some templates short (few categories): the others make up for it.
+    per_type = max(1, -(-count // len(templates)))
+    while True:
+        tasks = _in_turn(templates, "train", per_type, "train", seed)
+        if len(tasks) >= count or per_type > count:
+            return tasks[:count]
+        per_type *= 2
+
+
+def evaluation_tasks(config: RunConfig) -> list[Task]:
+    """What a run evaluates: `num_eval_tasks` of the training templates, `num_heldout_tasks` of the held-out ones.
+
+    Raises as `training_tasks`.
+    """
+    tasks = config.tasks
+    seen, heldout = _evaluation(config)
+    for name, count, found in (
+        ("num_eval_tasks", tasks.num_eval_tasks, seen),
+        ("num_heldout_tasks", tasks.num_heldout_tasks, heldout),
+    ):
+        if count < len(found):
+            logger.warning("%d of %d evaluation tasks (%s)", count, len(found), name)
+    return [*seen[: tasks.num_eval_tasks], *heldout[: tasks.num_heldout_tasks]]
+
+
+def heldout_tasks(config: RunConfig) -> list[Task]:
+    """All that an evaluation may ask. Raises as `training_tasks`."""
+    seen, heldout = _evaluation(config)
+    return [*seen, *heldout]
+
+
+def _evaluation(config: RunConfig) -> tuple[list[Task], list[Task]]:
+    """Of the training templates (or the evaluation files), and of the held-out ones; the same for every seed."""
+    if config.rollout.arena.eval_files:
+        return _from_files(config.rollout.arena.eval_files, "eval"), []
+    seen = _chosen(config.tasks.train_sites, held_out=False)
+    unseen = _chosen(config.tasks.heldout_sites, held_out=True)
+    return (
+        _in_turn(seen, "eval", NUM_EVAL_TASKS, "eval", 0),
+        _in_turn(unseen, "eval", NUM_HELDOUT_TASKS, "eval_heldout", 0),
+    )
+
+
+def _in_turn(templates: Sequence[Template], entities: Split, per_type: int, split: str, seed: int) -> list[Task]:
+    columns = [draw(template, entities, per_type, seed) for template in templates]
+    return [
+        as_task(column[i], f"task {column[i]['task_id']}", split)
+        for i in range(per_type)
+        for column in columns
+        if i < len(column)
+    ]
+
+
+def _from_files(paths: Sequence[Path], split: str) -> list[Task]:
+    return [task for path in paths for task in read_task_file(path, split)]
+
+
+def _chosen(names: Sequence[str], *, held_out: bool) -> tuple[Template, ...]:
+    known = {template.key: template for template in TEMPLATES}
+    for name in names:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)
+            raise UsageError(f"unknown task type {name!r} of the arena; the nearest is {nearest[0]!r}")
+        if known[name].held_out != held_out:
+            where = "tasks.heldout_sites" if not held_out else "tasks.train_sites"
+            raise UsageError(f"task type {name!r} belongs into {where}")
+    return tuple(known[name] for name in names) or tuple(t for t in TEMPLATES if t.held_out == held_out)

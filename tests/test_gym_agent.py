@@ -116,6 +116,15 @@ def test_what_the_agent_cannot_use_is_refused_by_name(babbler):
         WebrlAgentArgs(base_url=url, model="other").make_agent()
 
 
+def test_a_server_on_this_machine_is_not_asked_through_a_proxy(babbler, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with in_thread(make_app(babbler)) as url:
+        assert WebrlAgentArgs(base_url=url, temperature=0).make_agent().get_action(OBSERVATION)[0] == "noop(0)"
+
+
 def test_a_server_that_is_not_ours_is_refused():
     from llm_loopback import LoopbackServer
 

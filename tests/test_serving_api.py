@@ -18,13 +18,14 @@ from webrl.llm.local.model import LocalModel
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.tokens import encode_chat
 from webrl.openenv.access import listen
-from webrl.serving.app import MAX_BODY_BYTES, Service, make_app, read_answer
+from webrl.serving.app import Service, make_app, read_answer
 from webrl.serving.server import Door, ServerOptions, check_options
 from webrl.types import Step
 
 ACTOR = "data/tiny/actor"
 GOAL = 'Click on the "OK" button.'
 ASK = {"model": "actor", "messages": [{"role": "user", "content": GOAL}], "max_tokens": 12, "temperature": 0}
+BUTTONS = {"12": "OK", "13": "Cancel", "14": "Next", "15": "Submit", "16": "Yes", "17": "No"}
 CONFIG = load_config("demo", ["evaluate.temperature=0"])
 
 
@@ -193,26 +194,25 @@ def test_a_prompt_that_does_not_fit_is_refused_with_its_length(client, model):
 
 
 def test_bodies_that_cannot_be_read_are_refused_in_openais_form(url):
-    chat = f"{url}/chat/completions"
+    chat, plain = f"{url}/chat/completions", httpx.Client(timeout=120, trust_env=False)
     lone = json.dumps(ASK).replace(GOAL[:5], "\\ud800")
     for body in ("", "{", "[]", "[" * 100_000, lone, json.dumps(ASK).replace('"temperature": 0', '"temperature": NaN')):
-        answer = httpx.post(chat, content=body)
+        answer = plain.post(chat, content=body)
         assert answer.status_code == 400, body[:80]
         assert answer.json()["error"]["type"] == "invalid_request_error"
-    assert httpx.post(chat, content=b" " * (MAX_BODY_BYTES + 1)).status_code == 413
-    assert httpx.get(chat).status_code == 405
-    assert "/v1/chat/completions" in httpx.get(f"{url}/nothing").json()["error"]["message"]
+    assert plain.get(chat).status_code == 405
+    assert "/v1/chat/completions" in plain.get(f"{url}/nothing").json()["error"]["message"]
 
 
-def test_requests_at_once_get_the_answers_that_they_get_alone(client):
-    asks = [{**ASK, "messages": [{"role": "user", "content": f"Click on {i}."}]} for i in range(12)]
+def test_requests_at_once_get_the_answers_to_their_own_pages(client):
+    def act(bid):
+        goal = f'Click on the "{BUTTONS[bid]}" button.'
+        page = f"RootWebArea 'Test', focused\n\t[{bid}] button '{BUTTONS[bid]}'"
+        body = {"model": "actor", "goal": goal, "observation": page, "temperature": 0}
+        return client.post("/actions", body=body, cast_to=object)["calls"]
 
-    def answer(ask):
-        return client.chat.completions.create(**ask).choices[0].message.content
-
-    alone = [answer(ask) for ask in asks]
-    with ThreadPoolExecutor(len(asks)) as threads:
-        assert list(threads.map(answer, asks)) == alone
+    with ThreadPoolExecutor(len(BUTTONS)) as threads:
+        assert list(threads.map(act, BUTTONS)) == [[f"click('{bid}')"] for bid in BUTTONS]
 
 
 def post(app, path, body, **headers):
@@ -223,6 +223,12 @@ def post(app, path, body, **headers):
             return await http.post(path, json=body, headers=headers)
 
     return asyncio.run(ask())
+
+
+def test_a_body_that_is_too_large_is_refused(model, monkeypatch):
+    monkeypatch.setattr("webrl.serving.app.MAX_BODY_BYTES", 64)
+    answer = post(make_app(Service(model, "actor", CONFIG, 4096)), "/v1/chat/completions", ASK)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (413, "a body has at most 64 bytes")
 
 
 def test_whoever_lacks_the_token_and_web_pages_are_refused_before_the_body_is_read(model):

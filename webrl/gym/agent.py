@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from browsergym.core.action.highlevel import HighLevelActionSet
 from browsergym.experiments import AbstractAgentArgs, Agent, AgentInfo
@@ -19,6 +20,7 @@ from browsergym.utils.obs import flatten_axtree_to_str
 
 from webrl.config.extras import require
 from webrl.errors import UsageError
+from webrl.openenv.access import is_loopback
 
 TOKEN_VARIABLE = "WEBRL_MODEL_TOKEN"
 _PAGE_TEXT: dict[str, Any] = {
@@ -71,8 +73,11 @@ class WebrlAgent(Agent):
         require("agent", "WebrlAgent")
         import openai
 
-        # Never OPENAI_API_KEY: it is not for this server.
-        self._client = openai.OpenAI(base_url=args.base_url, api_key=os.environ.get(TOKEN_VARIABLE) or "none")
+        # Never OPENAI_API_KEY: it is not for this server. Nor is a proxy of the environment for one on this machine.
+        key = os.environ.get(TOKEN_VARIABLE) or "none"
+        is_here = is_loopback(urlsplit(args.base_url).hostname or "")
+        http = openai.DefaultHttpxClient(trust_env=not is_here)
+        self._client = openai.OpenAI(base_url=args.base_url, api_key=key, http_client=http)
         self._args = args
         self._model, self._settings = self._find_model()
         self._history: list[dict[str, str]] = []

@@ -18,6 +18,7 @@ WORKDIR /app
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY webrl webrl
 COPY configs configs
+COPY data/tiny data/tiny
 # torch is a dependency of the package; its CPU build is the small one, and serving imports none of it.
 RUN torch=$(sed -n 's/^torch==//p' constraints.txt) \
     && pip install --no-deps --index-url https://download.pytorch.org/whl/cpu "torch==$torch" \

@@ -34,12 +34,13 @@ def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str) -> str:
 
     phases = [facts for facts in run.phases if facts.phase <= phase]
     start = str(run.option("models.actor", "not known"))
+    sees = run.option("rollout.image_size") is not None
     kind = "" if hub_name(start) else " (a folder of the machine that trained it)"
     data = ModelCardData(
         base_model=hub_name(start),
         library_name="transformers",
         license=license_id,
-        pipeline_tag="text-generation",
+        pipeline_tag="image-text-to-text" if sees else "text-generation",
         tags=["webrl", "web-agent", "browser", "reinforcement-learning"],
         model_name=repo_id.rpartition("/")[2],
         eval_results=list(_results(run, phases[-1])) or None,
@@ -56,7 +57,7 @@ def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str) -> str:
         "## Data",
         _data(run, phases),
         "## Use",
-        _use(repo_id),
+        _use(repo_id, sees=sees),
         "`report.html` shows the whole run, `config.yaml` is its configuration (secrets are masked).",
     ]
     text = "\n\n".join(parts)
@@ -129,11 +130,14 @@ def _data(run: RunFacts, phases: list[PhaseFacts]) -> str:
     return f"{where}. They are not part of this repository.\n\n{table(head, rows)}"
 
 
-def _use(repo_id: str) -> str:
+def _use(repo_id: str, *, sees: bool) -> str:
+    reader, model = ("AutoTokenizer", "AutoModelForCausalLM")
+    if sees:
+        reader, model = ("AutoProcessor", "AutoModelForImageTextToText")
     return (
-        "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        f'tokenizer = AutoTokenizer.from_pretrained("{repo_id}")\n'
-        f'model = AutoModelForCausalLM.from_pretrained("{repo_id}")\n```\n\n'
+        f"```python\nfrom transformers import {model}, {reader}\n\n"
+        f'{reader.removeprefix("Auto").lower()} = {reader}.from_pretrained("{repo_id}")\n'
+        f'model = {model}.from_pretrained("{repo_id}")\n```\n\n'
         f"In webrl: `webrl eval config.yaml models.actor={repo_id} name=again`, with this repository's `config.yaml`."
     )
 

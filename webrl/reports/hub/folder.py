@@ -67,10 +67,15 @@ def write_folder(phase: PhaseFolder, out: Path, repo_id: str, license_id: str, *
         ModelError: the model has no weights, or lacks its tokenizer or config.
         DataError: something in the folder looks like a secret (which file, not which text).
     """
+    from huggingface_hub import get_token
+
     run = RunFolder(phase.path.parent)
     config = read_yaml(run.config, "the run's config")
     for name in _REFERENCE.findall(run.config.read_text(encoding="utf-8")):
         remember(os.environ.get(name, ""))
+    for section in ("generate", "rollout", "label"):
+        remember(os.environ.get(str(config.get(section, {}).get("engine", {}).get("api_key_env")), ""))
+    remember(get_token() or "")
     _put_model(phase.actor, out, link)
     facts = _facts_until(run, phase.phase)
     write_text(out / "README.md", model_card(facts, phase.phase, repo_id, license_id))

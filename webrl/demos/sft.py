@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webrl.config import RunConfig
 from webrl.demos.sources import read_demonstrations
@@ -20,10 +20,12 @@ from webrl.replay.records import StepEncoder, open_encoder
 from webrl.runs.provenance import run_info
 from webrl.runs.store import write_json
 from webrl.training.metrics import read_metrics
-from webrl.training.packing import Example
 from webrl.training.paths import TrainingPaths
 from webrl.training.ranks import is_main
 from webrl.types import Trajectory
+
+if TYPE_CHECKING:
+    from webrl.training.packing import Example
 
 logger = logging.getLogger(__name__)
 Probe = Callable[[Path, Path], dict[str, float]]
@@ -104,6 +106,8 @@ def split(trajectories: Sequence[Trajectory], heldout: float, seed: int) -> tupl
 
 def encode(trajectories: Sequence[Trajectory], encoder: StepEncoder, problems: ProblemLog) -> list[Example]:
     """Prompt and answer ids of every step, as if the policy had acted; steps without a readable action are left out."""
+    from webrl.training.packing import Example
+
     examples: list[Example] = []
     for trajectory in trajectories:
         for index, step in enumerate(trajectory.steps):

@@ -1,7 +1,8 @@
 """Who may talk to a server: a bearer token, and no web pages.
 
 API: `refusal(headers, token)` is the status to refuse a request with, or None; `is_loopback(host)`,
-`names_loopback(headers)`; `listen(host, port)` binds a socket; what a client may send and how long it may take;
+`names_loopback(headers)`; `listen(host, port)` binds a socket, `address_of` says which; `http_config` is uvicorn with
+nothing that we do not need; what a client may send and how long it may take;
 `TOKEN_VARIABLE` names the environment variable that both server and client take the token from (never the command line:
 other users see that).
 """
@@ -14,9 +15,13 @@ import hmac
 import ipaddress
 import socket
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from webrl.errors import UsageError
+
+if TYPE_CHECKING:
+    import uvicorn
 
 TOKEN_VARIABLE = "WEBRL_ENV_TOKEN"
 MAX_REQUEST_BYTES = 1 << 20
@@ -25,6 +30,8 @@ REQUEST_TIMEOUT_S = 10.0
 """A connection that has not sent its whole request by then is closed."""
 SEND_TIMEOUT_S = 60.0
 """A client that does not take its answer for so long is hung up on."""
+_GOODBYE_S = 1
+"""How long answers and exports may go on after Ctrl-C."""
 
 
 def refusal(headers: Mapping[str, str], token: str | None) -> int | None:
@@ -78,6 +85,35 @@ def listen(host: str, port: int, *, backlog: int = 0) -> socket.socket:
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --host or --port"
         ) from None
     return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """`http://HOST:PORT` of a bound socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def http_config(app: Any, max_requests: int) -> uvicorn.Config:
+    """Uvicorn for HTTP alone, silent, in a loop of the caller's or its own.
+
+    Args:
+        app: ASGI.
+        max_requests: at a time; further ones are answered with 503.
+    """
+    import uvicorn
+
+    return uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=max_requests,
+        timeout_graceful_shutdown=_GOODBYE_S,
+    )
 
 
 def _shows(header: str, token: str) -> bool:

@@ -23,7 +23,15 @@ from websockets.http11 import Request, Response
 import webrl
 from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import UsageError
-from webrl.openenv.access import MAX_REQUEST_BYTES, REQUEST_TIMEOUT_S, TOKEN_VARIABLE, is_loopback, listen, refusal
+from webrl.openenv.access import (
+    MAX_REQUEST_BYTES,
+    REQUEST_TIMEOUT_S,
+    TOKEN_VARIABLE,
+    address_of,
+    is_loopback,
+    listen,
+    refusal,
+)
 from webrl.openenv.door import Doors
 from webrl.openenv.hub import Hub, ServerOptions
 from webrl.openenv.plain_http import HttpRequest, HttpResponse
@@ -121,8 +129,7 @@ async def _run(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int],
         logger=handshakes,
     )
     async with server:
-        host, port = listener.getsockname()[:2]
-        on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", hub.size)
+        on_ready(address_of(listener), hub.size)
         await stop.wait()
         doors.close()
         await routes.sessions.close()

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from webrl.errors import UsageError
 from webrl.llm import open_model
-from webrl.openenv.access import is_loopback, listen, names_loopback, refusal
+from webrl.openenv.access import address_of, http_config, is_loopback, listen, names_loopback, refusal
 from webrl.serving.app import Service, error_response, make_app
 from webrl.serving.checkpoint import Checkpoint
 from webrl.serving.requests import RequestError
@@ -25,8 +25,6 @@ from webrl.serving.requests import RequestError
 TOKEN_VARIABLE = "WEBRL_MODEL_TOKEN"
 _MAX_CONNECTIONS = 512
 """Further ones are answered with 503."""
-_GOODBYE_S = 1
-"""How long answers may go on after Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -70,24 +68,11 @@ async def serve(
     with listen(options.host, options.port, backlog=_MAX_CONNECTIONS) as listener:  # loading may take minutes
         async with open_model(checkpoint.name, engine, models) as model:
             app = make_app(Service(model, checkpoint.alias, checkpoint.config, context))
-            config = uvicorn.Config(
-                Door(app, options.token),
-                http="h11",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                limit_concurrency=_MAX_CONNECTIONS,
-                timeout_graceful_shutdown=_GOODBYE_S,
-            )
-            server = _Server(config)
+            server = _Server(http_config(Door(app, options.token), _MAX_CONNECTIONS))
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, server.stop)
-            host, port = listener.getsockname()[:2]
-            on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            on_ready(address_of(listener))
             await server.serve(sockets=[listener])
 
 

@@ -9,13 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from webrl.errors import UsageError
-from webrl.openenv.access import listen
+from webrl.openenv.access import address_of, http_config, listen
 from webrl.view.files import check_run
 from webrl.view.index import Index
 
 _MAX_REQUESTS = 64
-_GOODBYE_S = 1
-"""How long an export may go on after Ctrl-C."""
 
 
 def serve(runs: Sequence[Path], host: str, port: int, on_ready: Callable[[str], None]) -> None:
@@ -37,27 +35,15 @@ def serve(runs: Sequence[Path], host: str, port: int, on_ready: Callable[[str], 
         from webrl.view.app import make_app
         from webrl.view.guard import Guard
 
-        bound = listener.getsockname()
         token = secrets.token_urlsafe(24)
         index = Index(runs)
-        guarded = Guard(make_app(index), token, bound[1], host)
-        config = uvicorn.Config(
-            guarded,
-            http="h11",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=_MAX_REQUESTS,
-            timeout_graceful_shutdown=_GOODBYE_S,
-        )
+        guarded = Guard(make_app(index), token, listener.getsockname()[1], host)
+        config = http_config(guarded, _MAX_REQUESTS)
         config.log_level = "warning"
         reader = threading.Thread(target=index.refresh, name="index", daemon=True)
         reader.start()
         listener.listen()
-        on_ready(f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}/?token={token}")
+        on_ready(f"{address_of(listener)}/?token={token}")
         try:
             with contextlib.suppress(KeyboardInterrupt):
                 uvicorn.Server(config).run(sockets=[listener])

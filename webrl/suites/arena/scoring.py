@@ -15,13 +15,14 @@ import sqlite3
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.interface import Score
-from webrl.suites.web.checks import Undecided, first_value, open_tab
+from webrl.suites.web.checks import Undecided, combine, first_value, open_tab
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
@@ -52,19 +53,8 @@ async def score(evaluation: Mapping[str, Any], end: End) -> Score:
     Args:
         evaluation: a checked `eval`, addresses in place of `__SITE__`.
     """
-    undecided = ""
-    for kind in evaluation["eval_types"]:
-        try:
-            async with asyncio.timeout(end.timeout_s):
-                problem = await _KINDS[kind](evaluation, end)
-        except TimeoutError:
-            undecided = undecided or f"{kind}: no result in {end.timeout_s:g} s"
-        except Undecided as error:
-            undecided = undecided or f"{kind}: {error}"
-        else:
-            if problem:
-                return Score(0.0, f"{kind}: {problem}")
-    return Score(None, undecided) if undecided else Score(1.0)
+    kinds = evaluation["eval_types"]
+    return await combine(((kind, partial(_KINDS[kind], evaluation, end)) for kind in kinds), end.timeout_s)
 
 
 def string_match(references: Mapping[str, Any], answer: str | None) -> bool:

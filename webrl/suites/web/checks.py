@@ -12,8 +12,9 @@ import json
 import re
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,19 +54,30 @@ class End:
 
 
 async def judge(checks: Sequence[Check], end: End) -> Score:
-    """1 if all checks hold, 0 if one does not (it is named in the note), None if that could not be found out."""
+    """`combine` of a task's checks."""
+    named = ((_name(check), partial(_KINDS[check.kind], check, end)) for check in checks)
+    return await combine(named, end.config.check_timeout_s)
+
+
+async def combine(checks: Iterable[tuple[str, Callable[[], Awaitable[str]]]], timeout_s: float) -> Score:
+    """1 if all checks hold, 0 if one does not (it is named in the note), None if that could not be found out.
+
+    Args:
+        checks: a name, and what gives why the check does not hold ("" if it does) or raises Undecided.
+        timeout_s: for each.
+    """
     undecided = ""
-    for check in checks:
+    for name, check in checks:
         try:
-            async with asyncio.timeout(end.config.check_timeout_s):
-                problem = await _KINDS[check.kind](check, end)
+            async with asyncio.timeout(timeout_s):
+                problem = await check()
         except TimeoutError:
-            undecided = undecided or f"{_name(check)}: no result in {end.config.check_timeout_s:g} s"
+            undecided = undecided or f"{name}: no result in {timeout_s:g} s"
         except Undecided as error:
-            undecided = undecided or f"{_name(check)}: {error}"
+            undecided = undecided or f"{name}: {error}"
         else:
             if problem:
-                return Score(0.0, f"{_name(check)}: {problem}")
+                return Score(0.0, f"{name}: {problem}")
     return Score(None, undecided) if undecided else Score(1.0)
 
 

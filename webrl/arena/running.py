@@ -22,6 +22,7 @@ import httpx
 import psutil
 from filelock import FileLock, Timeout
 
+from webrl.arena.sites import CONTENT
 from webrl.config.extras import require
 from webrl.errors import StageError, UsageError
 from webrl.openenv.access import listen
@@ -156,13 +157,13 @@ def num_sessions(folder: Path) -> int:
 
 def content_digest() -> str:
     """Of what `catalogue()` is made from: tasks are about the content of this version."""
-    return _digest("content.py", "words.py")
+    return _digest(*CONTENT)
 
 
 def template_path(folder: Path) -> Path:
     """Where the first database lies: another name for every version of what makes it."""
     versions = "-".join(importlib.metadata.version(package) for package in ("django", "django-oscar"))
-    sources = _digest("content.py", "words.py", "shop/load.py", "shop/settings.py")
+    sources = _digest(*CONTENT, "shop/load.py", "shop/settings.py")
     return folder / "templates" / f"shop-{versions}-{sources}.sqlite3"
 
 

@@ -57,16 +57,15 @@ def main(args: argparse.Namespace) -> int:
 
 def _up(folder: Path, port: int, workers: int) -> int:
     from webrl.arena import running
+    from webrl.arena.sites import addresses
 
     if workers < 1:
         raise UsageError(f"--workers {workers}: at least 1")
     running.check_port(port)
     state = running.start(folder, port, workers)
-    print(
-        f"shop        {state.url}/\n"
-        f"shop admin  {state.url}/dashboard/\n"
-        "Every visitor needs a session. One for your own browser: webrl arena open --user staff"
-    )
+    for name, address in addresses(state.url).items():
+        print(f"{name.replace('_', ' '):<12}{address}/")
+    print("Every visitor needs a session. One for your own browser: webrl arena open --user staff")
     return 0
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from webrl.arena.content import Product, catalogue
 from webrl.suites.arena.dashboard import DASHBOARD
 from webrl.suites.arena.storefront import STOREFRONT
-from webrl.suites.arena.templates import STAFF, Entities, Instance, Template
+from webrl.suites.arena.templates import Entities, Instance, Template
 
 Split = Literal["train", "eval"]
 TEMPLATES: tuple[Template, ...] = (*STOREFRONT, *DASHBOARD)
@@ -110,12 +110,13 @@ def _instances(template: Template, split: Split, rng: random.Random, tries: int)
 
 
 def _entry(template: Template, instance: Instance, wording: str, number: str) -> dict[str, Any]:
+    sites = template.site.split("+")
     return {
         "task_id": f"{template.name}-{number}",
-        "sites": [template.site],
+        "sites": sites,
         "require_login": True,
         "login": instance.login,
-        "start_url": "__SHOP__/dashboard/" if instance.login == STAFF else "__SHOP__/",
+        "start_url": f"__{sites[0].upper()}__/",
         "intent_template_id": template.name,
         "intent_template": wording,
         "instantiation_dict": instance.slots,

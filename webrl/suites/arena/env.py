@@ -12,13 +12,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from webrl.arena.client import Arena, ArenaError, Session
+from webrl.arena.sites import addresses
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.suites.arena.scoring import End, score
-from webrl.suites.arena.task_files import SITES
 from webrl.suites.arena.tasks import eval_of, login_of
 from webrl.suites.webarena.sites import resolve
 from webrl.types import Task
@@ -49,7 +49,7 @@ class ArenaEnv(BrowserEnv):
         async with contextlib.AsyncExitStack() as opened:
             session = await opened.enter_async_context(Arena.running(self._config.arena.folder).new(user))
             self._profile_options: dict[str, Any] = {"storage_state": {"cookies": _cookies(session), "origins": []}}
-            start = resolve(task.start_url, _urls(session), f"task {task.task_id!r}", SITES)
+            start = _resolve(task.start_url, session, task)
             observation = await super().reset(dataclasses.replace(task, start_url=start, extra={}))
             await self._require(session, observation)
             # Only now: opening a page closes the old profile, and `close` drops the session.
@@ -102,7 +102,7 @@ class ArenaEnv(BrowserEnv):
             return Score(None, "all tabs are closed")
         answer = self._ended.message if self._ended else None
         end = End(self.context, page, answer, session.database, self._config.arena.check_timeout_s)
-        return await score(resolve(evaluation, _urls(session), f"task {task.task_id!r}", SITES), end)
+        return await score(_resolve(evaluation, session, task), end)
 
     async def close(self) -> None:
         """Close the profile and drop the session."""
@@ -116,10 +116,10 @@ class ArenaEnv(BrowserEnv):
                     await opened.aclose()
 
 
-def _urls(session: Session) -> dict[str, str]:
+def _resolve(data: Any, session: Session, task: Task) -> Any:
     parts = urlsplit(session.start_url)
-    root = f"{parts.scheme}://{parts.netloc}"
-    return {"shop": root, "shop_admin": f"{root}/dashboard"}
+    urls = addresses(f"{parts.scheme}://{parts.netloc}")
+    return resolve(data, urls, f"task {task.task_id!r}", tuple(urls))
 
 
 def _cookies(session: Session) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from webrl.arena.sites import starts_at_a_site
 from webrl.config import RolloutConfig
 from webrl.errors import UsageError
 from webrl.rollouts.browser import Browser
@@ -26,8 +27,8 @@ class ArenaSuite:
         """Raises UsageError: remote environments, a start page outside the arena."""
         if config.env == "openenv":
             raise UsageError(f"task {task.task_id!r}: tasks.suite=arena needs rollout.env=browser")
-        if not (task.start_url or "").startswith("__SHOP"):
-            raise UsageError(f"task {task.task_id!r}: start_url {task.start_url!r} must begin with __SHOP__")
+        if not starts_at_a_site(task.start_url or ""):
+            raise UsageError(f"task {task.task_id!r}: start_url {task.start_url!r} must begin with a site's __NAME__")
 
     def make_env(self, browser: Browser, config: RolloutConfig) -> ArenaEnv:
         """In a session of its own."""

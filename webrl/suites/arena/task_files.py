@@ -2,7 +2,7 @@
 
 API: `read_task_file(path, split) -> list[Task]`, `as_task(entry, where, split)`. Raises DataError with file and line.
 
-An entry has `task_id`, `sites` (`shop`, `shop_admin`), `start_url` and `intent`; `login` is a customer's e-mail
+An entry has `task_id`, `sites` (of `webrl.arena.sites.SITES`), `start_url` and `intent`; `login` is a customer's e-mail
 address or `staff` (without one: staff on `shop_admin`, else nobody). `eval`, if there is one, is WebArena's: its
 `eval_types` are `string_match` (`exact_match`, `must_include`), `url_match`, `program_html`, and `database`, a list of
 `{"query": …, "equals": …}` that are asked of the session's SQLite database.
@@ -13,13 +13,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from webrl.arena.sites import SITES, starts_at_a_site
 from webrl.errors import DataError
 from webrl.runs.store import read_lines
 from webrl.suites.webarena.sites import placeholders
 from webrl.types import Lineage, Task
 
 PREFIX = "arena."
-SITES = ("shop", "shop_admin")
 EVAL_TYPES = ("string_match", "url_match", "program_html", "database")
 _REQUIRED = ("task_id", "sites", "start_url", "intent")
 _REFERENCES = ("exact_match", "must_include")
@@ -54,8 +54,8 @@ def as_task(entry: Any, where: str, split: str) -> Task:
     unknown = sorted(placeholders([entry["start_url"], entry.get("eval")]) - set(SITES))
     if unknown:
         raise DataError(f"{where}: __{unknown[0].upper()}__ is no site; known: {', '.join(SITES)}")
-    if not entry["start_url"].startswith("__SHOP"):
-        raise DataError(f"{where}: start_url {entry['start_url']!r:.80} must begin with __SHOP__ or __SHOP_ADMIN__")
+    if not starts_at_a_site(entry["start_url"]):
+        raise DataError(f"{where}: start_url {entry['start_url']!r:.80} must begin with a site, such as __SHOP__")
     if not isinstance(entry.get("login"), str | None):
         raise DataError(f"{where}: `login` is a customer's e-mail address or staff, found {entry['login']!r:.80}")
     if "eval" in entry:

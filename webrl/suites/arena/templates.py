@@ -59,7 +59,8 @@ class Template:
 
     name: str
     site: str
-    """`shop` (the storefront, as a customer) or `shop_admin` (the dashboard, as staff)."""
+    """`shop` (the storefront, as a customer), `shop_admin` (the dashboard, as staff) …; across sites, such as
+    `forum+shop`, it begins at the first."""
     wordings: tuple[str, ...]
     """Instructions with `{slot}`s; each says the same."""
     draw: Draw

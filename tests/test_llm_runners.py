@@ -157,9 +157,12 @@ def test_windows_and_convolutions_sample_exactly_and_say_that_they_are_slow(kind
         models = ModelsConfig(device="cpu", dtype="float32")
         async with open_model(str(folder), EngineConfig(max_batch=3, num_threads=1), models) as model:
             jobs = [model.generate(p, Sampling(max_new_tokens=4 + 3 * i, seed=i)) for i, p in enumerate(some)]
-            return await asyncio.gather(*jobs)
+            scored = [model.choice_logprobs(p, [7, 8]) for p in some]
+            return await asyncio.gather(asyncio.gather(*jobs), asyncio.gather(*scored))
 
-    answers = asyncio.run(main())
+    answers, choices = asyncio.run(main())
+    for prompt, got in zip(some, choices, strict=True):
+        assert got == pytest.approx([score(folder, prompt, [token])[0] for token in (7, 8)], abs=1e-4)
     assert "engine.kind=vllm is faster" in caplog.text
     assert max(len(p) + len(a.ids) for p, a in zip(some, answers, strict=True)) > 32  # twice the window
     for prompt, answer in zip(some, answers, strict=True):

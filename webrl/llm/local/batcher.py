@@ -126,44 +126,44 @@ class Batcher(Generic[C]):
             self._fail_active(_as_policy_error(error))
 
     def _next_groups(self) -> list[list[Request]]:
-        """Take waiting requests into free rows, grouped by similar length."""
+        """Take waiting requests into free rows, grouped by kind and similar length."""
         with self._wake:
             free = self._max_batch - len(self._active)
             taken = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
         taken = [r for r in taken if r.future.set_running_or_notify_cancel()]
         taken.sort(key=lambda r: len(r.prompt_ids))
         groups = []
-        for group in self._runner.group([len(r.prompt_ids) for r in taken]):
-            size = max(1, _MAX_PREFILL_TOKENS // len(taken[group[-1]].prompt_ids))
-            groups += [[taken[i] for i in group[start : start + size]] for start in range(0, len(group), size)]
+        for scored in (True, False):
+            alike = [r for r in taken if (r.choices is not None) == scored]
+            for group in self._runner.group([len(r.prompt_ids) for r in alike], scored=scored):
+                size = max(1, _MAX_PREFILL_TOKENS // len(alike[group[-1]].prompt_ids))
+                groups += [[alike[i] for i in group[start : start + size]] for start in range(0, len(group), size)]
         return groups
 
     def _prefill(self, group: list[Request]) -> None:
         try:
-            self._open_answers(group)
+            (self._open_answers if group[0].choices is None else self._score)(group)
         except Exception as error:  # this group fails alone; answers already open go on
             logger.exception("prefill failed")
             for request in group:
                 if not request.future.done() and request not in self._active:
                     request.future.set_exception(_as_policy_error(error))
 
+    def _score(self, group: list[Request]) -> None:
+        log_probs = torch.log_softmax(self._runner.score([r.prompt_ids for r in group]).float(), dim=-1)
+        for row, request in zip(log_probs, group, strict=True):
+            request.future.set_result(([], row[request.choices].tolist()))
+
     def _open_answers(self, group: list[Request]) -> None:
-        """Prefill, answer scoring requests, draw the first token of the others and give them a row."""
+        """Prefill, draw the first tokens, and give a row to those that go on."""
         prefilled = self._runner.prefill([r.prompt_ids for r in group])
-        scored = [(i, r) for i, r in enumerate(group) if r.choices is not None]
-        if scored:
-            log_probs = torch.log_softmax(prefilled.logits[[i for i, _ in scored]].float(), dim=-1)
-            for row, (_, request) in zip(log_probs, scored, strict=True):
-                request.future.set_result(([], row[request.choices].tolist()))
-        opened = [(i, r) for i, r in enumerate(group) if r.choices is None]
-        if opened:
-            finished = self._take_tokens([r for _, r in opened], prefilled.logits[[i for i, _ in opened]])
-            for (row, request), done in zip(opened, finished, strict=True):
-                if done:
-                    request.future.set_result((request.ids, request.logprobs))
-                else:
-                    prefilled.admit(self._cache, row, len(request.prompt_ids))
-                    self._active.append(request)
+        finished = self._take_tokens(group, prefilled.logits)
+        for row, (request, done) in enumerate(zip(group, finished, strict=True)):
+            if done:
+                request.future.set_result((request.ids, request.logprobs))
+            else:
+                prefilled.admit(self._cache, row, len(request.prompt_ids))
+                self._active.append(request)
 
     def _decode(self) -> None:
         """Advance every open answer by one token."""

@@ -83,7 +83,7 @@ class LlamaCpuRunner:
         cos, sin = inner.rotary_emb(self._embedding[:1], positions)  # [1, P, head_dim]
         self._cos, self._sin = cos[0].clone(), sin[0].clone()
 
-    def group(self, lengths: Sequence[int]) -> list[list[int]]:
+    def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:  # noqa: ARG002 - none is padded
         """Nothing is padded: all in one pass."""
         return [list(range(len(lengths)))] if lengths else []
 
@@ -113,6 +113,10 @@ class LlamaCpuRunner:
                 x = x[ends]  # [B, hidden]
             x = self._finish(layer, x, torch.cat(attended))
         return Prefilled(self._logits(x), keys, values)
+
+    def score(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+        """The logits of `prefill`."""
+        return self.prefill(prompts).logits
 
     def decode(self, last: Sequence[int], cache: SlotCache) -> torch.Tensor:
         """One token for each of B rows."""

@@ -149,7 +149,7 @@ def _has_full_attention(name: str, model: Any) -> bool:
     if kinds == {"full_attention"} and not recurrent and not (sliding and not getattr(config, "layer_types", None)):
         return True
     logger.warning(
-        "model %r has layers other than full attention (%s): its answers are computed one by one, with transformers' "
+        "model %r has layers other than full attention (%s): its answers are written one by one, with transformers' "
         "own cache; engine.kind=vllm is faster",
         name,
         ", ".join(sorted(kinds - {"full_attention"})) or ("recurrent" if recurrent else "sliding_attention"),

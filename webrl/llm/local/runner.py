@@ -63,13 +63,46 @@ class Runner(Protocol[C_contra]):
         """One pass over whole prompts."""
         ...
 
+    def score(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Logits at each prompt's last position, [B, V], of prompts that nobody continues."""
+        ...
+
     def decode(self, last: Sequence[int], cache: C_contra) -> torch.Tensor:
         """Append one token to every row of the cache; gives the logits after it, [B, V]."""
         ...
 
-    def group(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Split prompts (ascending lengths) into passes; gives indices."""
+    def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:
+        """Split prompts (ascending lengths) into passes of `score` or `prefill`; gives indices."""
         ...
+
+
+def similar(lengths: Sequence[int]) -> list[list[int]]:
+    """Indices of ascending lengths, similar ones together, so that little is padded."""
+    groups: list[list[int]] = []
+    for index, length in enumerate(lengths):
+        if groups and lengths[groups[-1][0]] >= _MIN_LENGTH_RATIO * length:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def padded_pass(model: Any, prompts: Sequence[Sequence[int]], **options: Any) -> torch.Tensor:
+    """Logits at each prompt's last position, [B, V]; the head runs at the positions where some prompt ends.
+
+    Padded on the right, where no causal layer looks: attention with or without windows, convolution, recurrence.
+    """
+    lengths = [len(p) for p in prompts]
+    width = max(lengths)
+    padded = [[*p, *[0] * (width - len(p))] for p in prompts]
+    ends = sorted(set(lengths))
+    output = model(
+        input_ids=torch.tensor(padded, device=model.device),  # [B, T]
+        logits_to_keep=torch.tensor(ends, device=model.device) - 1,
+        **options,
+    )
+    logits: torch.Tensor = output.logits[list(range(len(prompts))), [ends.index(n) for n in lengths]]
+    return logits
 
 
 class GenericRunner:
@@ -79,26 +112,20 @@ class GenericRunner:
         self._model = model
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefilled:
-        """One padded pass; the head runs at the positions where some prompt ends."""
-        lengths = [len(p) for p in prompts]
-        width = max(lengths)
-        padded = [[*p, *[0] * (width - len(p))] for p in prompts]
-        device = self._model.device
-        ends = sorted(set(lengths))
+        """One padded pass."""
         cache = DynamicCache()
-        output = self._model(
-            input_ids=torch.tensor(padded, device=device),  # [B, T]
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=torch.tensor(ends, device=device) - 1,
-        )
+        logits = padded_pass(self._model, prompts, past_key_values=cache, use_cache=True)
         rows = range(len(prompts))
         layers: list[Any] = cache.layers
         return Prefilled(
-            logits=output.logits[list(rows), [ends.index(n) for n in lengths]],
+            logits=logits,
             keys=[[layer.keys[row] for layer in layers] for row in rows],
             values=[[layer.values[row] for layer in layers] for row in rows],
         )
+
+    def score(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+        """One padded pass that keeps nothing."""
+        return padded_pass(self._model, prompts, use_cache=False)
 
     def decode(self, last: Sequence[int], cache: SlotCache) -> torch.Tensor:
         """One pass of [B, 1] tokens over the slot cache."""
@@ -113,12 +140,6 @@ class GenericRunner:
         logits: torch.Tensor = output.logits[:, -1]
         return logits
 
-    def group(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Similar lengths together, so that little is padded."""
-        groups: list[list[int]] = []
-        for index, length in enumerate(lengths):
-            if groups and lengths[groups[-1][0]] >= _MIN_LENGTH_RATIO * length:
-                groups[-1].append(index)
-            else:
-                groups.append([index])
-        return groups
+    def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:  # noqa: ARG002 - padded both times
+        """Similar lengths together."""
+        return similar(lengths)

@@ -186,7 +186,7 @@ def test_a_phase_of_groups_goes_on_in_mid_group_and_trains_on_their_differences(
     start, context = Context(config, run, 0), Context(config, run, 1)
     folder = context.folder
     write_records(start.folder.train, [])
-    stages.copy_model(Path(config.models.actor), start.folder.actor)
+    stages.copy_model(config.models.actor, start.folder.actor)
     stages.filter_generated(context)
     stages.rollout(context)
     lines = folder.trajectories.read_bytes().splitlines(keepends=True)

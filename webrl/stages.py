@@ -213,9 +213,7 @@ def train(context: Context) -> Counts:
     if config.trains_critic:
         losses = once("critic", lambda: train_critic(steps, start, folder.critic, config, **options), scored)
     if context.phase == 0:
-        if is_main():
-            copy_model(Path(context.actor), folder.actor)
-        return losses
+        return losses | (copy_model(context.actor, folder.actor) if is_main() else {})
     if not config.actor.needs_values:
         scored = steps
     elif not broadcast(scored.exists()):
@@ -256,12 +254,19 @@ def evaluate(context: Context) -> Counts:
 
 
 @spent_on("model files")
-def copy_model(source: Path, target: Path) -> None:
-    """Copy a model folder whole."""
-    if not source.is_dir():
-        raise DataError(f"model folder {str(source)!r} does not exist")
+def copy_model(name: str, target: Path) -> Counts:
+    """Copy a model folder, or the files of a model of the Hub; gives the Hub's commit.
+
+    Raises:
+        ModelError: neither is there.
+    """
+    from webrl.llm.loading import hub_snapshot, model_folder
+
+    folder = model_folder(name)
+    source = folder or hub_snapshot(name)
     with atomic_path(target) as temporary:
         shutil.copytree(source, temporary)
+    return {} if folder else {"hub_commit": source.name}
 
 
 async def _verify(opened: LanguageModel, actor: str, config: RunConfig) -> None:

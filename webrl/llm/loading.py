@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,15 @@ _tokenizers: dict[str, Any] = {}
 _MAX_TOKENIZERS = 8
 _WITH_TEXT_HALF = frozenset(("qwen3_5", "qwen3_5_moe"))
 """Vision-language models whose text half transformers loads as a model of its own."""
+HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+"""What a name on the Hub looks like; so may a folder's."""
+MODEL_FILES = (
+    "config.json", "generation_config.json", "chat_template.jinja", "chat_template.json", "tokenizer.json",
+    "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "vocab.txt", "merges.txt", "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json",
+    "model.safetensors", "model-*.safetensors", "model.safetensors.index.json",
+)  # fmt: skip
+"""What a model folder is loaded from; optimizer states, pickles and whatever else lies there are not."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
@@ -150,6 +160,24 @@ def model_folder(name: str) -> Path | None:
     if path.is_absolute() or name.startswith(("./", "../", "~", "data/", "runs/")) or name.count("/") > 1:
         raise ModelError(f"model folder {name!r} does not exist (looked in {Path.cwd()})")
     return None
+
+
+@spent_on("model files")
+def hub_snapshot(name: str) -> Path:
+    """The folder of a model's files in the Hub's cache, downloaded where they are not there; its name is the commit.
+
+    Raises:
+        ModelError: the Hub does not have it, or cannot be reached.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=list(MODEL_FILES)))
+    except (OSError, ValueError) as error:  # of the Hub, the network, the name
+        raise ModelError(f"cannot download the model {name!r}: {first_line(error)}") from None
+    if not any(folder.glob("model*.safetensors")):
+        raise ModelError(f"the model {name!r} has no weights in model*.safetensors")
+    return folder
 
 
 def _refuse_pickles(folder: Path) -> None:

@@ -7,7 +7,7 @@ vLLM loads every `*.safetensors` file that is beside the weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from webrl.config import OptimConfig
 from webrl.config.section import Section
 from webrl.errors import ModelError, problem_text
 from webrl.llm.fingerprint import base_fingerprint
+from webrl.llm.loading import HUB_NAME
 from webrl.training.critic import open_critic
 from webrl.training.lora import add_adapters, load_trained, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, load_actor
@@ -57,7 +58,7 @@ class Origin(Section):
     """What the merged weights of a folder are made of, beside the trained ones."""
 
     base: str
-    """Starting model as it was named."""
+    """Starting model: a hub name, or a folder, written so that nobody takes it for a hub name."""
     base_weights: str
     """Its `base_fingerprint`."""
     heads: Literal["single", "double"] | None
@@ -83,7 +84,9 @@ def exporter(start: Start, tokenizer: Any, config: OptimConfig) -> Callable[[dic
         tokenizer.save_pretrained(folder)
         if config.lora_rank:
             merge = config.model_dump(include={"lora_rank", "lora_alpha", "export_dtype"})
-            origin = Origin(base=start.folder, base_weights=base_fingerprint(start.folder), heads=start.heads, **merge)
+            origin = Origin(
+                base=_as_path(start.folder), base_weights=base_fingerprint(start.folder), heads=start.heads, **merge
+            )
             (folder / STATE).parent.mkdir()
             save_file(
                 {name: value.float().contiguous() for name, value in state.items()},
@@ -118,6 +121,40 @@ def rebuild_weights(folder: Path, base: str | Path, out: Path) -> None:
         _write_model(Start(str(base), origin.heads), origin.settings(), state, out)
     except (KeyError, RuntimeError) as error:
         raise ModelError(f"{path} does not fit the model {str(base)!r}: {str(error)[:200]}") from None
+
+
+def stacked_adapter(folders: Sequence[Path]) -> tuple[dict[str, Tensor], int]:
+    """The adapters of model folders that were trained one from the other, as one adapter, and its rank.
+
+    W + s₁B₁A₁ + s₂B₂A₂ + … = W + [s₁B₁ s₂B₂ …] [A₁; A₂; …]: ranks add up, and the scale is 1.
+
+    Returns:
+        float32 tensors under the names that peft gives them; (rank) with `lora_alpha` = rank.
+
+    Raises:
+        ModelError: a state that is damaged, or not of the same matrices as the others.
+    """
+    parts = [_read(folder / STATE) for folder in folders]
+    names = sorted(name for name in parts[0][1] if ".lora_A." in name)
+    both = {*names, *(name.replace(".lora_A.", ".lora_B.") for name in names)}
+    if other := next((folder for folder, (_, s) in zip(folders, parts, strict=True) if s.keys() != both), None):
+        raise ModelError(f"{other / STATE}: its adapters are not of the same matrices as those of {folders[0]}")
+    stacked = {}
+    for down in names:
+        up = down.replace(".lora_A.", ".lora_B.")
+        scaled = [state[up] * (origin.lora_alpha / origin.lora_rank) for origin, state in parts]
+        stacked[_peft_name(down)] = torch.cat([state[down] for _, state in parts])  # [ΣR, D]
+        stacked[_peft_name(up)] = torch.cat(scaled, dim=1)  # [E, ΣR]
+    return stacked, sum(origin.lora_rank for origin, _ in parts)
+
+
+def _peft_name(name: str) -> str:
+    return f"base_model.model.{name.removeprefix('lm.').replace('.default.', '.')}"
+
+
+def _as_path(name: str) -> str:
+    """A folder that has the form of a hub name (`models/llama`) with `./` before it."""
+    return f"./{name}" if Path(name).is_dir() and HUB_NAME.fullmatch(name) else name
 
 
 def _write_model(start: Start, config: OptimConfig, state: dict[str, Tensor], folder: Path) -> None:

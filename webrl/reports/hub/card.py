@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import webrl
 from webrl.config.redaction import redact
+from webrl.reports.hub.ancestry import Ancestry
 from webrl.reports.markdown import escaped, table
 from webrl.reports.page.compare import settings_table
 from webrl.reports.page.facts import PhaseFacts, RunFacts
 from webrl.reports.run import agreement_text, rate_text
 from webrl.runs.spelling import visible
 
-_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
-
-def hub_name(model: str) -> str | None:
-    """The model's name on the Hub; None for a folder."""
-    return model if _HUB_NAME.fullmatch(model) and not Path(model).exists() else None
-
-
-def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str) -> str:
+def model_card(
+    run: RunFacts, phase: int, repo_id: str, license_id: str, origin: Ancestry, adapter_rank: int | None
+) -> str:
     """README.md of the model after a phase.
 
     Args:
         run: with all its phases up to this one.
+        adapter_rank: of the LoRA adapter that is uploaded; None: whole weights.
         license_id: as the Hub spells licenses (`apache-2.0`, `llama3.1`); `unknown` if nobody said.
     """
     from huggingface_hub import ModelCardData
 
     phases = [facts for facts in run.phases if facts.phase <= phase]
-    start = str(run.option("models.actor", "not known"))
+    start, base = str(run.option("models.actor", "not known")), origin.base if origin.on_hub else None
     sees = run.option("rollout.image_size") is not None
-    kind = "" if hub_name(start) else " (a folder of the machine that trained it)"
+    kind = "" if start == base else " (a folder of the machine that trained it)"
     data = ModelCardData(
-        base_model=hub_name(start),
-        library_name="transformers",
+        base_model=base,
+        base_model_relation="adapter" if adapter_rank else None,
+        library_name="peft" if adapter_rank else "transformers",
         license=license_id,
         pipeline_tag="image-text-to-text" if sees else "text-generation",
         tags=["webrl", "web-agent", "browser", "reinforcement-learning"],
@@ -48,7 +44,7 @@ def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str) -> str:
     parts = [
         f"# {escaped(repo_id.rpartition('/')[2])}",
         f"A web agent after phase {phase} of {run.option('num_phases', '?')} of a "
-        "[WebRL](https://arxiv.org/abs/2411.02337) run, whole weights, trained from "
+        f"[WebRL](https://arxiv.org/abs/2411.02337) run, {_what(base, adapter_rank)}, trained from "
         f"`{_code(start)}`{kind} with webrl {webrl.__version__}.",
         "## Results",
         _success(run, phases),
@@ -57,7 +53,7 @@ def model_card(run: RunFacts, phase: int, repo_id: str, license_id: str) -> str:
         "## Data",
         _data(run, phases),
         "## Use",
-        _use(repo_id, sees=sees),
+        _use(repo_id, sees=sees) if adapter_rank is None else _use_adapter(repo_id, str(base), len(origin.trained)),
         "`report.html` shows the whole run, `config.yaml` is its configuration (secrets are masked).",
     ]
     text = "\n\n".join(parts)
@@ -128,6 +124,29 @@ def _data(run: RunFacts, phases: list[PhaseFacts]) -> str:
     )
     head = ("phase", "episodes", "labelled successful", "own steps trained on", "replayed steps")
     return f"{where}. They are not part of this repository.\n\n{table(head, rows)}"
+
+
+def _what(base: str | None, adapter_rank: int | None) -> str:
+    if adapter_rank is None:
+        return "whole weights"
+    return f"a LoRA adapter of rank {adapter_rank} for [{base}](https://huggingface.co/{base})"
+
+
+def _use_adapter(repo_id: str, base: str, num_trained: int) -> str:
+    joined = ""
+    if num_trained > 1:
+        joined = (
+            f"\n\nThe run trained {num_trained} adapters one after the other; this is their sum. It merged each into "
+            "the weights before the next, so that the last digits of those differ by the rounding."
+        )
+    return (
+        "```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        f'tokenizer = AutoTokenizer.from_pretrained("{repo_id}")\n'
+        f'base = AutoModelForCausalLM.from_pretrained("{base}")\n'
+        f'model = PeftModel.from_pretrained(base, "{repo_id}")\n```\n\n'
+        f"In webrl: `hf download {repo_id} --local-dir agent`, then `webrl eval agent/config.yaml models.actor=agent "
+        f"name=again`.{joined}"
+    )
 
 
 def _use(repo_id: str, *, sees: bool) -> str:

@@ -13,7 +13,9 @@ import yaml
 from webrl.config.redaction import redact, redact_all, remember
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import DataError, ModelError, StageError, UsageError
+from webrl.llm.loading import MODEL_FILES
 from webrl.phase import is_phase_done
+from webrl.reports.hub.ancestry import Ancestry, ancestry
 from webrl.reports.hub.card import model_card
 from webrl.reports.page.build import render
 from webrl.reports.page.facts import RunFacts, read_run
@@ -21,14 +23,9 @@ from webrl.runs.disk import atomic_path
 from webrl.runs.folder import PhaseFolder, RunFolder, require_run
 from webrl.runs.store import write_text
 
-MODEL_FILES = (
-    "config.json", "generation_config.json", "chat_template.jinja", "chat_template.json", "tokenizer.json",
-    "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "vocab.txt", "merges.txt", "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json",
-    "model.safetensors", "model-*.safetensors", "model.safetensors.index.json",
-)  # fmt: skip
-"""Of a model folder; optimizer states, pickles and whatever else lies there stay behind."""
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+_WEIGHTS = re.compile(r"^(generation_)?config\.json$|safetensors")
+"""Files that an adapter does without."""
 _HEADER_BYTES = 100 << 20
 
 
@@ -57,14 +54,26 @@ def chosen_phase(run: Path, phase: int | None) -> PhaseFolder:
     return found
 
 
-def write_folder(phase: PhaseFolder, out: Path, repo_id: str, license_id: str, *, link: bool = False) -> None:
+def write_folder(
+    phase: PhaseFolder,
+    out: Path,
+    repo_id: str,
+    license_id: str,
+    *,
+    adapter: bool = False,
+    base: str | None = None,
+    link: bool = False,
+) -> None:
     """Fill an empty folder with all that is uploaded.
 
     Args:
+        adapter: the LoRA adapter for the base model, instead of the weights.
+        base: the base model's name on the Hub, where the run started from a folder.
         link: link the weights instead of copying them.
 
     Raises:
-        ModelError: the model has no weights, or lacks its tokenizer or config.
+        ModelError: the model has no weights, lacks its tokenizer or config, or was trained whole and has no adapter.
+        UsageError: an adapter for a base that only this machine has, or a base of other weights.
         DataError: something in the folder looks like a secret (which file, not which text).
     """
     from huggingface_hub import get_token
@@ -76,9 +85,12 @@ def write_folder(phase: PhaseFolder, out: Path, repo_id: str, license_id: str, *
     for section in ("generate", "rollout", "label"):
         remember(os.environ.get(str(config.get(section, {}).get("engine", {}).get("api_key_env")), ""))
     remember(get_token() or "")
-    _put_model(phase.actor, out, link)
+    origin = ancestry(phase)
+    origin = origin if base is None else origin.named(base)
+    rank = _put_adapter(origin, out) if adapter else None
+    _put_model(phase.actor, out, weights=not adapter, link=link)
     facts = _facts_until(run, phase.phase)
-    write_text(out / "README.md", model_card(facts, phase.phase, repo_id, license_id))
+    write_text(out / "README.md", model_card(facts, phase.phase, repo_id, license_id, origin, rank))
     write_text(out / "config.yaml", yaml.safe_dump(redact_all(config), sort_keys=False, allow_unicode=True))
     write_text(out / "report.html", render([facts]))
     if found := list(_with_secrets(out)):
@@ -94,7 +106,25 @@ def _facts_until(run: RunFolder, phase: int) -> RunFacts:
     return facts
 
 
-def _put_model(actor: Path, out: Path, link: bool) -> None:
+def _put_adapter(origin: Ancestry, out: Path) -> int:
+    """Write the adapter as peft does; gives its rank."""
+    origin.require_adapters()
+    from peft import LoraConfig
+    from safetensors.torch import save_file
+
+    from webrl.training.export import stacked_adapter
+
+    tensors, rank = stacked_adapter(origin.trained)
+    names = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in tensors})
+    LoraConfig(
+        base_model_name_or_path=origin.base, task_type="CAUSAL_LM", inference_mode=True, r=rank, lora_alpha=rank,
+        target_modules=names,
+    ).save_pretrained(str(out))  # fmt: skip
+    save_file(tensors, out / "adapter_model.safetensors", metadata={"format": "pt"})
+    return rank
+
+
+def _put_model(actor: Path, out: Path, *, weights: bool, link: bool) -> None:
     found = {path for pattern in MODEL_FILES for path in actor.glob(pattern) if path.is_file()}
     names = {path.name for path in found}
     if not any(name.endswith(".safetensors") for name in names):
@@ -103,7 +133,7 @@ def _put_model(actor: Path, out: Path, link: bool) -> None:
         )
     if lacking := {"config.json", "tokenizer_config.json"} - names:
         raise ModelError(f"{actor}: {', '.join(sorted(lacking))} is not there")
-    for path in sorted(found):
+    for path in sorted(path for path in found if weights or not _WEIGHTS.search(path.name)):
         target = out / path.name
         if link and path.suffix == ".safetensors":
             target.symlink_to(path.resolve())

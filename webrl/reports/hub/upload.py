@@ -9,7 +9,7 @@ from typing import Any
 from webrl.config.redaction import redact, remember
 from webrl.errors import UsageError, WebRLError
 
-_OUTDATED = ["model*.safetensors", "model*.safetensors.index.json", "adapter_*"]
+_OUTDATED = ["model*.safetensors*", "adapter_*", "config.json", "generation_config.json"]
 """Files of an earlier push that are removed where this one has none of the name, such as other shards."""
 
 

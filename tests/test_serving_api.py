@@ -260,10 +260,10 @@ def test_others_may_connect_only_with_a_token():
 
 
 def test_a_port_that_another_server_is_about_to_use_is_refused_in_one_line():
-    with listen("127.0.0.1", 0, backlog=1) as first:
+    with listen("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}"):
-            listen("127.0.0.1", port, backlog=1)
+            listen("127.0.0.1", port)
 
 
 def test_a_model_without_a_chat_template_answers_no_chats_and_says_why(tmp_path):

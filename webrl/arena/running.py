@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -38,7 +37,6 @@ _START_S = 300.0
 _END_S = 60.0
 _POLL_S = 0.05
 _LOG_CHARS = 1500
-_BACKLOG = 1024
 _CLOCK_STEP_S = 5.0
 """By which a process's time of birth may move: it is the machine's, which is set right now and then."""
 
@@ -105,7 +103,6 @@ def start(folder: Path, port: int, workers: int) -> State:
         raise StageError(f"an arena runs already: {state.url} (process {state.pid}); `webrl arena down` ends it")
     _wait_for_the_dead(folder)
     with listen(HOST, port) as listener, (folder / LOG).open("wb") as log:
-        _take(listener)
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "webrl.arena.shop.serve"),
@@ -171,15 +168,6 @@ def _digest(*sources: str) -> str:
     return hashlib.sha256(b"".join((_HERE / source).read_bytes() for source in sources)).hexdigest()[:16]
 
 
-def _take(listener: socket.socket) -> None:
-    """Listen: of two who have bound the same port the second learns it only now. Raises UsageError."""
-    try:
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        host, port = listener.getsockname()[:2]
-        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
-
-
 def _wait_for_the_dead(folder: Path) -> None:
     """The workers of a killed server end by themselves; until then they hold the lock."""
     try:
@@ -211,9 +199,3 @@ def _answers(state: State) -> bool:
     with contextlib.suppress(httpx.TransportError):
         return httpx.get(f"{state.url}/arena/health", timeout=5, trust_env=False).status_code == 200
     return False
-
-
-def check_port(port: int) -> None:
-    """Raises UsageError: no port."""
-    if not 0 <= port <= 65535:
-        raise UsageError(f"--port {port}: ports go from 1 to 65535, 0 takes a free one")

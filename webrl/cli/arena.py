@@ -15,9 +15,7 @@ _WORKERS = min(os.cpu_count() or 1, 8)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    parser.add_argument(
-        "action", choices=("up", "status", "open", "reset", "down"), metavar="up|status|open|reset|down"
-    )
+    parser.add_argument("action", choices=_ACTIONS, metavar="|".join(_ACTIONS))
     parser.add_argument("--folder", type=Path, help="where it keeps its files (default: ~/.cache/webrl/arena)")
     parser.add_argument("--port", type=int, default=_PORT, help=f"of `up`; 0: a free one (default: {_PORT})")
     parser.add_argument("--workers", type=int, default=_WORKERS, help="of `up`: processes (default: cores, up to 8)")
@@ -58,10 +56,11 @@ def main(args: argparse.Namespace) -> int:
 def _up(folder: Path, port: int, workers: int) -> int:
     from webrl.arena import running
     from webrl.arena.sites import addresses
+    from webrl.openenv.access import check_port
 
     if workers < 1:
         raise UsageError(f"--workers {workers}: at least 1")
-    running.check_port(port)
+    check_port(port)
     state = running.start(folder, port, workers)
     for name, address in addresses(state.url).items():
         print(f"{name.replace('_', ' '):<12}{address}/")

@@ -1,7 +1,7 @@
 """Who may talk to a server: a bearer token, and no web pages.
 
 API: `refusal(headers, token)` is the status to refuse a request with, or None; `is_loopback(host)`,
-`names_loopback(headers)`; `listen(host, port)` binds a socket, `address_of` says which; `http_config` is uvicorn with
+`names_loopback(headers)`; `listen(host, port)` takes a port, `address_of` says which; `http_config` is uvicorn with
 nothing that we do not need; what a client may send and how long it may take;
 `TOKEN_VARIABLE` names the environment variable that both server and client take the token from (never the command line:
 other users see that).
@@ -30,6 +30,8 @@ REQUEST_TIMEOUT_S = 10.0
 """A connection that has not sent its whole request by then is closed."""
 SEND_TIMEOUT_S = 60.0
 """A client that does not take its answer for so long is hung up on."""
+_BACKLOG = 1024
+"""Connections that may wait to be taken."""
 _GOODBYE_S = 1
 """How long answers and exports may go on after Ctrl-C."""
 
@@ -64,25 +66,28 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def listen(host: str, port: int, *, backlog: int = 0) -> socket.socket:
-    """A bound socket; port 0 takes a free one.
+def check_port(port: int) -> None:
+    """Raises UsageError: no port."""
+    if not 0 <= port <= 65535:
+        raise UsageError(f"--port {port}: ports go from 1 to 65535, 0 takes a free one")
 
-    Args:
-        backlog: so many connections are taken from now on, and wait: until then another process may take the port, too.
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens: connections wait in it, and no other process can take the port; port 0 is a free one.
 
     Raises:
         UsageError: the address cannot be used, or the port is taken.
     """
+    check_port(port)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        if backlog:
-            listener.listen(backlog)
+        listener.listen(_BACKLOG)
     except OSError as error:
         raise UsageError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --host or --port"
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port or address"
         ) from None
     return listener
 

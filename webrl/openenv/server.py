@@ -28,6 +28,7 @@ from webrl.openenv.access import (
     REQUEST_TIMEOUT_S,
     TOKEN_VARIABLE,
     address_of,
+    check_port,
     is_loopback,
     listen,
     refusal,
@@ -81,8 +82,7 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
         raise UsageError("tasks.suite=arena: serve-env opens no sessions of the arena; use `webrl run`")
     if config.tasks.suite == "web":
         raise UsageError("tasks.suite=web: serve-env holds no site's log-in, checks and limits; use `webrl run`")
-    if not 0 <= options.port <= 65535:
-        raise UsageError(f"--port {options.port}: ports go from 1 to 65535, 0 takes a free one")
+    check_port(options.port)
     if not 0 < options.idle_timeout_s < math.inf:
         raise UsageError(f"--idle-timeout {options.idle_timeout_s}: expected a number of seconds above 0")
     if options.num_sessions is not None and not 1 <= options.num_sessions <= MAX_SESSIONS:

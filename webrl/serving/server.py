@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from webrl.errors import UsageError
 from webrl.llm import open_model
-from webrl.openenv.access import address_of, http_config, is_loopback, listen, names_loopback, refusal
+from webrl.openenv.access import address_of, check_port, http_config, is_loopback, listen, names_loopback, refusal
 from webrl.serving.app import Service, error_response, make_app
 from webrl.serving.checkpoint import Checkpoint
 from webrl.serving.requests import RequestError
@@ -41,8 +41,7 @@ class ServerOptions:
 
 def check_options(options: ServerOptions) -> None:
     """Raises UsageError; see `serve`."""
-    if not 0 <= options.port <= 65535:
-        raise UsageError(f"--port {options.port}: ports go from 1 to 65535, 0 takes a free one")
+    check_port(options.port)
     if options.token is None and not is_loopback(options.host):
         raise UsageError(
             f"--host {options.host} lets other machines connect: set {TOKEN_VARIABLE} to a secret that clients show,"
@@ -65,7 +64,7 @@ async def serve(
     """
     check_options(options)
     engine, models = checkpoint.config.rollout.engine, checkpoint.config.models
-    with listen(options.host, options.port, backlog=_MAX_CONNECTIONS) as listener:  # loading may take minutes
+    with listen(options.host, options.port) as listener:  # loading may take minutes
         async with open_model(checkpoint.name, engine, models) as model:
             app = make_app(Service(model, checkpoint.alias, checkpoint.config, context))
             server = _Server(http_config(Door(app, options.token), _MAX_CONNECTIONS))

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from webrl.errors import UsageError
 from webrl.openenv.access import address_of, http_config, listen
 from webrl.view.files import check_run
 from webrl.view.index import Index
@@ -27,8 +26,6 @@ def serve(runs: Sequence[Path], host: str, port: int, on_ready: Callable[[str], 
     """
     for run in runs:
         check_run(run)
-    if not 0 <= port <= 65535:
-        raise UsageError(f"--port {port}: ports go from 1 to 65535, 0 takes a free one")
     with listen(host, port) as listener:
         import uvicorn
 
@@ -42,7 +39,6 @@ def serve(runs: Sequence[Path], host: str, port: int, on_ready: Callable[[str], 
         config.log_level = "warning"
         reader = threading.Thread(target=index.refresh, name="index", daemon=True)
         reader.start()
-        listener.listen()
         on_ready(f"{address_of(listener)}/?token={token}")
         try:
             with contextlib.suppress(KeyboardInterrupt):

@@ -5,7 +5,8 @@
 Starts an arena of its own in a temporary folder. Players are null policies (a scripted action that fits a random
 element, episodes of at most ten steps), half of them customers, half the staff. Ours begins every episode with a new
 session and drops it afterwards; stock BrowserGym, which cannot, plays on in one session a process. The shop's server
-runs on the same cores as the browsers, for both.
+runs on the same cores as the browsers, for both. At last the scripted expert of every template plays one task, which is
+also scored before its first action: the shares of the templates that experts solve, and that idling solves.
 
 The last line of the output is one JSON object.
 """
@@ -31,8 +32,11 @@ from stock_browsergym import scripted_action  # noqa: E402
 from webrl.arena import running  # noqa: E402
 from webrl.arena.client import Arena  # noqa: E402
 from webrl.arena.content import catalogue  # noqa: E402
-from webrl.config import RolloutConfig  # noqa: E402
+from webrl.config import ArenaConfig, RolloutConfig  # noqa: E402
+from webrl.demos.arena.proof import prove  # noqa: E402
+from webrl.rollouts.browser import Browser  # noqa: E402
 from webrl.rollouts.pool import EnvPool  # noqa: E402
+from webrl.suites.arena.draw import TEMPLATES  # noqa: E402
 from webrl.types import Task  # noqa: E402
 
 NUM_WORKERS = 2
@@ -99,6 +103,20 @@ def measure_stock(arena: Arena, seconds: float, num_processes: int) -> Rate:
     )
 
 
+async def measure_experts(folder: Path) -> dict[str, float]:
+    """Shares of the templates that their experts solve, and those that do nothing."""
+    config = RolloutConfig(arena=ArenaConfig(folder=folder), step_timeout_s=120)
+    async with Browser() as browser:
+        proofs = await prove(TEMPLATES, browser, config)
+    for key, proof in proofs.items():
+        if not proof.holds:
+            print(f"{key}: {proof}")
+    return {
+        "solved_by_experts": sum(proof.expert == 1 for proof in proofs.values()) / len(TEMPLATES),
+        "solved_by_idle": sum(proof.idle == 1 for proof in proofs.values()) / len(TEMPLATES),
+    }
+
+
 def main() -> None:
     """Command line; see the module docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -119,6 +137,7 @@ def main() -> None:
             print("stock BrowserGym, steps/s by processes:", ", ".join(f"{n}: {rate}" for n, rate in stock.items()))
             figures["stock_steps_per_s"] = max(rate.steps_per_s for rate in stock.values())
             figures |= asyncio.run(measure_ours(arena, options.seconds))
+            figures |= asyncio.run(measure_experts(folder))
         finally:
             running.stop(folder)
     figures["ratio_vs_stock"] = figures["steps_per_s"] / figures["stock_steps_per_s"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
@@ -12,7 +11,7 @@ from browsers import run, shared_browser
 from webrl.arena import running
 from webrl.arena.client import Arena
 from webrl.cli import main
-from webrl.demos.arena import ARENA_EXPERTS
+from webrl.demos.arena.proof import prove, prove_template
 from webrl.demos.record import ExpertPolicy, arena_demonstrations
 from webrl.errors import BrowserError
 from webrl.rollouts.collect import collect
@@ -33,56 +32,18 @@ def config(tmp_path_factory):
         yield config
 
 
-async def _play(env, template):
-    """Scores of an expert's episode: before it, before its last action, at its end; and what other tasks say then."""
-    tasks = [as_task(entry, "", "eval") for entry in draw(template, "eval", 8)]
-    task = tasks[0]
-    seen, worked, scores = await env.reset(task), [], {}
-    scores["idle"] = (await env.finish()).reward
-    num_steps = len(ARENA_EXPERTS[template.key].script(template.read(task.instruction)))
-    result = None
-    while result is None or not result.agent_done:
-        if len(worked) == num_steps - 1:
-            scores["half"] = (await env.finish()).reward
-        action = ARENA_EXPERTS[template.key].plan(task.instruction, seen.text, worked)
-        assert action, (template.key, worked, seen.url)
-        assert len(worked) <= num_steps, (template.key, worked, seen.url)
-        result = await env.step(action)
-        seen = result.observation
-        worked += [] if result.error else [action]
-    end = await env.finish()
-    scores["expert"] = (end.reward, end.note)
-    others = [t for t in tasks if t.extra["arena"]["eval"] != task.extra["arena"]["eval"]]
-    assert others, template.key
-    scores["wrong"] = {(await env.judge(other)).reward for other in others}
-    return scores
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("site", ["shop", "shop_admin"])
 def test_experts_solve_every_template_and_idle_half_done_and_wrong_ones_none(config, site):
     templates = [template for template in TEMPLATES if template.site == site]
 
     async def work():
-        waiting, played = list(templates), {}
         async with shared_browser() as browser:
+            return await prove(templates, browser, config.rollout)
 
-            async def player():
-                env = ArenaEnv(browser, config.rollout)
-                while waiting:
-                    template = waiting.pop()
-                    played[template.name] = await _play(env, template)
-                await env.close()
-
-            async with asyncio.TaskGroup() as group:
-                for _ in range(3):
-                    group.create_task(player())
-        return played
-
-    expected = {"idle": 0.0, "half": 0.0, "expert": (1.0, ""), "wrong": {0.0}}
-    played = run(work())
-    assert {name: scores for name, scores in played.items() if scores != expected} == {}
-    assert len(played) == len(templates)
+    proofs = run(work())
+    assert {key: proof for key, proof in proofs.items() if not proof.holds} == {}
+    assert len(proofs) == len(templates)
 
 
 def test_two_episodes_do_not_see_each_other_and_leave_nothing(config):
@@ -94,15 +55,15 @@ def test_two_episodes_do_not_see_each_other_and_leave_nothing(config):
         async with shared_browser() as browser:
             one, other = ArenaEnv(browser, config.rollout), ArenaEnv(browser, config.rollout)
             await other.reset(second)
-            scores = await _play(one, template)
+            proof = await prove_template(one, template)
             untouched = await other.judge(first)
             folders = [env._session.database for env in (one, other)]
             await one.close()
             await other.close()
-            return scores["expert"], untouched.reward, folders
+            return proof, untouched.reward, folders
 
-    solved, untouched, folders = run(work())
-    assert solved == (1.0, "")
+    proof, untouched, folders = run(work())
+    assert proof.holds, proof
     assert untouched == 0.0
     assert len(set(folders)) == 2
     assert not any(path.exists() for path in folders)
@@ -149,3 +110,29 @@ def test_demonstrations_are_recorded_and_a_phase_is_played(config, tmp_path, cap
     evaluated = summary["phases"][0]["eval"]
     assert (evaluated["episodes"], evaluated["errors"]) == (1, 0)
     assert evaluated["heldout_types"]["episodes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        ({"database": [{"query": "SELECT title FROM products", "equals": 1}]}, ["'SELECT title", "no such table"]),
+        ({"database": [{"query": "DELETE FROM basket_line", "equals": 1}]}, ["'DELETE FROM", "readonly"]),
+        ({"program_html": "document.querySelector('#a'"}, ["document.querySelector('#a'", "SyntaxError"]),
+        ({"program_html": "document.querySelector('a[').outerText"}, ["'a[", "not a valid selector"]),
+    ],
+)
+def test_what_a_task_file_asks_that_no_session_can_answer_is_refused_before_the_first_episode(
+    config, tmp_path, capsys, check, words
+):
+    if isinstance(locator := check.get("program_html"), str):
+        check = {"program_html": [{"url": "last", "locator": locator, "required_contents": {"must_include": ["x"]}}]}
+    entry = {"task_id": "a", "sites": ["shop"], "start_url": "__SHOP__/", "intent": "Look."}
+    fine = {"eval_types": ["database"], "database": [{"query": "SELECT count(*) FROM basket_line", "equals": 0}]}
+    path = tmp_path / "tasks.jsonl"
+    lines = [entry | {"eval": fine}, entry | {"task_id": "b", "eval": {"eval_types": [*check], **check}}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    arguments = [f"rollout.arena.folder={config.rollout.arena.folder}", f"rollout.arena.eval_files={path}"]
+    assert main(["eval", "arena", "name=tried", f"runs_dir={tmp_path}", *arguments]) != 0
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert all(word in said for word in ("webrl: task 'arena.b'", *words)), said
+    assert not (tmp_path / "tried" / "phase_00" / "eval.jsonl").exists()

@@ -133,7 +133,7 @@ def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AbstractAsyncContext
     if any(map(arena_tasks.is_arena, tasks)):
         from webrl.suites.arena.session import open_sites as open_arena
 
-        return open_arena(config)
+        return open_arena(config, tasks)
     from webrl.suites.webarena.session import open_sites as open_webarena
 
     return open_webarena(config, tasks)

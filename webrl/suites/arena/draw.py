@@ -112,7 +112,7 @@ def _instances(template: Template, split: Split, rng: random.Random, tries: int)
 def _entry(template: Template, instance: Instance, wording: str, number: str) -> dict[str, Any]:
     sites = template.site.split("+")
     return {
-        "task_id": f"{template.name}-{number}",
+        "task_id": f"{template.site}.{template.name}-{number}",
         "sites": sites,
         "require_login": True,
         "login": instance.login,

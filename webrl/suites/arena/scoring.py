@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
 
 
-_SCRIPT_ERRORS = ("TypeError", "ReferenceError", "SyntaxError", "RangeError")
+_SCRIPT_ERRORS = ("TypeError", "ReferenceError", "RangeError")
+"""What a locator meets on another page than its own; a SyntaxError is the locator's."""
 
 
 @dataclass(frozen=True)

@@ -79,8 +79,11 @@ def _whole(answer: httpx.Response) -> str:
 
 
 def _form(page: BeautifulSoup, button: str) -> Tag:
-    found = next(each for each in page.find_all("button") if each.get_text().strip() == button)
-    return next(form for form in page.find_all("form") if found in form.find_all("button"))
+    buttons = page.find_all(lambda each: each.name == "button" or each.get("type") == "submit")
+    found = next(each for each in buttons if button in (each.get_text().strip(), each.get("value")))
+    form = found.find_parent("form")
+    assert isinstance(form, Tag)
+    return form
 
 
 def _values(form: Tag) -> dict[str, Any]:

@@ -8,11 +8,14 @@ import sys
 
 import pytest
 
-from webrl.arena.content import STATUSES, Catalogue, catalogue
+from webrl.arena.content import STATUSES, Catalogue, catalogue, for_evaluation
+from webrl.arena.forum import words
+from webrl.arena.forum.content import forum
 
 _DIGEST = """import hashlib
 from webrl.arena.content import catalogue
-print(hashlib.sha256(repr(catalogue({})).encode()).hexdigest())"""
+from webrl.arena.forum.content import forum
+print(hashlib.sha256(repr((catalogue({0}), forum({0}))).encode()).hexdigest())"""
 
 
 def test_there_is_enough_to_look_for_and_no_two_things_share_a_name() -> None:
@@ -67,14 +70,14 @@ def test_another_process_with_another_hash_seed_makes_the_same_content(seed: int
         text=True,
         check=True,
     )
-    assert made.stdout.strip() == _digest(catalogue(seed))
+    assert made.stdout.strip() == _digest((catalogue(seed), forum(seed)))
 
 
 def test_another_seed_makes_another_shop() -> None:
     assert _digest(catalogue(1)) != _digest(catalogue(0))
 
 
-def _digest(content: Catalogue) -> str:
+def _digest(content: Catalogue | tuple[object, ...]) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
@@ -82,3 +85,28 @@ def test_slugs_and_mail_addresses_are_plain() -> None:
     content = catalogue()
     assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", product.slug) for product in content.products)
     assert all(re.fullmatch(r"[a-z]+\.[a-z]+@example\.com", customer.email) for customer in content.customers)
+
+
+def test_the_forum_has_topics_enough_which_all_differ_and_keep_the_evaluation_s_people_to_themselves() -> None:
+    content = forum()
+    assert len(content.topics) >= 120
+    assert len({topic.subject for topic in content.topics}) == len(content.topics)
+    assert len({topic.path for topic in content.topics}) == len(content.topics)
+    posts = [post for topic in content.topics for post in topic.posts]
+    assert [post.pk for post in posts] == list(range(1, content.num_posts + 1))
+    assert len(posts) >= 600
+    assert len({post.author for post in posts}) >= 120
+    people = {person.email: for_evaluation(i) for i, person in enumerate(catalogue().customers)}
+    products = {product.upc: for_evaluation(i) for i, product in enumerate(catalogue().products)}
+    for topic in content.topics:
+        dates = [post.date for post in topic.posts]
+        assert dates == sorted(set(dates))
+        voters = [email for email, _ in topic.poll.votes] if topic.poll else []
+        emails = [*(post.email for post in topic.posts), *voters]
+        assert {people[email] for email in emails if email} <= {topic.evaluation}
+        assert set(topic.subscribers) <= {post.email for post in topic.posts}
+        assert topic.posts[0].approved
+        if topic.product:
+            assert products[topic.product.upc] == topic.evaluation
+            assert topic.product.title in topic.posts[0].text
+            assert topic.asks in words.ASKS

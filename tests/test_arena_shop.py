@@ -17,12 +17,14 @@ from PIL import Image
 
 from webrl.arena.client import Arena, ArenaError, Session
 from webrl.arena.content import Product, catalogue
+from webrl.arena.forum.content import forum
 from webrl.arena.running import COOKIE, SESSIONS, STATE
 from webrl.errors import UsageError
 
 pytestmark = pytest.mark.arena
 
 PRODUCTS, CUSTOMERS = catalogue().products, catalogue().customers
+TOPIC = forum().topics[0]
 IN_STOCK = [product for product in PRODUCTS if product.stock > 5]
 
 
@@ -199,28 +201,32 @@ def test_thirty_two_writers_at_once_see_only_what_they_wrote(arena: Arena) -> No
         visitors[i].send(_path(IN_STOCK[i]), "Add to basket", follow=False)
         review = {"title": f"Review of session {i}", "score": 4, "body": "Written while thirty others wrote."}
         visitors[i].send(f"{reviews}add/", "Save review", follow=False, **review)
+        visitors[i].send(f"{TOPIC.path}post/create/", "Submit", follow=False, content=f"Reply of session {i}")
 
     def look(i: int) -> tuple[object, ...]:
-        seen = set(re.findall(r"(?:Review|Title) of session (\d+)", visitors[i].see(reviews)))
+        pages = visitors[i].see(reviews) + visitors[i].see(TOPIC.path)
+        seen = set(re.findall(r"(?:Review|Title|Reply) of session (\d+)", pages))
         return seen, *(
             _rows(visitors[i].session, query)
             for query in (
                 "SELECT product_id, quantity FROM basket_line",
                 "SELECT title FROM reviews_productreview WHERE title LIKE '%of session%'",
                 "SELECT title FROM catalogue_product WHERE title LIKE '%of session%'",
+                "SELECT content FROM forum_conversation_post WHERE content LIKE '%of session%'",
             )
         )
 
     with ThreadPoolExecutor(num) as pool:
         list(pool.map(work, range(num)))
         found = list(pool.map(look, range(num)))
-    for i, (seen, lines, reviewed, titles) in enumerate(found):
+    for i, (seen, lines, reviewed, titles, replies) in enumerate(found):
         assert seen == {str(i)}
         if i % 4 == 3:
-            assert (lines, reviewed, titles) == ([], [], [(f"Title of session {i}",)])
+            assert (lines, reviewed, titles, replies) == ([], [], [(f"Title of session {i}",)], [])
         else:
             assert lines == [(IN_STOCK[i].pk, 1)]
             assert (reviewed, titles) == ([(f"Review of session {i}",)], [])
+            assert replies == [(f"Reply of session {i}",)]
     for visitor in visitors:
         arena.drop(visitor.session)
         visitor.http.close()

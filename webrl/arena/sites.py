@@ -5,9 +5,10 @@ from __future__ import annotations
 SITES: dict[str, str] = {
     "shop": "",
     "shop_admin": "/dashboard",
+    "forum": "/forum",
 }
 """Name and path; `__SHOP_ADMIN__` in a task stands for the second's address."""
-CONTENT = ("words.py", "content.py")
+CONTENT = ("words.py", "content.py", "forum/words.py", "forum/content.py")
 """The sources of what the sites show, below `webrl/arena/`; they need nothing but Python."""
 
 

@@ -58,7 +58,7 @@ EXTRA: dict[str, tuple[str, str]] = {
     "study": ("compare methods and ablations: seeds, equal budgets, tables and figures", "webrl.cli.study"),
     "orm-prompt": ("copy the released outcome model's system text from a clone of its code", "webrl.cli.orm_prompt"),
     "view": ("look at a run's trajectories in the browser, and label them by hand", "webrl.cli.view"),
-    "arena": ("a shop of webrl's own to practise in: start it, open sessions, end it", "webrl.cli.arena"),
+    "arena": ("sites of webrl's own to practise in: start it, open sessions, end it", "webrl.cli.arena"),
     "init-site": ("write a config and first instructions for a site of your own, and try it", "webrl.cli.init_site"),
     "serve-env": ("serve the browser environment to other programs, over OpenEnv", "webrl.cli.serve_env"),
     "serve-model": ("serve a checkpoint to other programs, over the OpenAI API", "webrl.cli.serve_model"),

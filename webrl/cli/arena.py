@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=_WORKERS, help="of `up`: processes (default: cores, up to 8)")
     parser.add_argument("--user", help="of `open`, who is logged in: staff, customer:E-MAIL (default: nobody)")
     parser.epilog = (
-        "up      start the shop and its dashboard in the background, on this machine only\n"
+        "up      start the sites in the background, on this machine only\n"
         "status  where it is, and how many sessions there are\n"
         "open    make a session and print the address that opens it in your browser\n"
         "reset   drop all sessions\n"

@@ -1,4 +1,4 @@
-"""The shop's database as every session begins with it: Oscar's tables, filled with the content of a seed."""
+"""The database as every session begins with it: Oscar's tables and machina's, filled with the content of a seed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from django.utils.text import slugify
 from oscar.core.loading import get_model
 
 from webrl.arena.content import Catalogue, Customer, Order, Product
+from webrl.arena.forum.content import Forum
+from webrl.arena.forum.load import load
 from webrl.arena.shop.database.base import using
 
 STAFF = "staff@example.com"
@@ -24,8 +26,8 @@ PASSWORD = "arena"
 _OPENED = datetime.datetime(2023, 1, 1, 9, tzinfo=datetime.UTC)
 
 
-def build(path: Path, content: Catalogue) -> None:
-    """Make the database at `path`, which must not exist."""
+def build(path: Path, content: Catalogue, talk: Forum) -> None:
+    """Make the database at `path`, which must not exist, with the shop and what its customers say in the forum."""
     path.touch(exist_ok=False)
     with using(path):
         call_command("migrate", verbosity=0, run_syncdb=True)
@@ -35,6 +37,7 @@ def build(path: Path, content: Catalogue) -> None:
             _reviews(content, users, products)
             _orders(content, users, products)
             _counters(content, users, products)
+            load(talk, {"" if email == STAFF else email: user for email, user in users.items()})
         _compact()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import Case, IntegerField, Min, Q, Value, When
@@ -21,8 +22,8 @@ _SORT = {"price": "lowest", "rating": "rating", "date_created": "date_created", 
 _RANGE = re.compile(r"\[(?P<low>\S+) TO (?P<high>\S+)\]")
 
 
-class DatabaseBackend(BaseSearchBackend):
-    """Answers a search from Oscar's tables."""
+class Unindexed(BaseSearchBackend):
+    """A backend without an index of its own."""
 
     def update(self, index: Any, iterable: Any, commit: bool = True) -> None:
         """There is no index to update."""
@@ -32,6 +33,10 @@ class DatabaseBackend(BaseSearchBackend):
 
     def clear(self, models: Any = None, commit: bool = True) -> None:
         """There is no index to clear."""
+
+
+class DatabaseBackend(Unindexed):
+    """Answers a search from Oscar's tables."""
 
     def search(
         self,
@@ -53,7 +58,7 @@ class DatabaseBackend(BaseSearchBackend):
             narrowed = narrowed.filter(_ranges(narrow))
         page = _sorted(narrowed, sort_by or [], words).base_queryset()[start_offset:end_offset]
         return {
-            "results": [_result(product, result_class or SearchResult) for product in page],
+            "results": [result_of(product, result_class or SearchResult) for product in page],
             "hits": narrowed.count(),
             "facets": {
                 "fields": {},
@@ -73,7 +78,26 @@ class DatabaseQuery(BaseSearchQuery):
     def build_query(self) -> tuple[Q, list[str]]:
         """The condition, and the words that were searched for."""
         words: list[str] = []
-        return _condition(self.query_filter, words), words
+        return self._condition(self.query_filter, words), words
+
+    def _condition(self, node: SearchNode, words: list[str]) -> Q:
+        result = Q()
+        for child in node.children:
+            nested = isinstance(child, SearchNode)
+            part = self._condition(child, words) if nested else self.condition_of(child[0], child[1], words)
+            result = result | part if node.connector == SearchNode.OR else result & part
+        return ~result if node.negated else result
+
+    def condition_of(self, expression: str, value: Any, words: list[str]) -> Q:
+        """Of one filter; what it searches for is added to `words`."""
+        field, _, kind = expression.partition("__")
+        if field == "content":
+            return text_condition(str(getattr(value, "query_string", value)), words, _TEXT)
+        if field not in _FIELDS:
+            raise ValueError(f"the shop's search has no field {field!r}")
+        if field == "is_public":
+            value = str(value) == "true"
+        return Q(**{f"{_FIELDS[field]}__in" if kind == "in" else _FIELDS[field]: value})
 
 
 class DatabaseEngine(BaseEngine):
@@ -83,26 +107,7 @@ class DatabaseEngine(BaseEngine):
     query = DatabaseQuery
 
 
-def _condition(node: SearchNode, words: list[str]) -> Q:
-    result = Q()
-    for child in node.children:
-        part = _condition(child, words) if isinstance(child, SearchNode) else _filter(child[0], child[1], words)
-        result = result | part if node.connector == SearchNode.OR else result & part
-    return ~result if node.negated else result
-
-
-def _filter(expression: str, value: Any, words: list[str]) -> Q:
-    field, _, kind = expression.partition("__")
-    if field == "content":
-        return _text(str(getattr(value, "query_string", value)), words)
-    if field not in _FIELDS:
-        raise ValueError(f"the shop's search has no field {field!r}")
-    if field == "is_public":
-        value = str(value) == "true"
-    return Q(**{f"{_FIELDS[field]}__in" if kind == "in" else _FIELDS[field]: value})
-
-
-def _text(typed: str, words: list[str]) -> Q:
+def text_condition(typed: str, words: list[str], fields: Sequence[str]) -> Q:
     """Every word or "quoted phrase" must occur, and no word after a minus."""
     try:
         terms = shlex.split(typed.replace("'", "\\'"))
@@ -112,7 +117,7 @@ def _text(typed: str, words: list[str]) -> Q:
     for term in terms:
         word = term.removeprefix("-") or term
         occurs = Q()
-        for field in _TEXT:
+        for field in fields:
             occurs |= Q(**{f"{field}__icontains": word})
         if term.startswith("-") and len(term) > 1:
             result &= ~occurs
@@ -145,7 +150,8 @@ def _sorted(found: Any, sort_by: list[str], words: list[str]) -> Any:
     return found.order_by(*order, "pk")
 
 
-def _result(product: Any, result_class: type[SearchResult]) -> SearchResult:
-    result = result_class("catalogue", "product", product.pk, 0)
-    result._model, result._object = type(product), product
+def result_of(found: Any, result_class: type[SearchResult], **shown: Any) -> SearchResult:
+    """A row as Haystack's result, with what the page shows of it."""
+    result = result_class(found._meta.app_label, found._meta.model_name, found.pk, 0, **shown)
+    result._model, result._object = type(found), found
     return result

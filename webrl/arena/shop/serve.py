@@ -21,6 +21,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from webrl.arena.content import catalogue
+from webrl.arena.forum.content import forum
 from webrl.arena.running import LOCK, STATE, State, content_digest, drop_sessions, template_path
 from webrl.arena.shop.settings import configure
 from webrl.runs.disk import atomic_path
@@ -67,7 +68,7 @@ def _template(folder: Path) -> Path:
     if not path.is_file():
         path.parent.mkdir(exist_ok=True)
         with atomic_path(path) as temporary:
-            build(temporary.absolute(), catalogue())
+            build(temporary.absolute(), catalogue(), forum())
         for older in path.parent.glob("shop-*.sqlite3"):
             if older != path:
                 older.unlink()
@@ -75,6 +76,7 @@ def _template(folder: Path) -> Path:
 
 
 def _application(folder: Path, template: Path, key: str) -> Any:
+    import machina
     import oscar
     from django.core.wsgi import get_wsgi_application
     from whitenoise import WhiteNoise
@@ -82,8 +84,10 @@ def _application(folder: Path, template: Path, key: str) -> Any:
     from webrl.arena.shop.gateway import Gateway
 
     gateway = Gateway(get_wsgi_application(), folder.absolute(), template.absolute(), key)
-    files = Path(oscar.__file__).with_name("static")
-    return WhiteNoise(gateway, root=str(files), prefix="static/", max_age=_STATIC_AGE_S)
+    served = WhiteNoise(gateway, prefix="static/", max_age=_STATIC_AGE_S)
+    for folder_of_files in (Path(oscar.__file__).with_name("static"), Path(machina.MACHINA_MAIN_STATIC_DIR)):
+        served.add_files(str(folder_of_files), prefix="static/")
+    return served
 
 
 def _work(application: Any, listener: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Django and Oscar set up for the arena: one shop, no caches, nothing outside of this machine."""
+"""Django set up for the arena, with the shop and the forum: no caches, nothing outside of this machine."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ def configure(secret: str) -> None:
 def _django(secret: str) -> dict[str, Any]:
     from oscar import INSTALLED_APPS
 
+    from webrl.arena.forum import settings as forum
+
     return {
+        **forum.machina(),
         "SECRET_KEY": secret,
         "ALLOWED_HOSTS": ["127.0.0.1", "localhost"],
-        "INSTALLED_APPS": list(INSTALLED_APPS),
+        "INSTALLED_APPS": [*INSTALLED_APPS, *forum.APPS],
         "SITE_ID": 1,
         "ROOT_URLCONF": "webrl.arena.shop.urls",
         "MIDDLEWARE": [
@@ -42,6 +45,7 @@ def _django(secret: str) -> dict[str, Any]:
             "django.contrib.auth.middleware.AuthenticationMiddleware",
             "django.contrib.messages.middleware.MessageMiddleware",
             "oscar.apps.basket.middleware.BasketMiddleware",
+            *forum.MIDDLEWARE,
         ],
         "TEMPLATES": [_templates()],
         "DATABASES": {
@@ -52,8 +56,8 @@ def _django(secret: str) -> dict[str, Any]:
             }
         },
         # Whatever is kept between two requests would be seen by another session.
-        "CACHES": {"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}},
-        "HAYSTACK_CONNECTIONS": {"default": {"ENGINE": "webrl.arena.shop.search.DatabaseEngine"}},
+        "CACHES": {"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}, **forum.CACHES},
+        "HAYSTACK_CONNECTIONS": {"default": {"ENGINE": "webrl.arena.shop.search.DatabaseEngine"}, **forum.SEARCH},
         "HAYSTACK_SIGNAL_PROCESSOR": "haystack.signals.BaseSignalProcessor",
         "AUTHENTICATION_BACKENDS": ["oscar.apps.customer.auth_backends.EmailBackend"],
         # The customers' one password is in the documentation; a slow hash would only slow down the log-in.
@@ -91,10 +95,12 @@ class _NoMigrations(dict[str, None]):
 
 
 def _templates() -> dict[str, Any]:
+    from webrl.arena.forum import settings as forum
+
     django, oscar = "django.template.context_processors", "oscar"
     return {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [str(_HERE / "templates")],
+        "DIRS": [str(_HERE / "templates"), *forum.TEMPLATES],
         "OPTIONS": {
             # Compiled once and kept: templates are files, not state.
             "loaders": [
@@ -114,6 +120,7 @@ def _templates() -> dict[str, Any]:
                 f"{oscar}.apps.checkout.context_processors.checkout",
                 f"{oscar}.apps.communication.notifications.context_processors.notifications",
                 f"{oscar}.core.context_processors.metadata",
+                *forum.CONTEXT,
             ],
         },
     }

@@ -1,14 +1,17 @@
-"""The shop's addresses: Oscar's own, and what the staff have uploaded."""
+"""The addresses: what has been uploaded, machina's below the forum's path, and Oscar's."""
 
 from __future__ import annotations
 
 from django.apps import apps
 from django.urls import include, path
 
+from webrl.arena.forum import views as forum
 from webrl.arena.shop.media import show
 
 urlpatterns = [
     path("i18n/", include("django.conf.urls.i18n")),  # Oscar's pages name it
     path("media/<path:name>", show),
+    path("forum/search/", forum.search),  # in place of machina's, which asks the shop's engine
+    path("forum/", include("machina.urls")),
     path("", include(apps.get_app_config("oscar").urls[0])),
 ]

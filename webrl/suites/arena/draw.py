@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal
 
-from webrl.arena.content import Product, catalogue
+from webrl.arena.content import Product, catalogue, for_evaluation
 from webrl.suites.arena.dashboard import DASHBOARD
 from webrl.suites.arena.storefront import STOREFRONT
 from webrl.suites.arena.templates import Entities, Instance, Template
@@ -71,8 +71,8 @@ def entities(split: Split) -> Entities:
     content, mine = catalogue(), split == "eval"
     sides: dict[bool, list[Product]] = {False: [], True: []}
     for i, product in enumerate(content.products):
-        sides[i % 4 == 0].append(product)
-    customers = tuple(c for i, c in enumerate(content.customers) if (i % 4 == 0) == mine)
+        sides[for_evaluation(i)].append(product)
+    customers = tuple(c for i, c in enumerate(content.customers) if for_evaluation(i) == mine)
     emails = {customer.email for customer in customers}
     shelves = [path for path in content.categories if len(path) > 1]
     names = [f"{first} {second}" for first, second in itertools.product(_FIRST, _SECOND)]
@@ -83,9 +83,9 @@ def entities(split: Split) -> Entities:
         customers=customers,
         orders=tuple(order for order in content.orders if order.email in emails and order.total < _TOO_MUCH),
         shelves=tuple(path for i, path in enumerate(shelves) if (i % 3 == 0) == mine),
-        kinds=tuple(kind for i, kind in enumerate(kinds) if (i % 4 == 0) == mine),
-        surnames=tuple(name for i, name in enumerate(_SURNAMES) if (i % 4 == 0) == mine),
-        names=tuple(name for i, name in enumerate(names) if (i % 4 == 0) == mine),
+        kinds=tuple(kind for i, kind in enumerate(kinds) if for_evaluation(i) == mine),
+        surnames=tuple(name for i, name in enumerate(_SURNAMES) if for_evaluation(i) == mine),
+        names=tuple(name for i, name in enumerate(names) if for_evaluation(i) == mine),
     )
 
 

@@ -1,0 +1,264 @@
+"""What stands in the arena's forum: boards, topics, polls and who wrote what, made from a seed as the shop is.
+
+Pure Python: the site loads it into its database (`forum/load.py`), tasks and experts draw their entities from it. Those
+who write are the shop's customers. What the evaluation may ask about is kept apart from the start: a topic is of one
+side, and so are its writers and the product or the kind of product that it is about.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeVar
+
+from webrl.arena.content import Catalogue, Customer, Product, catalogue, for_evaluation
+from webrl.arena.forum import words
+from webrl.arena.words import PLACES, SHELVES
+
+STAFF_NAME = "Shop Staff"
+_NUM_CHOICES, _NUM_QUESTIONS, _NUM_CHATS = 48, 42, 12
+_FIRST_DAY = datetime.datetime(2023, 1, 2, tzinfo=datetime.UTC)
+_NUM_DAYS = 700
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class Board:
+    """A forum in machina's words; its page is `path`."""
+
+    pk: int
+    name: str
+    category: str
+    """The heading that it stands below."""
+    description: str
+
+    @property
+    def path(self) -> str:
+        """Below the server's root."""
+        return f"/forum/forum/{slug(self.name)}-{self.pk}/"
+
+
+@dataclass(frozen=True)
+class Post:
+    """A post of a topic."""
+
+    pk: int
+    email: str
+    """Of the customer who wrote it; "" for the staff."""
+    author: str
+    """As the page shows it."""
+    text: str
+    date: datetime.datetime
+    finish: str = ""
+    """What it recommends."""
+    approved: bool = True
+    """Otherwise it waits for the staff, and nobody else sees it."""
+
+
+@dataclass(frozen=True)
+class Poll:
+    """A poll in a topic's first post."""
+
+    question: str
+    options: tuple[str, ...]
+    votes: tuple[tuple[str, str], ...]
+    """(e-mail address, option); everybody has one vote."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic with its posts, in the order of their dates."""
+
+    pk: int
+    subject: str
+    """Unique."""
+    board: Board
+    evaluation: bool
+    """Whether the evaluation asks about it; training then does not."""
+    posts: tuple[Post, ...]
+    views: int
+    product: Product | None = None
+    """Which its first post asks about."""
+    asks: str = ""
+    """What about it: a key of `words.ASKS`."""
+    poll: Poll | None = None
+    subscribers: tuple[str, ...] = ()
+    """E-mail addresses."""
+
+    @property
+    def path(self) -> str:
+        """Below the server's root."""
+        return f"{self.board.path}topic/{slug(self.subject)}-{self.pk}/"
+
+    @property
+    def shown(self) -> tuple[Post, ...]:
+        """The posts that everybody sees."""
+        return tuple(post for post in self.posts if post.approved)
+
+
+@dataclass(frozen=True)
+class Forum:
+    """All of the forum's content."""
+
+    boards: tuple[Board, ...]
+    topics: tuple[Topic, ...]
+
+    @property
+    def num_posts(self) -> int:
+        """Of all topics, also those that wait; they are numbered from 1."""
+        return sum(len(topic.posts) for topic in self.topics)
+
+
+@cache
+def forum(seed: int = 0) -> Forum:
+    """The forum's content for a seed."""
+    rng = random.Random(f"forum {seed}")
+    categories = list(words.BOARDS.items())
+    boards: list[Board] = []
+    pk = 0
+    for category, below in categories:
+        pk += 1  # the category has a number too
+        for name, description in below.items():
+            pk += 1
+            boards.append(Board(pk, name, category, description))
+    writer = _Writer(rng, {board.name: board for board in boards}, catalogue(seed))
+    return Forum(tuple(boards), tuple(writer.topics()))
+
+
+def slug(text: str) -> str:
+    """As Django makes it of plain text."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text.lower())).strip("-_")
+
+
+class _Writer:
+    """Counts topics and posts while they are drawn."""
+
+    def __init__(self, rng: random.Random, boards: dict[str, Board], content: Catalogue) -> None:
+        self._rng, self._boards, self._content = rng, boards, content
+        self._topic_pks, self._post_pks = itertools.count(1), itertools.count(1)
+        self._kinds = list(dict.fromkeys(product.kind for product in content.products))
+        self._shelf = {kind.noun: shelf for shelf in SHELVES for kind in shelf.kinds}
+
+    def topics(self) -> Iterator[Topic]:
+        """All of them, kind after kind."""
+        yield from self._choices()
+        yield from self._questions()
+        yield from self._chats()
+        yield from self._polls()
+        for subject, text in words.NEWS.items():
+            yield self._topic(subject, words.ANNOUNCEMENTS, False, [(None, text, "")])
+
+    def _choices(self) -> Iterator[Topic]:
+        for number, (kind, evaluation) in enumerate(self._of_sides(self._kinds, _NUM_CHOICES)):
+            shelf = self._shelf[kind]
+            wording = words.CHOICE_SUBJECTS[number % len(words.CHOICE_SUBJECTS)]
+            people = self._people(evaluation, self._rng.randint(4, 8))
+            finishes = [self._rng.choice(shelf.finishes) for _ in people[1:]]
+            said = [(words.CHOICE_REPLIES, finish) for finish in finishes]
+            posts = [(people[0], self._rng.choice(words.CHOICE_OPENINGS), "")]
+            posts += [
+                (person, self._rng.choice(pool).format(finish=finish), finish)
+                for person, (pool, finish) in zip(people[1:], said, strict=True)
+            ]
+            yield self._topic(wording.format(kind=kind), shelf.path[0], evaluation, posts)
+
+    def _questions(self) -> Iterator[Topic]:
+        sides = {kind: for_evaluation(i) for i, kind in enumerate(self._kinds)}
+        products: dict[str, Product] = {}
+        for i, product in enumerate(self._content.products):
+            if for_evaluation(i) == sides[product.kind] and product.stock:
+                products.setdefault(product.kind, product)
+        kinds = [kind if kind in products else None for kind in self._kinds]
+        for number, (kind, evaluation) in enumerate(self._of_sides(kinds, _NUM_QUESTIONS)):
+            assert kind is not None
+            # Number by number, a fourth is of the evaluation: they get all that can be asked.
+            asks = list(words.ASKS)[number // 4 % len(words.ASKS) if evaluation else number % len(words.ASKS)]
+            wording, text = words.ASKS[asks]
+            people = self._people(evaluation, self._rng.randint(2, 5))
+            first = f"{text.format(product=products[kind].title)} {self._rng.choice(words.ASK_ENDINGS)}"
+            replies = self._rng.sample(words.ASK_REPLIES, len(people) - 1)
+            posts = [(person, said, "") for person, said in zip(people, [first, *replies], strict=True)]
+            subject = wording.format(kind=kind)
+            yield self._topic(subject, words.QUESTIONS, evaluation, posts, product=products[kind], asks=asks)
+
+    def _chats(self) -> Iterator[Topic]:
+        kinds = [kind for kind, _ in self._of_sides(self._kinds, _NUM_CHATS)]
+        cities = [city for city, *_ in PLACES]
+        for board, (wording, openings, answers) in words.CHATS.items():
+            for number in range(_NUM_CHATS):
+                evaluation = for_evaluation(number)
+                subject = wording.format(city=cities[number], idea=words.IDEAS[number], kind=kinds[number])
+                people = self._people(evaluation, self._rng.randint(3, 5))
+                said = [self._rng.choice(openings), *self._rng.sample(answers, len(people) - 1)]
+                posts = [(person, text, "") for person, text in zip(people, said, strict=True)]
+                pending = self._rng.choice(words.PENDING) if board == words.SWAP else ""
+                yield self._topic(subject, board, evaluation, posts, pending=pending)
+
+    def _polls(self) -> Iterator[Topic]:
+        for number, (question, options) in enumerate(words.POLL_QUESTIONS.items()):
+            evaluation = for_evaluation(number)
+            people = self._people(evaluation, self._rng.randint(2, 4))
+            voters = self._people(evaluation, self._rng.randint(8, 20))
+            poll = Poll(question, options, tuple((voter.email, self._rng.choice(options)) for voter in voters))
+            posts = [(person, "I was wondering." if i == 0 else "Done.", "") for i, person in enumerate(people)]
+            yield self._topic(f"Poll: {question}", words.POLLS, evaluation, posts, poll=poll)
+
+    def _of_sides(self, items: Sequence[_Item | None], count: int) -> Iterator[tuple[_Item, bool]]:
+        """So many, every fourth one of the evaluation; which side an item is on its place says."""
+        sides: dict[bool, Iterator[_Item]] = {
+            side: iter(
+                self._shuffled([item for i, item in enumerate(items) if item is not None and for_evaluation(i) == side])
+            )
+            for side in (True, False)
+        }
+        for number in range(count):
+            yield next(sides[for_evaluation(number)]), for_evaluation(number)
+
+    def _shuffled(self, items: list[_Item]) -> list[_Item]:
+        return self._rng.sample(items, len(items))
+
+    def _people(self, evaluation: bool, count: int) -> list[Customer]:
+        customers = self._content.customers
+        return self._rng.sample([c for i, c in enumerate(customers) if for_evaluation(i) == evaluation], count)
+
+    def _topic(
+        self,
+        subject: str,
+        board: str,
+        evaluation: bool,
+        said: list[tuple[Customer | None, str, str]],
+        *,
+        pending: str = "",
+        product: Product | None = None,
+        asks: str = "",
+        poll: Poll | None = None,
+    ) -> Topic:
+        date = _FIRST_DAY + datetime.timedelta(minutes=self._rng.randrange(_NUM_DAYS * 24 * 60))
+        posts: list[Post] = []
+        if pending:
+            taken = {person.email for person, *_ in said if person}
+            person = next(p for p in self._people(evaluation, len(said) + 1) if p.email not in taken)
+            said = [*said, (person, pending, "")]
+        for i, (person, text, finish) in enumerate(said):
+            name, email = (person.name, person.email) if person else (STAFF_NAME, "")
+            waits = bool(pending) and i == len(said) - 1
+            posts.append(Post(next(self._post_pks), email, name, text, date, finish, not waits))
+            date += datetime.timedelta(minutes=self._rng.randint(5, 3 * 24 * 60))
+        people = [person.email for person, *_ in said if person]
+        return Topic(
+            pk=next(self._topic_pks),
+            subject=subject,
+            board=self._boards[board],
+            evaluation=evaluation,
+            posts=tuple(posts),
+            views=self._rng.randint(len(posts), 40 * len(posts)),
+            product=product,
+            asks=asks,
+            poll=poll,
+            subscribers=tuple(sorted(self._rng.sample(people, min(2, len(people))))),
+        )

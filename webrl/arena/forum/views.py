@@ -1,0 +1,27 @@
+"""What the forum's pages need beside machina's views."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest
+from haystack.query import SearchQuerySet
+from haystack.views import search_view_factory
+from machina.apps.forum_permission.middleware import ForumPermissionMiddleware
+from machina.apps.forum_search.forms import SearchForm
+from machina.apps.forum_search.views import FacetedSearchView
+
+PATH = "/forum/"
+
+
+class ForumPermissions(ForumPermissionMiddleware):  # type: ignore[misc] # machina has no types
+    """Machina's, for its own pages: it opens a log-in session for everybody who comes by."""
+
+    def process_request(self, request: HttpRequest) -> None:
+        """Note who may do what."""
+        if request.path.startswith(PATH):
+            super().process_request(request)
+
+
+search = search_view_factory(
+    view_class=FacetedSearchView, form_class=SearchForm, searchqueryset=SearchQuerySet(using="forum")
+)
+"""Machina's search page, which asks the forum's engine."""

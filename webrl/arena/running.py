@@ -160,7 +160,7 @@ def content_digest() -> str:
 def template_path(folder: Path) -> Path:
     """Where the first database lies: another name for every version of what makes it."""
     versions = "-".join(importlib.metadata.version(package) for package in ("django", "django-oscar", "django-machina"))
-    sources = _digest(*CONTENT, "shop/load.py", "shop/settings.py", "forum/load.py", "forum/settings.py")
+    sources = _digest(*CONTENT, "shop/load.py", "shop/settings.py", "shop/forum/load.py", "shop/forum/settings.py")
     return folder / "templates" / f"shop-{versions}-{sources}.sqlite3"
 
 

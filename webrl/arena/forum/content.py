@@ -1,8 +1,8 @@
 """What stands in the arena's forum: boards, topics, polls and who wrote what, made from a seed as the shop is.
 
-Pure Python: the site loads it into its database (`forum/load.py`), tasks and experts draw their entities from it. Those
-who write are the shop's customers. What the evaluation may ask about is kept apart from the start: a topic is of one
-side, and so are its writers and the product or the kind of product that it is about.
+Pure Python: the site loads it into its database (`shop/forum/load.py`), tasks and experts draw their entities from it.
+Those who write are the shop's customers. What the evaluation may ask about is kept apart from the start: a topic is
+of one side, and so are its writers and the product or the kind of product that it is about.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class _Writer:
         subject: str,
         board: str,
         evaluation: bool,
-        said: list[tuple[Customer | None, str, str]],
+        said: Sequence[tuple[Customer | None, str, str]],
         *,
         pending: str = "",
         product: Product | None = None,
@@ -242,8 +242,8 @@ class _Writer:
         posts: list[Post] = []
         if pending:
             taken = {person.email for person, *_ in said if person}
-            person = next(p for p in self._people(evaluation, len(said) + 1) if p.email not in taken)
-            said = [*said, (person, pending, "")]
+            waiting = next(p for p in self._people(evaluation, len(said) + 1) if p.email not in taken)
+            said = [*said, (waiting, pending, "")]
         for i, (person, text, finish) in enumerate(said):
             name, email = (person.name, person.email) if person else (STAFF_NAME, "")
             waits = bool(pending) and i == len(said) - 1

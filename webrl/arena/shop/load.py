@@ -17,8 +17,8 @@ from oscar.core.loading import get_model
 
 from webrl.arena.content import Catalogue, Customer, Order, Product
 from webrl.arena.forum.content import Forum
-from webrl.arena.forum.load import load
 from webrl.arena.shop.database.base import using
+from webrl.arena.shop.forum.load import load
 
 STAFF = "staff@example.com"
 PASSWORD = "arena"

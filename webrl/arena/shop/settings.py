@@ -29,7 +29,7 @@ def configure(secret: str) -> None:
 def _django(secret: str) -> dict[str, Any]:
     from oscar import INSTALLED_APPS
 
-    from webrl.arena.forum import settings as forum
+    from webrl.arena.shop.forum import settings as forum
 
     return {
         **forum.machina(),
@@ -95,7 +95,7 @@ class _NoMigrations(dict[str, None]):
 
 
 def _templates() -> dict[str, Any]:
-    from webrl.arena.forum import settings as forum
+    from webrl.arena.shop.forum import settings as forum
 
     django, oscar = "django.template.context_processors", "oscar"
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.apps import apps
 from django.urls import include, path
 
-from webrl.arena.forum import views as forum
+from webrl.arena.shop.forum import views as forum
 from webrl.arena.shop.media import show
 
 urlpatterns = [

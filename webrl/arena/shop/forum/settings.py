@@ -18,10 +18,10 @@ APPS = (
         )
     ),
 )
-MIDDLEWARE = ("webrl.arena.forum.views.ForumPermissions",)
+MIDDLEWARE = ("webrl.arena.shop.forum.views.ForumPermissions",)
 TEMPLATES = (str(Path(__file__).with_name("templates")), MACHINA_MAIN_TEMPLATE_DIR)
 CONTEXT = ("machina.core.context_processors.metadata",)
-SEARCH = {"forum": {"ENGINE": "webrl.arena.forum.search.PostEngine"}}
+SEARCH = {"forum": {"ENGINE": "webrl.arena.shop.forum.search.PostEngine"}}
 CACHES = {"machina_attachments": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}}
 
 

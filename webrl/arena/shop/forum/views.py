@@ -12,7 +12,7 @@ from machina.apps.forum_search.views import FacetedSearchView
 PATH = "/forum/"
 
 
-class ForumPermissions(ForumPermissionMiddleware):  # type: ignore[misc] # machina has no types
+class ForumPermissions(ForumPermissionMiddleware):
     """Machina's, for its own pages: it opens a log-in session for everybody who comes by."""
 
     def process_request(self, request: HttpRequest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,16 @@ def test_the_same_tasks_are_drawn_everywhere_and_a_seed_draws_others():
     other = seed_tasks(RunConfig(tasks={"suite": "arena", "num_seed_tasks": 60}, seed=1))
     assert [t.instruction for t in first] != [t.instruction for t in other]
     assert eval_tasks(_config()) == eval_tasks(RunConfig(tasks={"suite": "arena"}, seed=1))
+
+
+def test_each_phase_of_a_run_without_curriculum_can_have_other_tasks():
+    config = _config(source="fresh", num_seed_tasks=116)
+    phases = [seed_tasks(config, phase) for phase in range(3)]
+    for one, other in combinations(phases, 2):
+        same = {task.instruction for task in one} & {task.instruction for task in other}
+        assert len(same) < 30, "short lists (statuses, shelves) come again"
+    assert len({task.task_id for tasks in phases for task in tasks}) == 3 * 116
+    assert seed_tasks(_config(source="fixed"), 2) == seed_tasks(_config())
 
 
 def test_task_types_are_chosen_by_name_and_kept_to_their_split():

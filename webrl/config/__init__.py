@@ -78,13 +78,14 @@ class TasksConfig(Section):
     source: Literal["curriculum", "fixed", "fresh"] = Field(
         "curriculum",
         description="tasks of the phases after 0; curriculum: written from failures (paper); fixed: phase 0's again; "
-        "fresh: new pages of the training types with their own instructions (miniwob)",
+        "fresh: new pages of the training types with their own instructions (miniwob), or another draw from the "
+        "training templates (arena)",
     )
 
     @model_validator(mode="after")
     def _fresh_pages_come_from_seeds(self) -> Self:
-        if self.source == "fresh" and self.suite != "miniwob":
-            raise ValueError(f"source=fresh needs pages that seeds make: suite=miniwob, not {self.suite}")
+        if self.source == "fresh" and self.suite not in ("miniwob", "arena"):
+            raise ValueError(f"source=fresh needs tasks that a seed makes: suite=miniwob or arena, not {self.suite}")
         return self
 
 

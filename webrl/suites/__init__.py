@@ -80,10 +80,11 @@ def instruction_of(task: Task) -> str:
 
 def seed_tasks(config: RunConfig, phase: int = 0) -> list[Task]:
     """The suite's own tasks for a phase: those of phase 0, unless `tasks.source` is fresh."""
+    draw = phase if config.tasks.source == "fresh" else 0
     if has_page_seeds(config):
-        return miniwob.seed_tasks(config.tasks, config.seed, phase if config.tasks.source == "fresh" else 0)
+        return miniwob.seed_tasks(config.tasks, config.seed, draw)
     if config.tasks.suite == "arena":
-        return arena_tasks.training_tasks(config)
+        return arena_tasks.training_tasks(config, f"{config.seed}.{draw}" if draw else None)
     return own_site.training_tasks(config) if config.tasks.suite == "web" else webarena.training_tasks(config)
 
 

@@ -89,7 +89,7 @@ def entities(split: Split) -> Entities:
     )
 
 
-def draw(template: Template, split: Split, count: int, seed: int = 0) -> list[dict[str, Any]]:
+def draw(template: Template, split: Split, count: int, seed: int | str = 0) -> list[dict[str, Any]]:
     """At most `count` different tasks of a template, as objects of a task file."""
     rng = random.Random(f"{template.key} {split} {seed}")
     found: dict[str, dict[str, Any]] = {}

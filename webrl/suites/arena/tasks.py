@@ -56,8 +56,11 @@ def without_reference(extra: dict[str, Any]) -> dict[str, Any]:
     return extra | {_KEY: {key: value for key, value in extra[_KEY].items() if key != "eval"}}
 
 
-def training_tasks(config: RunConfig, seed: int | None = None) -> list[Task]:
-    """`num_seed_tasks` for phase 0: a seeded draw from the training files, else from the training templates in turn.
+def training_tasks(config: RunConfig, seed: int | str | None = None) -> list[Task]:
+    """`num_seed_tasks` of a phase: a seeded draw from the training files, else from the training templates in turn.
+
+    Args:
+        seed: of the draw; None: the run's.
 
     Raises:
         UsageError: an unknown or held-out template in `tasks.train_sites`.
@@ -112,7 +115,7 @@ def _evaluation(config: RunConfig) -> tuple[list[Task], list[Task]]:
     )
 
 
-def _in_turn(templates: Sequence[Template], entities: Split, per_type: int, split: str, seed: int) -> list[Task]:
+def _in_turn(templates: Sequence[Template], entities: Split, per_type: int, split: str, seed: int | str) -> list[Task]:
     columns = [draw(template, entities, per_type, seed) for template in templates]
     return [
         as_task(column[i], f"task {column[i]['task_id']}", split)

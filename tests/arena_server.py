@@ -61,7 +61,8 @@ class Visitor:
         form = _form(BeautifulSoup(self.see(page), "html.parser"), button)
         data = {**_values(form), **fields}
         answer = self.http.post(urljoin(page, str(form.get("action", ""))), data=data, files=files)
-        assert answer.status_code == 302, f"{button!r} of {page} was refused: {answer.text}"  # the form, once more
+        # Refused, it is the form once more.
+        assert answer.status_code in (302, 303), f"{button!r} of {page} was refused: {answer.text}"
         return (
             _whole(self.http.send(answer.next_request, follow_redirects=True)) if follow and answer.next_request else ""
         )
@@ -93,7 +94,8 @@ def _values(form: Tag) -> dict[str, Any]:
         if kind in ("submit", "file") or (kind in ("checkbox", "radio") and not field.has_attr("checked")):
             continue
         if field.name == "select":
-            value: Any = [option["value"] for option in field.find_all("option", selected=True)]
+            chosen = field.find_all("option", selected=True)
+            value: Any = [option.get("value", option.get_text().strip()) for option in chosen]
         elif field.name == "textarea":
             value = field.get_text()
         else:

@@ -19,6 +19,7 @@ from webrl.arena.client import Arena, ArenaError, Session
 from webrl.arena.content import Product, catalogue
 from webrl.arena.forum.content import forum
 from webrl.arena.running import COOKIE, SESSIONS, STATE
+from webrl.arena.tracker.content import tracker
 from webrl.errors import UsageError
 
 pytestmark = pytest.mark.arena
@@ -195,6 +196,8 @@ def test_thirty_two_writers_at_once_see_only_what_they_wrote(arena: Arena) -> No
     reviews = f"{_path(IN_STOCK[0])}reviews/"
 
     def work(i: int) -> None:
+        ticket = {"field_summary": f"Ticket of session {i}", "submit": "Create ticket"}
+        visitors[i].send("/tracker/newticket", "Create ticket", follow=False, **ticket)
         if i % 4 == 3:
             visitors[i].send(_edit(IN_STOCK[0]), "Save", title=f"Title of session {i}", action="save", follow=False)
             return
@@ -204,23 +207,34 @@ def test_thirty_two_writers_at_once_see_only_what_they_wrote(arena: Arena) -> No
         visitors[i].send(f"{TOPIC.path}post/create/", "Submit", follow=False, content=f"Reply of session {i}")
 
     def look(i: int) -> tuple[object, ...]:
-        pages = visitors[i].see(reviews) + visitors[i].see(TOPIC.path)
-        seen = set(re.findall(r"(?:Review|Title|Reply) of session (\d+)", pages))
-        return seen, *(
-            _rows(visitors[i].session, query)
-            for query in (
-                "SELECT product_id, quantity FROM basket_line",
-                "SELECT title FROM reviews_productreview WHERE title LIKE '%of session%'",
-                "SELECT title FROM catalogue_product WHERE title LIKE '%of session%'",
-                "SELECT content FROM forum_conversation_post WHERE content LIKE '%of session%'",
-            )
+        pages = (
+            visitors[i].see(reviews)
+            + visitors[i].see(TOPIC.path)
+            + visitors[i].see("/tracker/query?summary=~of+session")
+        )
+        seen = set(re.findall(r"(?:Review|Title|Reply|Ticket) of session (\d+)", pages))
+        tickets = _rows(visitors[i].session, "SELECT count(*), max(id) FROM ticket", site="tracker")
+        return (
+            seen,
+            tickets,
+            *(
+                _rows(visitors[i].session, query)
+                for query in (
+                    "SELECT product_id, quantity FROM basket_line",
+                    "SELECT title FROM reviews_productreview WHERE title LIKE '%of session%'",
+                    "SELECT title FROM catalogue_product WHERE title LIKE '%of session%'",
+                    "SELECT content FROM forum_conversation_post WHERE content LIKE '%of session%'",
+                )
+            ),
         )
 
     with ThreadPoolExecutor(num) as pool:
         list(pool.map(work, range(num)))
         found = list(pool.map(look, range(num)))
-    for i, (seen, lines, reviewed, titles, replies) in enumerate(found):
+    num_tickets = len(tracker().tickets) + 1
+    for i, (seen, tickets, lines, reviewed, titles, replies) in enumerate(found):
         assert seen == {str(i)}
+        assert tickets == [(num_tickets, num_tickets)]
         if i % 4 == 3:
             assert (lines, reviewed, titles, replies) == ([], [], [(f"Title of session {i}",)], [])
         else:
@@ -271,8 +285,8 @@ def _titles(page: str) -> set[str]:
     return {html.unescape(pod.split('alt="')[1].split('"')[0]) for pod in pods}
 
 
-def _rows(session: Session, query: str, *values: object) -> list[tuple[object, ...]]:
-    database = sqlite3.connect(f"{session.database.as_uri()}?mode=ro", uri=True, timeout=60)
+def _rows(session: Session, query: str, *values: object, site: str = "shop") -> list[tuple[object, ...]]:
+    database = sqlite3.connect(f"{session.database_of(site).as_uri()}?mode=ro", uri=True, timeout=60)
     try:
         return database.execute(query, values).fetchall()
     finally:

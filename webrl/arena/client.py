@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from webrl.arena import running
+from webrl.arena.sites import database_of
 from webrl.errors import BrowserError, UsageError
 
 _TIMEOUT_S = 60.0
@@ -27,7 +28,7 @@ class ArenaError(BrowserError):
 
 @dataclass(frozen=True)
 class Session:
-    """A shop of one's own: what is done in it nobody else sees."""
+    """Sites of one's own: what is done in it nobody else sees."""
 
     id: str
     start_url: str
@@ -37,7 +38,11 @@ class Session:
     cookies: list[dict[str, Any]]
     """As Playwright's `context.add_cookies` takes them: the session's, and the log-in's."""
     database: Path
-    """SQLite; there until the session is dropped. Open it read-only (`mode=ro`)."""
+    """The shop's, SQLite; there until the session is dropped. Open it read-only (`mode=ro`)."""
+
+    def database_of(self, site: str) -> Path:
+        """That of another site."""
+        return self.database.with_name(database_of(site))
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ class Arena:
             start_url=url + made["start"],
             enter_url=url + made["enter"],
             cookies=[{"name": name, "value": value, **common} for name, value in made["cookies"].items()],
-            database=self.folder / running.SESSIONS / made["id"] / running.DATABASE,
+            database=self.folder / running.SESSIONS / made["id"] / database_of("shop"),
         )
 
     def drop(self, session: Session) -> None:

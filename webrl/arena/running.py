@@ -21,14 +21,21 @@ import httpx
 import psutil
 from filelock import FileLock, Timeout
 
-from webrl.arena.sites import CONTENT
+from webrl.arena.sites import CONTENT, keeper_of
 from webrl.config.extras import require
 from webrl.errors import StageError, UsageError
 from webrl.openenv.access import listen
 
 STATE, LOCK, LOG, SESSIONS = "arena.json", "arena.lock", "arena.log", "sessions"
-DATABASE = "shop.sqlite3"
 COOKIE = "arena_session"
+_MADE_BY = {
+    "shop": (
+        ("django", "django-oscar", "django-machina"),
+        ("shop/load.py", "shop/settings.py", "shop/forum/load.py", "shop/forum/settings.py"),
+    ),
+    "tracker": (("trac",), ("shop/tracker/load.py",)),
+}
+"""What a site's first database depends on, beside the content: packages and sources."""
 _SESSION = re.compile(r"\.?[0-9a-f]{16}")
 """The name of a session's folder, with a dot while it is being made."""
 HOST = "127.0.0.1"
@@ -157,11 +164,12 @@ def content_digest() -> str:
     return _digest(*CONTENT)
 
 
-def template_path(folder: Path) -> Path:
-    """Where the first database lies: another name for every version of what makes it."""
-    versions = "-".join(importlib.metadata.version(package) for package in ("django", "django-oscar", "django-machina"))
-    sources = _digest(*CONTENT, "shop/load.py", "shop/settings.py", "shop/forum/load.py", "shop/forum/settings.py")
-    return folder / "templates" / f"shop-{versions}-{sources}.sqlite3"
+def template_path(folder: Path, site: str = "shop") -> Path:
+    """Where a site's first database lies: another name for every version of what makes it."""
+    keeper = keeper_of(site)
+    packages, sources = _MADE_BY[keeper]
+    versions = "-".join(importlib.metadata.version(package) for package in packages)
+    return folder / "templates" / f"{keeper}-{versions}-{_digest(*CONTENT, *sources)}.sqlite3"
 
 
 def _digest(*sources: str) -> str:

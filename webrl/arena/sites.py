@@ -6,15 +6,31 @@ SITES: dict[str, str] = {
     "shop": "",
     "shop_admin": "/dashboard",
     "forum": "/forum",
+    "tracker": "/tracker",
 }
 """Name and path; `__SHOP_ADMIN__` in a task stands for the second's address."""
-CONTENT = ("words.py", "content.py", "forum/words.py", "forum/content.py")
+DATABASES = {"shop": "shop.sqlite3", "tracker": "tracker.sqlite3"}
+"""Sites with a database of their own: its file in a session's folder. The others share the shop's."""
+CONTENT = (
+    *("words.py", "content.py", "forum/words.py", "forum/content.py"),
+    *("tracker/words.py", "tracker/content.py"),
+)
 """The sources of what the sites show, below `webrl/arena/`; they need nothing but Python."""
 
 
 def addresses(root: str) -> dict[str, str]:
     """Each site's address below the server's (`http://HOST:PORT`), without a slash at its end."""
     return {name: root + path for name, path in SITES.items()}
+
+
+def keeper_of(site: str) -> str:
+    """The site in whose database a site's state is: itself, or the shop."""
+    return site if site in DATABASES else "shop"
+
+
+def database_of(site: str) -> str:
+    """The file of a site's database in a session's folder."""
+    return DATABASES[keeper_of(site)]
 
 
 def starts_at_a_site(url: str) -> bool:

@@ -1,6 +1,7 @@
-"""The door of the shop: whose request is it, and on which database does it work?
+"""The door of the sites: whose request is it, and on which database does it work?
 
-A visitor shows a signed cookie that names a session; the shop then answers from that session's database and no other.
+A visitor shows a signed cookie that names a session; the shop or the tracker then answers from that session's database
+and no other.
 The control interface below `/arena/` makes and drops sessions for whoever has the key.
 """
 
@@ -24,9 +25,12 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.core.signing import BadSignature, Signer
 from django.http import parse_cookie
 
-from webrl.arena.running import COOKIE, DATABASE, SESSIONS
+from webrl.arena.running import COOKIE, SESSIONS
 from webrl.arena.shop.database.base import using
 from webrl.arena.shop.load import STAFF
+from webrl.arena.shop.tracker import site as tracker
+from webrl.arena.sites import DATABASES, SITES, database_of
+from webrl.arena.tracker.content import login_of
 
 Environ = dict[str, Any]
 Wsgi = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
@@ -34,6 +38,8 @@ Answer = tuple[HTTPStatus, list[tuple[str, str]], bytes]
 
 _LOGIN_COOKIE = "sessionid"
 _BACKEND = "oscar.apps.customer.auth_backends.EmailBackend"
+_TRACKER = "tracker"
+"""Folder of the tracker's environment in a session's."""
 _NO_SESSION = "This shop belongs to webrl's arena, where every visitor has a session of their own: webrl arena open"
 _DROPPED = "This session of the arena has been dropped; open another: webrl arena open"
 
@@ -43,10 +49,11 @@ class Gateway:
     """The WSGI application; it keeps nothing between requests, so that any process may answer any of them."""
 
     shop: Wsgi
+    tracker: tracker.Site
     folder: Path
     """Of the running arena: sessions lie below it."""
-    template: Path
-    """The database that every session begins with."""
+    templates: dict[str, Path]
+    """The databases that every session begins with, by site."""
     key: str
     """What the control interface asks for, and what session cookies are signed with."""
 
@@ -65,6 +72,8 @@ class Gateway:
         database = self._database(name)
         if not database.is_file():
             return _send(start_response, HTTPStatus.GONE, [], _DROPPED.encode())
+        if f"{environ['PATH_INFO']}/".startswith(f"{SITES['tracker']}/"):
+            return self.tracker.answer(database.with_name(_TRACKER), environ, start_response)
         with using(database):
             answer = self.shop(environ, start_response)
             try:
@@ -93,14 +102,17 @@ class Gateway:
         making = self.folder / SESSIONS / f".{name}"
         making.mkdir(parents=True)
         try:
-            shutil.copyfile(self.template, making / DATABASE)
+            for site, file in DATABASES.items():
+                shutil.copyfile(self.templates[site], making / file)
+            tracker.make(making / _TRACKER)
             cookies = {COOKIE: self._signer().sign(name)}
             if user:
-                with using(making / DATABASE):
+                with using(making / database_of("shop")):
                     account = User.objects.filter(email__iexact=_email(user)).first()
                     if account is None:
                         return _json(HTTPStatus.NOT_FOUND, {"error": f"the shop has no user {user!r}"})
                     cookies[_LOGIN_COOKIE] = _log_in(account)
+                cookies[tracker.COOKIE] = tracker.log_in(making / tracker.DATABASE, login_of(account.email))
             making.rename(self._database(name).parent)
         finally:
             shutil.rmtree(making, ignore_errors=True)
@@ -125,7 +137,7 @@ class Gateway:
         return _json(HTTPStatus.OK, {"dropped": len(found)})
 
     def _database(self, name: str) -> Path:
-        return self.folder / SESSIONS / name / DATABASE
+        return self.folder / SESSIONS / name / database_of("shop")
 
     def _signer(self, purpose: str = "session") -> Signer:
         return Signer(key=self.key, salt=f"webrl.arena.{purpose}")

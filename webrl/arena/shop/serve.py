@@ -24,6 +24,9 @@ from webrl.arena.content import catalogue
 from webrl.arena.forum.content import forum
 from webrl.arena.running import LOCK, STATE, State, content_digest, drop_sessions, template_path
 from webrl.arena.shop.settings import configure
+from webrl.arena.shop.tracker.pkg_resources import import_trac
+from webrl.arena.sites import DATABASES, SITES
+from webrl.arena.tracker.content import tracker
 from webrl.runs.disk import atomic_path
 
 logger = logging.getLogger(__name__)
@@ -50,8 +53,9 @@ def main() -> None:
     drop_sessions(folder)
     key = secrets.token_urlsafe(24)
     configure(key)
-    template = _template(folder)
-    application = _application(folder, template, key)
+    import_trac()
+    templates = {site: _template(folder, site) for site in DATABASES}
+    application = _application(folder, templates, key)
     host, port = listener.getsockname()[:2]
     state = State(f"http://{host}:{port}", key, os.getpid(), psutil.Process().create_time(), content_digest())
     try:
@@ -61,32 +65,39 @@ def main() -> None:
         drop_sessions(folder)
 
 
-def _template(folder: Path) -> Path:
-    from webrl.arena.shop.load import build
+def _template(folder: Path, site: str) -> Path:
+    from webrl.arena.shop.load import build as build_shop
+    from webrl.arena.shop.tracker.load import build as build_tracker
 
-    path = template_path(folder)
+    path = template_path(folder, site)
     if not path.is_file():
         path.parent.mkdir(exist_ok=True)
         with atomic_path(path) as temporary:
-            build(temporary.absolute(), catalogue(), forum())
-        for older in path.parent.glob("shop-*.sqlite3"):
+            if site == "tracker":
+                build_tracker(temporary, tracker())
+            else:
+                build_shop(temporary.absolute(), catalogue(), forum())
+        for older in path.parent.glob(f"{site}-*.sqlite3"):
             if older != path:
                 older.unlink()
     return path
 
 
-def _application(folder: Path, template: Path, key: str) -> Any:
+def _application(folder: Path, templates: dict[str, Path], key: str) -> Any:
     import machina
     import oscar
+    import trac
     from django.core.wsgi import get_wsgi_application
     from whitenoise import WhiteNoise
 
     from webrl.arena.shop.gateway import Gateway
+    from webrl.arena.shop.tracker.site import Site
 
-    gateway = Gateway(get_wsgi_application(), folder.absolute(), template.absolute(), key)
+    gateway = Gateway(get_wsgi_application(), Site(), folder.absolute(), templates, key)
     served = WhiteNoise(gateway, prefix="static/", max_age=_STATIC_AGE_S)
     for folder_of_files in (Path(oscar.__file__).with_name("static"), Path(machina.MACHINA_MAIN_STATIC_DIR)):
         served.add_files(str(folder_of_files), prefix="static/")
+    served.add_files(str(Path(trac.__file__).with_name("htdocs")), prefix=f"{SITES['tracker']}/chrome/common/")
     return served
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from webrl.arena.sites import database_of
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.interface import Score
 from webrl.suites.web.checks import Undecided, combine, first_value, open_tab
@@ -43,7 +44,7 @@ class End:
     answer: str | None
     """The agent's message; None if it was stopped."""
     database: Path
-    """The session's."""
+    """The session's, of the shop; those of other sites lie beside it."""
     timeout_s: float
     """Deadline of one page or query."""
 
@@ -138,10 +139,11 @@ async def _select(page: Page, locator: str) -> str:
 
 async def _database(evaluation: Mapping[str, Any], end: End) -> str:
     for check in evaluation["database"]:
+        database = end.database.with_name(database_of(check.get("site", "shop")))
         try:
-            value = await asyncio.to_thread(first_value, end.database, check["query"], end.timeout_s)
+            value = await asyncio.to_thread(first_value, database, check["query"], end.timeout_s)
         except sqlite3.Error as error:
-            raise Undecided(f"{end.database}: {error}") from None
+            raise Undecided(f"{database}: {error}") from None
         if value != check["equals"]:
             return f"{check['query']!r:.200} finds {value!r:.200}"
     return ""

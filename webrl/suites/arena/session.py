@@ -41,17 +41,18 @@ async def open_sites(config: RunConfig, tasks: Iterable[Task]) -> AsyncIterator[
 async def _try(tasks: Iterable[Task], arena: Arena, settings: ArenaConfig) -> None:
     """Ask each query and locator once: one that cannot run would leave its task without a score for ever."""
     evaluations = [(task.task_id, evaluation) for task in tasks if (evaluation := eval_of(task))]
-    queries = {check["query"]: name for name, data in evaluations for check in data.get("database", ())}
-    await asyncio.to_thread(_try_queries, queries, template_path(arena.folder), settings.check_timeout_s)
+    checks = [(name, check) for name, data in evaluations for check in data.get("database", ())]
+    queries = {(check.get("site", "shop"), check["query"]): name for name, check in checks}
+    await asyncio.to_thread(_try_queries, queries, arena.folder, settings.check_timeout_s)
     targets = [(name, target) for name, data in evaluations for target in data.get("program_html", ())]
     if locators := {target["locator"]: name for name, target in targets if target["locator"].strip()}:
         await _try_locators(locators)
 
 
-def _try_queries(queries: dict[str, str], database: Path, timeout_s: float) -> None:
-    for query, name in queries.items():
+def _try_queries(queries: dict[tuple[str, str], str], folder: Path, timeout_s: float) -> None:
+    for (site, query), name in queries.items():
         try:
-            first_value(database, query, timeout_s)
+            first_value(template_path(folder, site), query, timeout_s)
         except sqlite3.Error as error:
             raise DataError(f"task {name!r}: the query {query!r:.200} does not run on the arena: {error}") from None
 

@@ -5,7 +5,8 @@ API: `read_task_file(path, split) -> list[Task]`, `as_task(entry, where, split)`
 An entry has `task_id`, `sites` (of `webrl.arena.sites.SITES`), `start_url` and `intent`; `login` is a customer's e-mail
 address or `staff` (without one: staff on `shop_admin`, else nobody). `eval`, if there is one, is WebArena's: its
 `eval_types` are `string_match` (`exact_match`, `must_include`), `url_match`, `program_html`, and `database`, a list of
-`{"query": …, "equals": …}` that are asked of the session's SQLite database.
+`{"query": …, "equals": …, "site": …}` that are asked of the session's SQLite database (of the shop, if no site is
+named).
 """
 
 from __future__ import annotations
@@ -142,6 +143,8 @@ def _check_queries(data: dict[str, Any]) -> str:
     for query in queries:
         if not isinstance(query, dict) or not isinstance(query.get("query"), str) or "equals" not in query:
             return f"each needs a query and what it equals, found {query!r:.80}"
+        if query.get("site", "shop") not in SITES:
+            return f"unknown site {query['site']!r:.80}; known: {', '.join(SITES)}"
         if not isinstance(query["equals"], str | int | float | None):
             return f"a query finds one value, so equals is a text, a number or null, found {query['equals']!r:.80}"
     return ""

@@ -121,9 +121,9 @@ def is_titled(*must_include: str) -> Eval:
     return _eval("program_html", program_html=[target])
 
 
-def finds(query: str, equals: Any) -> Eval:
-    """Success by the first value that a query finds in the session's database."""
-    return _eval("database", database=[{"query": " ".join(query.split()), "equals": equals}])
+def finds(query: str, equals: Any, site: str = "shop") -> Eval:
+    """Success by the first value that a query finds in the session's database of a site."""
+    return _eval("database", database=[{"query": " ".join(query.split()), "equals": equals, "site": site}])
 
 
 def _eval(kind: str, **given: Any) -> Eval:

@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # weights are merged there; unset, DeepSpeed says what it guesses
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("webrl.runs.progress").setLevel(logging.INFO)
     return end_clearly("carry_run", lambda: _pack(args) if args.command == "pack" else _unpack(args))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from webrl.carry.pack import pack
 from webrl.carry.unpack import unpack
 from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError, StageError, UsageError
+from webrl.runs import progress
 from webrl.training import score_actions, train_actor, train_critic, train_sft
 from webrl.training.export import STATE, read_origin
 
@@ -115,6 +117,22 @@ def test_a_run_of_lora_phases_comes_out_of_the_file_bit_for_bit(made, tmp_path):
     assert not list((tmp_path / "elsewhere" / "mine").glob(".*"))
     pack(tmp_path / "elsewhere" / "mine", tmp_path / "again.zip")
     assert (tmp_path / "again.zip").read_bytes() == packed.read_bytes()
+
+
+def test_packing_and_unpacking_say_how_far_they_are(made, tmp_path, monkeypatch, caplog):
+    _, run, packed = made
+    monkeypatch.setattr(progress, "LINE_S", 0.0)
+    caplog.set_level("INFO", logger=progress.__name__)
+    pack(run, tmp_path / "again.zip")
+    unpack(packed, tmp_path / "mine")
+    last = {}
+    for line in caplog.messages:
+        found = re.match(r"(\w+): (\d+) of (\d+) (bytes|models)", line)
+        last[found[1]] = (int(found[2]), int(found[3]))
+    assert last.keys() == {"digests", "pack", "unpack", "weights"}
+    assert all(done == total > 0 for done, total in last.values())
+    assert last["pack"] == last["unpack"] < last["digests"]
+    assert last["weights"] == (7, 7)
 
 
 def renamed(base: str) -> Callable[[dict[str, Any]], None]:

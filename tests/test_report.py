@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from webrl.evaluate import wilson_interval
+from webrl.evaluate import rate_of, wilson_interval
 from webrl.reports.run import (
     overview_table,
     phase_metrics,
@@ -106,3 +106,9 @@ def test_metrics_for_trackers_are_flat_numbers_without_task_types():
     assert metrics["dropped.duplicate"] == 30
     assert metrics["eval.heldout_types.successes"] == 3
     assert not any("by_task" in name or "ci95" in name for name in metrics)
+
+
+def test_an_interval_is_rounded_once():
+    for successes in range(235):
+        low, high = wilson_interval(successes, 234)
+        assert f"[{100 * low:.1f}, {100 * high:.1f}]" in rate_text(rate_of(successes, 234).to_json())

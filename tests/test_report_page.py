@@ -185,7 +185,7 @@ def test_an_unfinished_evaluation_is_said_and_not_drawn(tmp_path: Path):
     run = build_run(tmp_path / "run", num_phases=1)
     (run.phase(1).path / "stages" / "eval.json").unlink()
     section = success(read_run(run.path))
-    assert section.figures[0].table.rows == [("held-out seeds", "0", "8/30 = 26.7 % [14.2, 44.5]")]
+    assert section.figures[0].table.rows == [("held-out seeds", "0", "8/30 = 26.7 % [14.2, 44.4]")]
     assert section.lacks == "The evaluation of phase 1 has not finished, so far 10/30 = 33.3 % [19.2, 51.2]. "
 
 

@@ -188,12 +188,12 @@ def test_report_counts_and_figures_by_hand():
     report = judge_report([1, 1, 1, 0, 0], [0.9, 0.6, 0.2, 0.7, 0.1], num_unjudged=4)
     assert (report.true_positive, report.false_negative, report.false_positive, report.true_negative) == (2, 1, 1, 1)
     assert report.accuracy.value == 0.6
-    assert report.accuracy.ci95 == tuple(round(x, 4) for x in wilson_interval(3, 5))
-    assert report.balanced_accuracy.value == round((2 / 3 + 1 / 2) / 2, 4)
-    assert (report.precision.value, report.precision.num) == (round(2 / 3, 4), 3)
-    assert (report.recall.value, report.recall.num) == (round(2 / 3, 4), 3)
+    assert report.accuracy.ci95 == wilson_interval(3, 5)
+    assert report.balanced_accuracy.value == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert (report.precision.value, report.precision.num) == (pytest.approx(2 / 3), 3)
+    assert (report.recall.value, report.recall.num) == (pytest.approx(2 / 3), 3)
     # Pairs: 0.9 beats both, 0.6 and 0.2 beat 0.1 only: 4 of 6.
-    assert report.auc.value == round(4 / 6, 4)
+    assert report.auc.value == pytest.approx(4 / 6)
     assert report.auc.ci95[0] <= 4 / 6 <= report.auc.ci95[1]
     assert report.num_unjudged == 4
     assert judge_report([1, 0], [0.5, 0.5]).recall.value == 0
@@ -224,7 +224,7 @@ def test_agreement_compares_labels_with_the_environment_by_site(tmp_path):
     write_records(tmp_path / "l.jsonl", labels)
     report = agreement(tmp_path / "t.jsonl", tmp_path / "l.jsonl")
     assert (report["num"], report["num_success"], report["num_unjudged"]) == (3, 2, 1)
-    assert report["accuracy"]["value"] == round(2 / 3, 4)
+    assert report["accuracy"]["value"] == pytest.approx(2 / 3)
     assert report["by_site"] == {
         "a": {"num": 2, "num_success": 1, "num_agree": 1},
         "b": {"num": 1, "num_success": 1, "num_agree": 1},

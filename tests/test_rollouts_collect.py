@@ -166,6 +166,12 @@ def test_the_long_tail_is_cut_off_and_kept_for_later(tmp_path):
     # What was cut off stays so: a resumed stage has nothing to do.
     again = asyncio.run(collect(tasks, config, ClickNamedButton(), out, phase=1, prefix="p01"))
     assert again.statuses == summary.statuses
+    # Others' episodes in the file, as where experts of several sites write to one, do not stand for one's own.
+    others = [miniwob("click-button", seed) for seed in (10, 11)]
+    asyncio.run(collect(others, run_config(cut_off=0.5), ClickNamedButton(), out, phase=1, prefix="p02"))
+    mine = [t.status for t in read_records(out, Trajectory) if t.trajectory_id.startswith("p02")]
+    assert len(mine) == 2
+    assert Status.PAGE_ENDED in mine
 
 
 def test_screenshots_lie_beside_the_trajectories_by_reference(tmp_path):

@@ -14,12 +14,14 @@ from webrl.config import RolloutConfig
 from webrl.demos.experts import EXPERTS, Expert, accomplished, expert_for, is_valid
 from webrl.demos.experts.page import read_action, read_page
 from webrl.errors import UsageError
-from webrl.suites.miniwob import PARTIAL_CREDIT, TRAIN_SITES
+from webrl.suites.miniwob import TRAIN_SITES
 from webrl.types import Task
 
 PAGES = json.loads((Path(__file__).parent / "test_tasks_miniwob_pages.json").read_text(encoding="utf-8"))
 """First observation and goal of every type at task seed 7, recorded from the real environment."""
 
+PAYS_FOR_PARTS = ("miniwob.click-checkboxes", "miniwob.phone-book")
+"""Their pages reward most boxes right, or the right contact but another detail."""
 DONE = "send_msg_to_user('done')"
 BOXES = """RootWebArea 'Click Checkboxes Task', focused
 	[17] LabelText ''
@@ -204,7 +206,7 @@ def test_experts_reach_the_environments_reward_and_their_own_proposals() -> None
                 break
         texts = [o.text for o in shown]
         did = expert.accomplished(shown[0].goal, actions, texts[:-1], texts[-1])
-        assert did or task.site in PARTIAL_CREDIT or task.instruction, f"{task.task_id}: {actions}"
+        assert did or task.site in PAYS_FOR_PARTS or task.instruction, f"{task.task_id}: {actions}"
         return reward, did, shown[0].goal, texts[0]
 
     browsers.run(run())

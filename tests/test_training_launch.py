@@ -20,8 +20,10 @@ from processes import descendants, kill, living
 from training_builders import make_actor, make_records
 
 from webrl.cli.train_worker import _parse, _parse_sft
-from webrl.config import RunConfig
+from webrl.config import RunConfig, load_config
+from webrl.config.resources import find_config
 from webrl.errors import UsageError
+from webrl.preflight import check_inputs
 from webrl.runs.store import read_json, write_records
 from webrl.training.topology import first_host, read_topology
 
@@ -76,6 +78,18 @@ def test_slurm_variables() -> None:
 )
 def test_first_host_of_a_slurm_list(nodelist: str, host: str) -> None:
     assert first_host(nodelist) == host
+
+
+def test_a_run_of_one_process_refuses_at_once_an_engine_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    for key in ("critic.engine", "actor.engine"):
+        config = load_config(find_config("demo"), [f"{key}=fsdp2"])
+        with pytest.raises(UsageError, match=rf"{key}=fsdp2 shards .* `bash run_multinode\.sh CONFIG --phase N`"):
+            check_inputs(config, ("rollout", "train"))
+        check_inputs(config, ("rollout",))
+        with monkeypatch.context() as launched:
+            launched.setenv("WORLD_SIZE", "2")
+            check_inputs(config, ("train",))
 
 
 def test_contradictions_are_refused_by_name() -> None:

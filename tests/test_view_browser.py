@@ -1,6 +1,8 @@
 """`webrl view` in a real browser: keys, labels, growing runs, no JavaScript, hostile runs, accessibility."""
 
 import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from browsers import run as in_loop
@@ -188,3 +190,38 @@ def test_pages_can_be_used_by_everybody(served, scheme):
             assert await page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
     browse(served, look, color_scheme=scheme)
+
+
+def test_the_token_reaches_no_other_server_of_this_machine(served):
+    heard = []
+
+    class Neighbour(BaseHTTPRequestHandler):
+        def do_GET(self):
+            heard.append(str(self.headers))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    neighbour = ThreadingHTTPServer(("127.0.0.1", 0), Neighbour)
+    thread = threading.Thread(target=neighbour.serve_forever)
+    thread.start()
+    home, _, token = served.partition("?token=")
+
+    async def look(page):
+        assert page.url == home
+        await page.goto(f"http://127.0.0.1:{neighbour.server_port}/")
+        await page.goto(home)
+        assert await page.locator("#filters").count() == 1
+
+    try:
+        browse(served, look)
+    finally:
+        neighbour.shutdown()
+        neighbour.server_close()
+        thread.join()
+    assert heard
+    secrets = ("webrl_view", token, home.split("/")[3])
+    assert not [text for text in heard if any(secret in text for secret in secrets)]

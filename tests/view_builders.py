@@ -76,7 +76,7 @@ def step_record(name, index, num_steps, **more):
 def viewer(*runs, stderr=None):
     """A viewer on a free port; a context that gives the address to open, and its process."""
     command = ["view", *map(str, runs), "--port", "0"]
-    return served(command, r"open (http://127\.0\.0\.1:\d+/\?token=\S+)\n", stderr=stderr)
+    return served(command, r"open (http://127\.0\.0\.1:\d+/[0-9a-f]+/\?token=\S+)\n", stderr=stderr)
 
 
 @contextlib.contextmanager

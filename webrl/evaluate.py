@@ -96,9 +96,9 @@ def success_rate(trajectories: Iterable[Trajectory], confidence: float = 0.95) -
 
 
 def rate_of(successes: int, episodes: int, confidence: float = 0.95, errors: int = 0) -> Rate:
-    """The rate of so many successes, in four digits."""
-    low, high = wilson_interval(successes, episodes, confidence)
-    return Rate(successes, episodes, round(successes / max(episodes, 1), 4), (round(low, 4), round(high, 4)), errors)
+    """The rate of so many successes; not rounded, so that it is rounded once, where it is shown."""
+    interval = wilson_interval(successes, episodes, confidence)
+    return Rate(successes, episodes, successes / max(episodes, 1), interval, errors)
 
 
 def is_success(trajectory: Trajectory) -> bool:

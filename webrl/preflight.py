@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 
 from webrl.config import RunConfig
@@ -56,7 +57,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     """Return if what these stages start from is there.
 
     Raises:
-        UsageError: the judge's system text is not there, or the training takes no screenshots.
+        UsageError: the judge's system text is not there, the training takes no screenshots, or needs several processes.
         ModelError: a model folder does not exist, holds pickles, or is an actor that sees and is shown text alone, or
             the other way round.
         DataError: an instruction file of one's own site is not there, or not understood.
@@ -70,6 +71,8 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         if config.label.engine.kind != "openai":
             for judge in (config.models.orm, *config.label.ensemble):
                 model_folder(judge)
+    if "train" in due:
+        _check_processes(config)
     if due & {"replay", "train"} and config.rollout.image_size is not None:
         _check_seeing_training(config)
     acting = due & {"rollout", "replay", "train", "eval"}
@@ -89,6 +92,21 @@ def check_sight(config: RunConfig, actor: str) -> None:
         refuse_vision(actor)
     else:
         require_vision(actor, f"rollout.image_size={config.rollout.image_size}")
+
+
+def _check_processes(config: RunConfig) -> None:
+    """Refuse to begin a run whose training needs several processes in one."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return
+    trained = {"critic": config.trains_critic, "actor": config.num_phases > 0}
+    for section in (name for name, is_trained in trained.items() if is_trained):
+        engine = getattr(config, section).engine
+        if load_plan(engine).kind == "fsdp2":
+            raise UsageError(
+                f"{section}.engine={engine} shards a model over several processes, and this one would train alone: run "
+                "the stages one by one and the training with `bash run_multinode.sh CONFIG --phase N` "
+                f"(docs/cluster.md), or set {section}.engine=ddp"
+            )
 
 
 def _check_screenshots(config: RunConfig, source: str) -> None:

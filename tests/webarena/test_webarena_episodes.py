@@ -9,7 +9,7 @@ from typing import Any
 import browsers
 import pytest
 from standins.experts import DO_NOTHING, SCRIPTS, Scripted
-from standins.play import failures, lite_tasks, play, scores
+from standins.play import failures, lite_tasks, play, scores, training_task
 from standins.world import World
 
 from webrl.rollouts.episode import run_episode
@@ -17,7 +17,6 @@ from webrl.suites.webarena.env import SiteAccess, WebArenaEnv, finish_episode
 from webrl.suites.webarena.locks import lease_sites
 from webrl.suites.webarena.report import summarize
 from webrl.suites.webarena.sites import find_sites
-from webrl.suites.webarena.tasks import training_task
 from webrl.types import Status, Task, Trajectory
 
 pytestmark = [

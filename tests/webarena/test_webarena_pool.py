@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from standins.experts import SCRIPTS, Scripted
-from standins.play import lite_tasks
+from standins.play import lite_tasks, training_task
 from standins.world import World
 
 from webrl.config import validate_config
 from webrl.rollouts.collect import collect
 from webrl.runs.store import read_records
 from webrl.suites.webarena.session import open_sites
-from webrl.suites.webarena.tasks import instruction_of, training_task
+from webrl.suites.webarena.tasks import instruction_of
 from webrl.suites.world import WORLD
 from webrl.types import Status, Step, Task, Trajectory
 

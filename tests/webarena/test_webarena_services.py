@@ -8,6 +8,7 @@ import time
 
 import browsers
 import pytest
+from standins.play import training_task
 from standins.world import World
 
 from webrl.config import Account, EngineConfig, validate_config
@@ -18,7 +19,6 @@ from webrl.suites.webarena.login import LoginStore, mint_state, probe_login
 from webrl.suites.webarena.reset import reset_sites
 from webrl.suites.webarena.session import open_sites
 from webrl.suites.webarena.sites import ACCOUNTS, SiteError, find_sites
-from webrl.suites.webarena.tasks import training_task
 
 pytestmark = pytest.mark.browser
 SITES = ["shopping", "shopping_admin", "reddit", "gitlab", "map", "wikipedia"]

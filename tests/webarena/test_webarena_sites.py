@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from standins.play import training_task
 
 from webrl.config import RunConfig, WebArenaConfig, validate_config
 from webrl.errors import DataError, UsageError
@@ -21,7 +22,6 @@ from webrl.suites.webarena.tasks import (
     is_webarena,
     load_suite,
     sites_of,
-    training_task,
     training_tasks,
     writes,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from webrl.llm.loading import model_folder
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_output, hold_run
+from webrl.runs.progress import progress
 from webrl.runs.provenance import package_versions
 from webrl.training.export import read_origin
 
@@ -96,7 +96,7 @@ def pack(run: Path, out: Path, *, bases: Sequence[str] = (), whole: bool = False
             raise DataError(_refusal(run, rest))
         carried = models.whole(_newest(rest, models.models)) if rest else []
         left_out = sorted(models.models.keys() - models.reachable(carried))
-        files = {path: file_entry(run / path) for path in paths if not is_weights(path, set(left_out))}
+        files = _entries(run, [path for path in paths if not is_weights(path, set(left_out))])
         manifest = Manifest(
             name=run.absolute().name,
             files=files,
@@ -106,6 +106,15 @@ def pack(run: Path, out: Path, *, bases: Sequence[str] = (), whole: bool = False
         )
         _write(run, out, manifest, set(carried))
     return Packed(manifest, tuple(carried), tuple(left_out))
+
+
+def _entries(run: Path, paths: Sequence[str]) -> dict[str, Entry]:
+    found = {}
+    with progress(sum((run / path).stat().st_size for path in paths), "digests", "B") as bar:
+        for path in paths:
+            found[path] = file_entry(run / path)
+            bar.update(found[path].bytes)
+    return found
 
 
 def run_files(run: Path) -> list[str]:
@@ -183,19 +192,26 @@ def _refusal(run: Path, rest: Sequence[str]) -> str:
 
 
 def _write(run: Path, out: Path, manifest: Manifest, carried: set[str]) -> None:
-    held: set[str] = set()
-    with atomic_path(out) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+    members: dict[str, str] = {}
+    for path, entry in manifest.files.items():
+        if not is_weights(path, manifest.models) or is_weights(path, carried):
+            members.setdefault(entry.sha256, path)
+    total = sum(manifest.files[path].bytes for path in members.values())
+    with (
+        progress(total, "pack", "B") as bar,
+        atomic_path(out) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
         text = json.dumps(manifest.model_dump(), indent=1, ensure_ascii=False)
         archive.writestr(zipfile.ZipInfo(MANIFEST), text, zipfile.ZIP_DEFLATED)  # without a time: same run, same bytes
-        for path, entry in manifest.files.items():
-            if entry.sha256 in held or (is_weights(path, manifest.models) and not is_weights(path, carried)):
-                continue
-            held.add(entry.sha256)
+        for path in members.values():
             member = zipfile.ZipInfo(path)
             member.compress_type = zipfile.ZIP_DEFLATED
             with (run / path).open("rb") as source, archive.open(member, "w", force_zip64=True) as target:
-                shutil.copyfileobj(source, target, 1 << 20)
-            _check_unchanged(run / path, entry, member)
+                while block := source.read(1 << 20):
+                    target.write(block)
+                    bar.update(len(block))
+            _check_unchanged(run / path, manifest.files[path], member)
 
 
 def _check_unchanged(path: Path, entry: Entry, member: zipfile.ZipInfo) -> None:

@@ -16,6 +16,7 @@ from webrl.llm.fingerprint import base_fingerprint
 from webrl.llm.loading import model_folder
 from webrl.runs.disk import atomic_path
 from webrl.runs.lock import hold_output
+from webrl.runs.progress import progress
 from webrl.runs.provenance import package_versions
 from webrl.runs.store import open_input
 
@@ -102,17 +103,19 @@ def _check_room(manifest: Manifest, archive: Path, out: Path, max_bytes: int) ->
 
 
 def _extract(opened: zipfile.ZipFile, archive: Path, manifest: Manifest, target: Path) -> None:
-    for member in opened.infolist():
-        if member.filename == MANIFEST:
-            continue
-        path, entry = target / member.filename, manifest.files[member.filename]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with opened.open(member) as source, path.open("xb") as file:
-            left = entry.bytes
-            while left and (block := source.read(min(left, 1 << 20))):
-                file.write(block)
-                left -= len(block)
-        _verify(path, entry, f"{archive}: {member.filename}")
+    members = [member for member in opened.infolist() if member.filename != MANIFEST]
+    total = sum(manifest.files[member.filename].bytes for member in members)
+    with progress(total, "unpack", "B") as bar:
+        for member in members:
+            path, entry = target / member.filename, manifest.files[member.filename]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with opened.open(member) as source, path.open("xb") as file:
+                left = entry.bytes
+                while left and (block := source.read(min(left, 1 << 20))):
+                    file.write(block)
+                    left -= len(block)
+                    bar.update(len(block))
+            _verify(path, entry, f"{archive}: {member.filename}")
 
 
 def _copy_equal_files(manifest: Manifest, archive: Path, target: Path) -> None:
@@ -153,13 +156,18 @@ class _Rebuild:
         """
         missing = dict(self.manifest.models)
         self.done |= self.bases
-        while missing:
-            ready = [n for n, m in missing.items() if self._has_weights(n) or {m.weights, m.base} & self.done.keys()]
-            if not ready:
-                raise DataError(f"nothing in the archive says what the weights of {next(iter(missing))!r} come from")
-            for name in ready:
-                self._fill(name)
-                self.done[missing.pop(name).weights] = str(self.target / name)
+        with progress(len(missing), "weights", "models") as bar:
+            while missing:
+                ready = [
+                    n for n, m in missing.items() if self._has_weights(n) or {m.weights, m.base} & self.done.keys()
+                ]
+                if not ready:
+                    first = next(iter(missing))
+                    raise DataError(f"nothing in the archive says what the weights of {first!r} come from")
+                for name in ready:
+                    self._fill(name)
+                    self.done[missing.pop(name).weights] = str(self.target / name)
+                    bar.update(1)
 
     def _has_weights(self, name: str) -> bool:
         return all((self.target / path).is_file() for path in self.manifest.weight_files(name))

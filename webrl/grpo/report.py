@@ -68,7 +68,7 @@ def mean_reward(rewards: Sequence[float]) -> Mean:
     else:
         spread = 1.96 * statistics.stdev(rewards) / math.sqrt(len(rewards)) if len(rewards) > 1 else math.inf
         low, high = mean - spread, mean + spread
-    return Mean(round(mean, 4), len(rewards), (round(low, 4), round(high, 4)))
+    return Mean(mean, len(rewards), (low, high))
 
 
 def first_and_last(batches: Sequence[Sequence[float]]) -> tuple[Mean, Mean]:

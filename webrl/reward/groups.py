@@ -32,7 +32,7 @@ def group_counts(trajectories: Path, labels: Path) -> dict[str, Any]:
         "num": len(groups),
         **{f"num_{kind}": kinds[kind] for kind in ("mixed", "succeeded", "failed", "single")},
         "num_masked": sum(reward is None for group in groups.values() for reward in group),
-        "no_signal": round(1 - kinds["mixed"] / len(groups), 4),
+        "no_signal": 1 - kinds["mixed"] / len(groups),
     }
 
 

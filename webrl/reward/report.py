@@ -182,8 +182,7 @@ def reliability_bins(truth: Sequence[int], p_yes: Sequence[float]) -> list[tuple
 def _proportion(count: int, num: int) -> Estimate:
     if not num:
         return Estimate(None, (), 0)
-    low, high = wilson_interval(count, num)
-    return Estimate(round(count / num, 4), (round(low, 4), round(high, 4)), num)
+    return Estimate(count / num, wilson_interval(count, num), num)
 
 
 def _bootstrap(
@@ -196,4 +195,4 @@ def _bootstrap(
     draws = rng.integers(0, len(truth), (NUM_RESAMPLES, len(truth)))  # [R, N]
     sampled = [statistic(truth[d], values[d]) for d in draws]
     low, high = np.nanpercentile(sampled, [2.5, 97.5])
-    return Estimate(round(value, 4), (round(float(low), 4), round(float(high), 4)), len(truth))
+    return Estimate(float(value), (float(low), float(high)), len(truth))

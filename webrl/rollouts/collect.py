@@ -88,9 +88,9 @@ async def collect(
     if twice:
         raise DataError(f"two episodes would be called {twice[0]!r}: no task's id may be another one's with -rN")
     waiting = [(name, task) for name, task in episodes if name not in done]
-    num = len(done) + len(waiting)
+    num, num_done = len(episodes), len(episodes) - len(waiting)  # others' may be in the file as well
     target = math.ceil(config.rollout.cut_off * num)
-    with store.Appender(out) as file, progress(num, f"rollout {prefix}", "episodes", initial=len(done)) as bar:
+    with store.Appender(out) as file, progress(num, f"rollout {prefix}", "episodes", initial=num_done) as bar:
 
         def record(trajectory: Trajectory) -> None:
             file.append(_without_secrets(trajectory))
@@ -103,7 +103,7 @@ async def collect(
         if waiting:
             async with open_pool(config.rollout, len(waiting), world) as pool:
                 stage = _Stage(pool, policy, config, out, phase, record, world)
-                await stage.run(waiting, target - len(done))
+                await stage.run(waiting, target - num_done)
     return summary
 
 

@@ -56,13 +56,6 @@ HELDOUT_SITES: tuple[str, ...] = tuple(
 )
 """Task types that are never trained on; each has a relative among the training types."""
 
-PARTIAL_CREDIT = frozenset({"miniwob.click-checkboxes", "miniwob.phone-book"})
-"""Types whose page also pays for part of the work (most boxes right, the right contact but another detail).
-
-BrowserGym counts any positive reward as success there: submitting at once succeeds on 13 of 30 seeds of
-click-checkboxes, and on 22 of 30 of click-checkboxes-transfer, which is left out for that reason.
-"""
-
 TRAIN_SEEDS = range(1_000_000)
 """Task seeds of training and demonstrations."""
 EVAL_SEEDS = range(1_000_000, 2_000_000)

@@ -43,9 +43,13 @@ _CHUNK_CHARS = 1 << 16
 _STATIC = {"view.css": "text/css", "view.js": "text/javascript"}
 
 
-def make_app(index: Index) -> Starlette:
-    """The application over an index; it says nothing about who may ask (`guard.py`)."""
-    pages = _Pages(index)
+def make_app(index: Index, root: str = "") -> Starlette:
+    """The application over an index; it says nothing about who may ask (`guard.py`).
+
+    Args:
+        root: what the paths of all its pages begin with, such as `/a1b2`.
+    """
+    pages = _Pages(index, root)
     at = "{run:int}/{name:path}/{line:int}"
     routes = [
         Route("/", pages.overview),
@@ -73,8 +77,8 @@ def make_app(index: Index) -> Starlette:
 class _Pages:
     """The pages of an index. Plain functions: Starlette runs them in threads."""
 
-    def __init__(self, index: Index) -> None:
-        self._index = index
+    def __init__(self, index: Index, root: str) -> None:
+        self._index, self._root = index, root
         self._runs = named_runs(index.runs)
         self._labelling = threading.Lock()
         self._templates = Environment(
@@ -86,6 +90,7 @@ class _Pages:
             ),
             trim_blocks=True,
         )
+        self._templates.globals["root"] = root
         self._options: tuple[int, dict[str, list[tuple[str, str]]]] = (-1, {})
 
     def overview(self, request: Request) -> Response:
@@ -203,7 +208,7 @@ class _Pages:
             raise UsageError(f"success={form.get('success')!r:.40}: expected 1, 0, or nothing to take the label back")
         await run_in_threadpool(self._set_label, place, form.get("digest", ""), success)
         address = selection.address()
-        return RedirectResponse(f"/t/{place}{'?' if address else ''}{address}", 303)
+        return RedirectResponse(f"{self._root}/t/{place}{'?' if address else ''}{address}", 303)
 
     def _set_label(self, place: Place, digest: str, success: int | None) -> None:
         trajectory, line = self._index.read(place)

@@ -1,9 +1,10 @@
 """Who may see the pages: whoever has the token, in a browser that was sent here by nobody else's page.
 
 The address that `webrl view` prints holds the token, which is exchanged for a cookie that no script and no other site
-can use. Hosts other than this machine's are refused (a page of another site may have its name point here), and so are
-forms of other pages: those of other ports of this machine would come with the cookie. `openenv/access.py` is for
-programs; its bearer token is taken here, too.
+can use. Browsers send a cookie to every port of a host, so it is for the paths below a random one: another server on
+this machine is not asked for these. Hosts other than this machine's are refused (a page of another site may have its
+name point here), and so are forms of other pages. `openenv/access.py` is for programs; its bearer token is taken here,
+too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
+_COOKIE = "webrl_view"
 _HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -38,17 +40,17 @@ _HEADERS = {
 class Guard:
     """ASGI middleware: lets requests through to `app`, or refuses them in one line of text."""
 
-    def __init__(self, app: ASGIApp, token: str, port: int, host: str) -> None:
+    def __init__(self, app: ASGIApp, token: str, root: str, host: str) -> None:
         """Guard `app`.
 
         Args:
             token: what whoever asks must show.
-            port: of the server; cookies do not tell ports apart, so their names do.
+            root: what the paths of all pages begin with; nobody can guess it.
             host: what the server listens on; a name among the addresses that it may be asked under.
         """
         self._app = app
         self._token = token
-        self._cookie = f"webrl_view_{port}"
+        self._root = root
         self._is_open = not is_loopback(host)
         self._names = {host.lower(), socket.gethostname().lower()}
 
@@ -65,7 +67,7 @@ class Guard:
             await send(message)
 
         answer = self._answer(scope) or self._app
-        await answer(scope, receive, send_guarded)
+        await answer({**scope, "root_path": self._root}, receive, send_guarded)
 
     def _answer(self, scope: Scope) -> Response | None:
         """A refusal, or the exchange of the token for the cookie; None lets through."""
@@ -77,22 +79,22 @@ class Guard:
             return PlainTextResponse("GET and POST only\n", 405, {"Allow": "GET, HEAD, POST"})
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         shown = next((value for name, value in query if name == "token"), None)
-        if shown is not None and scope["method"] == "GET" and self._is_token(shown):
+        is_below = scope["path"].startswith(f"{self._root}/")
+        if shown is not None and scope["method"] == "GET" and is_below and self._is_token(shown):
             return self._exchange(scope["path"], [(name, value) for name, value in query if name != "token"])
-        if not self._is_admitted(headers):
+        if not is_below or not self._is_admitted(headers):
             return PlainTextResponse("open the address that `webrl view` has printed: it holds the token\n", 401)
         if scope["method"] == "POST" and headers.get("origin", f"http://{host}") != f"http://{host}":
             return PlainTextResponse("other pages may not send forms here\n", 403)
         return None
 
     def _exchange(self, path: str, rest: list[tuple[str, str]]) -> Response:
-        path = f"/{path.lstrip('/')}"  # two slashes would name another host
         answer = RedirectResponse(f"{path}?{urlencode(rest)}" if rest else path, 303)
-        answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
+        answer.set_cookie(_COOKIE, self._token, httponly=True, samesite="strict", path=self._root)
         return answer
 
     def _is_admitted(self, headers: Headers) -> bool:
-        cookie = cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
+        cookie = cookie_parser(headers.get("cookie", "")).get(_COOKIE, "")
         return self._is_token(cookie) or refusal(headers, self._token) is None
 
     def _is_token(self, text: str) -> bool:

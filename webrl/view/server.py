@@ -32,14 +32,14 @@ def serve(runs: Sequence[Path], host: str, port: int, on_ready: Callable[[str], 
         from webrl.view.app import make_app
         from webrl.view.guard import Guard
 
-        token = secrets.token_urlsafe(24)
+        token, root = secrets.token_urlsafe(24), f"/{secrets.token_hex(8)}"
         index = Index(runs)
-        guarded = Guard(make_app(index), token, listener.getsockname()[1], host)
+        guarded = Guard(make_app(index, root), token, root, host)
         config = http_config(guarded, _MAX_REQUESTS)
         config.log_level = "warning"
         reader = threading.Thread(target=index.refresh, name="index", daemon=True)
         reader.start()
-        on_ready(f"{address_of(listener)}/?token={token}")
+        on_ready(f"{address_of(listener)}{root}/?token={token}")
         try:
             with contextlib.suppress(KeyboardInterrupt):
                 uvicorn.Server(config).run(sockets=[listener])

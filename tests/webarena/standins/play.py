@@ -17,6 +17,11 @@ from .experts import SCRIPTS, Script, Scripted
 from .world import World
 
 
+def training_task(task_id: str, site: str, instruction: str) -> Task:
+    """A task without a reference at a site's start page."""
+    return Task(task_id, site, instruction=instruction, start_url=f"__{site.upper()}__")
+
+
 def lite_tasks() -> dict[int, Task]:
     """WebArena-Lite by BrowserGym's task number."""
     return {int(task.task_id.rpartition(".")[2]): task for task in load_suite("webarena_lite")}

@@ -91,7 +91,7 @@ def _bounds(trajectories: Sequence[Trajectory], unjudged: int) -> tuple[float, f
     """Success rate over all tasks if every unjudged episode failed, and if every one succeeded."""
     successes = sum(map(is_success, trajectories))
     total = max(len(trajectories), 1)
-    return round(successes / total, 4), round((successes + unjudged) / total, 4)
+    return successes / total, (successes + unjudged) / total
 
 
 def _evaluators(trajectory: Trajectory) -> str:

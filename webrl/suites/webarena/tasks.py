@@ -1,8 +1,7 @@
 """WebArena tasks: the 165 of WebArena-Lite and the 812 of WebArena from BrowserGym's packages, and training tasks (any
 instruction at a site's start page, judged by the outcome model). `task_files.py` reads their files.
 
-API: `load_suite(suite) -> list[Task]`, `evaluation_tasks(config.tasks)`, `training_tasks(config)`,
-`training_task(...) -> Task`;
+API: `load_suite(suite) -> list[Task]`, `evaluation_tasks(config.tasks)`, `training_tasks(config)`;
 `config_of(task)`, `instruction_of(task)`, `sites_of(task)`, `writes(task)`, `is_scored(task)` read what a task needs.
 
 A Task's `extra["webarena"]` is the task file's object with its `__SITE__` placeholders; base URLs are put in when
@@ -24,8 +23,8 @@ from webrl.config import RunConfig, TasksConfig
 from webrl.config.extras import require
 from webrl.errors import DataError, UsageError
 from webrl.suites.webarena.sites import SITES, placeholders
-from webrl.suites.webarena.task_files import check_sites, read_task_file, read_training_file
-from webrl.types import Lineage, Task
+from webrl.suites.webarena.task_files import read_task_file, read_training_file
+from webrl.types import Task
 
 logger = logging.getLogger(__name__)
 
@@ -96,22 +95,6 @@ def training_tasks(config: RunConfig) -> list[Task]:
         raise DataError(f"{', '.join(map(str, files))}: no instruction for {', '.join(sorted(chosen)) or 'any site'}")
     random.Random(config.seed).shuffle(kept)
     return interleave(kept)[: config.tasks.num_seed_tasks]
-
-
-def training_task(task_id: str, site: str, instruction: str, *, lineage: Lineage | None = None) -> Task:
-    """A task without a reference: `instruction` at the site's start page, judged by the outcome model.
-
-    Raises:
-        DataError: unknown site.
-    """
-    names = check_sites(site.split("+"), f"task {task_id!r}")
-    return Task(
-        task_id=task_id,
-        site="+".join(names),
-        instruction=instruction,
-        start_url=f"__{names[0].upper()}__",
-        lineage=lineage or Lineage(strategy="seed"),
-    )
 
 
 def is_webarena(task: Task) -> bool:

@@ -1,21 +1,44 @@
-"""`webrl record-demos`: scripted experts play pages of the training task types in the real browser."""
+"""`webrl record-demos`: scripted experts, or with `--by-hand` a person, play training tasks in the real browser."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import sys
+import threading
 from collections import Counter
 from pathlib import Path
 
 from webrl.cli.options import add_config_arguments, describe_sections, resolve_config
+from webrl.config import RunConfig
 from webrl.errors import UsageError
+
+_KEYS = """\
+Do in the browser what is asked; each step shows here. Click, type (Tab, Enter or the next click hands over what you
+typed), choose, drag, press keys; Alt+Left goes back. In this terminal:
+  done [ANSWER]   the task is done; ANSWER is what the agent tells the user
+  again, skip, quit
+  or an action as an agent writes it: new_tab(), tab_close(), scroll(0, 500), dblclick('12'), goto('http://...')"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     add_config_arguments(parser, prefer_newest=False)
-    parser.add_argument("--per-type", type=int, default=8, metavar="N", help="demonstrations a task type (default: 8)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default: RUN/demos)")
+    parser.add_argument("--per-type", type=int, metavar="N", help="demonstrations a task type (default: 8)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder (default: RUN/demos; RUN/demos_by_hand with --by-hand)"
+    )
+    parser.add_argument(
+        "--by-hand",
+        action="store_true",
+        help="record your own clicks in a visible browser (tasks.suite=web, miniwob or arena)",
+    )
+    parser.add_argument(
+        "--keep-all",
+        action="store_true",
+        help="with --by-hand: keep also what the suite's check fails, or what does not replay",
+    )
     parser.epilog = describe_sections(("tasks", "rollout"))
 
 
@@ -27,14 +50,21 @@ def main(args: argparse.Namespace) -> int:
     from webrl.types import Trajectory
 
     config = resolve_config(args, prefer_newest=False)
-    if args.per_type < 1:
-        raise UsageError(f"--per-type {args.per_type} is not a number from 1 up")
+    if args.by_hand:
+        return _by_hand(args, config)
+    per_type = 8 if args.per_type is None else args.per_type
+    if per_type < 1:
+        raise UsageError(f"--per-type {per_type} is not a number from 1 up")
+    if args.keep_all:
+        raise UsageError("--keep-all goes with --by-hand; what experts play is all kept")
     if config.tasks.suite not in ("miniwob", "arena"):
-        raise UsageError(f"tasks.suite={config.tasks.suite} has no scripted experts; use tasks.suite=miniwob or arena")
+        raise UsageError(
+            f"tasks.suite={config.tasks.suite} has no scripted experts; use tasks.suite=miniwob or arena, or --by-hand"
+        )
     if config.tasks.suite == "arena":
-        tasks = arena_demonstrations(config, args.per_type)
+        tasks = arena_demonstrations(config, per_type)
     else:
-        tasks = demonstration_tasks(config.tasks.train_sites, args.per_type, config.seed)
+        tasks = demonstration_tasks(config.tasks.train_sites, per_type, config.seed)
     out = (args.out or config.run_dir / "demos") / "trajectories.jsonl"
     print(f"record {len(tasks)} episodes of {len({task.site for task in tasks})} task types to {out}", flush=True)
     if args.dry_run:
@@ -52,3 +82,57 @@ def main(args: argparse.Namespace) -> int:
         print(f"  {site:<36} {solved[site]}/{played[site]} solved")
     print(f"{solved.total()}/{played.total()} solved; failed ones are kept, but not imitated")
     return 0
+
+
+def _by_hand(args: argparse.Namespace, config: RunConfig) -> int:
+    from webrl.demos.by_hand import hand_tasks, record_by_hand
+    from webrl.demos.hand import Inbox
+    from webrl.rollouts.browser import Browser
+    from webrl.runs.lock import hold_output
+    from webrl.runs.spelling import visible
+
+    if args.per_type is not None:
+        raise UsageError("--per-type is for the scripted experts; by hand tasks.num_seed_tasks tasks are played")
+    tasks = hand_tasks(config)
+    out = (args.out or config.run_dir / "demos_by_hand") / "trajectories.jsonl"
+    print(f"record {len(tasks)} tasks by hand to {out}", flush=True)
+    if args.dry_run:
+        return 0
+    _require_display()
+    print(_KEYS, flush=True)
+
+    async def record() -> None:
+        inbox: Inbox = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def listen() -> None:
+            for line in iter(sys.stdin.readline, ""):
+                loop.call_soon_threadsafe(inbox.put_nowait, line)
+            loop.call_soon_threadsafe(inbox.put_nowait, "quit")
+
+        threading.Thread(target=listen, daemon=True).start()
+        async with Browser(visible=True) as shown, Browser() as unseen:
+            await record_by_hand(
+                tasks,
+                config,
+                out,
+                say=lambda line: print(visible(line), flush=True),
+                inbox=inbox,
+                visible=shown,
+                unseen=unseen,
+                keep_all=args.keep_all,
+            )
+
+    with hold_output(out.parent):
+        asyncio.run(record())
+    print(f"next: webrl sft CONFIG --data {out.parent}")
+    return 0
+
+
+def _require_display() -> None:
+    """Raises UsageError where a browser cannot open a window."""
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        raise UsageError(
+            f"--by-hand opens a browser window, and there is no display (DISPLAY={os.environ.get('DISPLAY', '')!r}, "
+            f"WAYLAND_DISPLAY={os.environ.get('WAYLAND_DISPLAY', '')!r}); run it on a desktop, or over `ssh -X`"
+        )

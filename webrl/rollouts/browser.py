@@ -1,4 +1,4 @@
-"""Finds and runs Chromium: one headless browser per worker, shared by all its environments.
+"""Finds and runs Chromium: one headless browser per worker, shared by all its environments; or one that a person sees.
 
 API: `find_chromium() -> Path | None`, `Browser` (async context manager: `.new_context(...)`, `.alive`, `.close()`).
 """
@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -44,15 +45,26 @@ _ARGS = (
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--disable-quic",
 )
+_WINDOW_ARGS = ("--ozone-platform-hint=auto",)  # a Wayland desktop without X
 _HIDDEN_DEFAULTS = ("--hide-scrollbars",)
 
 
-def find_chromium() -> Path | None:
-    """The Chromium to run: `WEBRL_CHROMIUM`, Playwright's download, Debian's packages, then macOS applications."""
+NO_WINDOW = (
+    "no Chromium with a window found (chromium-headless-shell has none); run `playwright install chromium`, or "
+    "`apt-get install chromium` (Debian), or set WEBRL_CHROMIUM to an executable"
+)
+
+
+def find_chromium(*, visible: bool = False) -> Path | None:
+    """The Chromium to run: `WEBRL_CHROMIUM`, Playwright's download, Debian's packages, then macOS applications.
+
+    Args:
+        visible: none but those that can open a window.
+    """
     chosen = os.environ.get("WEBRL_CHROMIUM")
-    if chosen:
-        return Path(chosen) if os.access(chosen, os.X_OK) else None
-    for candidate in _candidates():
+    for candidate in [Path(chosen)] if chosen else _candidates():
+        if visible and re.search(r"headless[-_]shell", str(candidate)):
+            continue
         if os.access(candidate, os.X_OK) and candidate.is_file():
             return candidate
     return None
@@ -90,15 +102,17 @@ class Browser:
         BrowserError: it does not start.
     """
 
-    def __init__(self, *, own_session: bool = True, max_page_mb: int | None = None) -> None:
+    def __init__(self, *, own_session: bool = True, max_page_mb: int | None = None, visible: bool = False) -> None:
         """Prepare; see `start`.
 
         Args:
+            visible: with windows, on this machine's display.
             max_page_mb: end the process of a page that takes more memory; the page then counts as crashed.
             own_session: keep Ctrl-C in a terminal, which goes to the whole process group, from the driver, so that
                 it is still there to be closed in order. Not for a process that has a session of its own already.
         """
         self._own_session = own_session
+        self._visible = visible
         self._max_page_bytes = max_page_mb * 1_000_000 if max_page_mb else 0
         self._watching: asyncio.Task[None] | None = None
         self._stack = contextlib.AsyncExitStack()
@@ -127,9 +141,9 @@ class Browser:
     async def _launch(self) -> None:
         from playwright.async_api import Error, async_playwright
 
-        executable = find_chromium()
+        executable = find_chromium(visible=self._visible)
         if executable is None:
-            raise BrowserMissing(MISSING)
+            raise BrowserMissing(NO_WINDOW if self._visible else MISSING)
         self.port = free_port()
         await asyncio.to_thread(remove_abandoned)
         self._folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
@@ -140,7 +154,8 @@ class Browser:
             self._browser = await playwright.chromium.launch(
                 executable_path=executable,
                 timeout=LAUNCH_TIMEOUT_S * 1000,
-                args=[*_ARGS, f"--remote-debugging-port={self.port}"],
+                headless=not self._visible,
+                args=[*_ARGS, *(_WINDOW_ARGS if self._visible else ()), f"--remote-debugging-port={self.port}"],
                 ignore_default_args=list(_HIDDEN_DEFAULTS),
                 handle_sigint=False,
                 handle_sigterm=False,

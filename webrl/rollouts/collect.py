@@ -93,7 +93,7 @@ async def collect(
     with store.Appender(out) as file, progress(num, f"rollout {prefix}", "episodes", initial=num_done) as bar:
 
         def record(trajectory: Trajectory) -> None:
-            file.append(_without_secrets(trajectory))
+            file.append(without_secrets(trajectory))
             summary.add(trajectory)
             bar.set_postfix_str(_describe(summary))
             bar.update(1)
@@ -107,7 +107,7 @@ async def collect(
     return summary
 
 
-def _without_secrets(trajectory: Trajectory) -> Trajectory:
+def without_secrets(trajectory: Trajectory) -> Trajectory:
     """Errors quote the addresses that they happened at, and a site's own may hold a password."""
     steps = tuple(dataclasses.replace(s, url=redact(s.url), error=redact(s.error)) for s in trajectory.steps)
     return dataclasses.replace(trajectory, steps=steps, message=redact(trajectory.message))
@@ -178,7 +178,7 @@ class _Stage:
             for name, task in queue:
                 trajectory = await self._attempts(name, task)
                 if any(step.screenshot for step in trajectory.steps):  # on the disk before the line that names them
-                    await asyncio.to_thread(sync_tree, self._screenshot_folder(name))
+                    await asyncio.to_thread(sync_tree, screenshot_folder(self._out, name))
                 del left[name]
                 self._record(trajectory)
                 if len(waiting) - len(left) >= target:
@@ -212,7 +212,7 @@ class _Stage:
                     trajectory_id=name,
                     phase=self._phase,
                     seed=self._config.seed,
-                    save_screenshot=self._screenshots(name),
+                    save_screenshot=screenshot_saver(self._config.rollout, self._out, name),
                 )
                 return await self._world.suite_of(task).finish(env, trajectory)
 
@@ -231,21 +231,25 @@ class _Stage:
             policy=self._policy.fingerprint,
         )
 
-    def _screenshots(self, name: str) -> SaveScreenshot | None:
-        if not self._config.rollout.screenshots:
-            return None
-        folder = self._screenshot_folder(name)
 
-        def save(png: bytes, index: int) -> str:
-            folder.mkdir(parents=True, exist_ok=True)
-            path = folder / f"{index:03d}.png"
-            path.write_bytes(png)
-            return str(path.relative_to(self._out.parent.parent))
+def screenshot_folder(out: Path, name: str) -> Path:
+    """Where the screenshots of an episode lie, beside the file of trajectories."""
+    return out.parent / "screenshots" / file_name(name)
 
-        return save
 
-    def _screenshot_folder(self, name: str) -> Path:
-        return self._out.parent / "screenshots" / file_name(name)
+def screenshot_saver(config: RolloutConfig, out: Path, name: str) -> SaveScreenshot | None:
+    """What writes the screenshots of an episode; None where there are to be none."""
+    if not config.screenshots:
+        return None
+    folder = screenshot_folder(out, name)
+
+    def save(png: bytes, index: int) -> str:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{index:03d}.png"
+        path.write_bytes(png)
+        return str(path.relative_to(out.parent.parent))
+
+    return save
 
 
 def _name(tasks: Sequence[Task], prefix: str) -> Iterator[tuple[str, Task]]:

@@ -21,7 +21,8 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
@@ -73,6 +74,21 @@ _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
 _DIRTY = frozenset(("mouse_down", "keyboard_down", "upload_file", "mouse_upload_file", "go_back", "go_forward"))
 
 
+class Onlooker(Protocol):
+    """Somebody in whose sight episodes are played: a person who demonstrates (`webrl.demos.hand`)."""
+
+    script: str
+    """Every document runs it before its own scripts."""
+
+    async def attach(self, context: BrowserContext) -> None:
+        """Called for a new profile, before its first page."""
+        ...
+
+    def acting(self, action: Action) -> AbstractAsyncContextManager[None]:
+        """Around every action."""
+        ...
+
+
 class BrowserEnv:
     """An environment on a shared browser; see the module docstring."""
 
@@ -100,6 +116,7 @@ class BrowserEnv:
         self.scale = 1.0
         self.upload_dir = config.upload_dir
         self.max_tabs = MAX_TABS
+        self.onlooker: Onlooker | None = None
 
     async def reset(self, task: Task) -> Observation:
         """Start an episode of `task`."""
@@ -131,7 +148,8 @@ class BrowserEnv:
                 for part in (action, *action.rest):
                     clean = clean and part.name not in _DIRTY
                     await self._use_tab()
-                    await self._act(part)
+                    async with self.onlooker.acting(part) if self.onlooker else contextlib.nullcontext():
+                        await self._act(part)
             except (ActionError, ActionFailed) as problem:
                 error = str(problem)
             observation, verdict = await self._look(HORIZON_MS if action else 0)
@@ -248,6 +266,8 @@ class BrowserEnv:
             self.context = await self._browser.new_context(**options)
             self.context.set_default_timeout(_PAGE_TIMEOUT_MS)
             await self._guard.attach(self.context)
+            if self.onlooker:
+                await self.onlooker.attach(self.context)
             await self.context.add_init_script(await self._page_script())
             await self.context.new_page()
             self.context.on("page", self._activate)
@@ -258,9 +278,10 @@ class BrowserEnv:
 
     async def _page_script(self) -> str:
         """What every document runs before its own scripts."""
+        script = f"{self._script}\n{self.onlooker.script}" if self.onlooker else self._script
         if self._config.observation != "dom":
-            return self._script
-        return f"{self._script}\n__webrl.foreign = {json.dumps(await foreign_elements(self._browser))};"
+            return script
+        return f"{script}\n__webrl.foreign = {json.dumps(await foreign_elements(self._browser))};"
 
     def _activate(self, page: Page) -> None:
         """A new tab becomes the active one, as in BrowserGym."""

@@ -1,0 +1,263 @@
+"""Record a person's own clicks as demonstrations: `webrl record-demos --by-hand`.
+
+API: `tasks = hand_tasks(config)`; `await record_by_hand(tasks, config, out, say=…, inbox=…, …)`.
+
+Each attempt is an episode with the person as its policy. Its actions are then played again, without the person, from a
+new start (after the site's reset); what is kept is that second episode, where it comes to the same end.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from webrl.config import RolloutConfig, RunConfig
+from webrl.demos.hand import CHOICES, Hand, Inbox, Stopped
+from webrl.demos.record import DEMONSTRATION_SEED
+from webrl.errors import UsageError
+from webrl.evaluate import is_success
+from webrl.llm.interface import Policy, PolicyOutput
+from webrl.rollouts.actions import parse_action
+from webrl.rollouts.browser import Browser
+from webrl.rollouts.collect import screenshot_folder, screenshot_saver, without_secrets
+from webrl.rollouts.env import BrowserEnv
+from webrl.rollouts.episode import run_episode
+from webrl.runs import store
+from webrl.suites import open_sites, seed_tasks
+from webrl.suites.world import WORLD
+from webrl.types import Label, Step, Task, Trajectory
+
+_A_DAY_S = 86_400.0
+_BIDS = ("bid", "from_bid", "to_bid")
+
+
+class Differs(Exception):
+    """An episode that is played again does not go as it went; the text says at which step."""
+
+
+class Again:
+    """The actions of recorded steps as a policy; holds each element against the one that was recorded."""
+
+    fingerprint = Hand.fingerprint
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = steps
+
+    async def act(
+        self,
+        instruction: str,
+        history: Sequence[Step],
+        observation: str,
+        *,
+        seed: int | None = None,
+        screenshot: bytes | None = None,
+    ) -> PolicyOutput:
+        """The next action. Raises Differs: the last one failed, or this one's element is not the one recorded."""
+        del instruction, seed, screenshot
+        number = len(history)
+        if history and history[-1].error:
+            raise Differs(f"step {number}, {history[-1].action}: {history[-1].error}")
+        if number == len(self._steps):
+            raise Differs(f"after step {number} the page does not end the episode, as it did")
+        step = self._steps[number]
+        arguments = parse_action(step.action).arguments
+        for bid in (arguments[name] for name in _BIDS if name in arguments):
+            was, now = (element_of(text, bid) for text in (step.observation, observation))
+            if was != now:
+                raise Differs(f"step {number + 1}, {step.action}: {bid} was {was}, now it is {now}")
+        return PolicyOutput((), (), (), step.action, observation)
+
+
+def element_of(observation: str, bid: str) -> str:
+    """Role and name of an element in an observation."""
+    quoted = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+    found = re.search(rf"^\s*\[{bid}\] (\w+(?: (?:{quoted}))?)", observation, re.MULTILINE)
+    return found[1] if found else "not there"
+
+
+def hand_tasks(config: RunConfig) -> list[Task]:
+    """The training tasks that a person is to play: those of phase 0, MiniWoB's and the arena's drawn as the experts'.
+
+    Raises:
+        UsageError: a suite that is not recorded by hand, an observation or dialect of its own, no instructions.
+    """
+    suite, rollout = config.tasks.suite, config.rollout
+    if suite not in ("web", "miniwob", "arena"):
+        raise UsageError(f"tasks.suite={suite} is not recorded by hand; use tasks.suite=web, miniwob or arena")
+    if rollout.env != "browser":
+        raise UsageError(f"--by-hand needs rollout.env=browser, not {rollout.env}")
+    if rollout.observation == "html" or rollout.dialect != "browsergym":
+        raise UsageError(
+            "--by-hand records rollout.dialect=browsergym on rollout.observation=axtree or dom, not "
+            f"{rollout.dialect} on {rollout.observation}"
+        )
+    tasks = seed_tasks(config.model_copy(update={"seed": DEMONSTRATION_SEED + config.seed}))
+    if not tasks:
+        raise UsageError("--by-hand needs instructions: name files in rollout.web.train_files")
+    return tasks
+
+
+@dataclass(frozen=True)
+class _Studio:
+    """What all attempts share."""
+
+    config: RolloutConfig
+    out: Path
+    say: Callable[[str], None]
+    inbox: Inbox
+    visible: Browser
+    unseen: Browser
+
+    async def attempt(self, name: str, task: Task) -> tuple[Trajectory, str]:
+        """An episode of the person's. Raises Stopped."""
+        while not self.inbox.empty():
+            self.inbox.get_nowait()  # from before
+        env = WORLD.suite_of(task).make_env(self.visible, self.config)
+        return await self._play(env, Hand(env, self.say, self.inbox), name, task)
+
+    async def replay(self, played: Trajectory, url: str) -> Trajectory:
+        """The same once more, with nobody there. Raises Differs."""
+        worked = [step for step in played.steps if not step.error]
+        shorter = without_idle_clicks(worked)
+        tries = [shorter, worked] if len(shorter) < len(worked) else [worked]
+        for number, steps in enumerate(tries, start=1):
+            try:
+                return await self._same(played, url, steps)
+            except Differs:
+                if number == len(tries):
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _same(self, played: Trajectory, url: str, steps: Sequence[Step]) -> Trajectory:
+        env = WORLD.suite_of(played.task).make_env(self.unseen, self.config)
+        again, url_again = await self._play(env, Again(steps), played.trajectory_id, played.task)
+        if again.status is not played.status:
+            raise Differs(f"it ends with {again.status} ({again.message}) after step {len(again.steps)}")
+        if again.env_reward != played.env_reward:
+            raise Differs(f"the reward is {again.env_reward}, it was {played.env_reward} {again.env_error}".rstrip())
+        if played.env_reward is None and url_again != url:
+            raise Differs(f"it ends at {url_again}, not at {url}")
+        return again
+
+    async def _play(self, env: BrowserEnv, policy: Policy, name: str, task: Task) -> tuple[Trajectory, str]:
+        save = screenshot_saver(self.config, self.out, name)
+        try:
+            episode = await run_episode(env, policy, task, self.config, trajectory_id=name, save_screenshot=save)
+            url = env.page.url if env.context is not None else ""
+            return without_secrets(await WORLD.suite_of(task).finish(env, episode)), url
+        finally:
+            await env.close()
+
+
+def without_idle_clicks(steps: Sequence[Step]) -> list[Step]:
+    """The steps without clicks into a field that is filled right after: `fill` needs none."""
+    return [
+        step
+        for step, following in zip(steps, [*steps[1:], None], strict=True)
+        if following is None
+        or not re.fullmatch(r"click\('\w+'\)", step.action)
+        or not following.action.startswith(f"fill{step.action.removeprefix('click').removesuffix(')')},")
+    ]
+
+
+async def record_by_hand(
+    tasks: Sequence[Task],
+    config: RunConfig,
+    out: Path,
+    *,
+    say: Callable[[str], None],
+    inbox: Inbox,
+    visible: Browser,
+    unseen: Browser,
+    keep_all: bool = False,
+) -> None:
+    """Let a person play the tasks that `out` has no demonstration of yet, one after the other.
+
+    Args:
+        out: JSONL of Trajectory, appended to, with `labels.jsonl` beside it: by the suite's own reward, else by the
+            person's word that it is done.
+        inbox: lines that the person types in the terminal; `quit` ends everything.
+        keep_all: keep what the suite's check fails (labelled so) and what does not replay.
+
+    Raises:
+        UsageError: `out` has trajectories without labels; whatever the suite refuses.
+        SiteError: the site cannot be reset or logged in to.
+    """
+    labels = out.with_name("labels.jsonl")
+    if out.exists() and not labels.exists():
+        raise UsageError(f"{out} holds another recording, without labels; choose another --out")
+    rollout = {"num_workers": 1, "envs_per_worker": 1, "episode_timeout_s": _A_DAY_S}
+    config = config.model_copy(update={"rollout": config.rollout.model_copy(update=rollout)})
+    if config.rollout.web.reset.is_set:
+        reset = config.rollout.web.reset.model_copy(update={"every": "episode"})
+        web = config.rollout.web.model_copy(update={"reset": reset})
+        config = config.model_copy(update={"rollout": config.rollout.model_copy(update={"web": web})})
+    for task in tasks:
+        WORLD.suite_of(task).check(task, config.rollout)
+    studio = _Studio(config.rollout, out, say, inbox, visible, unseen)
+    async with open_sites(config, tasks):
+        with store.Appender(labels) as verdicts, store.Appender(out) as file:
+            there = {trajectory.trajectory_id for trajectory in store.read_records(out, Trajectory)}
+            waiting = [task for task in tasks if f"hand-{task.task_id}" not in there]
+            for number, task in enumerate(waiting, start=1):
+                say(f"{number}/{len(waiting)} {task.task_id}")
+                kept = await _until_kept(studio, task, keep_all)
+                if kept is None:
+                    return
+                if isinstance(kept, Trajectory):
+                    reward = int(kept.env_reward is None or is_success(kept))
+                    verdicts.append(Label(kept.trajectory_id, None, reward, Hand.fingerprint))
+                    file.append(kept)
+
+
+async def _until_kept(studio: _Studio, task: Task, keep_all: bool) -> Trajectory | str | None:
+    """The demonstration of a task; "skip" without one, None at the end of everything."""
+    name = f"hand-{task.task_id}"
+    while True:
+        try:
+            played, url = await studio.attempt(name, task)
+            kept = await _verdict(studio, played, url, keep_all)
+            if kept is not None:
+                return kept
+            choice = await _choose(studio)
+        except Stopped as stopped:
+            choice = str(stopped)
+            if choice not in CHOICES:
+                studio.say(f"  {choice}: this attempt cannot be recorded")
+                choice = await _choose(studio)
+        shutil.rmtree(screenshot_folder(studio.out, name), ignore_errors=True)
+        if choice != "again":
+            return choice if choice == "skip" else None
+
+
+async def _verdict(studio: _Studio, played: Trajectory, url: str, keep_all: bool) -> Trajectory | None:
+    """What is kept of an attempt."""
+    reward = "no check measures it" if played.env_reward is None else f"reward {played.env_reward:g}"
+    studio.say(f"  {len(played.steps)} steps, {played.status}, {reward} {played.env_error}".rstrip())
+    if not played.status.finished:
+        studio.say(f"  not kept: {played.message}")
+        return None
+    if played.env_reward is not None and not is_success(played) and not keep_all:
+        studio.say("  not kept: the suite's own check fails it (--keep-all keeps such)")
+        return None
+    if played.env_error and played.env_reward is None and not keep_all:
+        studio.say("  not kept: the suite's own check could not be made")
+        return None
+    try:
+        again = await studio.replay(played, url)
+    except Differs as difference:
+        studio.say(f"  played again it does not come to the same end: {difference}")
+        return played if keep_all else None
+    studio.say(f"  kept: played again, {len(again.steps)} steps come to the same end")
+    return again
+
+
+async def _choose(studio: _Studio) -> str:
+    studio.say(f"  {', '.join(CHOICES)}?")
+    while True:
+        line = await studio.inbox.get()
+        if isinstance(line, str) and line.strip() in CHOICES:
+            return line.strip()

@@ -1,0 +1,277 @@
+"""A person as a policy: what they do in a visible browser, or type in the terminal, as the next action.
+
+API: `hand = Hand(env, say, inbox)`, then `run_episode(env, hand, …)`; lines of the terminal are put into `inbox`.
+Raises `Stopped` out of the episode where the person ends it.
+
+A gesture never reaches the page by itself (`rollouts/js/hand.js`): it is read as an action on an element of the last
+observation, and the environment carries that out as it does a model's. What is not an action is refused by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from webrl.config.redaction import redact
+from webrl.llm.interface import PolicyOutput
+from webrl.rollouts.actions import MAX_ACTION_CHARS, Action, ActionError, parse_action
+from webrl.rollouts.env import BrowserEnv
+from webrl.rollouts.observe import load_script
+from webrl.types import Step
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, Frame, Page
+
+CHOICES = ("again", "skip", "quit")
+"""What ends an attempt without a demonstration."""
+_PATIENCE_S = 5.0
+"""Longest wait for a frame that does not answer; the page's own frame has arrived by then."""
+_PRESSES = {"click": 1, "dblclick": 2, "check": 1, "uncheck": 1, "drag_and_drop": 1, "upload_file": 1}
+_PRINTED = re.compile(r"^\s*\[([a-zA-Z]*\d*)\] ", re.MULTILINE)
+
+
+Inbox = asyncio.Queue["Frame | Stopped | str"]
+
+
+class Stopped(Exception):
+    """The person ends the attempt; the text is one of `CHOICES`, or says why it cannot go on."""
+
+
+class Refused(Exception):
+    """A gesture that is no action; the text says why."""
+
+
+class _LookAgain(Exception):
+    """The page is no longer what the last observation says."""
+
+
+class Hand:
+    """See the module docstring."""
+
+    fingerprint = "by-hand"
+    script = load_script("hand")
+
+    def __init__(
+        self, env: BrowserEnv, say: Callable[[str], None], inbox: asyncio.Queue[Frame | Stopped | str]
+    ) -> None:
+        self._env, self._say, self._inbox = env, say, inbox
+        self._todo: deque[Frame | str] = deque()
+        self._tried: set[str] = set()
+        self._new = False
+        self._waiting = False
+        self._disturbed = ""
+        self._deaf: set[str] = set()
+        env.onlooker = self
+
+    async def attach(self, context: BrowserContext) -> None:
+        """Hear of the gestures in a profile's pages, and of tabs that are closed by hand."""
+
+        def closed(page: Page) -> None:
+            del page
+            if self._waiting:
+                self._inbox.put_nowait(Stopped("a tab was closed by hand; type tab_close() in the terminal instead"))
+
+        async def moved(source: dict[str, Any]) -> None:
+            self._inbox.put_nowait(source["frame"])
+
+        await context.expose_binding("__webrl_hand", moved)
+        context.on("page", lambda page: page.on("close", closed))
+
+    @contextlib.asynccontextmanager
+    async def acting(self, action: Action) -> AsyncIterator[None]:
+        """Let the action through to the page, and notice what else gets through with it."""
+        await self._everywhere("open()")
+        try:
+            yield
+        finally:
+            passed = [each for each in (await self._everywhere("close()")).values() if each]
+        presses, keys = (sum(each[name] for each in passed) for name in ("mouse", "keys"))
+        typed = action.name in ("press", "clear", "fill") or action.name.startswith("keyboard")
+        if presses > (99 if action.name.startswith("mouse") else _PRESSES.get(action.name, 0)) or (keys and not typed):
+            self._disturbed = f"something was clicked or typed while {action.canonical} was being carried out"
+
+    async def act(
+        self,
+        instruction: str,
+        history: Sequence[Step],
+        observation: str,
+        *,
+        seed: int | None = None,
+        screenshot: bytes | None = None,
+    ) -> PolicyOutput:
+        """The person's next action; waits for it as long as it takes.
+
+        Raises:
+            Stopped: the person ends the attempt, or has done what cannot be recorded.
+        """
+        del seed, screenshot
+        if self._disturbed:
+            raise Stopped(self._disturbed)
+        seen = await self._everywhere("seen()")
+        if not history:
+            self._say(f"  {instruction}")
+        else:
+            last = history[-1]
+            self._say(f"  {len(history)}. {last.action}" + (f": {last.error}" if last.error else ""))
+        for url in {frame.url for frame, answer in seen.items() if not answer and frame.url} - self._deaf:
+            self._say(f"  the frame {redact(url):.100} does not answer: what is done in it is not recorded")
+            self._deaf.add(url)
+        self._waiting = True
+        try:
+            action = ""
+            while not action:
+                action = await self._next(instruction, observation)
+        finally:
+            self._waiting = False
+        return PolicyOutput((), (), (), action, observation)
+
+    async def _next(self, instruction: str, observation: str) -> str:
+        """An action of the oldest gesture or line; "" if it is none."""
+        if not self._todo:
+            arrived = await self._inbox.get()
+            if isinstance(arrived, Stopped):
+                raise arrived
+            self._todo.append(arrived)
+            self._new = True
+        source = self._todo[0]
+        try:
+            if isinstance(source, str):
+                action = await self._line(source)
+            else:
+                action = await self._gesture(source, instruction, observation)
+            if redact(action) != action:
+                raise Refused("this would write a password or token into the file")
+            if len(action) > MAX_ACTION_CHARS:
+                raise Refused(f"the text is longer than an action may be ({MAX_ACTION_CHARS} characters)")
+        except Refused as why:
+            self._say(f"  not recorded: {why}")
+            self._todo.popleft()
+            if not isinstance(source, str):
+                await self._ask(source, "drop(9)")
+            return ""
+        return action
+
+    async def _line(self, line: str) -> str:
+        """What a line of the terminal says; what has been typed in the page comes first."""
+        typed = [frame for frame, is_typed in (await self._everywhere("commit()")).items() if is_typed]
+        if typed:
+            self._todo.extendleft(typed)
+            return ""
+        self._todo.popleft()
+        word, _, rest = line.strip().partition(" ")
+        if word in CHOICES and not rest:
+            raise Stopped(word)
+        if word == "done":
+            return Action("send_msg_to_user", {"text": rest.strip() or "done"}).canonical
+        try:
+            return parse_action(line).canonical if word else ""
+        except ActionError as error:
+            self._say(f"  {error} Or: done [ANSWER], again, skip, quit.")
+            return ""
+
+    async def _gesture(self, frame: Frame, instruction: str, observation: str) -> str:
+        item = await self._ask(frame, "next()")
+        new, self._new = self._new, False
+        if item is None:
+            if new and frame.page.context is self._env.context:
+                raise Refused("the page that it was done in has gone")
+            self._todo.popleft()
+            return ""
+        if item["kind"] == "look" and item["ready"]:
+            await self._ask(frame, "drop(1)")
+            return ""
+        if frame.page is not self._env.page and "tab" not in self._tried:
+            self._tried.add("tab")
+            return f"tab_focus({self._env.context.pages.index(frame.page)})"
+        try:
+            action = to_action(item, instruction, set(_PRINTED.findall(observation)), trust="look" in self._tried)
+        except _LookAgain:
+            self._tried.add("look")
+            across, along = item["scrolled"]
+            if across or along:
+                await self._ask(frame, "scrollBack()")
+                return f"scroll({across * self._env.scale:g}, {along * self._env.scale:g})"
+            self._say("  the page has changed by itself (or by the browser's own buttons): looking again")
+            return "noop()"
+        except Refused:
+            self._tried.clear()
+            raise
+        self._tried.clear()
+        await self._ask(frame, "drop(1)")
+        return action
+
+    async def _everywhere(self, call: str) -> dict[Frame, Any]:
+        """What each frame of the active page answers; None where it does not."""
+        frames = self._env.page.frames
+        answers = await asyncio.gather(*(self._ask(frame, call) for frame in frames))
+        return dict(zip(frames, answers, strict=True))
+
+    async def _ask(self, frame: Frame, call: str) -> Any:
+        from playwright.async_api import Error
+
+        with contextlib.suppress(Error, TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                return await frame.evaluate(f"window.__webrl?.hand?.{call}")
+        return None
+
+
+def to_action(item: dict[str, Any], instruction: str, printed: set[str], trust: bool) -> str:
+    """A gesture of `hand.js` as an action, in canonical form.
+
+    Args:
+        printed: bids in the observation.
+        trust: the observation has just been taken again, for this gesture.
+
+    Raises:
+        Refused: no action, or none that an agent could choose; says why.
+        _LookAgain: the element is not what the observation says.
+    """
+    kind, name = item["kind"], item["name"]
+    if item["gone"]:
+        raise Refused(f"{name} has gone")
+    if kind == "refused":
+        raise Refused(f"{name}: {item['why']}")
+    if kind == "look":
+        raise _LookAgain
+    if kind in ("go_back", "go_forward"):
+        return f"{kind}()"
+    exact = item["place"][:1]
+    if kind == "press":
+        if exact and exact[0]["bid"] in printed:
+            return Action("press", {"bid": exact[0]["bid"], "key_comb": item["keys"]}).canonical
+        return Action("keyboard_press", {"key": item["keys"]}).canonical
+    if kind == "fill":
+        if item["secret"] and item["value"] not in instruction:
+            raise Refused(f"{name}: passwords are not written into a file; log in by rollout.web.login")
+        return Action(
+            "fill",
+            {"bid": _bid(exact, name, printed, trust), "value": item["value"], "enable_autocomplete_menu": False},
+        ).canonical
+    if kind == "select":
+        options = item["options"]
+        chosen = {"bid": _bid(exact, name, printed, trust), "options": options[0] if len(options) == 1 else options}
+        return Action("select_option", chosen).canonical
+    bid = _bid(item["place"], name, printed, trust)
+    if kind == "drag":
+        to = _bid(item["target"], name, printed, trust)
+        return Action("drag_and_drop", {"from_bid": bid, "to_bid": to}).canonical
+    return Action("click", {"bid": bid, "button": item["button"], "modifiers": item["modifiers"]}).canonical
+
+
+def _bid(places: Sequence[dict[str, Any]], name: str, printed: set[str], trust: bool) -> str:
+    """Of an element and those around it that a click on it is a click on, the one that the observation shows."""
+    for place in sorted(places, key=lambda each: not each["atomic"]):
+        if place["bid"] not in printed:
+            continue
+        if place["fresh"] and not trust:
+            raise _LookAgain
+        if place["others"]:
+            raise Refused(f"{name}: an agent clicks in the middle of [{place['bid']}], where something else is")
+        return str(place["bid"])
+    if any(place["fresh"] for place in places) and not trust:
+        raise _LookAgain
+    raise Refused(f"{name} is not among the elements that an agent sees")

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from browsers import run, shared_browser
+from rollouts_builders import serve
 
 from webrl.config import RunConfig
 from webrl.demos.by_hand import record_by_hand
 from webrl.types import Task
 
-WAIT_S = 120.0
+WAIT_S = 20.0
 
 
 class Person:
@@ -68,16 +69,22 @@ class Person:
 
 
 def record(
-    config: RunConfig, tasks: Sequence[Task], out: Path, act: Callable[[Person], Awaitable[None]], **more: Any
+    config: RunConfig,
+    tasks: Sequence[Task] | Callable[[str], Sequence[Task]],
+    out: Path,
+    act: Callable[[Person], Awaitable[None]],
+    pages: dict[str, str] | None = None,
+    **more: Any,
 ) -> list[str]:
-    """Record what a person does; gives all that the recorder has said."""
+    """Record what a person does; gives all that the recorder has said. `pages` are served, `tasks` told where."""
 
     async def work() -> list[str]:
-        async with shared_browser() as browser:
+        async with serve(pages or {}) as url, shared_browser() as browser:
+            chosen = tasks(url) if callable(tasks) else tasks
             person = Person(browser)
             recording = asyncio.ensure_future(
                 record_by_hand(
-                    tasks, config, out, say=person.hear, inbox=person.inbox, visible=browser, unseen=browser, **more
+                    chosen, config, out, say=person.hear, inbox=person.inbox, visible=browser, unseen=browser, **more
                 )
             )
             acting = asyncio.ensure_future(act(person))

@@ -20,8 +20,7 @@ from webrl.interop.pickles import load_restricted
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import read_vab, write_vab
-from webrl.rollouts.collect import _Stage
-from webrl.rollouts.suite import WEB
+from webrl.rollouts.collect import screenshot_saver
 from webrl.runs.disk import file_name
 from webrl.runs.store import numbered_lines, read_json, read_lines
 from webrl.types import Status, Step, Task, Trajectory
@@ -215,11 +214,10 @@ def test_no_id_leads_out_of_the_folder_that_is_written(tmp_path):
 
 
 def test_no_trajectory_id_leads_out_of_the_folder_of_screenshots(tmp_path):
-    config = RunConfig.model_validate({"name": "x", "rollout": {"screenshots": True}})
+    config = RunConfig.model_validate({"name": "x", "rollout": {"screenshots": True}}).rollout
     out = tmp_path / "run" / "phase_00" / "trajectories.jsonl"
-    stage = _Stage(None, None, config, out, 0, lambda trajectory: None, WEB)
     for text in IDS:
-        stage._screenshots(f"p00-{text}")(b"png", 0)
-        stage._screenshots(text)(b"png", 0)
+        screenshot_saver(config, out, f"p00-{text}")(b"png", 0)
+        screenshot_saver(config, out, text)(b"png", 0)
     assert {p.relative_to(tmp_path).parts[:3] for p in tmp_path.rglob("*.png")} == {("run", "phase_00", "screenshots")}
     assert len(list(tmp_path.rglob("*.png"))) == 2 * len(IDS)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from webrl.config import RolloutConfig, RunConfig
-from webrl.demos.hand import CHOICES, Hand, Inbox, Stopped
+from webrl.demos.hand import BIDS, CHOICES, Hand, Inbox, Stopped
 from webrl.demos.record import DEMONSTRATION_SEED
 from webrl.errors import UsageError
 from webrl.evaluate import is_success
@@ -31,7 +31,6 @@ from webrl.suites.world import WORLD
 from webrl.types import Label, Step, Task, Trajectory
 
 _A_DAY_S = 86_400.0
-_BIDS = ("bid", "from_bid", "to_bid")
 
 
 class Differs(Exception):
@@ -64,7 +63,7 @@ class Again:
             raise Differs(f"after step {number} the page does not end the episode, as it did")
         step = self._steps[number]
         arguments = parse_action(step.action).arguments
-        for bid in (arguments[name] for name in _BIDS if name in arguments):
+        for bid in (arguments[name] for name in BIDS if name in arguments):
             was, now = (element_of(text, bid) for text in (step.observation, observation))
             if was != now:
                 raise Differs(f"step {number + 1}, {step.action}: {bid} was {was}, now it is {now}")
@@ -115,8 +114,11 @@ class _Studio:
         """An episode of the person's. Raises Stopped."""
         while not self.inbox.empty():
             self.inbox.get_nowait()  # from before
+        # What an agent must keep to, the replay holds: a person may take a way round, and need not hurry.
+        patient = {"max_steps": 1000, "max_repeats": 1000, "episode_timeout_s": _A_DAY_S}
         env = WORLD.suite_of(task).make_env(self.visible, self.config)
-        return await self._play(env, Hand(env, self.say, self.inbox), name, task)
+        hand = Hand(env, self.say, self.inbox)
+        return await self._play(env, hand, name, task, self.config.model_copy(update=patient))
 
     async def replay(self, played: Trajectory, url: str) -> Trajectory:
         """The same once more, with nobody there. Raises Differs."""
@@ -133,7 +135,7 @@ class _Studio:
 
     async def _same(self, played: Trajectory, url: str, steps: Sequence[Step]) -> Trajectory:
         env = WORLD.suite_of(played.task).make_env(self.unseen, self.config)
-        again, url_again = await self._play(env, Again(steps), played.trajectory_id, played.task)
+        again, url_again = await self._play(env, Again(steps), played.trajectory_id, played.task, self.config)
         if again.status is not played.status:
             raise Differs(f"it ends with {again.status} ({again.message}) after step {len(again.steps)}")
         if again.env_reward != played.env_reward:
@@ -142,10 +144,12 @@ class _Studio:
             raise Differs(f"it ends at {url_again}, not at {url}")
         return again
 
-    async def _play(self, env: BrowserEnv, policy: Policy, name: str, task: Task) -> tuple[Trajectory, str]:
+    async def _play(
+        self, env: BrowserEnv, policy: Policy, name: str, task: Task, config: RolloutConfig
+    ) -> tuple[Trajectory, str]:
         save = screenshot_saver(self.config, self.out, name)
         try:
-            episode = await run_episode(env, policy, task, self.config, trajectory_id=name, save_screenshot=save)
+            episode = await run_episode(env, policy, task, config, trajectory_id=name, save_screenshot=save)
             url = env.page.url if env.context is not None else ""
             return without_secrets(await WORLD.suite_of(task).finish(env, episode)), url
         finally:
@@ -189,7 +193,7 @@ async def record_by_hand(
     labels = out.with_name("labels.jsonl")
     if out.exists() and not labels.exists():
         raise UsageError(f"{out} holds another recording, without labels; choose another --out")
-    rollout = {"num_workers": 1, "envs_per_worker": 1, "episode_timeout_s": _A_DAY_S}
+    rollout = {"num_workers": 1, "envs_per_worker": 1}
     config = config.model_copy(update={"rollout": config.rollout.model_copy(update=rollout)})
     if config.rollout.web.reset.is_set:
         reset = config.rollout.web.reset.model_copy(update={"every": "episode"})

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
 
 CHOICES = ("again", "skip", "quit")
 """What ends an attempt without a demonstration."""
+BIDS = ("bid", "from_bid", "to_bid")
+"""Parameters of actions that name elements."""
 _PATIENCE_S = 5.0
 """Longest wait for a frame that does not answer; the page's own frame has arrived by then."""
-_PRESSES = {"click": 1, "dblclick": 2, "check": 1, "uncheck": 1, "drag_and_drop": 1, "upload_file": 1}
 _PRINTED = re.compile(r"^\s*\[([a-zA-Z]*\d*)\] ", re.MULTILINE)
 
 
@@ -63,7 +65,6 @@ class Hand:
         self._tried: set[str] = set()
         self._new = False
         self._waiting = False
-        self._disturbed = ""
         self._deaf: set[str] = set()
         env.onlooker = self
 
@@ -83,16 +84,12 @@ class Hand:
 
     @contextlib.asynccontextmanager
     async def acting(self, action: Action) -> AsyncIterator[None]:
-        """Let the action through to the page, and notice what else gets through with it."""
-        await self._everywhere("open()")
+        """Let the action, and nothing else that happens meanwhile, through to the page."""
+        await self._everywhere(f"open({json.dumps(presses_of(action))[1:-1]})")
         try:
             yield
         finally:
-            passed = [each for each in (await self._everywhere("close()")).values() if each]
-        presses, keys = (sum(each[name] for each in passed) for name in ("mouse", "keys"))
-        typed = action.name in ("press", "clear", "fill") or action.name.startswith("keyboard")
-        if presses > (99 if action.name.startswith("mouse") else _PRESSES.get(action.name, 0)) or (keys and not typed):
-            self._disturbed = f"something was clicked or typed while {action.canonical} was being carried out"
+            await self._everywhere("close()")
 
     async def act(
         self,
@@ -109,8 +106,6 @@ class Hand:
             Stopped: the person ends the attempt, or has done what cannot be recorded.
         """
         del seed, screenshot
-        if self._disturbed:
-            raise Stopped(self._disturbed)
         seen = await self._everywhere("seen()")
         if not history:
             self._say(f"  {instruction}")
@@ -217,6 +212,16 @@ class Hand:
             async with asyncio.timeout(_PATIENCE_S):
                 return await frame.evaluate(f"window.__webrl?.hand?.{call}")
         return None
+
+
+def presses_of(action: Action) -> tuple[list[str] | None, list[str] | None]:
+    """(bids of the elements, keys) that carrying out an action presses, each once; None: any, any number of times."""
+    bids = [action.arguments[name] for name in BIDS[:2] if name in action.arguments] * (1 + (action.name == "dblclick"))
+    if action.name.startswith("keyboard"):
+        return [], None
+    keys = action.arguments.get("key_comb", "Delete").lower().replace("space", " ").split("+")
+    by_code = any(re.match("$|key|digit|numpad|.*ormeta|(alt|control|meta|shift)(left|right)", key) for key in keys)
+    return (None if action.name.startswith("mouse") else bids), (None if by_code else keys)
 
 
 def to_action(item: dict[str, Any], instruction: str, printed: set[str], trust: bool) -> str:

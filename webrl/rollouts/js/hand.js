@@ -19,7 +19,7 @@
   // 'open': an action is being carried out, what comes now is for the page; 'ready': an observation has been taken;
   // 'busy': neither, so that clicks and keys wait for one and nothing is typed meanwhile, which it would show.
   let phase = 'busy';
-  let passed = { mouse: 0, keys: 0 };
+  let allowed = null; // what that action presses, each once; and whether the latest press of each kind is its own
   let typing = null; // the field that is being typed into, with what was in it
   let chosen = null; // a select, with what was selected
   let down = null;
@@ -165,15 +165,31 @@
   };
   const SILENT = ['pointerdown', 'pointerup', 'touchstart', 'touchend', 'dblclick', 'keypress', 'keyup', 'paste', 'cut',
     'compositionstart', 'compositionupdate', 'compositionend'];
+  // Whether an event belongs to the action that is being carried out, and not to a hand that is quicker than it.
+  const isActions = (event) => {
+    if (event instanceof KeyboardEvent) {
+      const { keys } = allowed;
+      const at = keys ? keys.indexOf(event.key.toLowerCase()) : 0;
+      if (event.type === 'keydown') {
+        allowed.key = at >= 0;
+        if (allowed.key && keys) keys.splice(at, 1);
+      }
+      return allowed.key;
+    }
+    if (!(event instanceof MouseEvent)) return true;
+    if (event.type === 'pointerdown') {
+      const bids = event.composedPath().flatMap((at) => [at, at.control]).map((at) => at?.getAttribute?.('bid'));
+      const at = allowed.bids ? allowed.bids.findIndex((bid) => bids.includes(bid)) : 0;
+      allowed.mouse = at >= 0;
+      if (allowed.mouse && allowed.bids) allowed.bids.splice(at, 1);
+    }
+    return allowed.mouse;
+  };
   const handle = (event) => {
     if (!event.isTrusted) return;
     const element = event.composedPath()[0];
     if (!(element instanceof Element)) return;
-    if (phase === 'open') {
-      if (event.type === 'mousedown') passed.mouse += 1;
-      if (event.type === 'keydown' && !event.repeat) passed.keys += 1;
-      return;
-    }
+    if (phase === 'open' && isActions(event)) return;
     // A page's own script can cause these too.
     if (/^(input|change)$/.test(event.type) && ![typing?.field, chosen?.select].includes(element)) return;
     event.stopImmediatePropagation();
@@ -224,13 +240,12 @@
   };
 
   api.hand = {
-    open: () => {
+    open: (bids, keys) => {
       phase = 'open';
-      passed = { mouse: 0, keys: 0 };
+      allowed = { bids, keys, mouse: false, key: false };
     },
     close: () => {
       phase = 'busy';
-      return passed;
     },
     // An observation has just been taken.
     seen: () => {

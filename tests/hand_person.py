@@ -14,7 +14,7 @@ from webrl.config import RunConfig
 from webrl.demos.by_hand import record_by_hand
 from webrl.types import Task
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 class Person:

@@ -20,7 +20,7 @@ import traceback
 from typing import Any
 
 WARM = (
-    "torch", "transformers.models.llama.modeling_llama", "accelerate", "matplotlib.pyplot", "scipy.sparse",
+    "torch", "transformers.models.llama.modeling_llama", "accelerate", "matplotlib.pyplot", "sklearn.metrics",
     "playwright.async_api", "websockets.asyncio.client", "aiohttp.web", "webrl.cli", "webrl.cli.run",
     "webrl.cli.serve_env", "webrl.llm.local.model", "webrl.llm.policy", "webrl.rollouts.collect",
     "webrl.openenv.client", "webrl.tasks.curriculum", "webrl.reward.stage", "webrl.replay.stage",

@@ -66,7 +66,7 @@ def test_help_imports_neither_torch_nor_playwright(arguments):
     code = (
         "import sys\nfrom webrl import cli\n"
         f"try: cli.main({arguments!r})\nexcept SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'playwright', 'scipy', 'matplotlib', 'numpy'} & set(sys.modules)\n"
+        "heavy = {'torch', 'transformers', 'playwright', 'sklearn', 'matplotlib', 'numpy'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

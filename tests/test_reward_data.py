@@ -205,12 +205,13 @@ def test_figures_that_are_not_defined_are_none():
     assert judge_report([], []).accuracy.value is None
 
 
-def test_auc_is_the_share_of_pairs_in_the_right_order_with_ties_counted_half():
+def test_auc_counts_ties_half_and_agrees_with_scikit_learn():
     assert auc(np.array([1, 0]), np.array([0.5, 0.5])) == 0.5
+    from sklearn.metrics import roc_auc_score
+
     rng = np.random.default_rng(0)
     y, p = rng.integers(0, 2, 200), rng.integers(0, 20, 200) / 20
-    difference = p[y == 1][:, None] - p[y == 0]
-    assert auc(y, p) == pytest.approx((np.sign(difference) + 1).mean() / 2)
+    assert auc(y, p) == pytest.approx(roc_auc_score(y, p))
 
 
 def test_agreement_compares_labels_with_the_environment_by_site(tmp_path):

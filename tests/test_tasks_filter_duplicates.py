@@ -34,20 +34,6 @@ def test_no_different_tasks_are_merged_and_most_paraphrases_are_found(use):
     assert np.mean(same) >= 0.75
 
 
-def test_vectors_are_unit_tf_idf_of_words_and_of_their_character_3_grams():
-    # Words: "_" is in both texts, the others in one: idf 1 and 1 + ln(3/2). "b" comes twice in one text: 1 + ln 2.
-    # 3-grams of "a" are " a " alone, and so on; columns are sorted from rare to common.
-    rare = 1 + np.log(1.5)
-    first, second = vectorise(["A", "b b"]).toarray()
-    words = np.array([rare, 1]) / np.hypot(rare, 1)
-    assert sorted(first[first > 0]) == pytest.approx(sorted([*(words * 0.5**0.5), 0.5**0.5]))
-    words = np.array([rare * (1 + np.log(2)), 1]) / np.hypot(rare * (1 + np.log(2)), 1)
-    assert sorted(second[second > 0]) == pytest.approx(sorted([*(words * 0.5**0.5), 0.5**0.5]))
-    assert first @ second == pytest.approx(0.5 / np.hypot(rare, 1) / np.hypot(rare * (1 + np.log(2)), 1))
-    assert np.flatnonzero(first * second).tolist() == [4]
-    assert vectorise(["tab", "tabs"]).shape[1] == 3 + len({" ta", "tab", "ab ", "abs", "bs "})
-
-
 def test_the_pruned_search_finds_exactly_what_the_full_product_finds():
     rng = np.random.default_rng(0)
     words = ["open", "close", "find", "order", "cart", "mouse", "shoe", "price", "rating", "blue", "of", "the", "in"]

@@ -73,7 +73,7 @@ def fit_calibration(truth: Sequence[int], p_yes: Sequence[float]) -> Calibration
     Raises:
         DataError: fewer than ten trajectories of either class.
     """
-    from scipy.optimize import brentq
+    from sklearn.linear_model import LogisticRegression
 
     y = np.asarray(truth, dtype=np.int64)  # [N]
     if min(int(y.sum()), int((1 - y).sum())) < 10:
@@ -81,18 +81,10 @@ def fit_calibration(truth: Sequence[int], p_yes: Sequence[float]) -> Calibration
             f"{int(y.sum())} successes and {int((1 - y).sum())} failures are held out: calibration needs ten of each"
         )
     odds = np.array([log_odds(p) for p in p_yes])  # [N]
+    # A weak penalty keeps perfectly separated scores from an infinite slope.
+    slope = float(LogisticRegression(C=100.0, fit_intercept=False).fit(odds[:, None], y).coef_[0, 0])
     low, high = _TEMPERATURES
-
-    def descent(slope: float) -> float:
-        # A weak penalty (slope squared / 200) keeps perfectly separated scores from an infinite slope.
-        return slope / 100 + float(((1 / (1 + np.exp(-slope * odds)) - y) * odds).sum())
-
-    if descent(1 / high) >= 0:  # it rises with the slope: the best one is flatter, or falls
-        temperature = high
-    elif descent(1 / low) <= 0:
-        temperature = low
-    else:
-        temperature = 1 / brentq(descent, 1 / high, 1 / low)
+    temperature = min(max(1 / slope, low), high) if slope > 0 else high
     calibrated = 1 / (1 + np.exp(-odds / temperature))
     return Calibration(round(temperature, 4), _best_threshold(y, calibrated), len(y))
 

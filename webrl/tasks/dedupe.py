@@ -102,7 +102,7 @@ def find_duplicates(
 ) -> list[Match | None]:
     """For each task the earlier instruction that it duplicates, or None; earlier are `known` and the tasks before it.
 
-    Tasks without an instruction (the site's own) never match. 100,000 known and 5,000 new
+    Tasks without an instruction (the site's own) never match. Needs scikit-learn. 100,000 known and 5,000 new
     take well under a minute on two cores (`benchmarks/curriculum.py`).
 
     Args:

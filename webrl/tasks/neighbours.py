@@ -1,4 +1,4 @@
-"""Pairs of similar short texts: TF-IDF with an exact, pruned nearest-neighbour search.
+"""Pairs of similar short texts: TF-IDF (scikit-learn) with an exact, pruned nearest-neighbour search.
 
 A plain sparse product of 5,000 x 100,000 instructions fills most of the matrix with small numbers, because
 common n-grams are everywhere. Prefix filtering (Bayardo et al., "Scaling up all pairs similarity search", 2007)
@@ -9,10 +9,7 @@ the threshold with any unit vector, so every neighbour shares a feature of the p
 
 from __future__ import annotations
 
-import re
-from array import array
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,48 +31,15 @@ _WORD_SHARE = 0.5
 def vectorise(texts: Sequence[str]) -> Any:
     """Unit TF-IDF vectors of the texts, columns sorted from rare to common: CSR float32 [N, V]."""
     from scipy import sparse
+    from sklearn.feature_extraction.text import TfidfVectorizer
 
-    words = _tfidf(["_", *re.findall(r"\w+", text.lower())] for text in texts)
-    grams = _tfidf(_grams(text.lower()) for text in texts)
+    shared = {"sublinear_tf": True, "dtype": np.float32}
+    words = TfidfVectorizer(token_pattern=r"\w+", **shared).fit_transform([f"_ {text}" for text in texts])
+    grams = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 3), **shared).fit_transform(texts)
     matrix = sparse.hstack([words * np.float32(_WORD_SHARE**0.5), grams * np.float32((1 - _WORD_SHARE) ** 0.5)], "csr")
     frequency = np.bincount(matrix.indices, minlength=matrix.shape[1])
     matrix = matrix[:, np.argsort(frequency, kind="stable")].tocsr()
     matrix.sort_indices()
-    return matrix
-
-
-def _grams(text: str) -> Iterator[str]:
-    """The character 3-grams of each word, a space at either end."""
-    for word in text.split():
-        padded = f" {word} "
-        yield from (padded[i : i + 3] for i in range(len(padded) - 2))
-
-
-def _tfidf(documents: Iterable[Iterable[str]]) -> Any:
-    """Rows of (1 + log count) x (1 + log((1 + N) / (1 + documents with the term))), of norm 1; columns by the alphabet.
-
-    The same bits as of scikit-learn's `TfidfVectorizer(sublinear_tf=True, dtype=np.float32)`.
-    """
-    from scipy import sparse
-
-    columns: dict[str, int] = {}
-    indices, counts, ends = array("i"), array("i"), array("i", [0])
-    for terms in documents:
-        counted = Counter(terms)
-        indices.extend(columns.setdefault(term, len(columns)) for term in counted)
-        counts.extend(counted.values())
-        ends.append(len(indices))
-    rank = np.empty(len(columns), dtype=np.int32)
-    rank[[columns[term] for term in sorted(columns)]] = np.arange(len(columns), dtype=np.int32)
-    arrays = (np.asarray(counts, dtype=np.float32), rank[np.asarray(indices)], np.asarray(ends))
-    matrix = sparse.csr_matrix(arrays, shape=(len(ends) - 1, len(columns)))
-    matrix.sort_indices()
-    containing = np.bincount(matrix.indices, minlength=len(columns)).astype(np.float32)
-    rarity = np.log(np.float32(len(ends)) / (containing + np.float32(1))) + np.float32(1)  # len(ends) is N + 1
-    matrix.data = (np.log(matrix.data) + np.float32(1)) * rarity[matrix.indices]
-    rows = np.repeat(np.arange(len(ends) - 1), np.diff(matrix.indptr))
-    squares = np.bincount(rows, weights=matrix.data * matrix.data, minlength=len(ends) - 1)
-    matrix.data = (matrix.data / np.sqrt(squares)[rows]).astype(np.float32)
     return matrix
 
 

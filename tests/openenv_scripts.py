@@ -214,7 +214,32 @@ def asynchronous(url: str) -> list[dict[str, Any]]:
     return [result for played in asyncio.run(both()) for result in played]
 
 
-SCRIPTS = (environment_factory, text_only, rollout_func, cookbook, plain_post, synchronous, asynchronous)
+def shop(url: str, make: Any = browsergym_client) -> list[dict[str, Any]]:
+    """Two tasks of the arena with one client, as `rollout_func` plays; nothing but the goal and the page is read."""
+    env_type, action_type = make()
+    client = env_type(base_url=url)
+    result = client.reset(task_name="arena.shop.search-eval-0-0") if make is browsergym_client else client.reset()
+    seen = [summary(result)]
+    words = seen[0]["goal"].split('"')[1]
+    bid = bid_of(seen[0]["text"], "Search").strip()
+    actions = (f"fill({bid!r}, {words!r})", f"click({bid!r})", "send_keys('Enter')")
+    seen += [summary(client.step(action_type(action_str=action))) for action in actions]
+    if make is browsergym_client:
+        client.reset(task_name="arena.shop_admin.order-customer-eval-0-0")
+        seen.append(summary(client.step(action_type(action_str="send_msg_to_user('Nobody')"))))
+    client.close()
+    return seen
+
+
+def shop_over_http(url: str) -> list[dict[str, Any]]:
+    """The first of the two with the client of the cookbook's lock file, whose reset names no task."""
+    return shop(url, http_client)
+
+
+SCRIPTS = (
+    *(environment_factory, text_only, rollout_func, cookbook, plain_post, synchronous, asynchronous),
+    *(shop, shop_over_http),
+)
 
 if __name__ == "__main__":
     script = {function.__name__: function for function in SCRIPTS}[sys.argv[1]]

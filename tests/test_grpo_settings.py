@@ -150,8 +150,14 @@ def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys):
     assert "unknown MiniWoB page 'miniwob.click-tset'; the nearest is 'miniwob.click-test'" in refused(
         capsys, *small(folder), "--task-name", "click-tset"
     )
-    assert "benchmark='workarena': our own browsers have miniwob" in refused(
+    assert "task 'workarena.click-test': our own browsers have miniwob and arena" in refused(
         capsys, *small(folder), "--benchmark", "workarena"
+    )
+    assert "no task 'arena.shop.prize'; the nearest type is 'arena.shop.price'" in refused(
+        capsys, *small(folder), "--task-name", "arena.shop.prize"
+    )
+    assert "'arena.shop.dearest' is held out of training" in refused(
+        capsys, *small(folder), "--benchmark", "arena", "--task-name", "shop.dearest"
     )
     assert f"image_size=512: model {str(folder)!r} has no vision" in refused(
         capsys, *small(folder), "--image-size", "512"

@@ -12,6 +12,7 @@ from rollouts_builders import Scripted, miniwob
 from websockets.asyncio.server import serve
 
 from webrl import cli
+from webrl.arena import running
 from webrl.errors import PolicyError, StageError, UsageError
 from webrl.grpo.play import Player, RewardedEnv
 from webrl.grpo.prompts import Seen, find_action, user_text
@@ -252,3 +253,24 @@ def test_on_a_server_with_lora_the_public_prompt_and_several_steps_on_one_batch(
         _, episodes = grpo(out, *more, "--space-url", url, "--resume-from-checkpoint", str(out / "checkpoint-2"))
         assert len(episodes) == 24, "the second half again"
     assert report["settings"]["rewards"] == {"outcome": 1.0, "format": 1.0}
+
+
+@pytest.mark.grpo
+@pytest.mark.arena
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_arena_is_trained_on_beside_miniwob_in_process_and_on_a_server(tmp_path, arena):
+    names = ["arena.shop_admin.order-customer", "miniwob.focus-text-2", "arena.shop.open-category"]
+    small = ["num_generations=2", "dataset_size=4", "max_steps=2", "generation_batch_size=4", "rewards={format: 1}"]
+    small += ["gradient_accumulation_steps=1", "num_workers=1", "envs_per_worker=4", "--task-name", *names]
+    report, episodes = grpo(tmp_path / "here", *small, "--arena-folder", str(arena.folder))
+    assert sorted(t.task.site for t in episodes) == sorted([*names, names[0]] * 2)
+    with server("arena", f"rollout.arena.folder={arena.folder}", num_sessions=4) as (url, _):
+        there, remote = grpo(tmp_path / "there", *small, "--space-url", url)
+    for told, played in ((report, episodes), (there, remote)):
+        assert told["failed_episodes"] == 0, [t.message for t in played]
+        assert {t.env_reward for t in played} <= {0.0, 1.0}
+    first = {t.trajectory_id: t.steps[0].observation for t in episodes}
+    assert {t.trajectory_id: t.steps[0].observation for t in remote} == first, "the same tasks by name and seed"
+    assert {t.instruction for t in episodes} == {t.instruction for t in remote}
+    assert running.num_sessions(arena.folder) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from webrl.suites.arena.draw import TEMPLATES, draw, entities
 from webrl.suites.arena.scoring import End, score, string_match, url_match
 from webrl.suites.arena.task_files import read_task_file
 from webrl.suites.world import WORLD
+from webrl.tasks.leakage import leaks
 
 _ENTRY = {"task_id": "a", "sites": ["shop"], "start_url": "__SHOP__/", "intent": "Look."}
 _NAMING = ("product", "other", "customer", "number", "name", "last", "words", "category", "line")
@@ -104,6 +106,23 @@ def test_a_generated_task_keeps_who_is_logged_in_and_no_reference():
     assert not needs_judge(task)
     kept = without_reference(task.extra)
     assert kept == {"arena": {"login": task.extra["arena"]["login"]}}
+
+
+def test_what_a_generator_writes_in_the_words_of_an_evaluation_is_dropped_whatever_it_was_written_for():
+    config = _config()
+    seed, held = seed_tasks(config)[0], held_out(config)
+    assert leaks(seed_tasks(config), held, 0.9) == [None] * len(seed_tasks(config))
+    shop = [task for task in held if task.site.startswith("arena.shop.")]
+    known = next(task for task in shop if task.split == "eval" and task.site != seed.site)
+    unseen = next(task for task in shop if task.split == "eval_heldout")
+    template = next(template for template in TEMPLATES if template.key == unseen.site)
+    (other,) = draw(template, "train", 1)
+    written = (known.instruction, unseen.instruction, other["intent"], "Put the cheapest tea pot into my basket.")
+    tasks = [replace(seed, task_id=f"g{i}", instruction=text) for i, text in enumerate(written)]
+    first, second, third, fourth = leaks(tasks, held, 0.9)
+    assert first == ("leakage", f"held-out instruction: {known.instruction}")
+    assert second == third == ("leakage", f"site {unseen.site} is held out")
+    assert fourth is None
 
 
 def _file(tmp_path: Path, *entries) -> Path:

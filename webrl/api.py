@@ -27,7 +27,6 @@ from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.interface import Observation
-from webrl.rollouts.sites import open_site
 from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
 from webrl.suites.world import WORLD
@@ -98,7 +97,8 @@ def make_env(task: Task | str, config: RolloutConfig | None = None) -> TaskEnv:
     """An environment; nothing starts before its first reset.
 
     Args:
-        task: a task of any suite, or the name of a MiniWoB++ page (`miniwob.click-button`).
+        task: a task of any suite, or the name of a MiniWoB++ page (`miniwob.click-button`) or of a task type of the
+            arena (`arena.shop.price`).
         config: how pages are shown and what they may reach (`load_config(…).rollout`).
 
     Raises:
@@ -109,7 +109,6 @@ def make_env(task: Task | str, config: RolloutConfig | None = None) -> TaskEnv:
         raise UsageError(f"rollout.env={config.env}: make_env opens pages in a browser here; rollout.env=browser")
     if isinstance(task, str):
         task = Task(task_id=f"{task}.0", site=task)
-        open_site(task)
     config = config or RolloutConfig()
     WORLD.suite_of(task).check(task, config)
     return TaskEnv(task, config)

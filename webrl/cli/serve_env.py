@@ -18,6 +18,8 @@ from webrl.openenv.server import check_options, serve
 from webrl.openenv.variables import read_variables
 
 _DEFAULTS = ServerOptions()
+_FIRST = {"arena": "arena.shop.open-product"}
+"""Task of a reset that names none, by suite."""
 _VIEWPORT = (1280, 720)
 """OpenEnv's own."""
 
@@ -57,7 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task",
         metavar="NAME",
-        help=f"task of a reset that names none (default: {_DEFAULTS.default_site})",
+        help=f"task of a reset that names none (default: {_DEFAULTS.default_site}; with tasks.suite=arena "
+        f"{_FIRST['arena']})",
     )
     parser.epilog = (
         "pages may reach rollout.allowed_hosts only.\n"
@@ -76,7 +79,7 @@ def main(args: argparse.Namespace) -> int:
         host=args.host,
         port=_first(args.port, said.port, _DEFAULTS.port),
         idle_timeout_s=args.idle_timeout,
-        default_site=_first(args.task, said.site, _DEFAULTS.default_site),
+        default_site=_first(args.task, said.site, _FIRST.get(config.tasks.suite, _DEFAULTS.default_site)),
         token=os.environ.get(TOKEN_VARIABLE) or None,
         num_sessions=_first(args.sessions, said.num_sessions, None),
         screenshots=args.screenshots,
@@ -86,7 +89,9 @@ def main(args: argparse.Namespace) -> int:
     if args.dry_run:
         print(yaml.safe_dump({"rollout": config.rollout.model_dump(mode="json")}, sort_keys=False), end="")
         return 0
-    asyncio.run(serve(config, options, _announce))
+    from webrl.suites.world import WORLD
+
+    asyncio.run(serve(config, options, _announce, WORLD))
     return 0
 
 

@@ -15,7 +15,7 @@ import dataclasses
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -36,6 +36,7 @@ from webrl.rollouts.dialects import parse
 from webrl.rollouts.episode import repeat_after_crash, run_episode
 from webrl.rollouts.interface import Env, Observation, Pool, Score, StepResult
 from webrl.runs.disk import atomic_path, make_folder
+from webrl.suites.arena.tasks import is_arena
 from webrl.suites.world import WORLD
 from webrl.types import Task, Trajectory
 
@@ -175,10 +176,18 @@ class Player:
         first = {task.site: task for task in reversed(tasks)}
         self._loop.run(self._open_pages(list(first.values())))
 
+    @contextlib.asynccontextmanager
+    async def _env(self, task: Task) -> AsyncIterator[Env]:
+        """An environment for one episode."""
+        async with self._pool.env() as env:
+            yield env
+            if is_arena(task):  # its session ends with the episode; a MiniWoB page stays warm
+                await env.close()
+
     async def _open_pages(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
             try:
-                async with self._pool.env() as lent:
+                async with self._env(task) as lent:
                     seen = Seen()
                     env = RewardedEnv(lent, self._settings, seen)
                     observation = await env.reset(task)
@@ -222,7 +231,7 @@ class Player:
         async def play() -> Trajectory:
             nonlocal seen
             seen = Seen()
-            async with self._pool.env() as env:
+            async with self._env(task) as env:
                 return await run_episode(
                     RewardedEnv(env, self._settings, seen),
                     self._policy(model, seen),

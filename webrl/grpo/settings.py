@@ -72,6 +72,7 @@ class GrpoSettings(Section):
     browsergym_url: tuple[Address, ...] = Field(
         (), description="OpenEnv servers, `webrl serve-env` or others; none: browsers of our own (--space-url)"
     )
+    arena_folder: Path | None = Field(None, description="of `webrl arena up --folder`; none: its default")
     dataset_size: int = Field(1000, ge=1, description="pages, each attempted num_generations times")
     default_goal: str = Field(
         "Complete the web task successfully.", description="goal of a page that gives none (--dataset-prompt)"
@@ -258,6 +259,7 @@ class GrpoSettings(Section):
             "rollout": {
                 "env": "openenv" if self.browsergym_url else "browser",
                 "urls": self.browsergym_url,
+                "arena": {"folder": self.arena_folder, "score_steps": True},
                 "num_workers": self.num_workers,
                 "envs_per_worker": self.envs_per_worker,
                 "observation": "axtree" if self.observation == "none" else self.observation,

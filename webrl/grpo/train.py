@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webrl.config.extras import require
-from webrl.errors import ModelError, UsageError
+from webrl.errors import DataError, ModelError, UsageError
 from webrl.grpo.play import Episode, Player
 from webrl.grpo.report import Steps, first_and_last, mean_reward
 from webrl.grpo.settings import GrpoSettings
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.dialects import parse
-from webrl.rollouts.sites import site_name
+from webrl.rollouts.sites import BENCHMARKS, site_name
 from webrl.runs.store import Appender, write_json
 from webrl.types import Task
 
@@ -35,26 +35,46 @@ _PUBLIC_IMAGE_SIZE = 512
 
 
 def make_tasks(settings: GrpoSettings) -> list[Task]:
-    """The pages of the training, task types in turn; MiniWoB's are training seeds only.
+    """The pages of the training, task types in turn, of several suites too; MiniWoB's are training seeds only.
 
     Raises:
         UsageError: an unknown task.
     """
-    sites = tuple(site_name(name, settings.benchmark) for name in settings.task_name)
-    if settings.benchmark == "miniwob":
-        from webrl.config import TasksConfig
-        from webrl.suites.miniwob import seed_tasks
-
-        return seed_tasks(TasksConfig(train_sites=sites, num_seed_tasks=settings.dataset_size), settings.seed)
+    sites = [site_name(name, settings.benchmark) for name in settings.task_name]
     if not settings.browsergym_url:
-        raise UsageError(
-            f"benchmark={settings.benchmark!r}: our own browsers have miniwob; name a server of other tasks with "
-            "browsergym_url"
-        )
-    draw = random.Random(settings.seed)
-    seeds = [draw.randrange(1 << 31) for _ in range(settings.dataset_size)]
+        _check_sites(sites, settings)
     turns = [sites[i % len(sites)] for i in range(settings.dataset_size)]
-    return [Task(f"{site}.{seed}", site=site, seed=seed) for site, seed in zip(turns, seeds, strict=True)]
+    draw = random.Random(settings.seed)
+    seeds = [draw.randrange(1 << 31) for _ in turns]
+    pages = iter(_miniwob_pages([site for site in turns if site.startswith("miniwob.")], settings.seed))
+    return [
+        next(pages) if site.startswith("miniwob.") else Task(f"{site}.{seed}", site=site, seed=seed)
+        for site, seed in zip(turns, seeds, strict=True)
+    ]
+
+
+def _check_sites(sites: Sequence[str], settings: GrpoSettings) -> None:
+    """Raises UsageError: a task that browsers of our own cannot play."""
+    from webrl.suites.world import WORLD
+
+    for task in (Task(site, site=site) for site in sites if not site.startswith("miniwob.")):
+        if not task.site.startswith(tuple(f"{suite}." for suite in BENCHMARKS)):
+            raise UsageError(
+                f"task {task.site!r}: our own browsers have {' and '.join(BENCHMARKS)}; name a server of other tasks "
+                "with browsergym_url"
+            )
+        try:
+            WORLD.suite_of(task).check(task, settings.run_config.rollout)
+        except DataError as error:
+            raise UsageError(str(error)) from None
+
+
+def _miniwob_pages(turns: Sequence[str], seed: int) -> list[Task]:
+    from webrl.config import TasksConfig
+    from webrl.suites.miniwob import seed_tasks
+
+    config = TasksConfig(train_sites=tuple(dict.fromkeys(turns)), num_seed_tasks=len(turns) or 1)
+    return seed_tasks(config, seed) if turns else []
 
 
 def check(settings: GrpoSettings) -> GrpoSettings:

@@ -139,17 +139,19 @@ class Session:
     async def _leave(self) -> None:
         """Give environment and place back."""
         try:
-            if self._env is not None and not self._over:
-                await self._env.close()
+            await self._give_back(for_good=not self._over)
         finally:
-            await self._give_back()
             self._hub.release(self)
 
-    async def _give_back(self) -> None:
-        """Let another session have the environment; its page is kept, and reset when it is next lent."""
+    async def _give_back(self, *, for_good: bool = False) -> None:
+        """Let another session have the environment; a MiniWoB page is kept, and reset when it is next lent."""
         lent, self._lent = self._lent, contextlib.AsyncExitStack()
-        self._env, self._over = None, True
-        await lent.aclose()
+        env, self._env, self._over = self._env, None, True
+        try:
+            if env is not None and (for_good or not (self._start and self._start.stays_open)):
+                await env.close()
+        finally:
+            await lent.aclose()
 
     async def _describe(self, start: Start, page: Observation, result: StepResult | None) -> BrowserGymObservation:
         fields: dict[str, Any] = {

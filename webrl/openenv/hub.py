@@ -83,6 +83,8 @@ class Hub:
     """Number of places."""
     options: ServerOptions = ServerOptions()
     """What a client is given that asks for nothing else."""
+    benchmarks: tuple[str, ...] = ("miniwob",)
+    """Suites whose tasks are played by name."""
     seeds: random.Random = field(default_factory=random.Random)
     """Seeds of the resets that name none."""
     active: set[Guest] = field(default_factory=set)

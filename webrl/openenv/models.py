@@ -31,7 +31,9 @@ class ResetOptions(BaseModel):
     task_name: Annotated[str, Field(max_length=255)] | None = Field(
         None, description="task within `benchmark` (`click-test`), or with it (`miniwob.click-test`)"
     )
-    benchmark: str = Field("miniwob", max_length=255, description="suite of the task")
+    benchmark: Annotated[str, Field(max_length=255)] | None = Field(
+        None, description="suite of the task; none: that of the server's own task"
+    )
     instruction: Annotated[str, Field(max_length=20_000)] | None = Field(None, description="replaces the page's own")
     start_url: Annotated[str, Field(max_length=20_000)] | None = Field(
         None, description="first page of a task that is no MiniWoB page; its host must be one the server allows"

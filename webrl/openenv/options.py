@@ -18,7 +18,7 @@ from webrl.errors import DataError, UsageError, problem_text
 from webrl.openenv.hub import Hub
 from webrl.openenv.models import ResetOptions
 from webrl.openenv.pictures import Screenshots
-from webrl.rollouts.sites import open_site, site_name
+from webrl.rollouts.sites import BENCHMARKS, open_site, site_name
 from webrl.types import Task
 
 _MAX_SEED = 2**31
@@ -39,6 +39,11 @@ class Start:
     details: bool
     """Whether it is our own client."""
 
+    @property
+    def stays_open(self) -> bool:
+        """Whether the next episode can begin on this one's page, which holds nothing but itself."""
+        return self.task.site.startswith("miniwob.")
+
 
 def read_options(data: dict[str, Any], hub: Hub) -> Start:
     """Read the options of a reset.
@@ -48,11 +53,12 @@ def read_options(data: dict[str, Any], hub: Hub) -> Start:
         DataError: no such task, a host that is not allowed, or a setting out of range.
     """
     options = ResetOptions.model_validate(data)
-    site = options.benchmark if options.start_url else hub.options.default_site
+    benchmark = options.benchmark or hub.options.default_site.partition(".")[0]
+    site = benchmark if options.start_url else hub.options.default_site
     if options.task_name:
-        site = site_name(options.task_name, options.benchmark)
+        site = site_name(options.task_name, benchmark)
     seed = hub.seeds.randrange(_MAX_SEED) if options.seed is None else options.seed
-    task = _task(site, seed, options.instruction, options.start_url)
+    task = _task(site, seed, options, hub.benchmarks)
     screenshots = _way(options, hub)
     settings = _settings(options, hub) | {"screenshots": screenshots != "none"}
     return Start(task, settings, _configure(hub.config, settings), screenshots, options.details)
@@ -66,12 +72,19 @@ def _way(options: ResetOptions, hub: Hub) -> Screenshots:
     return options.screenshots
 
 
-def _task(site: str, seed: int, instruction: str | None, start_url: str | None) -> Task:
+def _task(site: str, seed: int, options: ResetOptions, benchmarks: Sequence[str]) -> Task:
     """The task that a reset asks for. Raises DataError if there is none, or it is not served."""
     if site.startswith(("webarena", "visualwebarena")):
         raise DataError(f"task {site!r}: WebArena tasks are not served over OpenEnv; use rollout.env=browser")
+    instruction, start_url = options.instruction, options.start_url
     task = Task(task_id=f"{site}.{seed}", site=site, seed=seed, instruction=instruction, start_url=start_url)
-    open_site(task)
+    suite = site.partition(".")[0]
+    if suite not in BENCHMARKS or suite == "miniwob":
+        open_site(task)
+    elif suite not in benchmarks:
+        raise DataError(f"task {site!r} is not served here: start the server with tasks.suite={suite}")
+    elif instruction or start_url:
+        raise DataError(f"task {site!r} has an instruction and a start page of its own; leave them out of the reset")
     return task
 
 
@@ -119,9 +132,9 @@ def _configure(config: RolloutConfig, settings: dict[str, Any]) -> RolloutConfig
         raise DataError(f"reset: {problem_text(error.errors()[0])}") from None
 
 
-def check_default(hub: Hub) -> None:
-    """Raises UsageError if the server's own default task does not exist."""
+def check_default(hub: Hub) -> Task:
+    """The server's own default task. Raises UsageError if it does not exist."""
     try:
-        open_site(Task(task_id="default", site=hub.options.default_site))
+        return _task(hub.options.default_site, 0, ResetOptions(), hub.benchmarks)
     except DataError as error:
         raise UsageError(str(error)) from None

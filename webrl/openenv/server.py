@@ -22,7 +22,7 @@ from websockets.http11 import Request, Response
 
 import webrl
 from webrl.config import RolloutConfig, RunConfig
-from webrl.errors import UsageError
+from webrl.errors import DataError, UsageError
 from webrl.openenv.access import (
     MAX_REQUEST_BYTES,
     REQUEST_TIMEOUT_S,
@@ -37,7 +37,7 @@ from webrl.openenv.door import Doors
 from webrl.openenv.hub import Hub, ServerOptions
 from webrl.openenv.plain_http import HttpRequest, HttpResponse
 from webrl.rollouts.collect import open_pool
-from webrl.types import Task
+from webrl.rollouts.suite import WEB, World
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +48,13 @@ MAX_SESSIONS = 4096
 _CLOSE_TIMEOUT_S = 2.0
 
 
-async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[str, int], None]) -> None:
+async def serve(
+    config: RunConfig, options: ServerOptions, on_ready: Callable[[str, int], None], world: World = WEB
+) -> None:
     """Serve sessions; pages are opened as they are needed.
 
     Args:
+        world: has the config's suite.
         on_ready: called with the server's URL and number of sessions once a first page has been opened.
 
     Raises:
@@ -62,15 +65,22 @@ async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[s
     check_options(config, options)
     listener = listen(options.host, options.port)
     with listener:
-        rollout = _with_room(config.rollout, options.num_sessions)
-        async with open_pool(rollout) as pool:
+        rollout = _with_room(_with_rewards(config.rollout), options.num_sessions)
+        async with open_pool(rollout, world=world) as pool:
             # pydantic's models take a while to make: after what can be refused at once.
             from webrl.openenv.options import check_default
 
-            hub = Hub(pool, rollout, options.num_sessions or pool.size, options, random.Random(config.seed))
-            check_default(hub)
+            benchmarks = tuple(dict.fromkeys(("miniwob", config.tasks.suite)))
+            size = options.num_sessions or pool.size
+            hub = Hub(pool, rollout, size, options, benchmarks, random.Random(config.seed))
+            first = check_default(hub)
             async with pool.env() as env:
-                await env.reset(Task(task_id="default", site=options.default_site))
+                try:
+                    await env.reset(first)
+                except DataError as error:
+                    raise UsageError(str(error)) from None
+                if config.tasks.suite != "miniwob":  # whose page is kept warm
+                    await env.close()
             await _run(hub, listener, on_ready)
 
 
@@ -78,8 +88,6 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
     """Raises UsageError; see `serve`."""
     if config.rollout.env != "browser":
         raise UsageError(f"rollout.env={config.rollout.env}: serve-env needs browsers of its own, rollout.env=browser")
-    if config.tasks.suite == "arena":
-        raise UsageError("tasks.suite=arena: serve-env opens no sessions of the arena; use `webrl run`")
     if config.tasks.suite == "web":
         raise UsageError("tasks.suite=web: serve-env holds no site's log-in, checks and limits; use `webrl run`")
     check_port(options.port)
@@ -92,6 +100,11 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
             f"--host {options.host} lets other machines connect: set {TOKEN_VARIABLE} to a secret that clients show,"
             " or use --host 127.0.0.1"
         )
+
+
+def _with_rewards(config: RolloutConfig) -> RolloutConfig:
+    """The settings with a reward in every step: the protocol knows no other."""
+    return config.model_copy(update={"arena": config.arena.model_copy(update={"score_steps": True})})
 
 
 def _with_room(config: RolloutConfig, num_sessions: int | None) -> RolloutConfig:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from webrl.errors import UsageError
 from webrl.openenv.pictures import MAX_SIDE, MIN_SIDE
-from webrl.rollouts.sites import site_name
+from webrl.rollouts.sites import BENCHMARKS, site_name
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +59,9 @@ def read_variables(environ: Mapping[str, str]) -> Variables:
 
 def _site(values: Mapping[str, str]) -> str | None:
     benchmark, task = values.get("BENCHMARK", "miniwob"), values.get("TASK_NAME")
-    if benchmark != "miniwob":
-        raise UsageError(f"{_PREFIX}BENCHMARK={benchmark}: miniwob is served; WebArena runs with rollout.env=browser")
+    if benchmark not in BENCHMARKS:
+        known = " and ".join(BENCHMARKS)
+        raise UsageError(f"{_PREFIX}BENCHMARK={benchmark}: {known} are served; WebArena runs with rollout.env=browser")
     return site_name(task, benchmark) if task else None
 
 

@@ -34,9 +34,14 @@ class Verdict:
     """Whether the page has ended the episode."""
 
 
+BENCHMARKS = ("miniwob", "arena")
+"""The suites whose tasks are known by name and seed."""
+
+
 def site_name(task_name: str, benchmark: str) -> str:
     """Our name of a task, from a BrowserGym id with or without its `browsergym/` and suite."""
-    return f"{benchmark}.{task_name.removeprefix('browsergym/').removeprefix(f'{benchmark}.')}"
+    name = task_name.removeprefix("browsergym/")
+    return name if name.startswith(tuple(f"{suite}." for suite in (benchmark, *BENCHMARKS))) else f"{benchmark}.{name}"
 
 
 class Site(Protocol):

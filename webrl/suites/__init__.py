@@ -73,6 +73,16 @@ def is_seeded(task: Task) -> bool:
     return task.start_url is None and not webarena.is_webarena(task)
 
 
+def sites_of(task: Task) -> list[str]:
+    """Where a task is asked: what is asked there in the same words is the same task."""
+    return arena_tasks.sites_of(task) if arena_tasks.is_arena(task) else task.site.split("+")
+
+
+def type_of(task: Task) -> str:
+    """The task type: its page's name, or on the arena that of the template in whose words its instruction is."""
+    return arena_tasks.reads_as(task) if arena_tasks.is_arena(task) else task.site
+
+
 def instruction_of(task: Task) -> str:
     """What the agent is asked to do, as far as it is known before the page is open ("" on a MiniWoB page)."""
     return webarena.instruction_of(task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from webrl.suites import instruction_of, is_seeded
+from webrl.suites import instruction_of, is_seeded, sites_of, type_of
 from webrl.tasks.dedupe import find_copies, state_of
 from webrl.types import Task
 
@@ -16,17 +16,17 @@ Drop = tuple[str, str] | None
 def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> list[Drop]:
     """Drop what an evaluation would meet again.
 
-    On a site whose seeds make its pages that is a held-out (site, seed), and everything on a held-out task type. On
-    other sites it is a held-out instruction or a near duplicate of one, whatever the initial state; one that needs
-    several sites counts on each of them.
+    That is everything of a held-out task type. On a site whose seeds make its pages it is a held-out (site, seed), too;
+    on other sites a held-out instruction or a near duplicate of one, whatever the initial state; one that needs several
+    sites counts on each of them.
     """
     states = {state_of(task)[:2] for task in heldout if is_seeded(task)}
-    closed = {task.site for task in heldout if is_seeded(task) and task.split == "eval_heldout"}
+    closed = {task.site for task in heldout if task.split == "eval_heldout"}
     asked = _held_out_instructions(tasks, heldout, threshold)
     drops: list[Drop] = []
     for task in tasks:
-        if is_seeded(task) and task.site in closed:
-            drops.append(("leakage", f"site {task.site} is held out"))
+        if (kind := type_of(task)) in closed:
+            drops.append(("leakage", f"site {kind} is held out"))
         elif is_seeded(task) and state_of(task)[:2] in states:
             drops.append(("leakage", f"seed {task.seed} of {task.site} is held out"))
         elif task.task_id in asked:
@@ -49,5 +49,5 @@ def _on_each_site(tasks: Sequence[Task]) -> list[Task]:
         replace(task, site=site, instruction=instruction_of(task))
         for task in tasks
         if not is_seeded(task)
-        for site in task.site.split("+")
+        for site in sites_of(task)
     ]

@@ -8,22 +8,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
 from typing import Any
 from urllib.parse import urlsplit
 
 from webrl.arena.client import Arena, ArenaError, Session
 from webrl.arena.sites import addresses
 from webrl.config import RolloutConfig
-from webrl.errors import BrowserError
+from webrl.errors import BrowserError, DataError
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.suites.arena.scoring import End, score
-from webrl.suites.arena.tasks import eval_of, login_of
+from webrl.suites.arena.tasks import eval_of, find_task, login_of
 from webrl.suites.webarena.sites import resolve
 from webrl.types import Task
 
 _ERROR_PAGE = "chrome-error:"
+_STEP_CHECK_S = 10.0
+"""Deadline of an evaluator after a step: less than what a worker may take beyond its step's."""
 
 
 class ArenaEnv(BrowserEnv):
@@ -42,8 +45,12 @@ class ArenaEnv(BrowserEnv):
         self._ended: StepResult | None = None
 
     async def reset(self, task: Task) -> Observation:
-        """Open a session, log in, open the start page."""
+        """Open a session, log in, open the start page; a task by name and seed (`find_task`) is looked up first."""
         await self.close()
+        if task.start_url is None:
+            task = find_task(task.site, task.seed, self._config.arena)
+            if self._config.arena.score_steps and eval_of(task) is None:
+                raise DataError(f"task {task.task_id!r} has no `eval`: nothing here rewards it")
         login = login_of(task)
         user = login if login in (None, "staff") else f"customer:{login}"
         async with contextlib.AsyncExitStack() as opened:
@@ -62,7 +69,20 @@ class ArenaEnv(BrowserEnv):
         if self._session is not None:
             await self._require(self._session, result.observation)
         self._ended = result if result.agent_done else None
-        return result
+        return await self._scored(result) if self._config.arena.score_steps and self._played else result
+
+    async def _scored(self, result: StepResult) -> StepResult:
+        """The step with the reward of the session as it stands; one that has solved the task ends the episode.
+
+        Raises BrowserError where an episode has ended and its score cannot be found out.
+        """
+        assert self._played is not None
+        found = await self.judge(self._played, _STEP_CHECK_S)
+        if found.reward is None:
+            if found.note and result.agent_done:
+                raise BrowserError(f"no score: {found.note}")
+            return result
+        return dataclasses.replace(result, reward=found.reward, done=result.done or found.reward > 0)
 
     async def _require(self, session: Session, observation: Observation) -> None:
         """An agent may come to pages that do not load by its own doing (a host that is blocked)."""
@@ -90,8 +110,12 @@ class ArenaEnv(BrowserEnv):
             raise BrowserError("finish() before reset()")
         return await self.judge(self._played)
 
-    async def judge(self, task: Task) -> Score:
-        """What a task's `eval` says of the session as it stands, whatever task is played in it."""
+    async def judge(self, task: Task, timeout_s: float = math.inf) -> Score:
+        """What a task's `eval` says of the session as it stands, whatever task is played in it.
+
+        Args:
+            timeout_s: for each evaluator, where `check_timeout_s` is longer.
+        """
         evaluation, session = eval_of(task), self._session
         if evaluation is None or session is None:
             return Score(None)
@@ -101,7 +125,8 @@ class ArenaEnv(BrowserEnv):
         if page is None:
             return Score(None, "all tabs are closed")
         answer = self._ended.message if self._ended else None
-        end = End(self.context, page, answer, session.database, self._config.arena.check_timeout_s)
+        timeout_s = min(timeout_s, self._config.arena.check_timeout_s)
+        end = End(self.context, page, answer, session.database, timeout_s)
         return await score(_resolve(evaluation, session, task), end)
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import Env
 from webrl.rollouts.suite import score_episode
 from webrl.suites.arena.env import ArenaEnv
-from webrl.suites.arena.tasks import is_arena
+from webrl.suites.arena.tasks import find_task, is_arena
 from webrl.types import Task, Trajectory
 
 _SESSION_S = 60.0
@@ -24,9 +24,12 @@ class ArenaSuite:
         return is_arena(task)
 
     def check(self, task: Task, config: RolloutConfig) -> None:
-        """Raises UsageError: remote environments, a start page outside the arena."""
+        """Raises UsageError: remote environments, a start page outside the arena; DataError: no such task."""
         if config.env == "openenv":
             raise UsageError(f"task {task.task_id!r}: tasks.suite=arena needs rollout.env=browser")
+        if task.start_url is None:
+            find_task(task.site, task.seed, config.arena)
+            return
         if not starts_at_a_site(task.start_url or ""):
             raise UsageError(f"task {task.task_id!r}: start_url {task.start_url!r} must begin with a site's __NAME__")
 

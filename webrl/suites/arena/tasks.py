@@ -1,10 +1,10 @@
 """The arena's tasks of a run: its own, or those of task files.
 
-API: `training_tasks(config)`, `evaluation_tasks(config)`, `heldout_tasks(config)`, `is_arena(task)`, `login_of(task)`,
-`eval_of(task)`, `without_reference(extra)`.
+API: `training_tasks(config)`, `evaluation_tasks(config)`, `heldout_tasks(config)`, `find_task(name, seed, config)`,
+`is_arena(task)`, `login_of(task)`, `eval_of(task)`, `without_reference(extra)`.
 
 A Task's site is `arena.SITE.TEMPLATE`, its start_url begins with `__SHOP__`; `extra["arena"]` holds who is logged in
-and the file's `eval`.
+and the file's `eval`. One without start_url stands for what `find_task` finds by its site and seed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from __future__ import annotations
 import difflib
 import logging
 import random
+import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from webrl.config import RunConfig
-from webrl.errors import UsageError
+from webrl.config.arena import ArenaConfig
+from webrl.errors import DataError, UsageError
 from webrl.suites.arena.draw import TEMPLATES, Split, draw
 from webrl.suites.arena.task_files import PREFIX, as_task, read_task_file
 from webrl.suites.arena.templates import Template
@@ -30,6 +33,8 @@ NUM_EVAL_TASKS = 8
 """Evaluation tasks of a training template."""
 NUM_HELDOUT_TASKS = 12
 """Evaluation tasks of a held-out template."""
+_ID = re.compile(r"(.+)-(train|eval)-([0-9]{1,10}(?:\.[0-9]{1,4})?)-([0-9]{1,4})")
+"""Of a template's task: its key, whose entities it is about, seed and number."""
 
 
 def is_arena(task: Task) -> bool:
@@ -54,6 +59,23 @@ def without_reference(extra: dict[str, Any]) -> dict[str, Any]:
     if _KEY not in extra:
         return extra
     return extra | {_KEY: {key: value for key, value in extra[_KEY].items() if key != "eval"}}
+
+
+def sites_of(task: Task) -> list[str]:
+    """The sites that a task is played on, whatever its type."""
+    return [f"{PREFIX}{site}" for site in task.site.split(".")[1].split("+")]
+
+
+def reads_as(task: Task) -> str:
+    """The type in whose words a task's instruction is, of those on its sites, the trained ones first; "" of none."""
+    there = [template for template in TEMPLATES if template.site == task.site.split(".")[1]]
+    fitting = (template.key for template in there if template.read(task.instruction or "") is not None)
+    return min(fitting, key=lambda key: (_types()[key].held_out, key), default="")
+
+
+@cache
+def _types() -> dict[str, Template]:
+    return {template.key: template for template in TEMPLATES}
 
 
 def training_tasks(config: RunConfig, seed: int | str | None = None) -> list[Task]:
@@ -103,6 +125,31 @@ def heldout_tasks(config: RunConfig) -> list[Task]:
     return [*seen, *heldout]
 
 
+def find_task(name: str, seed: int, config: ArenaConfig) -> Task:
+    """A task by the name of a training template, for which the seed draws its entities, or by its id.
+
+    Raises:
+        DataError: there is none of that name, or the template is held out and no id is named.
+    """
+    if template := _types().get(name):
+        if template.held_out:
+            raise DataError(f"task type {name!r} is held out of training; its tasks have ids: {name}-eval-0-0, …")
+        return as_task(draw(template, "train", 1, seed)[0], f"task {name!r}", "train")
+    found = _ID.fullmatch(name)
+    if found and (template := _types().get(found[1])):
+        split: Split = "train" if found[2] == "train" else "eval"
+        number = int(found[4])
+        entries = draw(template, split, number + 1, found[3])
+        if number >= len(entries):
+            raise DataError(f"no task {name!r}: that seed draws {len(entries)} of this type")
+        return as_task(entries[number], f"task {name!r}", split)
+    for task in (*_from_files(config.train_files, "train"), *_from_files(config.eval_files, "eval")):
+        if task.task_id == name:
+            return task
+    nearest = difflib.get_close_matches(name, _types(), n=1, cutoff=0)
+    raise DataError(f"the arena has no task {name!r}; the nearest type is {nearest[0]!r}")
+
+
 def _evaluation(config: RunConfig) -> tuple[list[Task], list[Task]]:
     """Of the training templates (or the evaluation files), and of the held-out ones; the same for every seed."""
     if config.rollout.arena.eval_files:
@@ -130,7 +177,7 @@ def _from_files(paths: Sequence[Path], split: str) -> list[Task]:
 
 
 def _chosen(names: Sequence[str], *, held_out: bool) -> tuple[Template, ...]:
-    known = {template.key: template for template in TEMPLATES}
+    known = _types()
     for name in names:
         if name not in known:
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)

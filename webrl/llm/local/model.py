@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import os
 import random
@@ -25,8 +24,6 @@ from webrl.llm.local.slots import SlotCache
 from webrl.llm.tokens import completion_of, encode_chat
 from webrl.llm.turns import end_token_ids
 from webrl.runs.clock import spent_on
-
-logger = logging.getLogger(__name__)
 
 _SMALL_MODEL_PARAMETERS = 50_000_000
 """Below this, each CPU thread runs a batch of its own instead of a share of one matrix product."""
@@ -56,7 +53,7 @@ class LocalModel:
         self.tokenizer: Any = load_tokenizer(name)
         dtype = pick_dtype(models.dtype, device)
         self._model = load_causal_lm(name, dtype=dtype, device=device) if module is None else module
-        self._is_plain = _has_full_attention(name, self._model)
+        self._other_layers = _other_layers(self._model)
         self.fingerprint = model_fingerprint(name, self._model)
         self.end_ids = end_token_ids(name, self.tokenizer)
         if not self.end_ids:
@@ -67,7 +64,9 @@ class LocalModel:
         num_threads = 1 if self._small else engine.num_threads
         self._old_num_threads = torch.get_num_threads()
         runner = self._new_runner()
-        new_cache: Callable[[], Any] = partial(_new_cache, self._model, engine.max_batch) if self._is_plain else OwnRows
+        new_cache: Callable[[], Any] = (
+            OwnRows if self._other_layers else partial(_new_cache, self._model, engine.max_batch)
+        )
         self._batchers: list[Batcher[Any]] = [  # of the runner's kind of cache, which the model decides
             Batcher(runner, new_cache, self.end_ids, engine.max_batch, num_threads) for _ in range(num_batchers)
         ]
@@ -111,8 +110,8 @@ class LocalModel:
             raise
 
     def _new_runner(self) -> Runner[Any]:
-        if not self._is_plain:
-            return OwnCacheRunner(self._model)
+        if self._other_layers:
+            return OwnCacheRunner(self._model, self.name, self._other_layers)
         fast = self._small and LlamaCpuRunner.supports(self._model)
         return LlamaCpuRunner(self._model) if fast else GenericRunner(self._model)
 
@@ -140,18 +139,12 @@ def _new_cache(model: Any, capacity: int) -> SlotCache:
     return SlotCache(model.config.get_text_config().num_hidden_layers, capacity, model.device)
 
 
-def _has_full_attention(name: str, model: Any) -> bool:
-    """True if all layers are what a `SlotCache` holds; says so if not."""
+def _other_layers(model: Any) -> str:
+    """The kinds of layers that a `SlotCache` does not hold; "" if there are none."""
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     sliding = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
     recurrent = not getattr(config, "num_attention_heads", 0)
     if kinds == {"full_attention"} and not recurrent and not (sliding and not getattr(config, "layer_types", None)):
-        return True
-    logger.warning(
-        "model %r has layers other than full attention (%s): its answers are written one by one, with transformers' "
-        "own cache; engine.kind=vllm is faster",
-        name,
-        ", ".join(sorted(kinds - {"full_attention"})) or ("recurrent" if recurrent else "sliding_attention"),
-    )
-    return False
+        return ""
+    return ", ".join(sorted(kinds - {"full_attention"})) or ("recurrent" if recurrent else "sliding_attention")

@@ -8,6 +8,7 @@ need no cache and share padded passes.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor
 
 from webrl.llm.local.runner import padded_pass, similar
+
+logger = logging.getLogger(__name__)
 
 _MAX_SCORED = 16
 """Prompts in one scoring pass: its logits take 16 x 16 x vocabulary numbers, 0.3 GB with Gemma's 262 k."""
@@ -60,12 +63,20 @@ class OwnPrefilled:
 class OwnCacheRunner:
     """Through transformers' own forward and its own caches."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, name: str, layers: str) -> None:
+        """`name` of the model and kinds of its `layers`, for the warning that it is slow."""
         self._model = model
+        self._warning = (
+            f"model {name!r} has layers other than full attention ({layers}): its answers are written one by one, with "
+            "transformers' own cache; engine.kind=vllm is faster"
+        )
         self._shares = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> OwnPrefilled:
         """One pass a prompt."""
+        if self._warning:
+            logger.warning(self._warning)
+            self._warning = ""
         rows = [OwnRow([], None) for _ in prompts]
         logits = [self._read(row, prompt) for row, prompt in zip(rows, prompts, strict=True)]
         return OwnPrefilled(torch.stack(logits), rows)

@@ -89,7 +89,7 @@ def test_slugs_and_mail_addresses_are_plain() -> None:
 
 def test_the_forum_has_topics_enough_which_all_differ_and_keep_the_evaluation_s_people_to_themselves() -> None:
     content = forum()
-    assert len(content.topics) >= 120
+    assert len(content.topics) >= 180
     assert len({topic.subject for topic in content.topics}) == len(content.topics)
     assert len({topic.path for topic in content.topics}) == len(content.topics)
     posts = [post for topic in content.topics for post in topic.posts]

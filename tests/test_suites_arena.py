@@ -25,7 +25,7 @@ from webrl.suites.world import WORLD
 from webrl.tasks.leakage import leaks
 
 _ENTRY = {"task_id": "a", "sites": ["shop"], "start_url": "__SHOP__/", "intent": "Look."}
-_NAMING = ("product", "other", "customer", "number", "name", "last", "words", "category", "line")
+_NAMING = ("product", "other", "customer", "number", "name", "last", "words", "category", "line", "topic")
 """Slots that hold an entity; the others are values such as a price or a text."""
 
 

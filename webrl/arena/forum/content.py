@@ -21,7 +21,7 @@ from webrl.arena.forum import words
 from webrl.arena.words import PLACES, SHELVES
 
 STAFF_NAME = "Shop Staff"
-_NUM_CHOICES, _NUM_QUESTIONS, _NUM_CHATS = 48, 42, 12
+_NUM_CHOICES, _NUM_QUESTIONS, _NUM_CHATS = 48, 72, 12
 _FIRST_DAY = datetime.datetime(2023, 1, 2, tzinfo=datetime.UTC)
 _NUM_DAYS = 700
 _Item = TypeVar("_Item")

@@ -12,6 +12,7 @@ urlpatterns = [
     path("i18n/", include("django.conf.urls.i18n")),  # Oscar's pages name it
     path("media/<path:name>", show),
     path("forum/search/", forum.search),  # in place of machina's, which asks the shop's engine
+    path("forum/moderation/topic/<str:slug>-<int:pk>/move/", forum.move),
     path("forum/", include("machina.urls")),
     path("", include(apps.get_app_config("oscar").urls[0])),
 ]

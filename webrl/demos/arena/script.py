@@ -15,6 +15,8 @@ from webrl.suites.arena.templates import Template
 
 Step = Callable[[Page], "str | None"]
 """The action on a page; None if the page has not what it takes."""
+_NOTE = "# Note: "
+"""Begins a line of comment above an action; an agent sees its own actions again, comments included."""
 Script = Callable[[dict[str, str]], list[Step]]
 """The steps for a template's slots."""
 
@@ -31,6 +33,8 @@ class ArenaExpert:
         slots = self.template.read(instruction)
         if slots is None:
             return None
+        notes = [line.removeprefix(_NOTE) for text in history for line in text.splitlines() if line.startswith(_NOTE)]
+        slots |= {"note": notes[-1]} if notes else {}
         steps = self.script(slots)
         return steps[len(history)](read_page(observation)) if len(history) < len(steps) else DONE
 
@@ -80,6 +84,16 @@ def say(read: Callable[[Page], str | None]) -> Step:
     def step(page: Page) -> str | None:
         text = read(page)
         return f"send_msg_to_user({text!r})" if text else None
+
+    return step
+
+
+def noting(read: Callable[[Page], str | None], then: Step) -> Step:
+    """Write what is read from the page above the next action: scripts find the last one in their slot `note`."""
+
+    def step(page: Page) -> str | None:
+        text, action = read(page), then(page)
+        return f"{_NOTE}{text}\n{action}" if text and action else None
 
     return step
 

@@ -54,6 +54,16 @@ def _first_product(page: Page) -> str | None:
     return link.name if link else None
 
 
+def _reviews(slots: dict[str, str]) -> list[Step]:
+    """The product's own page shows the first three alone."""
+
+    def open_all(page: Page) -> str | None:
+        link = next((e for e in page.all("link") if e.name.endswith(("customer review", "customer reviews"))), None)
+        return f"click({link.bid!r})" if link else None
+
+    return [*_open(slots["product"]), open_all]
+
+
 def _reviewer(slots: dict[str, str]) -> list[Step]:
     def read(page: Page) -> str | None:
         rest = after(page, slots["title"], "link")
@@ -61,7 +71,7 @@ def _reviewer(slots: dict[str, str]) -> list[Step]:
         author = first(rest[start:], "StaticText")
         return author.name if author else None
 
-    return [*_open(slots["product"]), say(read)]
+    return [*_reviews(slots), say(read)]
 
 
 def _basket(slots: dict[str, str]) -> list[Step]:
@@ -123,7 +133,7 @@ SCRIPTS: dict[str, Script] = {
     ],
     "wish": _on_product(click("Add to wish list")),
     "alert": _on_product(click("Notify me")),
-    "helpful": lambda slots: [*_open(slots["product"]), click_after(slots["title"], "Yes", "button")],
+    "helpful": lambda slots: [*_reviews(slots), click_after(slots["title"], "Yes", "button")],
     "review": _review,
     "address": _address,
     "surname": lambda slots: [

@@ -13,12 +13,14 @@ from functools import cache
 from typing import Any, Literal
 
 from webrl.arena.content import Product, catalogue, for_evaluation
+from webrl.arena.forum.content import forum
 from webrl.suites.arena.dashboard import DASHBOARD
+from webrl.suites.arena.forum import FORUM
 from webrl.suites.arena.storefront import STOREFRONT
 from webrl.suites.arena.templates import Entities, Instance, Template
 
 Split = Literal["train", "eval"]
-TEMPLATES: tuple[Template, ...] = (*STOREFRONT, *DASHBOARD)
+TEMPLATES: tuple[Template, ...] = (*STOREFRONT, *DASHBOARD, *FORUM)
 _TRIES = 40
 """Draws a task that is asked for, before there are said to be no more."""
 _TOO_MUCH = 1000
@@ -84,6 +86,7 @@ def entities(split: Split) -> Entities:
         orders=tuple(order for order in content.orders if order.email in emails and order.total < _TOO_MUCH),
         shelves=tuple(path for i, path in enumerate(shelves) if (i % 3 == 0) == mine),
         kinds=tuple(kind for i, kind in enumerate(kinds) if for_evaluation(i) == mine),
+        topics=tuple(topic for topic in forum().topics if topic.evaluation == mine),
         surnames=tuple(name for i, name in enumerate(_SURNAMES) if for_evaluation(i) == mine),
         names=tuple(name for i, name in enumerate(names) if for_evaluation(i) == mine),
     )

@@ -18,11 +18,11 @@ from webrl.suites.arena.templates import (
     is_answered,
     leads_to,
     quoted,
+    rows,
     shows,
 )
 
 _QUANTITIES = range(2, 7)
-_ROWS = "SELECT group_concat(row, ' | ') FROM (SELECT {columns} AS row FROM {tables} ORDER BY row)"
 
 
 def _price(e: Entities, rng: random.Random) -> Instance:
@@ -115,12 +115,12 @@ def _basket_of_two(e: Entities, rng: random.Random) -> Instance:
     return Instance({"product": first.title, "other": second.title}, evaluation, login)
 
 
-def _in_basket(login: str, *rows: str) -> Eval:
+def _in_basket(login: str, *lines: str) -> Eval:
     """Exactly these (`QUANTITY UPC`) and nothing else."""
     tables = f"""basket_line l JOIN basket_basket b ON b.id = l.basket_id
         JOIN catalogue_product p ON p.id = l.product_id JOIN auth_user u ON u.id = b.owner_id
         WHERE b.status = 'Open' AND u.email = {quoted(login)}"""
-    return finds(_ROWS.format(columns="l.quantity || ' ' || p.upc", tables=tables), " | ".join(sorted(rows)))
+    return rows("l.quantity || ' ' || p.upc", tables, lines)
 
 
 def _wish(e: Entities, rng: random.Random) -> Instance:
@@ -128,14 +128,14 @@ def _wish(e: Entities, rng: random.Random) -> Instance:
     tables = f"""wishlists_line l JOIN wishlists_wishlist w ON w.id = l.wishlist_id
         JOIN auth_user u ON u.id = w.owner_id JOIN catalogue_product p ON p.id = l.product_id
         WHERE u.email = {quoted(login)}"""
-    return Instance({"product": product.title}, finds(_ROWS.format(columns="p.upc", tables=tables), product.upc), login)
+    return Instance({"product": product.title}, rows("p.upc", tables, [product.upc]), login)
 
 
 def _alert(e: Entities, rng: random.Random) -> Instance:
     product, login = rng.choice([p for p in e.products if not p.stock]), _who(e, rng)
     tables = f"""customer_productalert a JOIN auth_user u ON u.id = a.user_id
         JOIN catalogue_product p ON p.id = a.product_id WHERE u.email = {quoted(login)}"""
-    return Instance({"product": product.title}, finds(_ROWS.format(columns="p.upc", tables=tables), product.upc), login)
+    return Instance({"product": product.title}, rows("p.upc", tables, [product.upc]), login)
 
 
 def _helpful(e: Entities, rng: random.Random) -> Instance | None:
@@ -148,9 +148,9 @@ def _helpful(e: Entities, rng: random.Random) -> Instance | None:
     tables = f"""reviews_vote v JOIN reviews_productreview r ON r.id = v.review_id
         JOIN catalogue_product p ON p.id = r.product_id JOIN auth_user u ON u.id = v.user_id
         WHERE u.email = {quoted(login)}"""
-    rows = _ROWS.format(columns="v.delta || ' ' || p.upc || ' ' || r.title", tables=tables)
     slots = {"product": product.title, "title": review.title}
-    return Instance(slots, finds(rows, f"1 {product.upc} {review.title}"), login)
+    evaluation = rows("v.delta || ' ' || p.upc || ' ' || r.title", tables, [f"1 {product.upc} {review.title}"])
+    return Instance(slots, evaluation, login)
 
 
 def _review(e: Entities, rng: random.Random) -> Instance | None:

@@ -1,18 +1,19 @@
 """What a template of the arena's tasks is: words with slots, what fills them, and how success is measured.
 
-API: `Template`, `Instance`, `Entities`; `answers`, `leads_to`, `shows`, `finds` write the `eval` object of a task file.
+API: `Template`, `Instance`, `Entities`; `answers`, `leads_to`, `shows`, `finds`, `rows` write the `eval` of a task.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from webrl.arena.content import Customer, Order, Product
+from webrl.arena.forum.content import Topic
 
 STAFF = "staff"
 Eval = dict[str, Any]
@@ -32,6 +33,8 @@ class Entities:
     """Of products: words to search for."""
     surnames: tuple[str, ...]
     """No customer has one of these."""
+    topics: tuple[Topic, ...]
+    """Of the forum; who writes in them, and what they are about, is of the same split."""
     spared: frozenset[str]
     """UPCs of the other split's products, where these are not even to be an answer."""
     names: tuple[str, ...]
@@ -124,6 +127,12 @@ def is_titled(*must_include: str) -> Eval:
 def finds(query: str, equals: Any, site: str = "shop") -> Eval:
     """Success by the first value that a query finds in the session's database of a site."""
     return _eval("database", database=[{"query": " ".join(query.split()), "equals": equals, "site": site}])
+
+
+def rows(columns: str, tables: str, wanted: Collection[str]) -> Eval:
+    """Success by exactly these rows, in any order, each as one text (`columns`)."""
+    query = f"SELECT group_concat(row, ' | ') FROM (SELECT {columns} AS row FROM {tables} ORDER BY row)"
+    return finds(query, " | ".join(sorted(wanted)) or None)
 
 
 def _eval(kind: str, **given: Any) -> Eval:

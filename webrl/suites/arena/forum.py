@@ -1,0 +1,436 @@
+"""Templates of the forum, alone and together with the shop: customers read, write and vote, the staff moderate."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import partial
+
+from webrl.arena.content import Customer
+from webrl.arena.forum.content import Post, Topic, forum
+from webrl.arena.forum.words import ANNOUNCEMENTS, ORDERS, SWAP
+from webrl.suites.arena.templates import (
+    Draw,
+    Entities,
+    Eval,
+    Instance,
+    Template,
+    finds,
+    is_answered,
+    is_titled,
+    leads_to,
+    quoted,
+    rows,
+)
+
+_POST, _TOPIC = "forum_conversation_post", "forum_conversation_topic"
+_NEWS = (
+    "We are closed on Monday",
+    "The new catalogue has arrived",
+    "Parcels leave an hour earlier now",
+    "We look for help on Saturdays",
+    "The showroom has been painted",
+    "Returns take two days less",
+)
+_SAID = (
+    "Thank you, that helps.",
+    "I think so too.",
+    "Mine came with a scratch, and I like it all the same.",
+    "Give it a month and look again.",
+    "I would ask the staff.",
+    "It was worth the wait.",
+    "We had the same trouble last winter.",
+    "Has anybody tried it in the rain?",
+)
+_MOTTOS = ("Measure twice", "Slow is smooth", "Mend it first", "Tea before tools", "Rain or shine", "Less, but better")
+
+
+def _author(e: Entities, rng: random.Random) -> Instance:
+    topic = _talk(e, rng)
+    return _about(e, rng, topic, is_answered(topic.posts[0].author))
+
+
+def _last_author(e: Entities, rng: random.Random) -> Instance:
+    topic = _talk(e, rng)
+    return _about(e, rng, topic, is_answered(topic.posts[-1].author))
+
+
+def _num_replies(e: Entities, rng: random.Random) -> Instance:
+    topic = _talk(e, rng)
+    return _about(e, rng, topic, is_answered(str(len(topic.posts) - 1)))
+
+
+def _finish(e: Entities, rng: random.Random) -> Instance:
+    topic = rng.choice([topic for topic in e.topics if topic.posts[-1].finish])
+    post = rng.choice(topic.posts[1:])
+    return _about(e, rng, topic, is_answered(post.finish), customer=post.author)
+
+
+def _num_posts(e: Entities, rng: random.Random) -> Instance:
+    topic = _talk(e, rng)
+    written = sum(post.email == topic.posts[0].email for each in forum().topics for post in each.shown)
+    return _about(e, rng, topic, is_answered(str(written)))
+
+
+def _open_topic(e: Entities, rng: random.Random) -> Instance:
+    topic = _talk(e, rng)
+    return _about(e, rng, topic, leads_to(topic.path))
+
+
+def _open_member(e: Entities, rng: random.Random) -> Instance:
+    topic = _talk(e, rng)
+    return _about(e, rng, topic, is_titled(f"{topic.posts[0].author} profile"))
+
+
+def _search(e: Entities, rng: random.Random) -> Instance:
+    kind = rng.choice(e.kinds)
+    evaluation = leads_to(f"/forum/search/?q={kind.replace(' ', '+')}")
+    return Instance({"words": kind}, evaluation, _customer(e, rng).email)
+
+
+def _new_topic(e: Entities, rng: random.Random) -> Instance:
+    board = rng.choice([board for board in forum().boards if board.name not in (ANNOUNCEMENTS, SWAP)])
+    login, name, text = _customer(e, rng).email, rng.choice(e.names), rng.choice(_SAID)
+    evaluation = _written(f"{board.name} / {name} / {login} / {text}")
+    return Instance({"board": board.name, "name": name, "text": text}, evaluation, login)
+
+
+def _announce(e: Entities, rng: random.Random) -> Instance:
+    name, text = rng.choice(e.names), rng.choice(_NEWS)
+    evaluation = _written(f"{ANNOUNCEMENTS} / {name} / staff@example.com / {text}")
+    return Instance({"name": name, "text": text}, evaluation)
+
+
+def _reply(e: Entities, rng: random.Random) -> Instance:
+    topic, login, text = _talk(e, rng), _customer(e, rng).email, rng.choice(_SAID)
+    return Instance({"topic": topic.subject, "text": text}, _replied(topic, login, text), login)
+
+
+def _edit(e: Entities, rng: random.Random) -> Instance:
+    topic, post = _reply_in(e, rng)
+    text = rng.choice(_SAID)
+    evaluation = finds(f"SELECT content FROM {_POST} WHERE id = {post.pk}", text)
+    return Instance({"topic": topic.subject, "text": text}, evaluation, post.email)
+
+
+def _delete(e: Entities, rng: random.Random) -> Instance:
+    topic, post = _reply_in(e, rng)
+    query = f"SELECT (SELECT count(*) FROM {_POST}) || ' ' || (SELECT count(*) FROM {_POST} WHERE id = {post.pk})"
+    return Instance({"topic": topic.subject}, finds(query, f"{forum().num_posts - 1} 0"), post.email)
+
+
+def _subscribe(e: Entities, rng: random.Random) -> Instance | None:
+    topic, login = _talk(e, rng), _customer(e, rng).email
+    if login in topic.subscribers:
+        return None
+    return Instance({"topic": topic.subject}, _subscribed(login, {*_subscriptions(login), topic.subject}), login)
+
+
+def _unsubscribe(e: Entities, rng: random.Random) -> Instance:
+    topic = _talk(e, rng)
+    login = rng.choice(topic.subscribers)
+    return Instance({"topic": topic.subject}, _subscribed(login, _subscriptions(login) - {topic.subject}), login)
+
+
+def _subscriptions(login: str) -> set[str]:
+    return {topic.subject for topic in forum().topics if login in topic.subscribers}
+
+
+def _subscribed(login: str, subjects: set[str]) -> Eval:
+    tables = f"""{_TOPIC}_subscribers s JOIN {_TOPIC} t ON t.id = s.topic_id JOIN auth_user u ON u.id = s.user_id
+        WHERE u.email = {quoted(login)}"""
+    return rows("t.subject", tables, subjects)
+
+
+def _vote(e: Entities, rng: random.Random) -> Instance | None:
+    topic, login = rng.choice([topic for topic in e.topics if topic.poll]), _customer(e, rng).email
+    polls = [(each.subject, each.poll) for each in forum().topics if each.poll]
+    before = {f"{subject} {dict(poll.votes)[login]}" for subject, poll in polls if login in dict(poll.votes)}
+    if topic.poll is None or login in dict(topic.poll.votes):
+        return None
+    option = rng.choice(topic.poll.options)
+    tables = f"""forum_polls_topicpollvote v JOIN forum_polls_topicpolloption o ON o.id = v.poll_option_id
+        JOIN forum_polls_topicpoll p ON p.id = o.poll_id JOIN {_TOPIC} t ON t.id = p.topic_id
+        JOIN auth_user u ON u.id = v.voter_id WHERE u.email = {quoted(login)}"""
+    evaluation = rows("t.subject || ' ' || o.text", tables, {*before, f"{topic.subject} {option}"})
+    return Instance({"topic": topic.subject, "option": option}, evaluation, login)
+
+
+def _signature(e: Entities, rng: random.Random) -> Instance:
+    login, text = _customer(e, rng).email, f"{rng.choice(_MOTTOS)}, {rng.choice(e.names)}"
+    query = f"""SELECT p.signature FROM forum_member_forumprofile p JOIN auth_user u ON u.id = p.user_id
+        WHERE u.email = {quoted(login)}"""
+    return Instance({"text": text}, finds(query, text), login)
+
+
+def _marked(condition: str, e: Entities, rng: random.Random) -> Instance:
+    """One topic, and no other, is what none was."""
+    topic = _talk(e, rng)
+    return Instance({"topic": topic.subject}, rows("t.subject", f"{_TOPIC} t WHERE {condition}", {topic.subject}))
+
+
+def _move(e: Entities, rng: random.Random) -> Instance:
+    topic = _talk(e, rng)
+    board = rng.choice([board for board in forum().boards if board != topic.board])
+    there = sum(each.board == board for each in forum().topics)
+    query = f"""SELECT f.name || ' ' || (SELECT count(*) FROM {_TOPIC} o WHERE o.forum_id = f.id)
+        FROM {_TOPIC} t JOIN forum_forum f ON f.id = t.forum_id WHERE t.id = {topic.pk}"""
+    return Instance({"topic": topic.subject, "board": board.name}, finds(query, f"{board.name} {there + 1}"))
+
+
+def _judge_waiting(approve: bool, e: Entities, rng: random.Random) -> Instance:
+    topic = rng.choice([topic for topic in e.topics if not topic.posts[-1].approved])
+    post, waiting = topic.posts[-1], sum(len(each.posts) - len(each.shown) for each in forum().topics)
+    shown = f"SELECT count(*) FROM {_POST} WHERE id = {post.pk}" + (" AND approved" if approve else "")
+    query = f"SELECT (SELECT count(*) FROM {_POST} WHERE NOT approved) || ' ' || ({shown})"
+    slots = {"topic": topic.subject, "customer": post.author}
+    return Instance(slots, finds(query, f"{waiting - 1} {int(approve)}"))
+
+
+def _answer(asks: str, e: Entities, rng: random.Random) -> Instance:
+    topic = rng.choice([topic for topic in e.topics if topic.asks == asks])
+    product, login = topic.product, _stranger(e, rng, topic)
+    assert product is not None
+    known = {"price": f"${product.price}", "stock": str(product.stock), "weight": dict(product.attributes)["Weight"]}
+    return Instance({"topic": topic.subject, "product": product.title}, _replied(topic, login, known[asks]), login)
+
+
+def _basket(e: Entities, rng: random.Random) -> Instance:
+    topic, login = rng.choice([topic for topic in e.topics if topic.product]), _customer(e, rng).email
+    assert topic.product is not None
+    tables = f"""basket_line l JOIN basket_basket b ON b.id = l.basket_id
+        JOIN catalogue_product p ON p.id = l.product_id JOIN auth_user u ON u.id = b.owner_id
+        WHERE b.status = 'Open' AND u.email = {quoted(login)}"""
+    evaluation = rows("l.quantity || ' ' || p.upc", tables, {f"1 {topic.product.upc}"})
+    return Instance({"topic": topic.subject}, evaluation, login)
+
+
+def _report_order(e: Entities, rng: random.Random) -> Instance:
+    order = rng.choice(e.orders)
+    evaluation = _written(f"{ORDERS} / {order.number} / {order.email} / {order.status}")
+    return Instance({"number": order.number}, evaluation, order.email)
+
+
+def _written(row: str) -> Eval:
+    """The one post that is new, as `BOARD / SUBJECT OF ITS TOPIC / WRITER / TEXT`."""
+    tables = f"""{_POST} p JOIN {_TOPIC} t ON t.id = p.topic_id JOIN forum_forum f ON f.id = t.forum_id
+        JOIN auth_user u ON u.id = p.poster_id WHERE p.id > {forum().num_posts}"""
+    return rows("f.name || ' / ' || t.subject || ' / ' || u.email || ' / ' || p.content", tables, {row})
+
+
+def _replied(topic: Topic, login: str, text: str) -> Eval:
+    return _written(f"{topic.board.name} / {topic.subject} / {login} / {text}")
+
+
+def _talk(e: Entities, rng: random.Random) -> Topic:
+    """A topic that customers have begun and all of whose posts are shown."""
+    return rng.choice([topic for topic in e.topics if topic.posts[0].email and topic.shown == topic.posts])
+
+
+def _reply_in(e: Entities, rng: random.Random) -> tuple[Topic, Post]:
+    topic = _talk(e, rng)
+    return topic, rng.choice(topic.posts[1:])
+
+
+def _about(e: Entities, rng: random.Random, topic: Topic, evaluation: Eval, **slots: str) -> Instance:
+    return Instance({"topic": topic.subject, **slots}, evaluation, _customer(e, rng).email)
+
+
+def _customer(e: Entities, rng: random.Random) -> Customer:
+    return rng.choice(e.customers)
+
+
+def _stranger(e: Entities, rng: random.Random, topic: Topic) -> str:
+    taken = {post.email for post in topic.posts}
+    return rng.choice([customer.email for customer in e.customers if customer.email not in taken])
+
+
+def _template(name: str, draw: Draw, *wordings: str, held_out: bool = False, site: str = "forum") -> Template:
+    return Template(name, site, wordings, draw, held_out)
+
+
+FORUM: Sequence[Template] = (
+    _template(
+        "author",
+        _author,
+        'Who started the forum topic "{topic}"? Answer with the name alone.',
+        'Find out who asked first in the topic "{topic}" of the forum. Say the name, nothing else.',
+    ),
+    _template(
+        "last-author",
+        _last_author,
+        'Who wrote the latest reply to the forum topic "{topic}"? Answer with the name alone.',
+        'Name the writer of the last post in the topic "{topic}" of the forum, nothing else.',
+        held_out=True,
+    ),
+    _template(
+        "num-replies",
+        _num_replies,
+        'How many replies has the forum topic "{topic}"? Answer with the number alone.',
+        'Count the replies to "{topic}" in the forum. Say the number, nothing else.',
+    ),
+    _template(
+        "finish",
+        _finish,
+        'Which finish does {customer} recommend in the forum topic "{topic}"? Answer with its name alone.',
+        'Look up what {customer} says in the topic "{topic}" of the forum: which finish? Name it, nothing else.',
+    ),
+    _template(
+        "num-posts",
+        _num_posts,
+        'How many posts has the person who started the forum topic "{topic}" written in all? '
+        "Answer with the number alone.",
+        'Look at the profile of whoever began "{topic}" in the forum. How many posts? Say the number, nothing else.',
+        held_out=True,
+    ),
+    _template(
+        "open-topic",
+        _open_topic,
+        'Open the topic "{topic}" in the forum.',
+        'Show me what is said about "{topic}" in the forum.',
+    ),
+    _template(
+        "open-member",
+        _open_member,
+        'Open the forum profile of the person who started the topic "{topic}".',
+        'Who began "{topic}" in the forum? Show me their profile.',
+        held_out=True,
+    ),
+    _template(
+        "search",
+        _search,
+        'Search the forum for "{words}".',
+        'Use the forum\'s search to find posts about "{words}".',
+    ),
+    _template(
+        "new-topic",
+        _new_topic,
+        'Start a topic in the board "{board}" of the forum: subject "{name}", message "{text}"',
+        'Post in the forum, as a new topic of "{board}" with the subject "{name}", this message: "{text}"',
+    ),
+    _template(
+        "announce",
+        _announce,
+        'Start a topic in the forum\'s board "Announcements": subject "{name}", message "{text}"',
+        'Announce in the forum, under the subject "{name}": "{text}"',
+        held_out=True,
+    ),
+    _template(
+        "reply",
+        _reply,
+        'Reply to the forum topic "{topic}" with this message: "{text}"',
+        'Write in the topic "{topic}" of the forum: "{text}"',
+    ),
+    _template(
+        "edit",
+        _edit,
+        'Change my reply in the forum topic "{topic}": its whole message shall be "{text}"',
+        'I regret what I wrote in the topic "{topic}" of the forum. Replace my message by "{text}"',
+    ),
+    _template(
+        "delete",
+        _delete,
+        'Delete my reply in the forum topic "{topic}".',
+        'Remove what I wrote in the topic "{topic}" of the forum.',
+        held_out=True,
+    ),
+    _template(
+        "subscribe",
+        _subscribe,
+        'Subscribe to the forum topic "{topic}".',
+        'I want to follow the topic "{topic}" in the forum: subscribe to it.',
+    ),
+    _template(
+        "unsubscribe",
+        _unsubscribe,
+        'Unsubscribe from the forum topic "{topic}".',
+        'End my subscription to the topic "{topic}" in the forum.',
+        held_out=True,
+    ),
+    _template(
+        "vote",
+        _vote,
+        'Vote for "{option}" in the forum topic "{topic}".',
+        'Take part in the forum\'s poll "{topic}": my answer is "{option}".',
+    ),
+    _template(
+        "signature",
+        _signature,
+        'Change my signature in the forum to "{text}".',
+        'Let my forum profile have the signature "{text}".',
+    ),
+    _template(
+        "lock",
+        partial(_marked, "t.status = 1"),
+        'Lock the forum topic "{topic}".',
+        'Nobody is to reply to "{topic}" in the forum any more: lock it.',
+    ),
+    _template(
+        "sticky",
+        partial(_marked, "t.type = 1"),
+        'Make the forum topic "{topic}" sticky.',
+        'Keep "{topic}" on top of its board in the forum, as a sticky topic.',
+    ),
+    _template(
+        "move",
+        _move,
+        'Move the forum topic "{topic}" to the board "{board}".',
+        '"{topic}" stands in the wrong board of the forum: move it to "{board}".',
+        held_out=True,
+    ),
+    _template(
+        "approve",
+        partial(_judge_waiting, True),
+        'Approve the reply of {customer} to "{topic}", which waits in the forum\'s moderation queue.',
+        'Let {customer}\'s post in the forum topic "{topic}" appear (moderation queue).',
+    ),
+    _template(
+        "disapprove",
+        partial(_judge_waiting, False),
+        'Disapprove the reply of {customer} to "{topic}", which waits in the forum\'s moderation queue.',
+        'Do not let {customer}\'s post in the forum topic "{topic}" appear: disapprove it (moderation queue).',
+        held_out=True,
+    ),
+    _template(
+        "answer-price",
+        partial(_answer, "price"),
+        'Somebody asks in the forum topic "{topic}" for the price of "{product}". Look it up in the shop and reply '
+        "with the price alone, written like $12.50.",
+        'Reply to the forum topic "{topic}" with what the shop asks for "{product}": the price alone, like $12.50.',
+        site="forum+shop",
+    ),
+    _template(
+        "answer-weight",
+        partial(_answer, "weight"),
+        'Somebody asks in the forum topic "{topic}" for the weight of "{product}". Look it up in the shop and reply '
+        "with the weight alone, as its page writes it.",
+        'Reply to the forum topic "{topic}" with the weight of "{product}" alone, as the shop writes it.',
+        site="forum+shop",
+    ),
+    _template(
+        "answer-stock",
+        partial(_answer, "stock"),
+        'Somebody asks in the forum topic "{topic}" how many of "{product}" there are. Look it up in the shop and '
+        "reply with the number alone.",
+        'Reply to the forum topic "{topic}" with how many of "{product}" are available: the number alone.',
+        held_out=True,
+        site="forum+shop",
+    ),
+    _template(
+        "basket-of-topic",
+        _basket,
+        'Put one of the product that the forum topic "{topic}" asks about into my basket.',
+        'I want what they ask about in the topic "{topic}" of the forum: add one to my basket.',
+        site="forum+shop",
+    ),
+    _template(
+        "report-order",
+        _report_order,
+        'Start a topic in the forum\'s board "Orders and delivery": the subject is the number of my order {number}, '
+        "alone, the message is that order's status, alone. The shop knows it.",
+        'Look up in the shop how far my order {number} is, then post it in the forum as a new topic of "Orders and '
+        "delivery\": the order's number as the subject, its status as the message, nothing else.",
+        held_out=True,
+        site="shop+forum",
+    ),
+)

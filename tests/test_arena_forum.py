@@ -1,6 +1,7 @@
 """The arena's forum: real machina pages beside the shop, on the same accounts and in the same sessions."""
 
 import html
+import re
 
 import pytest
 from arena_server import Visitor
@@ -8,7 +9,7 @@ from arena_server import Visitor
 from webrl.arena.client import Arena
 from webrl.arena.content import catalogue
 from webrl.arena.forum.content import Topic, forum
-from webrl.arena.forum.words import ANNOUNCEMENTS, QUESTIONS, SWAP
+from webrl.arena.forum.words import ANNOUNCEMENTS, POLLS, QUESTIONS, SWAP
 from webrl.suites.web.checks import first_value
 
 pytestmark = pytest.mark.arena
@@ -112,9 +113,10 @@ def test_the_staff_read_what_waits_and_moderate(arena: Arena) -> None:
         assert waiting.text in html.unescape(staff.see(topic.path))
         staff.send(f"/forum/moderation/topic/{name}/lock/", "Yes, I'm sure")
         assert "locked" in staff.see(topic.board.path)
-        moved = {"forum": BOARDS[QUESTIONS].pk, "lock_topic": ""}
-        staff.send(f"/forum/moderation/topic/{name}/move/", "Yes, I'm sure", **moved)
-        assert f"{BOARDS[QUESTIONS].path}topic/{name}/" in staff.see(BOARDS[QUESTIONS].path)
+        form = f"/forum/moderation/topic/{name}/move/"
+        assert len(re.findall("<option", staff.see(form))) == len(FORUM.boards) - 1
+        staff.send(form, "Yes, I'm sure", forum=BOARDS[POLLS].pk, lock_topic="")
+        assert f"{BOARDS[POLLS].path}topic/{name}/" in staff.see(BOARDS[POLLS].path)
 
 
 def _value(visitor: Visitor, query: str) -> object:

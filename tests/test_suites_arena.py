@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import pytest
+import yaml
 from browsers import run, shared_browser
 
 from webrl.arena.content import catalogue
@@ -24,6 +26,7 @@ from webrl.suites.arena.task_files import read_task_file
 from webrl.suites.world import WORLD
 from webrl.tasks.leakage import leaks
 
+ROOT = Path(__file__).parents[1]
 _ENTRY = {"task_id": "a", "sites": ["shop"], "start_url": "__SHOP__/", "intent": "Look."}
 _NAMING = ("product", "other", "customer", "number", "name", "last", "words", "category", "line", "topic")
 """Slots that hold an entity; the others are values such as a price or a text."""
@@ -72,6 +75,17 @@ def test_training_and_evaluation_share_no_entity_and_no_held_out_template():
     assert not held & {task.site for task in arena_demonstrations(_config(), 3)}
     instructions = {task.instruction for task in held_out(_config())}
     assert not instructions & {task.instruction for task in seed_tasks(_config(num_seed_tasks=1000))}
+
+
+def test_the_page_lists_every_template_and_the_config_asks_for_all_of_the_evaluation():
+    page = (ROOT / "docs" / "arena.md").read_text()
+    for template in TEMPLATES:
+        name = f"`{template.key.removeprefix('arena.')}`{' **h**' if template.held_out else ''}"
+        assert f"| {name} | {template.wordings[0]} |" in page
+    assert f"{len(TEMPLATES)} templates" in page
+    tasks = yaml.safe_load((ROOT / "configs" / "arena.yaml").read_text())["tasks"]
+    counted = Counter(t.split for t in eval_tasks(_config(num_eval_tasks=10_000, num_heldout_tasks=10_000)))
+    assert counted == {"eval": tasks["num_eval_tasks"], "eval_heldout": tasks["num_heldout_tasks"]}
 
 
 def test_the_same_tasks_are_drawn_everywhere_and_a_seed_draws_others():

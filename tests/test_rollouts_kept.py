@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 
 import psutil
 import pytest
@@ -11,9 +12,10 @@ from rollouts_builders import Scripted, miniwob
 
 from webrl.config import RolloutConfig, RunConfig
 from webrl.rollouts.collect import collect, open_pool
-from webrl.rollouts.kept import keep_browsers, run
+from webrl.rollouts.kept import keep_browsers, run, start_early
 from webrl.rollouts.pages import initial_pages
 from webrl.rollouts.pool import EnvPool
+from webrl.rollouts.suite import WEB
 from webrl.runs.store import read_records
 from webrl.types import Status, Trajectory
 
@@ -48,6 +50,28 @@ def test_stages_of_a_run_share_browsers_and_see_what_fresh_ones_show(tmp_path):
     assert found[0] is not None
     assert [[s.observation for s in t.steps] for t in kept] == [[s.observation for s in t.steps] for t in fresh]
     assert [t.instruction for t in kept] == [t.instruction for t in fresh]
+    assert not workers()
+
+
+def test_browsers_start_while_a_stage_loads_its_model(tmp_path):
+    two = RunConfig(rollout=RolloutConfig(num_workers=2, envs_per_worker=2))
+
+    def wait_for_chromium():
+        end = time.monotonic() + 120
+        while not descendants(os.getpid(), "chrom") and not descendants(os.getpid(), "headless"):
+            assert time.monotonic() < end, "no Chromium while the event loop is busy"
+            time.sleep(0.05)
+
+    async def load():
+        await start_early(two.rollout, WEB, 1)
+        wait_for_chromium()  # holds the event loop, as loading a model does
+
+    with keep_browsers():
+        run(load())
+        (early,) = workers()
+        run(collect([miniwob("click-tab", 1)], two, Scripted("noop()"), tmp_path / "t.jsonl", phase=0, prefix="p"))
+        assert workers() == {early}
+    run(start_early(two.rollout, WEB, 1))  # where nobody keeps them there is nothing to start
     assert not workers()
 
 

@@ -310,11 +310,12 @@ def play(
     """Roll out with a model; `temperature` None is a training rollout at the configured one."""
     from webrl.llm import open_policy
     from webrl.rollouts.collect import collect
-    from webrl.rollouts.kept import run
+    from webrl.rollouts.kept import run, start_early
     from webrl.suites import open_sites
     from webrl.suites.world import WORLD
 
     async def work() -> None:
+        await start_early(config.rollout, WORLD, len(tasks))
         opened = open_policy(
             actor,
             config,

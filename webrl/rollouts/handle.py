@@ -45,7 +45,7 @@ class WorkerHandle(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Launch the worker; Chromium follows at the first reset."""
+        """Launch the worker; Chromium follows, at the first reset at the latest."""
 
     @abstractmethod
     async def _ask(self, env_id: int, op: str, arg: Any) -> Any:

@@ -1,7 +1,8 @@
 """Browsers that live as long as a run: a stage plays on those that the stage before has left.
 
 To start a worker, its Chromium and its pages takes five CPU-seconds, and three stages of a phase need them. A pool
-belongs to the event loop that it was started on; stages that share one run there, by `run`.
+belongs to the event loop that it was started on; stages that share one run there, by `run`. A stage that loads a
+model first starts them before it, by `start_early`.
 """
 
 from __future__ import annotations
@@ -76,3 +77,11 @@ async def borrow(config: RolloutConfig, world: World) -> AsyncIterator[EnvPool |
         yield kept.pool
     finally:
         kept.is_lent = False
+
+
+async def start_early(config: RolloutConfig, world: World, num_episodes: int) -> None:
+    """Launch the browsers that `borrow` would lend for so many episodes: they start while the caller loads a model."""
+    if config.env == "browser" and config.backend != "ray" and num_episodes:
+        async with borrow(config, world) as pool:
+            if pool is not None:
+                await pool.start(num_episodes)

@@ -47,7 +47,7 @@ class WorkerProcess(WorkerHandle):
         self._ids = itertools.count()
 
     async def start(self) -> None:
-        """Launch the process; Chromium follows at the first reset."""
+        """Launch the process, which launches Chromium."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -190,6 +190,11 @@ class EnvPool:
     def worker_pids(self) -> list[int]:
         """Process ids of the workers that run now on this machine."""
         return [worker.pid for worker in self._all if worker.pid is not None and not worker.failed]
+
+    async def start(self, num_episodes: int) -> None:
+        """Launch the workers of so many episodes now; without it they are launched as environments are wanted."""
+        for worker_id in list(reversed(range(self._config.num_workers)))[:num_episodes]:  # in the order of the slots
+            await self._worker(worker_id)
 
     @contextlib.asynccontextmanager
     async def env(self) -> AsyncIterator[PoolEnv]:

@@ -2,7 +2,8 @@
 
 Run as `python -m webrl.rollouts.worker [WORLD]` (`World.path`). Messages are JSON with a 4-byte length before them. The
 first is the RolloutConfig; then `{"id", "env", "op": "reset"|"step"|"finish"|"close", "arg"}` in any order, each
-answered by `{"id", "result"}` or `{"id", "error", "kind"}`. Environments are made at their first reset.
+answered by `{"id", "result"}` or `{"id", "error", "kind"}`. Chromium starts at once, environments are made at their
+first reset.
 
 The worker ends, and its Chromium with it, when stdin closes: so neither Ctrl-C nor `kill -9` of the controller
 leaves a process behind. A watchdog thread does the same should the event loop hang when its parent has gone.
@@ -51,6 +52,11 @@ class Worker:
         self._made_for: dict[int, tuple[Suite, dict[str, Any]]] = {}
         self._busy: dict[int, asyncio.Task[Any]] = {}
 
+    async def start(self) -> None:
+        """Launch the browser ahead of the first reset, which tries again and reports it where this fails."""
+        with contextlib.suppress(Exception):
+            await self._running_browser()
+
     async def handle(self, env_id: int, op: str, arg: Any) -> Any:
         """Carry out one request; gives plain JSON. A request that is still under way for the same environment has
         been given up by the controller (a deadline): it is cancelled. Raises WebRLError.
@@ -95,18 +101,22 @@ class Worker:
         result = await self._envs[env_id].step(arg)
         return dataclasses.asdict(result) | {"observation": observation_to_json(result.observation)}
 
-    async def _env(self, env_id: int, task: Task, settings: dict[str, Any]) -> BrowserEnv:
+    async def _running_browser(self) -> Browser:
         async with self._starting:
             if self._browser is None or not self._browser.alive:
                 await self.close()
                 self._browser = await Browser(own_session=False, max_page_mb=self._config.max_page_mb).start()
+            return self._browser
+
+    async def _env(self, env_id: int, task: Task, settings: dict[str, Any]) -> BrowserEnv:
+        browser = await self._running_browser()
         suite = self._world.suite_of(task)
         env = self._envs.get(env_id)
         if env is None or self._made_for[env_id] != (suite, settings):
             if env is not None:
                 await env.close()
             config = RolloutConfig.model_validate(self._config.model_dump() | settings) if settings else self._config
-            env = self._envs[env_id] = suite.make_env(self._browser, config)
+            env = self._envs[env_id] = suite.make_env(browser, config)
             self._made_for[env_id] = suite, settings
         return env
 
@@ -182,7 +192,7 @@ async def serve(reader: asyncio.StreamReader, write: Any, world: World = WEB) ->
     """Answer requests until the reader ends."""
     config = RolloutConfig.model_validate(await read_message(reader))
     worker = Worker(config, world)
-    running: set[asyncio.Task[None]] = set()
+    running: set[asyncio.Task[None]] = {asyncio.create_task(worker.start())}
 
     async def answer(request: dict[str, Any]) -> None:
         with contextlib.suppress(asyncio.CancelledError):

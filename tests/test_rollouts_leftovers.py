@@ -1,4 +1,4 @@
-"""Browsers that are killed leave nothing in the temporary directory."""
+"""Browsers that are killed leave nothing in the temporary directory; each has a DevTools port of its own."""
 
 from __future__ import annotations
 
@@ -50,3 +50,20 @@ def test_files_of_browsers_whose_process_is_no_more_are_removed(temporary: Path)
 
     asyncio.run(play())
     assert [path.name for path in temporary.iterdir()] == [f"webrl-browser-{os.getpid()}-x"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other users' sockets are private elsewhere")
+def test_the_devtools_port_is_one_that_the_browser_itself_has_taken() -> None:
+    async def play() -> None:
+        async with Browser() as one, Browser() as other:
+            assert one.port != other.port
+            listening = {
+                connection.laddr.port: process.cmdline()
+                for process in descendants(os.getpid())
+                for connection in process.net_connections("tcp")
+                if connection.status == psutil.CONN_LISTEN
+            }
+            for browser in (one, other):
+                assert any(str(browser._folder) in argument for argument in listening[browser.port])
+
+    asyncio.run(play())

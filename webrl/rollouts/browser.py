@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from webrl.errors import BrowserError, BrowserMissing
-from webrl.runs.machine import free_port
 
 if TYPE_CHECKING:
     import psutil
@@ -144,7 +143,6 @@ class Browser:
         executable = find_chromium(visible=self._visible)
         if executable is None:
             raise BrowserMissing(NO_WINDOW if self._visible else MISSING)
-        self.port = free_port()
         await asyncio.to_thread(remove_abandoned)
         self._folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
         try:
@@ -155,7 +153,7 @@ class Browser:
                 executable_path=executable,
                 timeout=LAUNCH_TIMEOUT_S * 1000,
                 headless=not self._visible,
-                args=[*_ARGS, *(_WINDOW_ARGS if self._visible else ()), f"--remote-debugging-port={self.port}"],
+                args=[*_ARGS, *(_WINDOW_ARGS if self._visible else ()), "--remote-debugging-port=0"],
                 ignore_default_args=list(_HIDDEN_DEFAULTS),
                 handle_sigint=False,
                 handle_sigterm=False,
@@ -164,13 +162,26 @@ class Browser:
         except Error as error:
             await self.close()
             raise BrowserError(f"{executable} does not start: {first_line(error)}") from None
+        self.port = await self._devtools_port(executable, self._folder)
         if self._max_page_bytes:
-            self._watching = asyncio.create_task(self._watch_memory())
+            self._watching = asyncio.create_task(self._watch_memory(self._folder))
 
-    async def _watch_memory(self) -> None:
+    async def _devtools_port(self, executable: str | Path, folder: Path) -> int:
+        """The port that Chromium has taken by itself: one chosen for it may be another program's by then."""
+        deadline = asyncio.get_running_loop().time() + LAUNCH_TIMEOUT_S
+        while asyncio.get_running_loop().time() < deadline:
+            for file in folder.glob("*/DevToolsActivePort"):
+                port, _, path = file.read_text().partition("\n")
+                if path:
+                    return int(port)
+            await asyncio.sleep(0.01)
+        await self.close()
+        raise BrowserError(f"{executable} opens no DevTools port in {LAUNCH_TIMEOUT_S} s")
+
+    async def _watch_memory(self, folder: Path) -> None:
         while True:
             await asyncio.sleep(MEMORY_CHECK_S)
-            await asyncio.to_thread(_end_large_renderers, self.port, self._max_page_bytes)
+            await asyncio.to_thread(_end_large_renderers, folder, self._max_page_bytes)
 
     @property
     def alive(self) -> bool:
@@ -233,21 +244,21 @@ def _driver_processes(folder: Path, *, own_session: bool) -> Iterator[None]:
         vars(loop).pop("subprocess_exec", None)
 
 
-def _end_large_renderers(port: int, limit: int) -> None:
-    """Kill the page processes of the browser with this DevTools port that take more than `limit` bytes."""
+def _end_large_renderers(folder: Path, limit: int) -> None:
+    """Kill the page processes of the browser with its profile in `folder` that take more than `limit` bytes."""
     import psutil
 
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if process.memory_info().rss <= limit:
                 continue
-            if "--type=renderer" in process.cmdline() and _belongs(process, f"--remote-debugging-port={port}"):
+            if "--type=renderer" in process.cmdline() and _belongs(process, f"--user-data-dir={folder}/"):
                 logger.warning("a page took more than %d MB; its process is ended", limit // 1_000_000)
                 process.kill()
 
 
 def _belongs(process: psutil.Process, flag: str) -> bool:
-    return any(flag in parent.cmdline() for parent in process.parents())
+    return any(word.startswith(flag) for parent in process.parents() for word in parent.cmdline())
 
 
 def remove_abandoned() -> None:

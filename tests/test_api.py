@@ -28,7 +28,7 @@ def test_importing_webrl_imports_nothing_heavy():
     assert light.stdout.strip() == "set()"
     code = (
         "import sys; from webrl import Task, Trajectory, load_actor, load_config, make_env, run; load_config('demo'); "
-        "print({'torch', 'playwright', 'transformers', 'matplotlib'} & set(sys.modules))"
+        "print({'torch', 'playwright', 'transformers', 'matplotlib', 'httpx'} & set(sys.modules))"
     )
     light = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert light.stdout.strip() == "set()"

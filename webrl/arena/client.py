@@ -10,14 +10,16 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from webrl.arena import running
 from webrl.arena.sites import database_of
 from webrl.errors import BrowserError, UsageError
+
+if TYPE_CHECKING:
+    import httpx
 
 _TIMEOUT_S = 60.0
 
@@ -84,9 +86,9 @@ class Arena:
         if user is not None and user != "staff" and not user.startswith("customer:"):
             raise UsageError(f"user {user!r} of the arena: it takes 'customer:E-MAIL', 'staff' or None")
         answer = self._ask("POST", "/arena/sessions", {"user": user or ""})
-        if answer.status_code == httpx.codes.NOT_FOUND:
+        if answer.status_code == HTTPStatus.NOT_FOUND:
             raise UsageError(answer.json()["error"])
-        if answer.status_code != httpx.codes.CREATED:
+        if answer.status_code != HTTPStatus.CREATED:
             raise ArenaError(f"the arena made no session: {answer.status_code} {answer.text[:300]}")
         made, url = answer.json(), self.state.url
         common = {"url": url, "httpOnly": True, "sameSite": "Lax"}
@@ -137,11 +139,13 @@ class Arena:
         return made[0]
 
     def _done(self, answer: httpx.Response) -> dict[str, Any]:
-        if answer.status_code != httpx.codes.OK:
+        if answer.status_code != HTTPStatus.OK:
             raise ArenaError(f"the arena dropped nothing: {answer.status_code} {answer.text[:300]}")
         return dict(answer.json())
 
     def _ask(self, method: str, path: str, query: dict[str, str]) -> httpx.Response:
+        import httpx  # half of what a browser worker imports, for suites that ask no arena
+
         try:
             # Of its own connection, which ends with it; without certificates, which take long to load.
             answer = httpx.request(
@@ -154,6 +158,6 @@ class Arena:
             )
         except httpx.TransportError as error:
             raise ArenaError(f"the arena at {self.state.url} does not answer: {error!r}") from error
-        if answer.status_code == httpx.codes.UNAUTHORIZED:
+        if answer.status_code == HTTPStatus.UNAUTHORIZED:
             raise ArenaError(f"the arena at {self.state.url} is another one than the one of {str(self.folder)!r}")
         return answer

@@ -17,7 +17,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import psutil
 from filelock import FileLock, Timeout
 
@@ -204,6 +203,8 @@ def _wait_until_healthy(folder: Path, process: subprocess.Popen[bytes]) -> State
 
 
 def _answers(state: State) -> bool:
+    import httpx
+
     with contextlib.suppress(httpx.TransportError):
         return httpx.get(f"{state.url}/arena/health", timeout=5, trust_env=False).status_code == 200
     return False

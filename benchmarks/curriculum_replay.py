@@ -77,7 +77,7 @@ def score_both_ways(actor: Path, num_steps: int, seed: int = 0) -> dict[str, Any
     from transformers import AutoModelForCausalLM
 
     from webrl.config import validate_config
-    from webrl.replay.scorer import Scorer
+    from webrl.replay.score import Scorer
     from webrl.training.models import check_tokenizer
 
     config = validate_config({"models": {"device": "cpu", "dtype": "float32"}}, "benchmark")

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from webrl.config import ReplayConfig
 from webrl.interop.problems import ProblemLog
-from webrl.replay.mix import History, add_history
-from webrl.replay.sources import Source
+from webrl.replay.mix import add_history
+from webrl.replay.sources import Source, Tools
 from webrl.runs.store import read_records, write_records
 from webrl.types import StepRecord
 
@@ -34,6 +34,7 @@ def select_replay(
         folder = Path(name)
         write_records(folder / "history.jsonl", history)
         (folder / "train.jsonl").touch()
-        past = History([Source(folder / "history.jsonl", "records")], config, rng, tuple(end_token_ids), tokenizer)
-        counts = add_history(folder / "train.jsonl", num_current, past, folder / "out.jsonl", ProblemLog())
+        sources = [Source(folder / "history.jsonl", "records")]
+        tools = Tools(ProblemLog(), tokenizer=tokenizer, end_token_ids=tuple(end_token_ids))
+        counts = add_history(folder / "train.jsonl", num_current, sources, tools, config, rng, folder / "out.jsonl")
         return Selection(tuple(read_records(folder / "out.jsonl", StepRecord)), counts)

@@ -25,11 +25,11 @@ from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import encode_plain
-from webrl.replay.mix import History, add_history, write_steps
+from webrl.replay.mix import add_history, write_steps
 from webrl.replay.process import make_plan, process
 from webrl.replay.records import build_records, step_encoder
-from webrl.replay.scorer import score_on_devices
-from webrl.replay.sources import Reading, Source, find_source, read_steps
+from webrl.replay.score import score_on_devices
+from webrl.replay.sources import Source, Tools, find_source, read_steps
 from webrl.replay.stage import mix_replay
 from webrl.reward.labels import outcome_key
 from webrl.runs.folder import RunFolder
@@ -73,8 +73,8 @@ def write_phase(folder, trajectories, rewards=None):
 
 def read_all(source, **options):
     problems = ProblemLog()
-    reading = Reading(problems, Counter(), **options)
-    return list(read_steps(source, reading)), reading.counts, problems.counts
+    tools = Tools(problems, **options)
+    return list(read_steps(source, tools)), tools.counts, problems.counts
 
 
 def make_config(tmp_path, model, replay=None, **sections):
@@ -166,7 +166,7 @@ def test_damaged_trajectory_files_are_processed_and_each_problem_listed_with_its
     path.write_bytes(b"".join(lines))
     problems = ProblemLog(tmp_path / "problems.txt")
     with problems:
-        steps = list(read_steps(Source(path, "trajectories"), Reading(problems, Counter())))
+        steps = list(read_steps(Source(path, "trajectories"), Tools(problems)))
     assert {s["trajectory_id"] for s in steps} == {"a"}
     listed = problems.path.read_text().splitlines()
     numbers = [int(line.split(f"{path}:")[1].split(":")[0]) for line in listed]
@@ -195,6 +195,15 @@ def test_a_source_is_recognised_by_what_it_holds(tmp_path):
         find_source(tmp_path)
 
 
+def mixed(folder, num_current, config=None, *, seed=0, end=(3,), problems=None):
+    """`out.jsonl` from `train.jsonl` and `history.jsonl`."""
+    sources, tools = [Source(folder / "history.jsonl", "records")], Tools(problems or ProblemLog(), end_token_ids=end)
+    rng = random.Random(seed)
+    return add_history(
+        folder / "train.jsonl", num_current, sources, tools, config or ReplayConfig(), rng, folder / "out.jsonl"
+    )
+
+
 def make_history(num, p=0.7):
     """Steps with stored log-probs, two a trajectory."""
     logprobs = (math.log(p), math.log(p), 0.0)
@@ -210,8 +219,7 @@ def test_current_steps_stay_as_they_are_beside_twice_as_many_replayed_ones(tmp_p
     write_records(tmp_path / "history.jsonl", records)
     write_records(tmp_path / "train.jsonl", records[:7])
     config = ReplayConfig(strategy=strategy, per_instruction=mode)
-    history = History([Source(tmp_path / "history.jsonl", "records")], config, random.Random(5), (3,))
-    counts = add_history(tmp_path / "train.jsonl", 7, history, tmp_path / "out.jsonl", ProblemLog())
+    counts = mixed(tmp_path, 7, config, seed=5)
     written = list(read_records(tmp_path / "out.jsonl", StepRecord))
     replayed = [replace(r, next_prompt_ids=(), source="current") for r in written if r.source == "replay"]
     assert [r for r in written if r.source == "current"] == records[:7]
@@ -225,9 +233,8 @@ def test_a_torn_or_foreign_history_line_is_listed_and_the_rest_used(tmp_path):
     lines = [dump_line(r) for r in records]
     (tmp_path / "history.jsonl").write_bytes(lines[2] + b'{"step_id": "x"}\n' + lines[3] + lines[4][:-20])
     write_records(tmp_path / "train.jsonl", records[:2])
-    history = History([Source(tmp_path / "history.jsonl", "records")], ReplayConfig(), random.Random(0), (3,))
     problems = ProblemLog()
-    counts = add_history(tmp_path / "train.jsonl", 2, history, tmp_path / "out.jsonl", problems)
+    counts = mixed(tmp_path, 2, problems=problems)
     assert counts == {"kept": 2}
     assert problems.counts == {"broken_line": 2}
 
@@ -241,8 +248,7 @@ def test_a_replayed_step_carries_the_next_state_that_the_filter_left_out(tmp_pat
     ]
     write_records(tmp_path / "history.jsonl", records)
     write_records(tmp_path / "train.jsonl", make_history(3)[:6])
-    history = History([Source(tmp_path / "history.jsonl", "records")], ReplayConfig(), random.Random(0), ())
-    counts = add_history(tmp_path / "train.jsonl", 6, history, tmp_path / "out.jsonl", ProblemLog())
+    counts = mixed(tmp_path, 6, end=())
     assert counts == {"too_certain": 1, "kept": 3}
     replayed = {r.index: r for r in read_records(tmp_path / "out.jsonl", StepRecord) if r.source == "replay"}
     assert replayed[0].next_prompt_ids == records[1].prompt_ids
@@ -254,8 +260,7 @@ def test_a_replayed_step_carries_the_next_state_that_the_filter_left_out(tmp_pat
 def test_replayed_steps_whose_next_state_nobody_knows_are_counted_aloud(tmp_path, caplog):
     write_records(tmp_path / "history.jsonl", [r for r in make_history(9) if r.index == 0])
     write_records(tmp_path / "train.jsonl", make_history(9)[:6])
-    history = History([Source(tmp_path / "history.jsonl", "records")], ReplayConfig(), random.Random(0), (3,))
-    add_history(tmp_path / "train.jsonl", 6, history, tmp_path / "out.jsonl", ProblemLog())
+    mixed(tmp_path, 6)
     assert "6 of 6 replayed steps come without their next state" in caplog.text
 
 
@@ -283,11 +288,10 @@ def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):
         source = find_source(folder)
         outcomes = {outcome_key(f"t{i}"): 1 for i in range(num)}
         tracemalloc.start()
-        steps = write_steps(read_steps(source, Reading(ProblemLog(), Counter(), outcomes)), folder / "train.jsonl")
-        history = History(
-            [Source(folder / "train.jsonl", "records")], ReplayConfig(strategy="all"), random.Random(0), ()
-        )
-        add_history(folder / "train.jsonl", steps, history, folder / "out.jsonl", ProblemLog())
+        steps = write_steps(read_steps(source, Tools(ProblemLog(), outcomes=outcomes)), folder / "train.jsonl")
+        past, every = [Source(folder / "train.jsonl", "records")], ReplayConfig(strategy="all")
+        tools, rng = Tools(ProblemLog()), random.Random(0)
+        add_history(folder / "train.jsonl", steps, past, tools, every, rng, folder / "out.jsonl")
         size = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return size, (folder / "trajectories.jsonl").stat().st_size

@@ -7,7 +7,7 @@ import pytest
 from test_replay_select import make_step
 
 from webrl.errors import DataError
-from webrl.replay.cache import ScoreCache, ScoreCounts, score_cached
+from webrl.replay.score import ScoreCache, ScoreCounts, score_cached
 
 
 def halve(records):

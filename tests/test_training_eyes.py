@@ -20,9 +20,9 @@ from webrl.llm.pictures import Picture, sha256
 from webrl.llm.screenshots import open_screenshot_policy
 from webrl.llm.seeing import SeeingModel
 from webrl.preflight import check_inputs, check_settings
-from webrl.replay.cache import ScoreCache
 from webrl.replay.process import make_plan, process
 from webrl.replay.records import open_encoder
+from webrl.replay.score import ScoreCache
 from webrl.training import train_sft
 from webrl.training.models import load_actor
 from webrl.training.packing import Example, Item, make_item, pack

@@ -10,7 +10,7 @@ from view_builders import PAGE, make_run, step_record, trajectory, write
 
 from webrl.errors import DataError, UsageError
 from webrl.interop.problems import ProblemLog
-from webrl.replay.cache import ScoreCache
+from webrl.replay.score import ScoreCache
 from webrl.reward.data import read_judged
 from webrl.runs.spelling import visible
 from webrl.types import Label, Status

@@ -187,7 +187,7 @@ def test_a_long_episode_fits_a_page_and_says_what_is_left_out(client):
     assert len(client.get("/").text) < 100_000
 
 
-def test_a_screenshot_is_shown_form(client, run):
+def test_a_screenshot_is_shown(client, run):
     png = b"\x89PNG\r\n\x1a\n..."
     (run / "seen.png").write_bytes(png)
     page = client.get("/t/0/phase_02/trajectories.jsonl/4").text
@@ -237,7 +237,7 @@ def test_a_label_by_hand_is_set_changed_and_taken_back(client, run):
     assert "p00-c: ended by env_error" in unfinished.text
 
 
-def test_a_label_is_for_the_trajectory_that_was_shown_form(client, run):
+def test_a_label_is_for_the_trajectory_that_was_shown(client, run):
     """The run writes its file anew, and the page that is open knows of it before the click."""
     form, path = shown_form(client, "0/phase_00/trajectories.jsonl/1"), run / "phase_00" / "trajectories.jsonl"
     before = path.read_bytes()

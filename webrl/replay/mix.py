@@ -12,8 +12,8 @@ import re
 import shutil
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
@@ -22,10 +22,9 @@ import orjson
 
 from webrl.config import ReplayConfig
 from webrl.interop.problems import ProblemLog
-from webrl.replay.records import NextPrompt, StepEncoder
-from webrl.replay.scorer import Scorer
+from webrl.replay.score import Scorer
 from webrl.replay.select import ReplayFilter, TrajectorySampler, draw
-from webrl.replay.sources import Reading, Source, StepObject, labelled_outcomes, read_steps
+from webrl.replay.sources import Source, StepObject, Tools, labelled_outcomes, read_steps
 from webrl.runs.disk import atomic_path
 from webrl.types import StepRecord
 
@@ -33,22 +32,6 @@ logger = logging.getLogger(__name__)
 
 _NEXT_STATE = re.compile(rb'"next_prompt_ids":\[[\d,]*\]')
 """In a line of orjson's; inside a text its quotes would be escaped."""
-
-
-@dataclass
-class History:
-    """What `add_history` needs to know beside the current steps."""
-
-    sources: Sequence[Source]
-    """Earlier experience, oldest first."""
-    config: ReplayConfig
-    rng: random.Random
-    end_token_ids: Sequence[int]
-    tokenizer: str = ""
-    encode: StepEncoder | None = None
-    next_prompt: NextPrompt | None = None
-    scorer: Scorer | None = None
-    """Scores the candidates under the current actor; None takes the `ref_logprobs` that are stored."""
 
 
 @dataclass
@@ -101,10 +84,18 @@ def write_steps(steps: Iterable[StepObject], out: Path, scorer: Scorer | None = 
 
 
 def add_history(
-    current: Path, num_current: int, history: History, out: Path, problems: ProblemLog,
-    on_bytes: Callable[[int], Any] = lambda _: None,
-) -> dict[str, int]:  # fmt: skip
+    current: Path,
+    num_current: int,
+    sources: Sequence[Source],
+    tools: Tools,
+    config: ReplayConfig,
+    rng: random.Random,
+    out: Path,
+) -> dict[str, int]:
     """Write `out`: all current steps and the replayed ones; gives the number of history steps by `Reason`.
+
+    Args:
+        sources: earlier experience, oldest first.
 
     The first replayed step comes first and the others last, so that a reader that takes column types from the
     first rows (`datasets`) sees a current and a replayed one there. Training shuffles.
@@ -112,8 +103,8 @@ def add_history(
     counts: Counter[str] = Counter()
     # The spool has no name, so that a kill leaves nothing behind.
     with atomic_path(out) as temporary, TemporaryFile(dir=out.parent, buffering=1 << 20) as file:
-        spool = _admit(history, file, counts, problems, on_bytes)
-        chosen = draw(spool.phases, num_current, history.config, history.rng)
+        spool = _admit(sources, tools, config, rng, file, counts)
+        chosen = draw(spool.phases, num_current, config, rng)
         counts["kept"] = len(chosen)
         if len(chosen) < len(spool.phases):
             counts["over_ratio"] = len(spool.phases) - len(chosen)
@@ -131,27 +122,31 @@ def add_history(
 
 
 def _admit(
-    history: History, file: IO[bytes], counts: Counter[str], problems: ProblemLog, on_bytes: Callable[[int], Any]
+    sources: Sequence[Source],
+    tools: Tools,
+    config: ReplayConfig,
+    rng: random.Random,
+    file: IO[bytes],
+    counts: Counter[str],
 ) -> _Spool:
     """Append admitted steps to the spool."""
-    replay_filter = ReplayFilter(history.config, frozenset(history.end_token_ids), history.tokenizer)
-    if history.config.per_instruction == "sampled" and history.config.strategy != "none":
-        sampler = TrajectorySampler(history.rng)
-        for step in _read(history, ProblemLog(), on_bytes):
+    replay_filter = ReplayFilter(config, frozenset(tools.end_token_ids), tools.tokenizer)
+    if config.per_instruction == "sampled" and config.strategy != "none":
+        sampler = TrajectorySampler(rng)
+        for step in _read(sources, replace(tools, problems=ProblemLog())):
             if step["outcome"] == 1:
                 sampler.offer(step["site"], step["instruction"], step["trajectory_id"])
         replay_filter.chosen = sampler.chosen
     spool = _Spool(file)
-    candidates = _candidates(_with_next_states(_read(history, problems, on_bytes)), replay_filter, counts)
-    needs_scores = history.config.strategy == "perplexity"
-    for step in _scored(candidates, history.scorer if needs_scores else None):
+    candidates = _candidates(_with_next_states(_read(sources, tools)), replay_filter, counts)
+    for step in _scored(candidates, tools.scorer if config.strategy == "perplexity" else None):
         reason = replay_filter.check_step(step["action_ids"], step.get("ref_logprobs"))
         if reason != "kept":
             counts[reason] += 1
             continue
         step["source"] = "replay"
         is_last = step["index"] == step["num_steps"] - 1
-        spool.append(step, wants_next=not is_last or history.next_prompt is not None)
+        spool.append(step, wants_next=not is_last or tools.next_prompt is not None)
     return spool
 
 
@@ -169,13 +164,9 @@ def _with_next_states(steps: Iterable[StepObject]) -> Iterator[StepObject]:
         yield previous
 
 
-def _read(history: History, problems: ProblemLog, on_bytes: Callable[[int], Any]) -> Iterator[StepObject]:
-    for source in history.sources:
-        outcomes = labelled_outcomes(source, problems)
-        reading = Reading(
-            problems, Counter(), outcomes, history.encode, history.tokenizer, history.next_prompt, on_bytes
-        )
-        yield from read_steps(source, reading)
+def _read(sources: Sequence[Source], tools: Tools) -> Iterator[StepObject]:
+    for source in sources:
+        yield from read_steps(source, tools.judged(labelled_outcomes(source, tools.problems)))
 
 
 def _candidates(steps: Iterable[StepObject], replay_filter: ReplayFilter, counts: Counter[str]) -> Iterator[StepObject]:

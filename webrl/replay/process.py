@@ -7,10 +7,9 @@ and writes `<output>_filter.jsonl` beside it. Same functions as the stages "labe
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,8 @@ from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import read_vab, trace_paths
 from webrl.llm.loading import model_folder
-from webrl.replay.mix import History, add_history, write_steps
-from webrl.replay.records import NextPrompt, StepEncoder
-from webrl.replay.scorer import Scorer
-from webrl.replay.sources import Reading, Source, find_source, labelled_outcomes, read_steps
+from webrl.replay.mix import add_history, write_steps
+from webrl.replay.sources import Source, Tools, find_source, labelled_outcomes, open_tools, read_steps
 from webrl.replay.stage import SCORE_CACHE
 from webrl.reward.labels import read_outcomes
 from webrl.reward.system_text import configured_text
@@ -92,7 +89,7 @@ class ProcessSummary:
     num_current: int = 0
     """Current steps written."""
     trajectories: dict[str, int] = field(default_factory=dict)
-    """What became of the rollouts (`webrl.replay.sources.Reading.counts`)."""
+    """What became of the rollouts (`webrl.replay.sources.Tools.counts`)."""
     labels: dict[str, int] = field(default_factory=dict)
     """What the judge did in this call."""
     history: dict[str, int] = field(default_factory=dict)
@@ -172,63 +169,31 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
     with ExitStack() as stack:
         stack.enter_context(hold_output(plan.output))
         problems = stack.enter_context(ProblemLog(plan.problem_list))
-        tools = _open_tools(plan, config, stack)
+        tools = Tools(problems)
+        if plan.actor:
+            tools = stack.enter_context(open_tools(plan.actor, config, plan.cache, problems))
         if rollouts is not None:
-            _write_current(rollouts, plan, config, tools, problems, summary)
+            _write_current(rollouts, plan, config, tools, summary)
         if experience is not None:
-            _write_mixed(experience, plan, config, tools, problems, summary)
+            _write_mixed(experience, plan, config, tools, summary)
         if tools.scorer:
-            counts = tools.scorer.counts
-            summary.scored = {"computed": counts.computed, "cached": counts.cached}
+            summary.scored = asdict(tools.scorer.counts)
         summary.problems = dict(problems.counts)
     return summary
 
 
-@dataclass(frozen=True)
-class _Tools:
-    """What comes from the actor's folder; empty without one."""
-
-    encode: StepEncoder | None = None
-    next_prompt: NextPrompt | None = None
-    tokenizer: str = ""
-    end_ids: tuple[int, ...] = ()
-    scorer: Scorer | None = None
-
-
-def _open_tools(plan: ProcessPlan, config: RunConfig, stack: ExitStack) -> _Tools:
-    if plan.actor is None:
-        return _Tools()
-    from webrl.llm.fingerprint import tokenizer_fingerprint
-    from webrl.llm.loading import load_tokenizer
-    from webrl.llm.turns import end_token_ids
-    from webrl.replay.records import released_next_prompt, step_encoder
-
-    tokenizer = load_tokenizer(plan.actor)
-    encode = step_encoder(tokenizer, config.models, config.rollout.dialect)
-    scorer = stack.enter_context(Scorer(plan.actor, config, plan.cache))
-    return _Tools(
-        encode,
-        released_next_prompt(config, tokenizer),
-        tokenizer_fingerprint(tokenizer),
-        end_token_ids(plan.actor, tokenizer),
-        scorer,
-    )
-
-
-def _write_current(
-    source: Source, plan: ProcessPlan, config: RunConfig, tools: _Tools, problems: ProblemLog, summary: ProcessSummary
-) -> None:
+def _write_current(source: Source, plan: ProcessPlan, config: RunConfig, tools: Tools, summary: ProcessSummary) -> None:
     if plan.orm:
         summary.labels = _label(plan, config, source)
-    outcomes = read_outcomes(plan.labels, problems.on_line) if plan.orm else labelled_outcomes(source, problems)
-    counts: Counter[str] = Counter()
+    log = tools.problems
+    tools = tools.judged(read_outcomes(plan.labels, log.on_line) if plan.orm else labelled_outcomes(source, log))
     with _byte_progress("stage 1", [source]) as bar:
-        reading = Reading(problems, counts, outcomes, tools.encode, tools.tokenizer, tools.next_prompt, bar.update)
-        summary.num_current = write_steps(read_steps(source, reading), plan.output, tools.scorer)
-    summary.trajectories = dict(counts)
+        steps = read_steps(source, replace(tools, on_bytes=bar.update))
+        summary.num_current = write_steps(steps, plan.output, tools.scorer)
+    summary.trajectories = dict(tools.counts)
     if not summary.num_current:
-        hint = "; steps without token ids need --actor_path" if counts["no_token_ids"] else ""
-        raise DataError(f"{plan.rollout}: no usable step: {summary.trajectories}, {dict(problems.counts)}{hint}")
+        hint = "; steps without token ids need --actor_path" if tools.counts["no_token_ids"] else ""
+        raise DataError(f"{plan.rollout}: no usable step: {summary.trajectories}, {dict(log.counts)}{hint}")
 
 
 def _label(plan: ProcessPlan, config: RunConfig, source: Source) -> dict[str, int]:
@@ -260,28 +225,15 @@ def count_trajectories(source: Source) -> int:
 
 
 def _write_mixed(
-    sources: Sequence[Source],
-    plan: ProcessPlan,
-    config: RunConfig,
-    tools: _Tools,
-    problems: ProblemLog,
-    summary: ProcessSummary,
+    sources: Sequence[Source], plan: ProcessPlan, config: RunConfig, tools: Tools, summary: ProcessSummary
 ) -> None:
     if not plan.output.is_file():
         raise DataError(f"{plan.output}: no such file; stage 2 adds history to the output of stage 1")
-    history = History(
-        sources=sources,
-        config=config.replay,
-        rng=random.Random(f"{config.seed}:process_data"),
-        end_token_ids=tools.end_ids,
-        tokenizer=tools.tokenizer,
-        encode=tools.encode,
-        next_prompt=tools.next_prompt,
-        scorer=tools.scorer,
-    )
+    rng = random.Random(f"{config.seed}:process_data")
     num_current = summary.num_current or count_lines(plan.output)
     with _byte_progress("stage 2", sources) as bar:
-        summary.history = add_history(plan.output, num_current, history, plan.output_filter, problems, bar.update)
+        tools = replace(tools, on_bytes=bar.update)
+        summary.history = add_history(plan.output, num_current, sources, tools, config.replay, rng, plan.output_filter)
 
 
 def _byte_progress(name: str, sources: Sequence[Source]) -> Any:

@@ -6,17 +6,23 @@ comes out is field for field what `build_records` gives.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from webrl.config import RunConfig
 from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab, score_label, trace_paths
-from webrl.replay.records import NextPrompt, StepEncoder, build_records
+from webrl.llm.fingerprint import tokenizer_fingerprint
+from webrl.llm.loading import load_tokenizer
+from webrl.llm.turns import end_token_ids
+from webrl.replay.records import NextPrompt, StepEncoder, build_records, open_encoder, released_next_prompt
+from webrl.replay.score import Scorer
 from webrl.reward.labels import outcome_key, read_outcomes
 from webrl.runs.store import read_lines
 from webrl.types import Label, Status, StepRecord, Trajectory
@@ -53,24 +59,52 @@ class Source:
         return sum(p.lstat().st_size for p in trace_paths(self.path))
 
 
-@dataclass
-class Reading:
-    """What reading a source needs and what it leaves."""
+@dataclass(frozen=True)
+class Tools:
+    """What making training records needs, and what it leaves; without an actor only stored ids and scores are used."""
 
     problems: ProblemLog
     """Everything that could not be used."""
-    counts: Counter[str]
+    counts: Counter[str] = field(default_factory=Counter)
     """`trajectories`, `steps`, and what was left out: see `build_records`; also `duplicate`, `unusable`."""
     outcomes: Mapping[bytes, int | None] | None = None
     """Outcome by `outcome_key(trajectory_id)`; None adds no reward (a trace folder's own scores count then)."""
     encode: StepEncoder | None = None
     """Tokenises steps without ids; None leaves them out."""
     tokenizer: str = ""
-    """Fingerprint of the tokenizer."""
+    """Fingerprint of the tokenizer; "" is not known."""
     next_prompt: NextPrompt | None = None
     """Fills `next_prompt_ids` (released objective)."""
+    end_token_ids: tuple[int, ...] = ()
+    """Left out of an action's perplexity."""
+    scorer: Scorer | None = None
+    """Scores steps under the current actor; None takes the `ref_logprobs` that are stored."""
     on_bytes: Callable[[int], Any] = lambda _: None
     """Progress."""
+
+    def judged(self, outcomes: Mapping[bytes, int | None] | None) -> Tools:
+        """The same for another source, of which nothing is counted yet."""
+        return replace(self, counts=Counter(), outcomes=outcomes)
+
+
+@contextlib.contextmanager
+def open_tools(actor: str, config: RunConfig, cache: Path, problems: ProblemLog) -> Iterator[Tools]:
+    """The tools of an actor: its tokenizer, and its scores, which are kept in `cache`.
+
+    Raises:
+        ModelError: an unusable model folder.
+        DataError: an unusable cache.
+    """
+    tokenizer = load_tokenizer(actor)
+    with Scorer(actor, config, cache) as scorer:
+        yield Tools(
+            problems,
+            encode=open_encoder(tokenizer, actor, config),
+            tokenizer=tokenizer_fingerprint(tokenizer),
+            next_prompt=released_next_prompt(config, tokenizer),
+            end_token_ids=tuple(end_token_ids(actor, tokenizer)),
+            scorer=scorer,
+        )
 
 
 def find_source(path: Path, *, prefer_records: bool = False) -> Source:
@@ -103,45 +137,45 @@ def find_source(path: Path, *, prefer_records: bool = False) -> Source:
     return Source(path, "records")
 
 
-def read_steps(source: Source, reading: Reading) -> Iterator[StepObject]:
+def read_steps(source: Source, tools: Tools) -> Iterator[StepObject]:
     """Stream the usable steps of a source; the rest is counted, and listed where it is a defect."""
     if source.kind == "records":
-        return _read_record_lines(source.path, reading)
+        return _read_record_lines(source.path, tools)
     if source.kind == "trajectories":
-        return _read_trajectory_lines(source, reading)
-    return _read_imported(source, reading)
+        return _read_trajectory_lines(source, tools)
+    return _read_imported(source, tools)
 
 
-def _read_record_lines(path: Path, reading: Reading) -> Iterator[StepObject]:
-    for number, data in read_lines(path, reading.problems.on_line, reading.on_bytes):
+def _read_record_lines(path: Path, tools: Tools) -> Iterator[StepObject]:
+    for number, data in read_lines(path, tools.problems.on_line, tools.on_bytes):
         missing = next((name for name in _REQUIRED if name not in data), None) if isinstance(data, dict) else "step_id"
         if missing:
-            reading.problems.add("broken_line", f"{path}:{number}", f"no field {missing!r}; left out")
+            tools.problems.add("broken_line", f"{path}:{number}", f"no field {missing!r}; left out")
             continue
         if type(data["index"]) is not int:
-            reading.problems.add("broken_line", f"{path}:{number}", f"index {data['index']!r:.80}: no number; left out")
+            tools.problems.add("broken_line", f"{path}:{number}", f"index {data['index']!r:.80}: no number; left out")
             continue
-        reading.counts["steps"] += 1
+        tools.counts["steps"] += 1
         yield data
 
 
-def _read_trajectory_lines(source: Source, reading: Reading) -> Iterator[StepObject]:
+def _read_trajectory_lines(source: Source, tools: Tools) -> Iterator[StepObject]:
     seen: set[bytes] = set()
-    for number, data in read_lines(source.path, reading.problems.on_line, reading.on_bytes):
+    for number, data in read_lines(source.path, tools.problems.on_line, tools.on_bytes):
         place = f"{source.path}:{number}"
         try:
-            objects = _trajectory_steps(data, reading, seen, place)
+            objects = _trajectory_steps(data, tools, seen, place)
         except (KeyError, TypeError, ValueError, PolicyError) as error:
             reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
-            reading.problems.add("bad_trajectory", place, f"{reason}; left out")
-            reading.counts["unusable"] += 1
+            tools.problems.add("bad_trajectory", place, f"{reason}; left out")
+            tools.counts["unusable"] += 1
             continue
         for step in objects:
-            reading.counts["steps"] += 1
+            tools.counts["steps"] += 1
             yield step
 
 
-def _trajectory_steps(data: Any, reading: Reading, seen: set[bytes], place: str) -> list[StepObject]:
+def _trajectory_steps(data: Any, tools: Tools, seen: set[bytes], place: str) -> list[StepObject]:
     if not isinstance(data, dict):
         raise TypeError(f"expected a trajectory, found {type(data).__name__}")
     trajectory_id, steps, task = data["trajectory_id"], data["steps"], data["task"]
@@ -149,30 +183,30 @@ def _trajectory_steps(data: Any, reading: Reading, seen: set[bytes], place: str)
         raise TypeError(f"`trajectory_id` must be text, `steps` a list, `task` an object, found {data!r:.80}")
     key = outcome_key(trajectory_id)
     if key in seen:
-        reading.problems.add("duplicate_id", place, f"trajectory {trajectory_id!r} was here before; left out")
-        reading.counts["duplicate"] += 1
+        tools.problems.add("duplicate_id", place, f"trajectory {trajectory_id!r} was here before; left out")
+        tools.counts["duplicate"] += 1
         return []
     seen.add(key)
     if data["status"] not in _FINISHED:
         Status(data["status"])  # an unknown status is a defect, not an unfinished episode
-        reading.counts["unfinished"] += 1
+        tools.counts["unfinished"] += 1
         return []
     if not steps:
         raise ValueError("a finished trajectory without steps")
     outcome = None
-    if reading.outcomes is not None:
-        outcome = reading.outcomes.get(key)
+    if tools.outcomes is not None:
+        outcome = tools.outcomes.get(key)
         if outcome is None:
-            reading.counts["unlabelled"] += 1
+            tools.counts["unlabelled"] += 1
             return []
-    reading.counts["trajectories"] += 1
-    if reading.next_prompt or not all(step["prompt_ids"] for step in steps):
-        return _encoded_steps(data, outcome, reading)
-    return [_step_object(data, task, step, len(steps), outcome, reading) for step in steps if step["action_ids"]]
+    tools.counts["trajectories"] += 1
+    if tools.next_prompt or not all(step["prompt_ids"] for step in steps):
+        return _encoded_steps(data, outcome, tools)
+    return [_step_object(data, task, step, len(steps), outcome, tools) for step in steps if step["action_ids"]]
 
 
 def _step_object(
-    data: StepObject, task: StepObject, step: StepObject, num_steps: int, outcome: int | None, reading: Reading
+    data: StepObject, task: StepObject, step: StepObject, num_steps: int, outcome: int | None, tools: Tools
 ) -> StepObject:
     action_ids, logprobs, index = step["action_ids"], step.get("logprobs") or (), step["index"]
     if not isinstance(step["prompt_ids"], list) or not isinstance(action_ids, list) or not isinstance(index, int):
@@ -193,7 +227,7 @@ def _step_object(
         "value": None,
         "next_value": None,
         "source": "current",
-        "tokenizer": reading.tokenizer,
+        "tokenizer": tools.tokenizer,
         "next_prompt_ids": [],
         "group": task["task_id"],
         "screenshot": step["screenshot"] if step.get("screenshot_sha256") else "",
@@ -201,55 +235,55 @@ def _step_object(
     }
 
 
-def _encoded_steps(data: StepObject, outcome: int | None, reading: Reading) -> list[StepObject]:
+def _encoded_steps(data: StepObject, outcome: int | None, tools: Tools) -> list[StepObject]:
     trajectory = Trajectory.from_json(data)
     label = {trajectory.trajectory_id: Label(trajectory.trajectory_id, None, outcome)}
     counts: Counter[str] = Counter()
-    objects = [record.to_json() for record in _records(trajectory, None if outcome is None else label, reading, counts)]
+    objects = [record.to_json() for record in _records(trajectory, None if outcome is None else label, tools, counts)]
     counts -= Counter(trajectories=1, steps=len(objects))
-    reading.counts.update(counts)
+    tools.counts.update(counts)
     return objects
 
 
-def _read_imported(source: Source, reading: Reading) -> Iterator[StepObject]:
+def _read_imported(source: Source, tools: Tools) -> Iterator[StepObject]:
     """Trace folders and released files: text, tokenised here; their recorded scores are the outcome by default."""
-    for trajectory, recorded in _imported(source, reading):
+    for trajectory, recorded in _imported(source, tools):
         label = recorded
-        if reading.outcomes is not None:
-            outcome = reading.outcomes.get(outcome_key(trajectory.trajectory_id))
+        if tools.outcomes is not None:
+            outcome = tools.outcomes.get(outcome_key(trajectory.trajectory_id))
             label = Label(trajectory.trajectory_id, None, outcome)
-        if reading.encode is None:
-            reading.counts["no_token_ids"] += len(trajectory.steps)
+        if tools.encode is None:
+            tools.counts["no_token_ids"] += len(trajectory.steps)
             continue
         try:
             labels = {trajectory.trajectory_id: label}
-            records = list(_records(trajectory, labels, reading, reading.counts))
+            records = list(_records(trajectory, labels, tools, tools.counts))
         except (ValueError, PolicyError) as error:
-            reading.problems.add("bad_trajectory", f"{source.path}:{trajectory.trajectory_id}", f"{error}; left out")
-            reading.counts["unusable"] += 1
+            tools.problems.add("bad_trajectory", f"{source.path}:{trajectory.trajectory_id}", f"{error}; left out")
+            tools.counts["unusable"] += 1
             continue
         yield from (record.to_json() for record in records)
 
 
 def _records(
-    trajectory: Trajectory, labels: Mapping[str, Label] | None, reading: Reading, counts: Counter[str]
+    trajectory: Trajectory, labels: Mapping[str, Label] | None, tools: Tools, counts: Counter[str]
 ) -> Iterator[StepRecord]:
     return build_records(
         [trajectory],
         labels,
         counts,
-        encode=reading.encode,
-        tokenizer=reading.tokenizer,
-        next_prompt=reading.next_prompt,
+        encode=tools.encode,
+        tokenizer=tools.tokenizer,
+        next_prompt=tools.next_prompt,
     )
 
 
-def _imported(source: Source, reading: Reading) -> Iterator[tuple[Trajectory, Label]]:
+def _imported(source: Source, tools: Tools) -> Iterator[tuple[Trajectory, Label]]:
     if source.kind == "released":
-        yield from read_released(source.path, reading.problems)
-        reading.on_bytes(source.path.stat().st_size)
+        yield from read_released(source.path, tools.problems)
+        tools.on_bytes(source.path.stat().st_size)
         return
-    for trajectory in read_vab(source.path, reading.problems, lambda p: reading.on_bytes(p.lstat().st_size)):
+    for trajectory in read_vab(source.path, tools.problems, lambda p: tools.on_bytes(p.lstat().st_size)):
         yield trajectory, score_label(trajectory)
 
 

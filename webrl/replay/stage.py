@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,8 @@ import orjson
 from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError
 from webrl.interop.problems import ProblemLog
-from webrl.llm.fingerprint import tokenizer_fingerprint
-from webrl.llm.loading import load_tokenizer
-from webrl.llm.turns import end_token_ids
-from webrl.replay.mix import History, add_history, write_steps
-from webrl.replay.records import open_encoder, released_next_prompt
-from webrl.replay.scorer import Scorer
-from webrl.replay.sources import Reading, Source, read_steps
+from webrl.replay.mix import add_history, write_steps
+from webrl.replay.sources import Source, open_tools, read_steps
 from webrl.reward.labels import read_outcomes
 from webrl.runs.folder import PhaseFolder
 
@@ -44,40 +39,27 @@ def mix_replay(
         DataError: no judged trajectory at all.
         ModelError: sampler and trainer disagree by more than `replay.sampler_tolerance`.
     """
-    tokenizer = load_tokenizer(actor)
-    fingerprint, encode = tokenizer_fingerprint(tokenizer), open_encoder(tokenizer, actor, config)
-    next_prompt = released_next_prompt(config, tokenizer)
-    counts: Counter[str] = Counter()
     with (
         ProblemLog(folder.path / "problems.txt") as problems,
-        Scorer(actor, config, folder.path.parent / SCORE_CACHE) as scorer,
+        open_tools(actor, config, folder.path.parent / SCORE_CACHE, problems) as tools,
     ):
-        outcomes = read_outcomes(folder.labels, problems.on_line)
-        reading = Reading(problems, counts, outcomes, encode, fingerprint, next_prompt)
-        num_current = write_steps(
-            read_steps(Source(folder.trajectories, "trajectories"), reading), folder.train, scorer
-        )
+        source = Source(folder.trajectories, "trajectories")
+        current = tools.judged(read_outcomes(folder.labels, problems.on_line))
+        num_current = write_steps(read_steps(source, current), folder.train, tools.scorer)
+        counts = dict(current.counts)
         if not num_current:
-            raise DataError(f"{folder.trajectories}: nothing to train on: {dict(counts)}; were they all unjudged?")
+            raise DataError(f"{folder.trajectories}: nothing to train on: {counts}; were they all unjudged?")
         sampler = sampler_difference(folder.train)
         refuse_other_weights(actor, sampler, config.replay.sampler_tolerance)
-        past = History(
-            sources=[Source(path, "records") for path in history],
-            config=config.replay,
-            rng=rng,
-            end_token_ids=end_token_ids(actor, tokenizer),
-            tokenizer=fingerprint,
-            encode=encode,
-            next_prompt=next_prompt,
-            scorer=scorer,
-        )
-        reasons = add_history(folder.train, num_current, past, folder.train_filter, problems)
+        sources = [Source(path, "records") for path in history]
+        reasons = add_history(folder.train, num_current, sources, tools, config.replay, rng, folder.train_filter)
+        assert tools.scorer
         return {
             "num_current": num_current,
             "num_replayed": reasons["kept"],
-            "trajectories": dict(counts),
+            "trajectories": counts,
             "history": reasons,
-            "scored": {"computed": scorer.counts.computed, "cached": scorer.counts.cached},
+            "scored": asdict(tools.scorer.counts),
             "sampler": sampler,
             "problems": dict(problems.counts),
         }

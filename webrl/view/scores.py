@@ -9,7 +9,7 @@ from pathlib import Path
 
 from webrl.config import ActorConfig
 from webrl.errors import DataError, TrainingError
-from webrl.replay.cache import read_scores
+from webrl.replay.score import read_scores
 from webrl.training.objectives import get_objective
 from webrl.types import Step, StepRecord, Trajectory
 from webrl.view.index import Index

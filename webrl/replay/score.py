@@ -1,6 +1,7 @@
-"""Score once: log-probabilities of history steps on disk, keyed by (actor fingerprint, step id).
+"""Score once: log-probabilities of steps under the current actor, from disk or on all local GPUs.
 
-A second run over the same steps computes nothing. SQLite keeps memory constant and survives a kill or power failure.
+They are kept by (actor fingerprint, step id): a second run over the same steps computes nothing. SQLite keeps memory
+constant and survives a kill or power failure.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ import contextlib
 import dataclasses
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from hashlib import blake2b
+from multiprocessing import get_context
 from pathlib import Path
 
+from webrl.config import RunConfig
 from webrl.errors import DataError
+from webrl.llm.fingerprint import weights_fingerprint
 from webrl.runs.disk import full_disk_named
 from webrl.types import StepRecord
 
@@ -187,3 +192,67 @@ def _digest(prompt_ids: Sequence[int], action_ids: Sequence[int], picture: str) 
     if picture:
         data.update(b"|" + picture.encode())
     return data.digest()
+
+
+class Scorer:
+    """Scores step records under one actor; context manager that owns the cache file.
+
+    Args:
+        actor: model folder (or hub name, which then is its own fingerprint).
+        cache: SQLite file that is shared by all actors of a run.
+    """
+
+    def __init__(self, actor: str, config: RunConfig, cache: Path) -> None:
+        self.counts = ScoreCounts()
+        self._actor = actor
+        self._config = config
+        self._fingerprint = weights_fingerprint(actor) if Path(actor).is_dir() else actor
+        self._cache = ScoreCache(cache)
+
+    def stream(self, records: Iterable[StepRecord]) -> Iterator[StepRecord]:
+        """The records in order, with `ref_logprobs` under this actor; stale ones are replaced."""
+        return score_cached(records, self._score, self._cache, self._fingerprint, self.counts)
+
+    def close(self) -> None:
+        """Close the cache."""
+        self._cache.close()
+
+    def __enter__(self) -> Scorer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _score(self, records: Sequence[StepRecord]) -> list[StepRecord]:
+        import torch
+
+        devices = torch.cuda.device_count() if self._config.models.device == "auto" else 1
+        # A process per GPU pays for its start only where there is work for it.
+        if devices > 1 and len(records) >= 64 * devices and not torch.distributed.is_initialized():
+            return score_on_devices(records, self._actor, self._config, [f"cuda:{i}" for i in range(devices)])
+        return _score_on_one(records, self._actor, self._config)
+
+
+def _score_on_one(records: Sequence[StepRecord], actor: str, config: RunConfig) -> list[StepRecord]:
+    from webrl.training.scoring import score_actions
+
+    return list(score_actions(records, actor, config))
+
+
+def score_on_devices(
+    records: Sequence[StepRecord], actor: str, config: RunConfig, devices: Sequence[str]
+) -> list[StepRecord]:
+    """Score with one process per device, in the order given; every device gets the same mix of lengths."""
+    order = sorted(range(len(records)), key=lambda i: len(records[i].prompt_ids) + len(records[i].action_ids))
+    scored: list[StepRecord] = list(records)
+    with ProcessPoolExecutor(len(devices), mp_context=get_context("spawn")) as pool:
+        jobs = []
+        for number, device in enumerate(devices):
+            models = config.models.model_copy(update={"device": device})
+            own = config.model_copy(update={"models": models})
+            shard = order[number :: len(devices)]
+            jobs.append((shard, pool.submit(_score_on_one, [records[i] for i in shard], actor, own)))
+        for shard, job in jobs:
+            for position, record in zip(shard, job.result(), strict=True):
+                scored[position] = record
+    return scored

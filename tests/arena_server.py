@@ -14,7 +14,7 @@ import pytest
 from bs4 import BeautifulSoup, Tag
 
 from webrl.arena import running
-from webrl.arena.client import Arena, Session
+from webrl.arena.client import Arena, ArenaError, Session
 
 
 def share_templates(folder: Path, factory: pytest.TempPathFactory) -> None:
@@ -43,6 +43,7 @@ class Visitor:
 
     def __init__(self, arena: Arena, user: str | None = None, session: Session | None = None) -> None:
         self.session = session or arena.open(user)
+        self._arena, self._given = arena, session is not None
         self.http = httpx.Client(base_url=arena.state.url, timeout=120, trust_env=False)
         for cookie in self.session.cookies:
             self.http.cookies.set(cookie["name"], cookie["value"], domain="127.0.0.1")
@@ -72,6 +73,9 @@ class Visitor:
 
     def __exit__(self, *_: object) -> None:
         self.http.close()
+        if not self._given:
+            with contextlib.suppress(ArenaError):  # it has gone, and the session with it
+                self._arena.drop(self.session)
 
 
 def _whole(answer: httpx.Response) -> str:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -124,6 +125,20 @@ def test_what_is_written_is_there_for_its_session_alone(arena: Arena) -> None:
             page = other.see(path)
             assert not [text for text in ("Too dear", "Mezzanine</p>", "greenhouse", "note.txt") if text in page]
         assert other.http.get(f"/tracker/attachment/ticket/{OPEN.number}/note.txt").status_code == 404
+
+
+@pytest.mark.arena
+def test_a_report_s_sql_reaches_no_other_file(arena: Arena, tmp_path: Path) -> None:
+    with Visitor(arena, "staff") as staff:
+        for name, query in (("vacuum", "VACUUM INTO '{}'"), ("attach", "ATTACH '{}' AS other")):
+            path = tmp_path / f"{name}.sqlite3"
+            asked = {"title": name, "query": query.format(path), "action": "new"}
+            staff.send("/tracker/report?action=new", "Save report", save="Save report", follow=False, **asked)
+            report = first_value(staff.session.database_of("tracker"), "SELECT max(id) FROM report", 60)
+            for form in ("", "?format=tab"):
+                staff.http.get(f"/tracker/report/{report}{form}")
+            assert not path.exists()
+        assert report == 6  # both were saved
 
 
 @pytest.mark.arena

@@ -28,7 +28,7 @@ from webrl.tasks.leakage import leaks
 
 ROOT = Path(__file__).parents[1]
 _ENTRY = {"task_id": "a", "sites": ["shop"], "start_url": "__SHOP__/", "intent": "Look."}
-_NAMING = ("product", "other", "customer", "number", "name", "last", "words", "category", "line", "topic")
+_NAMING = ("product", "other", "customer", "number", "name", "last", "words", "category", "line", "topic", "ticket")
 """Slots that hold an entity; the others are values such as a price or a text."""
 
 
@@ -186,6 +186,10 @@ def _pages(contents) -> dict:
         (_pages({"fuzzy": ["a"]}), ["'fuzzy'"]),
         ({"eval": {"eval_types": ["database"], "database": [{"query": "SELECT 1", "equals": [1]}]}}, ["one value"]),
         ({"eval": {"eval_types": ["program_html"], "program_html": [{"url": "last"}]}}, ["locator"]),
+        (
+            {"eval": {"eval_types": ["database"], "database": [{"query": "SELECT 1", "equals": 1, "site": "map"}]}},
+            ["unknown site 'map'"],
+        ),
         ({"eval": {"eval_types": ["database"], "database": [{"query": "SELECT 1"}]}}, ["what it equals"]),
         ({"task_id": "a"}, ["second task_id 'a'"]),
     ],
@@ -254,10 +258,11 @@ def test_answers_and_addresses_are_matched_as_webarena_matches_them(tmp_path, mo
 
 @pytest.mark.browser
 def test_pages_and_the_database_are_looked_at_and_what_cannot_be_found_out_is_no_zero(tmp_path):
-    database = tmp_path / "db.sqlite"
-    with sqlite3.connect(database) as connection:
-        connection.execute("CREATE TABLE t (n INTEGER)")
-        connection.execute("INSERT INTO t VALUES (3)")
+    database = tmp_path / "shop.sqlite3"
+    for path, value in ((database, 3), (tmp_path / "tracker.sqlite3", 5)):
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE t (n INTEGER)")
+            connection.execute("INSERT INTO t VALUES (?)", (value,))
     page_file = tmp_path / "page.html"
     page_file.write_text("<p id=a>Tea &amp; Coffee</p>")
 
@@ -265,8 +270,8 @@ def test_pages_and_the_database_are_looked_at_and_what_cannot_be_found_out_is_no
         target = {"url": url, "locator": locator, "required_contents": contents}
         return {"eval_types": ["program_html"], "program_html": [target]}
 
-    def query(text, equals):
-        return {"eval_types": ["database"], "database": [{"query": text, "equals": equals}]}
+    def query(text, equals, **site):
+        return {"eval_types": ["database"], "database": [{"query": text, "equals": equals, **site}]}
 
     cases = [
         (pages({"exact_match": "tea & coffee"}), 1.0),
@@ -278,6 +283,8 @@ def test_pages_and_the_database_are_looked_at_and_what_cannot_be_found_out_is_no
         (pages({"must_include": ["Tea"]}, "", "http://127.0.0.1:9/"), None),
         (query("SELECT n FROM t", 3), 1.0),
         (query("SELECT n FROM t", 4), 0.0),
+        (query("SELECT n FROM t", 5, site="tracker"), 1.0),
+        (query("SELECT n FROM t", 3, site="shop_admin"), 1.0),
         (query("SELECT n FROM gone", 3), None),
         (query("DELETE FROM t", None), None),
         (query("WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x FROM c) SELECT count(*) FROM c", 1), None),

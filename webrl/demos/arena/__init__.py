@@ -6,6 +6,7 @@ from webrl.demos.arena.dashboard import SCRIPTS as _DASHBOARD
 from webrl.demos.arena.forum import SCRIPTS as _FORUM
 from webrl.demos.arena.script import ArenaExpert
 from webrl.demos.arena.storefront import SCRIPTS as _STOREFRONT
+from webrl.demos.arena.tracker import SCRIPTS as _TRACKER
 from webrl.suites.arena.draw import TEMPLATES
 
 _SCRIPTS = {
@@ -14,6 +15,10 @@ _SCRIPTS = {
     "forum": _FORUM,
     "forum+shop": _FORUM,
     "shop+forum": _FORUM,
+    "tracker": _TRACKER,
+    "tracker+shop_admin": _TRACKER,
+    "shop_admin+tracker": _TRACKER,
+    "shop+tracker": _TRACKER,
 }
 
 ARENA_EXPERTS: dict[str, ArenaExpert] = {

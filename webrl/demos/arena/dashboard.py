@@ -17,7 +17,7 @@ from webrl.demos.arena.script import (
 )
 from webrl.demos.experts.page import Page
 
-_IN_STOCK, _THRESHOLD, _PRICE = range(3)
+IN_STOCK, _THRESHOLD, PRICE = range(3)
 """Fields of a stock record, by their place."""
 
 
@@ -30,10 +30,10 @@ def _menu(menu: str, entry: str) -> list[Step]:
 
 
 def _order(*steps: Step) -> Script:
-    return lambda slots: [*_find_order(slots), *steps]
+    return lambda slots: [*find_order(slots), *steps]
 
 
-def _find_order(slots: dict[str, str]) -> list[Step]:
+def find_order(slots: dict[str, str]) -> list[Step]:
     """The search for a whole number leads to the order itself."""
     return [*_menu("Fulfilment", "Orders"), fill("Order number:", slots["number"]), click("Search")]
 
@@ -95,13 +95,13 @@ def _reject(slots: dict[str, str]) -> list[Step]:
     ]
 
 
+def open_product(title: str) -> list[Step]:
+    """Search for a product, and open its page."""
+    return [*_menu("Catalogue", "Products"), fill("Product title:", title), click("Search"), click(title, "link")]
+
+
 def _product(slots: dict[str, str]) -> list[Step]:
-    return [
-        *_menu("Catalogue", "Products"),
-        fill("Product title:", slots["product"]),
-        click("Search"),
-        click(slots["product"], "link"),
-    ]
+    return open_product(slots["product"])
 
 
 def _stock(field: int) -> Script:
@@ -113,12 +113,14 @@ def _stock(field: int) -> Script:
     ]
 
 
-def _status(slots: dict[str, str]) -> list[Step]:
+def set_status(status: str) -> list[Step]:
+    """On an order's page."""
+
     def open_list(page: Page) -> str | None:
         shown = [e for e in page.all("combobox") if e.name in ("Being processed", "Complete")]
         return f"click({shown[-1].bid!r})" if shown else None
 
-    return [*_find_order(slots), open_list, click(slots["status"], "option"), click("Change status")]
+    return [open_list, click(status, "option"), click("Change status")]
 
 
 def _make(menu: str, entry: str, new: str, field: str = "Name *") -> Script:
@@ -134,15 +136,15 @@ SCRIPTS: dict[str, Script] = {
     "sku": lambda slots: [*_product(slots), click("Stock and pricing"), say(below("SKU"))],
     "open-order": _order(),
     "open-customer": _open_customer,
-    "order-status": _status,
+    "order-status": lambda slots: [*find_order(slots), *set_status(slots["status"])],
     "order-note": lambda slots: [
-        *_find_order(slots),
+        *find_order(slots),
         click("Notes"),
         fill("Message *", slots["note"]),
         click("Save note"),
     ],
-    "new-price": _stock(_PRICE),
-    "new-stock": _stock(_IN_STOCK),
+    "new-price": _stock(PRICE),
+    "new-stock": _stock(IN_STOCK),
     "threshold": _stock(_THRESHOLD),
     "rename": lambda slots: [*_product(slots), fill("Title", slots["name"]), click("Save")],
     "hide": lambda slots: [*_product(slots), click("Is public", "checkbox"), click("Save")],

@@ -87,11 +87,13 @@ async def _play(env: ArenaEnv, template: Template, task: Task, page: str) -> tup
     half: float | None = None
     worked: list[str] = []
     result: StepResult | None = None
+    tried = 0
     while result is None or not result.agent_done:
         if len(worked) == num_steps - 1:
             half = (await env.finish()).reward
         action = expert.plan(instruction, page, worked)
-        if not action or len(worked) > num_steps:
+        tried += 1
+        if not action or tried > 2 * num_steps + 1:
             return half, f"no way on after {worked}"
         result = await env.step(action)
         page = result.observation.text

@@ -22,13 +22,13 @@ from webrl.demos.arena.script import (
 from webrl.demos.experts.page import Page
 
 
-def _open(product: str) -> list[Step]:
+def open_product(product: str) -> list[Step]:
     """Search for a product, and open its page."""
     return [fill("Search", product), click("Search", "button"), click(product, "link")]
 
 
 def _on_product(*steps: Step) -> Script:
-    return lambda slots: [*_open(slots["product"]), *steps]
+    return lambda slots: [*open_product(slots["product"]), *steps]
 
 
 def _of_product(read: Callable[[Page], str | None]) -> Script:
@@ -61,7 +61,7 @@ def _reviews(slots: dict[str, str]) -> list[Step]:
         link = next((e for e in page.all("link") if e.name.endswith(("customer review", "customer reviews"))), None)
         return f"click({link.bid!r})" if link else None
 
-    return [*_open(slots["product"]), open_all]
+    return [*open_product(slots["product"]), open_all]
 
 
 def _reviewer(slots: dict[str, str]) -> list[Step]:
@@ -76,7 +76,7 @@ def _reviewer(slots: dict[str, str]) -> list[Step]:
 
 def _basket(slots: dict[str, str]) -> list[Step]:
     return [
-        *_open(slots["product"]),
+        *open_product(slots["product"]),
         click("Add to basket"),
         click("View basket"),
         fill_nth("spinbutton", 0, slots["quantity"]),
@@ -86,7 +86,7 @@ def _basket(slots: dict[str, str]) -> list[Step]:
 
 def _review(slots: dict[str, str]) -> list[Step]:
     return [
-        *_open(slots["product"]),
+        *open_product(slots["product"]),
         click("Write a review"),
         fill("Title *", slots["title"]),
         select("Score *", slots["score"]),
@@ -126,9 +126,9 @@ SCRIPTS: dict[str, Script] = {
     "search": lambda slots: [fill("Search", slots["words"]), click("Search", "button")],
     "basket": _basket,
     "basket-of-two": lambda slots: [
-        *_open(slots["product"]),
+        *open_product(slots["product"]),
         click("Add to basket"),
-        *_open(slots["other"]),
+        *open_product(slots["other"]),
         click("Add to basket"),
     ],
     "wish": _on_product(click("Add to wish list")),

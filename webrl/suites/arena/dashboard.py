@@ -20,7 +20,8 @@ from webrl.suites.arena.templates import (
     quoted,
 )
 
-_NEXT = {"Pending": ("Being processed", "Cancelled"), "Being processed": ("Complete", "Cancelled")}
+NEXT_STATUSES = {"Pending": ("Being processed", "Cancelled"), "Being processed": ("Complete", "Cancelled")}
+"""What the dashboard can make of an order."""
 _NOTES = (
     "Customer asked for a call before delivery",
     "Leave it with the neighbour",
@@ -81,8 +82,8 @@ def _open_customer(e: Entities, rng: random.Random) -> Instance:
 
 
 def _order_status(e: Entities, rng: random.Random) -> Instance:
-    order = rng.choice([order for order in e.orders if order.status in _NEXT])
-    status = rng.choice(_NEXT[order.status])
+    order = rng.choice([order for order in e.orders if order.status in NEXT_STATUSES])
+    status = rng.choice(NEXT_STATUSES[order.status])
     query = f"SELECT status FROM order_order WHERE number = {quoted(order.number)}"
     return Instance({"number": order.number, "status": status}, finds(query, status))
 

@@ -14,13 +14,15 @@ from typing import Any, Literal
 
 from webrl.arena.content import Product, catalogue, for_evaluation
 from webrl.arena.forum.content import forum
+from webrl.arena.tracker.content import Ticket, tracker
 from webrl.suites.arena.dashboard import DASHBOARD
 from webrl.suites.arena.forum import FORUM
 from webrl.suites.arena.storefront import STOREFRONT
 from webrl.suites.arena.templates import Entities, Instance, Template
+from webrl.suites.arena.tracker import TRACKER
 
 Split = Literal["train", "eval"]
-TEMPLATES: tuple[Template, ...] = (*STOREFRONT, *DASHBOARD, *FORUM)
+TEMPLATES: tuple[Template, ...] = (*STOREFRONT, *DASHBOARD, *FORUM, *TRACKER)
 _TRIES = 40
 """Draws a task that is asked for, before there are said to be no more."""
 _TOO_MUCH = 1000
@@ -39,6 +41,21 @@ _FIRST = [
     "Lupin",
 ]
 _SECOND = ["Workshop", "Selection", "Corner", "Favourites", "Classics", "Supplies", "Works", "Finds", "Series", "Line"]
+_THINGS = [
+    "Label printer",
+    "Packing table",
+    "Door bell",
+    "Parcel scales",
+    "Handheld scanner",
+    "Tape dispenser",
+    "Loading ramp",
+    "Shelf ladder",
+    "Photo lamp",
+    "Return bin",
+    "Stock sheet",
+    "Gift wrap",
+]
+_FAULTS = ["is broken", "is missing", "makes noise", "needs a second one", "is hard to find", "stands in the way"]
 _SURNAMES = [
     "Arkwright",
     "Bellamy",
@@ -78,6 +95,9 @@ def entities(split: Split) -> Entities:
     emails = {customer.email for customer in customers}
     shelves = [path for path in content.categories if len(path) > 1]
     names = [f"{first} {second}" for first, second in itertools.product(_FIRST, _SECOND)]
+    upcs = {product.upc for product in sides[mine]}
+    plans = itertools.product(tracker().owners, (milestone.name for milestone in tracker().milestones))
+    problems = itertools.product(_THINGS, _FAULTS)
     kinds = list(dict.fromkeys(product.kind for product in content.products))
     return Entities(
         products=tuple(sides[mine]),
@@ -89,7 +109,16 @@ def entities(split: Split) -> Entities:
         topics=tuple(topic for topic in forum().topics if topic.evaluation == mine),
         surnames=tuple(name for i, name in enumerate(_SURNAMES) if for_evaluation(i) == mine),
         names=tuple(name for i, name in enumerate(names) if for_evaluation(i) == mine),
+        tickets=tuple(ticket for ticket in tracker().tickets if _is_of(ticket, upcs, emails)),
+        shelf_pages=tuple(page for i, page in enumerate(tracker().shelves) if (i % 3 == 0) == mine),
+        plans=tuple(plan for i, plan in enumerate(plans) if for_evaluation(i) == mine),
+        problems=tuple(" ".join(p) for i, p in enumerate(problems) if for_evaluation(i) == mine),
     )
+
+
+def _is_of(ticket: Ticket, upcs: set[str], emails: set[str]) -> bool:
+    """By its product, or by the customer who reported it."""
+    return ticket.upc in upcs if ticket.upc else f"{ticket.reporter}@example.com" in emails
 
 
 def draw(template: Template, split: Split, count: int, seed: int | str = 0) -> list[dict[str, Any]]:

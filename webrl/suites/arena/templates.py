@@ -14,6 +14,7 @@ from typing import Any
 
 from webrl.arena.content import Customer, Order, Product
 from webrl.arena.forum.content import Topic
+from webrl.arena.tracker.content import ShelfPage, Ticket
 
 STAFF = "staff"
 Eval = dict[str, Any]
@@ -39,6 +40,14 @@ class Entities:
     """UPCs of the other split's products, where these are not even to be an answer."""
     names: tuple[str, ...]
     """For what is made or renamed: nothing in the shop is called so."""
+    tickets: tuple[Ticket, ...]
+    """Of its products and customers."""
+    shelf_pages: tuple[ShelfPage, ...]
+    """The wiki's pages about its shelves."""
+    plans: tuple[tuple[str, str], ...]
+    """Component and milestone of the tracker."""
+    problems: tuple[str, ...]
+    """For summaries of new tickets: none has one of these."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +111,9 @@ def is_answered(text: str) -> Eval:
     return _eval("string_match", reference_answers={"exact_match": text})
 
 
-def leads_to(path: str) -> Eval:
-    """Success by where the agent ends; `path` below the shop's root."""
-    return _eval("url_match", reference_url=f"__SHOP__{path}", url_note="GOLD in PRED")
+def leads_to(path: str, site: str = "shop") -> Eval:
+    """Success by where the agent ends; `path` below the site's."""
+    return _eval("url_match", reference_url=f"__{site.upper()}__{path}", url_note="GOLD in PRED")
 
 
 def shows(path: str, *must_include: str) -> Eval:
@@ -119,8 +128,12 @@ def shows(path: str, *must_include: str) -> Eval:
 
 def is_titled(*must_include: str) -> Eval:
     """Success by the title of the page where the agent ends; for pages whose address is a part of another one's."""
-    contents = {"must_include": list(must_include)}
-    target = {"url": "last", "locator": "document.title", "required_contents": contents}
+    return shows_last("document.title", *must_include)
+
+
+def shows_last(locator: str, *must_include: str) -> Eval:
+    """Success by what JavaScript finds on the page where the agent ends."""
+    target = {"url": "last", "locator": locator, "required_contents": {"must_include": list(must_include)}}
     return _eval("program_html", program_html=[target])
 
 
@@ -133,6 +146,11 @@ def rows(columns: str, tables: str, wanted: Collection[str]) -> Eval:
     """Success by exactly these rows, in any order, each as one text (`columns`)."""
     query = f"SELECT group_concat(row, ' | ') FROM (SELECT {columns} AS row FROM {tables} ORDER BY row)"
     return finds(query, " | ".join(sorted(wanted)) or None)
+
+
+def finds_all(*evals: Eval) -> Eval:
+    """Success by what several queries find."""
+    return _eval("database", database=[check for each in evals for check in each["database"]])
 
 
 def _eval(kind: str, **given: Any) -> Eval:

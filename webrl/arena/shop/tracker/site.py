@@ -48,6 +48,10 @@ trac.admin.web_ui.pluginadminpanel = disabled
 trac.web.auth.loginmodule = disabled
 webrl.arena.shop.tracker.site.* = enabled
 
+[header_logo]
+link = {_PATH}
+src =
+
 [metanav]
 help = disabled
 
@@ -55,6 +59,10 @@ help = disabled
 descr = Tickets and notes of the people behind the shop
 footer =
 name = Larch & Lantern tracker
+
+[query]
+default_anonymous_query = order=id
+default_query = order=id
 
 [ticket]
 default_component = storefront
@@ -106,11 +114,18 @@ class _Connections:
     """The pool of one request: the connection that was given back is the next one that is given out."""
 
     def __init__(self, connector: Any, arguments: dict[str, Any]) -> None:
-        self._open: Callable[[], Any] = lambda: connector.get_connection(**arguments)
+        self._connector = connector
+        self._arguments = arguments
         self._free: list[Any] = []
 
     def get_cnx(self, timeout: float | None = None) -> Any:  # noqa: ARG002 - Trac's signature
         return PooledConnection(self, self._free.pop() if self._free else self._open(), "", 0)
+
+    def _open(self) -> Any:
+        connection = self._connector.get_connection(**self._arguments)
+        # The staff's reports are SQL: ATTACH and VACUUM INTO would write files wherever the server may.
+        connection.cnx.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        return connection
 
     def _return_cnx(self, connection: Any, key: str, thread: int) -> None:  # noqa: ARG002 - Trac's signature
         connection.rollback()

@@ -1,0 +1,382 @@
+"""Templates of the tracker: the staff and customers look up tickets and notes, write, and follow up in the shop."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from webrl.arena.tracker.content import PRIORITIES, RESOLUTIONS, Ticket, login_of, tracker
+from webrl.suites.arena.dashboard import NEXT_STATUSES
+from webrl.suites.arena.templates import (
+    Draw,
+    Entities,
+    Eval,
+    Instance,
+    Template,
+    finds,
+    finds_all,
+    is_answered,
+    is_titled,
+    leads_to,
+    quoted,
+    shows_last,
+)
+
+_COMMENTS = (
+    "Called back, they will send photos",
+    "The spare part is ordered",
+    "Please do not close this yet",
+    "Same thing in the other warehouse",
+    "Tested with three browsers",
+    "It is on the list for Friday",
+    "A customer has thanked us for the quick answer",
+    "Two more reports by telephone",
+)
+_AISLES = tuple(f"{number}{letter}" for number in range(25, 60) for letter in "GHJK")
+"""No shelf stands in one of these."""
+
+
+def _one(tickets: tuple[Ticket, ...], rng: random.Random, holds: Callable[[Ticket], bool] = lambda _: True) -> Ticket:
+    return rng.choice([ticket for ticket in tickets if holds(ticket)])
+
+
+def _ticket(ticket: Ticket, column: str, value: str, **slots: str) -> Instance:
+    query = f"SELECT {column} FROM ticket WHERE id = {ticket.number}"
+    return Instance({"ticket": ticket.summary, **slots}, finds(query, value, "tracker"))
+
+
+def _is_closed(ticket: Ticket, resolution: str) -> Eval:
+    query = f"SELECT status || ' ' || resolution FROM ticket WHERE id = {ticket.number}"
+    return finds(query, f"closed {resolution}", "tracker")
+
+
+def _owner(e: Entities, rng: random.Random) -> Instance:
+    ticket = _one(e.tickets, rng)
+    return Instance({"ticket": ticket.summary}, is_answered(tracker().names[ticket.owner]))
+
+
+def _milestone(e: Entities, rng: random.Random) -> Instance:
+    ticket = _one(e.tickets, rng, lambda t: bool(t.milestone))
+    return Instance({"ticket": ticket.summary}, is_answered(ticket.milestone))
+
+
+def _reporter(e: Entities, rng: random.Random) -> Instance:
+    ticket = _one(e.tickets, rng, lambda t: "." in t.reporter)
+    return Instance({"ticket": ticket.summary}, is_answered(tracker().names[ticket.reporter]))
+
+
+def _count(e: Entities, rng: random.Random) -> Instance:
+    plan = rng.choice(e.plans)
+    return Instance({"component": plan[0], "milestone": plan[1]}, is_answered(str(_num_planned(plan))))
+
+
+def _query(e: Entities, rng: random.Random) -> Instance:
+    plan = rng.choice(e.plans)
+    listed = leads_to(f"/query?component={plan[0]}&milestone={plan[1]}".replace(" ", "+"), "tracker")
+    # Neither fewer, by another filter beside these, nor more.
+    counted = shows_last("document.querySelector('#content h1').innerText", f"({_num_planned(plan)} match")
+    both = {"eval_types": [*listed["eval_types"], *counted["eval_types"]], "program_html": counted["program_html"]}
+    return Instance({"component": plan[0], "milestone": plan[1]}, listed | both)
+
+
+def _num_planned(plan: tuple[str, str]) -> int:
+    return sum((ticket.component, ticket.milestone) == plan for ticket in tracker().tickets)
+
+
+def _aisle(e: Entities, rng: random.Random) -> Instance:
+    page = rng.choice(e.shelf_pages)
+    return Instance({"category": page.category[-1]}, is_answered(page.aisle))
+
+
+def _supplier(e: Entities, rng: random.Random) -> Instance:
+    page = rng.choice(e.shelf_pages)
+    return Instance({"category": page.category[-1]}, is_answered(page.supplier))
+
+
+def _open(e: Entities, rng: random.Random) -> Instance:
+    ticket = _one(e.tickets, rng)
+    return Instance({"ticket": ticket.summary}, is_titled(f"#{ticket.number} ("))
+
+
+def _priority(e: Entities, rng: random.Random) -> Instance:
+    ticket = _one(e.tickets, rng)
+    priority = rng.choice([name for name in PRIORITIES if name != ticket.priority])
+    return _ticket(ticket, "priority", priority, priority=priority)
+
+
+def _plan(e: Entities, rng: random.Random) -> Instance:
+    ticket = _one(e.tickets, rng, lambda t: t.is_open)
+    milestones = [m.name for m in tracker().milestones if not m.is_completed and m.name != ticket.milestone]
+    milestone = rng.choice(milestones)
+    return _ticket(ticket, "milestone", milestone, milestone=milestone)
+
+
+def _assign(e: Entities, rng: random.Random) -> Instance:
+    ticket = _one(e.tickets, rng, lambda t: t.is_open)
+    person = rng.choice([person for person in tracker().team if person.login != ticket.owner])
+    return _ticket(ticket, "owner", person.login, person=person.name)
+
+
+def _close(e: Entities, rng: random.Random) -> Instance:
+    ticket, resolution = _one(e.tickets, rng, lambda t: t.is_open), rng.choice(RESOLUTIONS)
+    return Instance({"ticket": ticket.summary, "resolution": resolution}, _is_closed(ticket, resolution))
+
+
+def _cc(e: Entities, rng: random.Random) -> Instance:
+    ticket, person = _one(e.tickets, rng), rng.choice(tracker().team)
+    return _ticket(ticket, "cc", person.email, email=person.email)
+
+
+def _commented(ticket: Ticket, comment: str, author: str) -> Eval:
+    query = f"""SELECT newvalue FROM ticket_change WHERE ticket = {ticket.number} AND field = 'comment'
+        AND author = {quoted(author)} ORDER BY time DESC"""
+    return finds(query, comment, "tracker")
+
+
+def _comment(e: Entities, rng: random.Random) -> Instance:
+    ticket, comment = _one(e.tickets, rng), rng.choice(_COMMENTS)
+    return Instance({"ticket": ticket.summary, "comment": comment}, _commented(ticket, comment, "staff"))
+
+
+def _my_comment(e: Entities, rng: random.Random) -> Instance:
+    ticket, comment = _one(e.tickets, rng, lambda t: "." in t.reporter), rng.choice(_COMMENTS)
+    evaluation = _commented(ticket, comment, ticket.reporter)
+    return Instance({"ticket": ticket.summary, "comment": comment}, evaluation, f"{ticket.reporter}@example.com")
+
+
+def _reported(summary: str, component: str, reporter: str, priority: str = "major") -> Eval:
+    query = f"""SELECT group_concat(component || ', ' || priority || ', ' || reporter) FROM ticket
+        WHERE summary = {quoted(summary)}"""
+    return finds(query, f"{component}, {priority}, {reporter}", "tracker")
+
+
+def _new_ticket(e: Entities, rng: random.Random) -> Instance:
+    summary, component, priority = rng.choice(e.problems), rng.choice([*tracker().owners]), rng.choice(PRIORITIES)
+    slots = {"name": summary, "component": component, "priority": priority}
+    return Instance(slots, _reported(summary, component, "staff", priority))
+
+
+def _report(e: Entities, rng: random.Random) -> Instance:
+    summary, component, customer = rng.choice(e.problems), rng.choice([*tracker().owners]), rng.choice(e.customers)
+    slots = {"name": summary, "component": component}
+    return Instance(slots, _reported(summary, component, login_of(customer.email)), customer.email)
+
+
+def _new_aisle(e: Entities, rng: random.Random) -> Instance:
+    page, aisle = rng.choice(e.shelf_pages), rng.choice(_AISLES)
+    parts = " AND ".join(
+        f"instr(replace(text, ' ', ''), {quoted(part.replace(' ', ''))}) > 0"
+        for part in (f"Aisle =|| {aisle} ||", f"Supplier =|| {page.supplier} ||")
+    )
+    query = f"""SELECT {parts} FROM wiki WHERE name = {quoted(page.name)} ORDER BY version DESC"""
+    return Instance({"category": page.category[-1], "value": aisle}, finds(query, 1, "tracker"))
+
+
+def _component(e: Entities, rng: random.Random) -> Instance:
+    name, person = rng.choice(e.names), rng.choice(tracker().team)
+    query = f"SELECT owner FROM component WHERE name = {quoted(name)}"
+    return Instance({"name": name, "login": person.login}, finds(query, person.login, "tracker"))
+
+
+def _new_milestone(e: Entities, rng: random.Random) -> Instance:
+    name = rng.choice(e.names)
+    return Instance({"name": name}, finds(f"SELECT count(*) FROM milestone WHERE name = {quoted(name)}", 1, "tracker"))
+
+
+def _stock_record(ticket: Ticket, column: str) -> Eval:
+    """What a ticket asks for in the dashboard is done, and the ticket is closed."""
+    query = f"""SELECT s.{column} FROM partner_stockrecord s JOIN catalogue_product p ON p.id = s.product_id
+        WHERE p.upc = {quoted(ticket.upc)}"""
+    return finds_all(finds(query, float(ticket.value)), _is_closed(ticket, "fixed"))
+
+
+def _price_request(e: Entities, rng: random.Random) -> Instance:
+    ticket = _one(e.tickets, rng, lambda t: t.summary.endswith(": new price"))
+    return Instance({"ticket": ticket.summary}, _stock_record(ticket, "price"))
+
+
+def _stocktake(e: Entities, rng: random.Random) -> Instance:
+    ticket = _one(e.tickets, rng, lambda t: t.summary.endswith(": stocktake"))
+    return Instance({"ticket": ticket.summary}, _stock_record(ticket, "num_in_stock"))
+
+
+def _order_ticket(e: Entities, rng: random.Random) -> Instance:
+    orders = {order.number: order for order in e.orders if order.status in NEXT_STATUSES}
+    ticket = _one(e.tickets, rng, lambda t: t.is_open and t.order in orders)
+    status, resolution = rng.choice(NEXT_STATUSES[orders[ticket.order].status]), rng.choice(RESOLUTIONS)
+    query = f"SELECT status FROM order_order WHERE number = {quoted(ticket.order)}"
+    slots = {"number": ticket.order, "status": status, "ticket": ticket.summary, "resolution": resolution}
+    return Instance(slots, finds_all(finds(query, status), _is_closed(ticket, resolution)))
+
+
+def _wish_ticket(e: Entities, rng: random.Random) -> Instance:
+    product, customer, summary = rng.choice(e.products), rng.choice(e.customers), rng.choice(e.problems)
+    query = """SELECT group_concat(u.email || ' ' || p.upc) FROM wishlists_line l
+        JOIN wishlists_wishlist w ON w.id = l.wishlist_id JOIN auth_user u ON u.id = w.owner_id
+        JOIN catalogue_product p ON p.id = l.product_id"""
+    wished = finds(query, f"{customer.email} {product.upc}")
+    reported = _reported(summary, "warehouse", login_of(customer.email))
+    return Instance({"product": product.title, "name": summary}, finds_all(wished, reported), customer.email)
+
+
+def _template(name: str, draw: Draw, *wordings: str, site: str = "tracker", held_out: bool = False) -> Template:
+    return Template(name, site, wordings, draw, held_out)
+
+
+TRACKER = (
+    _template(
+        "owner",
+        _owner,
+        'Who owns the ticket "{ticket}"? Answer with the name alone.',
+        'Find out to whom the ticket "{ticket}" is assigned. Say the name, nothing else.',
+    ),
+    _template(
+        "milestone",
+        _milestone,
+        'For which milestone is the ticket "{ticket}" planned? Answer with its name alone.',
+        'Look up the milestone of the ticket "{ticket}". Say its name, nothing else.',
+        held_out=True,
+    ),
+    _template(
+        "reporter",
+        _reporter,
+        'Who reported the ticket "{ticket}"? Answer with the name alone.',
+        'Find out who opened the ticket "{ticket}". Say the name, nothing else.',
+    ),
+    _template(
+        "count",
+        _count,
+        'How many tickets, open or closed, of the component "{component}" are planned for the milestone "{milestone}"? '
+        "Answer with the number alone.",
+        'Count the tickets of the component "{component}" in the milestone "{milestone}", whatever their status. '
+        "Say the number, nothing else.",
+        held_out=True,
+    ),
+    _template(
+        "aisle",
+        _aisle,
+        'In which aisle does the shelf of "{category}" stand? Answer with the aisle alone, as the wiki writes it.',
+        'Look up in the wiki in which aisle "{category}" is. Say the aisle, nothing else.',
+    ),
+    _template(
+        "supplier",
+        _supplier,
+        'Who supplies the shelf of "{category}"? Answer with the name alone, as the wiki writes it.',
+        'Look up the supplier of "{category}" in the wiki. Say the name, nothing else.',
+        held_out=True,
+    ),
+    _template("open", _open, 'Open the ticket "{ticket}".', 'Show me the page of the ticket "{ticket}".'),
+    _template(
+        "query",
+        _query,
+        'List all tickets, open or closed, of the component "{component}" in the milestone "{milestone}" by a query.',
+        'Make a query that shows the tickets of the component "{component}" in the milestone "{milestone}", whatever '
+        "their status.",
+    ),
+    _template(
+        "priority",
+        _priority,
+        'Change the priority of the ticket "{ticket}" to {priority}.',
+        'The ticket "{ticket}" is of the priority {priority}: record that.',
+    ),
+    _template(
+        "plan",
+        _plan,
+        'Plan the ticket "{ticket}" for the milestone "{milestone}".',
+        'Move the ticket "{ticket}" to the milestone "{milestone}".',
+        held_out=True,
+    ),
+    _template(
+        "assign",
+        _assign,
+        'Reassign the ticket "{ticket}" to {person}.',
+        '{person} shall take over the ticket "{ticket}": reassign it.',
+    ),
+    _template(
+        "close",
+        _close,
+        'Close the ticket "{ticket}" as {resolution}.',
+        'Resolve the ticket "{ticket}" as {resolution}.',
+    ),
+    _template(
+        "cc",
+        _cc,
+        'Put {email} into the Cc of the ticket "{ticket}".',
+        'Add {email} to those who get copies (Cc) of the ticket "{ticket}".',
+        held_out=True,
+    ),
+    _template(
+        "comment",
+        _comment,
+        'Comment on the ticket "{ticket}": "{comment}"',
+        'Write below the ticket "{ticket}": "{comment}"',
+    ),
+    _template(
+        "my-comment",
+        _my_comment,
+        'Add to my ticket "{ticket}" the comment "{comment}"',
+        'Write below the ticket "{ticket}", which is mine: "{comment}"',
+        held_out=True,
+    ),
+    _template(
+        "new-ticket",
+        _new_ticket,
+        'Open a ticket "{name}" of the component "{component}" and the priority "{priority}".',
+        'Create a ticket with the summary "{name}", component "{component}", priority "{priority}".',
+    ),
+    _template(
+        "report",
+        _report,
+        'Report "{name}" to the shop, in a ticket of the component "{component}".',
+        'Open a ticket called "{name}" for the component "{component}".',
+    ),
+    _template(
+        "new-aisle",
+        _new_aisle,
+        'The shelf of "{category}" now stands in aisle {value}: correct its page in the wiki.',
+        'Change the aisle on the wiki\'s page about "{category}" to {value}.',
+    ),
+    _template(
+        "component",
+        _component,
+        'Create the component "{name}" in the tracker, owned by "{login}".',
+        'Add a component "{name}" to the tracker, whose owner is "{login}".',
+    ),
+    _template(
+        "new-milestone",
+        _new_milestone,
+        'Add the milestone "{name}" to the roadmap.',
+        'Create a milestone called "{name}".',
+        held_out=True,
+    ),
+    _template(
+        "price-request",
+        _price_request,
+        'Do in the dashboard what the ticket "{ticket}" asks for, and close it as fixed.',
+        'Change the price as the ticket "{ticket}" says, and resolve the ticket as fixed.',
+        site="tracker+shop_admin",
+    ),
+    _template(
+        "stocktake",
+        _stocktake,
+        'Correct the stock in the dashboard as the ticket "{ticket}" asks for, and close it as fixed.',
+        'Do what the ticket "{ticket}" says about the number in stock, and resolve the ticket as fixed.',
+        site="tracker+shop_admin",
+        held_out=True,
+    ),
+    _template(
+        "order-ticket",
+        _order_ticket,
+        'Change the status of order {number} to "{status}", and close the ticket "{ticket}" as {resolution}.',
+        'Order {number} is now "{status}": record that, then resolve its ticket "{ticket}" as {resolution}.',
+        site="shop_admin+tracker",
+    ),
+    _template(
+        "wish-ticket",
+        _wish_ticket,
+        'Put "{product}" on my wish list, and open a ticket "{name}" of the component "warehouse".',
+        'I want "{product}" on my wish list, and the shop told, in a ticket of the component "warehouse": "{name}"',
+        site="shop+tracker",
+        held_out=True,
+    ),
+)

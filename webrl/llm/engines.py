@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from webrl.config import EngineConfig, ModelsConfig, RunConfig
 from webrl.llm.interface import LanguageModel, Policy
+from webrl.runs.memory import without_collections
 
 
 @asynccontextmanager
@@ -61,9 +62,10 @@ async def open_policy(
 async def _start(name: str, engine: EngineConfig, models: ModelsConfig) -> LanguageModel:
     # Engines are imported here: torch, httpx and process handling are wanted by the one that is used.
     if engine.kind == "transformers":
-        from webrl.llm.local.model import LocalModel
+        with without_collections():
+            from webrl.llm.local.model import LocalModel
 
-        return LocalModel(name, engine, models)
+            return LocalModel(name, engine, models)
     if engine.kind == "openai":
         from webrl.llm.servers.openai import OpenAIModel
 

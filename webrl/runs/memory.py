@@ -7,6 +7,7 @@ import ctypes
 import gc
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from webrl.runs.usage import Meter, set_latest
@@ -48,6 +49,21 @@ def free_heap() -> None:
     gc.collect()
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """No search for garbage within the block: for imports and loading, whose objects all stay.
+
+    What torch and transformers make at import is looked through again and again otherwise, a tenth of the time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def free_gpu_cache() -> None:

@@ -144,6 +144,24 @@ def test_forbidden_addresses_leave_a_site_its_sockets():
     assert not guard.blocked
 
 
+def test_a_refused_connection_is_counted_and_not_laid_at_the_agent_s_door():
+    """A browser with windows connects to its maker by itself."""
+
+    async def connect():
+        guard = NavigationGuard(["a.example"], limits=READ_ONLY)
+        port = urlsplit((await guard.open())["proxy"]["server"]).port
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"CONNECT maker.example:443 HTTP/1.1\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        await guard.close()
+        return answer, guard
+
+    answer, guard = asyncio.run(connect())
+    assert b"403" in answer
+    assert (guard.blocked, guard.reason) == (1, "")
+
+
 @pytest.mark.browser
 def test_what_is_not_forbidden_is_sent():
     asked, guard, _ = attempt("fetch('/got', {method: 'POST'})", Limits(forbidden=(re.compile("/private/"),)))

@@ -125,7 +125,8 @@ def _by_hand(args: argparse.Namespace, config: RunConfig) -> int:
 
     with hold_output(out.parent):
         asyncio.run(record())
-    print(f"next: webrl sft CONFIG --data {out.parent}")
+    if out.stat().st_size:
+        print(f"next: webrl sft CONFIG --data {out.parent}")
     return 0
 
 

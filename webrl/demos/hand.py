@@ -36,7 +36,8 @@ _PATIENCE_S = 5.0
 _PRINTED = re.compile(r"^\s*\[([a-zA-Z]*\d*)\] ", re.MULTILINE)
 
 
-Inbox = asyncio.Queue["Frame | Stopped | str"]
+Inbox = asyncio.Queue["tuple[Frame, str] | Stopped | str"]
+"""Lines of the terminal; frames in which something has been done, each with the name of the first gesture."""
 
 
 class Stopped(Exception):
@@ -57,13 +58,12 @@ class Hand:
     fingerprint = "by-hand"
     script = load_script("hand")
 
-    def __init__(
-        self, env: BrowserEnv, say: Callable[[str], None], inbox: asyncio.Queue[Frame | Stopped | str]
-    ) -> None:
+    def __init__(self, env: BrowserEnv, say: Callable[[str], None], inbox: Inbox) -> None:
         self._env, self._say, self._inbox = env, say, inbox
         self._todo: deque[Frame | str] = deque()
         self._tried: set[str] = set()
-        self._new = False
+        self._announced: dict[Frame, str] = {}
+        self._seen = {""}
         self._waiting = False
         self._deaf: set[str] = set()
         env.onlooker = self
@@ -76,8 +76,8 @@ class Hand:
             if self._waiting:
                 self._inbox.put_nowait(Stopped("a tab was closed by hand; type tab_close() in the terminal instead"))
 
-        async def moved(source: dict[str, Any]) -> None:
-            self._inbox.put_nowait(source["frame"])
+        async def moved(source: dict[str, Any], gesture: str) -> None:
+            self._inbox.put_nowait((source["frame"], gesture))
 
         await context.expose_binding("__webrl_hand", moved)
         context.on("page", lambda page: page.on("close", closed))
@@ -130,8 +130,11 @@ class Hand:
             arrived = await self._inbox.get()
             if isinstance(arrived, Stopped):
                 raise arrived
-            self._todo.append(arrived)
-            self._new = True
+            if isinstance(arrived, str):
+                self._todo.append(arrived)
+            else:
+                frame, self._announced[frame] = arrived
+                self._todo.append(frame)
         source = self._todo[0]
         try:
             if isinstance(source, str):
@@ -143,18 +146,16 @@ class Hand:
             if len(action) > MAX_ACTION_CHARS:
                 raise Refused(f"the text is longer than an action may be ({MAX_ACTION_CHARS} characters)")
         except Refused as why:
-            self._say(f"  not recorded: {why}")
-            self._todo.popleft()
-            if not isinstance(source, str):
-                await self._ask(source, "drop(9)")
+            if self._todo and self._todo[0] is source:
+                self._todo.popleft()
+            dropped = 0 if isinstance(source, str) else await self._ask(source, "drop(99)") or 0
+            self._say(f"  not recorded: {why}" + (f" (nor what came after it: {dropped - 1})" if dropped > 1 else ""))
             return ""
         return action
 
     async def _line(self, line: str) -> str:
-        """What a line of the terminal says; what has been typed in the page comes first."""
-        typed = [frame for frame, is_typed in (await self._everywhere("commit()")).items() if is_typed]
-        if typed:
-            self._todo.extendleft(typed)
+        """What a line of the terminal says."""
+        if await self._commit():
             return ""
         self._todo.popleft()
         word, _, rest = line.strip().partition(" ")
@@ -170,11 +171,13 @@ class Hand:
 
     async def _gesture(self, frame: Frame, instruction: str, observation: str) -> str:
         item = await self._ask(frame, "next()")
-        new, self._new = self._new, False
         if item is None:
-            if new and frame.page.context is self._env.context:
-                raise Refused("the page that it was done in has gone")
             self._todo.popleft()
+            if self._announced.pop(frame, "") not in self._seen:
+                self._say("  not recorded: the page that something was done in has gone")
+            return ""
+        self._seen.add(item["id"])
+        if await self._commit(frame):
             return ""
         if item["kind"] == "look" and item["ready"]:
             await self._ask(frame, "drop(1)")
@@ -199,9 +202,15 @@ class Hand:
         await self._ask(frame, "drop(1)")
         return action
 
-    async def _everywhere(self, call: str) -> dict[Frame, Any]:
-        """What each frame of the active page answers; None where it does not."""
-        frames = self._env.page.frames
+    async def _commit(self, but: Frame | None = None) -> bool:
+        """Whether something has been typed in a frame, but for one; it then comes first."""
+        typed = [frame for frame, is_typed in (await self._everywhere("commit()", but)).items() if is_typed]
+        self._todo.extendleft(typed)
+        return bool(typed)
+
+    async def _everywhere(self, call: str, but: Frame | None = None) -> dict[Frame, Any]:
+        """What each frame of the active page, but for one, answers; None where it does not."""
+        frames = [frame for frame in self._env.page.frames if frame is not but]
         answers = await asyncio.gather(*(self._ask(frame, call) for frame in frames))
         return dict(zip(frames, answers, strict=True))
 

@@ -94,12 +94,14 @@ class Egress:
         if not tunnel and url.scheme != "http":
             raise ValueError(f"not a proxy request: {target!r:.200}")
         host, port = url.hostname or "", url.port or 80
+        reason = "" if tunnel else self._limits.refusal(method, target)
         try:
-            if not tunnel and (reason := self._limits.refusal(method, target)):
+            if reason:
                 raise Refused(reason)
             there, to_server = await self._connect(host, port)
         except Refused as error:
-            self._on_refusal(str(error))
+            # Not a host's: a browser connects to its maker by itself, which is none of the agent's doing.
+            self._on_refusal(reason or "")
             body = f"Blocked: {error}"
             writer.write(_plain("403 Forbidden", body))
             await writer.drain()

@@ -15,6 +15,7 @@
   const SCROLLS = new Set(['ArrowDown', 'ArrowLeft', 'ArrowRight', 'ArrowUp', 'End', 'Home', 'PageDown', 'PageUp', ' ']);
   const DRAG_PX = 10;
   const MAX_CHANGED = 5000;
+  let number = 0;
   const waiting = []; // gestures that have not been taken yet, oldest first
   // 'open': an action is being carried out, what comes now is for the page; 'ready': an observation has been taken;
   // 'busy': neither, so that clicks and keys wait for one and nothing is typed meanwhile, which it would show.
@@ -34,10 +35,11 @@
     return `<${element.tagName.toLowerCase()}>` + (text ? ` "${text.slice(0, 40)}"` : '');
   };
 
-  const add = (item) => {
-    if (waiting.push(item) === 1) window.__webrl_hand().catch(() => {}); // nobody listens at the end of an episode
+  const add = (item, isKnown = false) => {
+    item.id = `${performance.timeOrigin} ${number++}`;
+    if (waiting.push(item) === 1 && !isKnown) window.__webrl_hand(item.id).catch(() => {}); // nobody listens at the end of an episode
   };
-  const commit = () => {
+  const commit = (isKnown) => {
     if (!typing) return false;
     const { field, old } = typing;
     typing = null;
@@ -45,7 +47,7 @@
     if (value === old) return false;
     field.value = old;
     const secret = field.type === 'password' || field.autocomplete.split(' ').some((word) => SECRET.test(word));
-    add({ kind: 'fill', element: field, value, secret });
+    add({ kind: 'fill', element: field, value, secret }, isKnown);
     return true;
   };
   const post = (item) => {
@@ -58,8 +60,8 @@
     commit();
     typing = { field, old: field.value };
   };
+  // What is being typed elsewhere is not handed over yet: an action would close the list that opens.
   const choosing = (select) => {
-    commit();
     chosen = { select, old: [...select.options].map((option) => option.selected) };
   };
 
@@ -69,7 +71,7 @@
     return [...held(event).filter((name) => name !== 'Shift' || key.length > 1), key].join('+');
   };
   const tooEarly = (event, element) => {
-    if (phase === 'ready') return false;
+    if (phase === 'ready' && !waiting.length) return false;
     event.preventDefault();
     if (!waiting.length) add({ kind: 'look', element });
     return true;
@@ -90,10 +92,11 @@
       else if (!tooEarly(event, element)) choosing(selectOf(element));
     },
     mouseup: (event, element) => {
+      if (selectOf(element)) return; // where it says that it has changed
       event.preventDefault();
       if (event.button > 2) post({ kind: event.button === 3 ? 'go_back' : 'go_forward' });
       const far = down && Math.hypot(event.clientX - down.x, event.clientY - down.y) > DRAG_PX;
-      if (event.button !== 0 || !far || selectOf(element)) return;
+      if (event.button !== 0 || !far) return;
       if (!down.element.contains(element)) post({ kind: 'drag', element: down.element, target: element });
       else if (element.matches('input[type=range]')) refuse(element, 'the arrow keys move it');
       else return;
@@ -233,7 +236,7 @@
       const fresh = (bid === null && !(at instanceof SVGElement)) || changed.size > MAX_CHANGED ||
         [...changed].some((node) => at.contains(node));
       const atomic = at.matches(ATOMIC);
-      found.push({ bid, fresh, atomic, others: middleIsOthers(at) });
+      found.push({ bid, fresh, atomic, others: !at.matches('select') && middleIsOthers(at) });
       if (atomic || api.isClickable(at)) return found;
     }
     return found.slice(0, 1);
@@ -270,8 +273,8 @@
         scrolled: [window.scrollX - scroll[0], window.scrollY - scroll[1]],
       };
     },
-    drop: (number) => void waiting.splice(0, number),
+    drop: (number) => waiting.splice(0, number).length,
     scrollBack: () => window.scrollTo({ left: scroll[0], top: scroll[1], behavior: 'instant' }),
-    commit,
+    commit: () => commit(true),
   };
 })();

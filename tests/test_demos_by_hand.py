@@ -20,6 +20,8 @@ from webrl.interop.problems import ProblemLog
 from webrl.runs.store import read_records
 from webrl.types import Trajectory
 
+PATIENT = RunConfig(rollout={"step_timeout_s": 120})
+
 pytestmark = pytest.mark.browser
 
 
@@ -57,7 +59,10 @@ def page_of(body: str, script: str = "") -> str:
 
 def test_a_person_s_work_on_their_own_site_is_a_demonstration_that_sft_reads(notes, tmp_path):
     """Logged in by the config, reset before the attempt and before its replay, scored by the instruction's checks."""
-    config, out = notes.config("rollout.max_steps=30"), tmp_path / "demos" / "trajectories.jsonl"
+    config, out = (
+        notes.config("rollout.max_steps=30", "rollout.step_timeout_s=120"),
+        tmp_path / "demos" / "trajectories.jsonl",
+    )
     by_name = {task.task_id.rpartition(".")[2]: task for task in hand_tasks(config)}
 
     async def act(person):
@@ -171,7 +176,7 @@ def test_each_gesture_becomes_the_action_that_it_is_on_the_element_that_an_agent
         await person.wait("kept")
 
     out = tmp_path / "demos" / "trajectories.jsonl"
-    record(RunConfig(), one, out, act, pages)
+    record(PATIENT, one, out, act, pages)
     (kept,) = recorded(out)
     assert shown(kept) == [
         "click button 'Nested'",
@@ -235,7 +240,7 @@ def test_what_is_no_action_is_refused_by_name_and_never_reaches_the_page(tmp_pat
         await person.wait("kept")
 
     out = tmp_path / "demos" / "trajectories.jsonl"
-    said = record(RunConfig(), one, out, act, {"/": page_of(body, HEARD)})
+    said = record(PATIENT, one, out, act, {"/": page_of(body, HEARD)})
     assert secret not in out.read_text() + "".join(said)
     assert len(recorded(out)[0].steps) == 3
 
@@ -267,9 +272,9 @@ def test_a_page_that_changes_by_itself_is_looked_at_again_and_what_does_not_repl
         await act(person)
         person.tell("skip")
 
-    record(RunConfig(), one, out, give_up, pages)
+    record(PATIENT, one, out, give_up, pages)
     assert recorded(out) == []
-    record(RunConfig(), one, out, act, pages, keep_all=True)
+    record(PATIENT, one, out, act, pages, keep_all=True)
     (kept,) = recorded(out)
     assert shown(kept) == [
         "click button 'Stay'",
@@ -282,7 +287,7 @@ def test_a_page_that_changes_by_itself_is_looked_at_again_and_what_does_not_repl
 
 
 def test_an_attempt_that_fails_or_cannot_be_recorded_is_not_kept_unless_asked_for(notes, tmp_path):
-    config, out = notes.config(), tmp_path / "demos" / "trajectories.jsonl"
+    config, out = notes.config("rollout.step_timeout_s=120"), tmp_path / "demos" / "trajectories.jsonl"
     task = next(task for task in hand_tasks(config) if task.task_id.endswith("done-1"))
 
     async def act(person):
@@ -328,7 +333,7 @@ def test_pages_that_others_wrote_are_recorded_too(tmp_path):
         await person.wait("kept")
 
     out = tmp_path / "demos" / "trajectories.jsonl"
-    record(RunConfig(), [miniwob("login-user", 3)], out, act)
+    record(PATIENT, [miniwob("login-user", 3)], out, act)
     (kept,) = recorded(out)
     assert (kept.env_reward, str(kept.status)) == (1, "page_ended")
     assert [name.partition("(")[0] for name in actions(kept)] == ["fill", "fill", "press", "click"]
@@ -357,4 +362,4 @@ def test_a_recording_of_another_kind_is_not_added_to(tmp_path):
     out = tmp_path / "trajectories.jsonl"
     out.write_text("")
     with pytest.raises(UsageError, match="choose another --out"):
-        record(RunConfig(), [miniwob("click-button")], out, lambda person: asyncio.sleep(0))
+        record(PATIENT, [miniwob("click-button")], out, lambda person: asyncio.sleep(0))

@@ -31,8 +31,8 @@ CHOICES = ("again", "skip", "quit")
 """What ends an attempt without a demonstration."""
 BIDS = ("bid", "from_bid", "to_bid")
 """Parameters of actions that name elements."""
-_PATIENCE_S = 5.0
-"""Longest wait for a frame that does not answer; the page's own frame has arrived by then."""
+_PATIENCE_S = 30.0
+"""Longest wait for a frame's answer; one that gives none is not asked again."""
 _PRINTED = re.compile(r"^\s*\[([a-zA-Z]*\d*)\] ", re.MULTILINE)
 
 
@@ -112,9 +112,10 @@ class Hand:
         else:
             last = history[-1]
             self._say(f"  {len(history)}. {last.action}" + (f": {last.error}" if last.error else ""))
-        for url in {frame.url for frame, answer in seen.items() if not answer and frame.url} - self._deaf:
-            self._say(f"  the frame {redact(url):.100} does not answer: what is done in it is not recorded")
-            self._deaf.add(url)
+        for frame in [frame for frame, answer in seen.items() if not answer and frame is not self._env.page.main_frame]:
+            if not await self._ask(frame, "seen()"):
+                self._say(f"  the frame {redact(frame.url):.100} does not answer: what is done in it is not recorded")
+                self._deaf.add(frame.url)
         self._waiting = True
         try:
             action = ""
@@ -210,7 +211,7 @@ class Hand:
 
     async def _everywhere(self, call: str, but: Frame | None = None) -> dict[Frame, Any]:
         """What each frame of the active page, but for one, answers; None where it does not."""
-        frames = [frame for frame in self._env.page.frames if frame is not but]
+        frames = [frame for frame in self._env.page.frames if frame is not but and frame.url not in self._deaf]
         answers = await asyncio.gather(*(self._ask(frame, call) for frame in frames))
         return dict(zip(frames, answers, strict=True))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -57,12 +58,12 @@ def test_the_devtools_port_is_one_that_the_browser_itself_has_taken() -> None:
     async def play() -> None:
         async with Browser() as one, Browser() as other:
             assert one.port != other.port
-            listening = {
-                connection.laddr.port: process.cmdline()
-                for process in descendants(os.getpid())
-                for connection in process.net_connections("tcp")
-                if connection.status == psutil.CONN_LISTEN
-            }
+            listening = {}
+            for process in descendants(os.getpid()):
+                with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+                    for connection in process.net_connections("tcp"):
+                        if connection.status == psutil.CONN_LISTEN:
+                            listening[connection.laddr.port] = process.cmdline()
             for browser in (one, other):
                 assert any(str(browser._folder) in argument for argument in listening[browser.port])
 

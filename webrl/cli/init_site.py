@@ -62,6 +62,7 @@ def main(args: argparse.Namespace) -> int:
         print(visible(f"  {line:.110}"))
     print(f"an agent that does nothing gets {trial.verdict}")
     print(f"next: read {out}, write instructions, then `webrl run {out}`")
+    print(f"to show it how: `webrl record-demos {out} --by-hand`")
     return 0
 
 

@@ -179,7 +179,8 @@
       }
       return allowed.key;
     }
-    if (!(event instanceof MouseEvent)) return true;
+    // A key in a form clicks its button, and a label what it names: no hand does that.
+    if (!(event instanceof MouseEvent) || (event.type === 'click' && !event.detail)) return true;
     if (event.type === 'pointerdown') {
       const bids = event.composedPath().flatMap((at) => [at, at.control]).map((at) => at?.getAttribute?.('bid'));
       const at = allowed.bids ? allowed.bids.findIndex((bid) => bids.includes(bid)) : 0;

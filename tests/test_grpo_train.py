@@ -259,18 +259,12 @@ def test_on_a_server_with_lora_the_public_prompt_and_several_steps_on_one_batch(
 @pytest.mark.arena
 @pytest.mark.slow
 @pytest.mark.browser
-def test_the_arena_is_trained_on_beside_miniwob_in_process_and_on_a_server(tmp_path, arena):
+def test_the_arena_is_trained_on_beside_miniwob(tmp_path, arena):
     names = ["arena.shop_admin.order-customer", "miniwob.focus-text-2", "arena.shop.open-category"]
     small = ["num_generations=2", "dataset_size=4", "max_steps=2", "generation_batch_size=4", "rewards={format: 1}"]
     small += ["gradient_accumulation_steps=1", "num_workers=1", "envs_per_worker=4", "--task-name", *names]
     report, episodes = grpo(tmp_path / "here", *small, "--arena-folder", str(arena.folder))
     assert sorted(t.task.site for t in episodes) == sorted([*names, names[0]] * 2)
-    with server("arena", f"rollout.arena.folder={arena.folder}", num_sessions=4) as (url, _):
-        there, remote = grpo(tmp_path / "there", *small, "--space-url", url)
-    for told, played in ((report, episodes), (there, remote)):
-        assert told["failed_episodes"] == 0, [t.message for t in played]
-        assert {t.env_reward for t in played} <= {0.0, 1.0}
-    first = {t.trajectory_id: t.steps[0].observation for t in episodes}
-    assert {t.trajectory_id: t.steps[0].observation for t in remote} == first, "the same tasks by name and seed"
-    assert {t.instruction for t in episodes} == {t.instruction for t in remote}
+    assert report["failed_episodes"] == 0, [t.message for t in episodes]
+    assert {t.env_reward for t in episodes} <= {0.0, 1.0}
     assert running.num_sessions(arena.folder) == 0

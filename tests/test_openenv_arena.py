@@ -13,6 +13,9 @@ from webrl.arena import running
 from webrl.cli import main
 from webrl.config.arena import ArenaConfig
 from webrl.demos.arena import ARENA_EXPERTS
+from webrl.grpo.play import Player
+from webrl.grpo.settings import load_settings
+from webrl.grpo.train import make_tasks
 from webrl.suites.arena.tasks import find_task
 
 pytestmark = [pytest.mark.browser, pytest.mark.arena]
@@ -71,6 +74,30 @@ def test_public_clients_play_the_shop(shared, arena):
         wait_for_sessions(arena.folder, 0)
     seen = run_script("openenv-core==0.1.1", "shop_over_http", shared)
     assert [(step["reward"], step["done"]) for step in seen] == [*[(0.0, False)] * 3, (1.0, True)]
+
+
+def test_grpo_is_given_the_same_tasks_by_a_server_as_in_process(shared, arena):
+    common = {"task_name": ("arena.shop.open-product", "focus-text-2", "arena.shop_admin.sku"), "dataset_size": 4}
+
+    def first_pages(**more):
+        settings = load_settings(None, {}, {**common, **more})
+        tasks = make_tasks(settings)
+        assert [task.site.partition(".")[0] for task in tasks] == ["arena", "miniwob", "arena", "arena"]
+        with Player(settings) as player:
+            player.check(tasks)
+            return player._loop.run(look(player, tasks))
+
+    async def look(player, tasks):
+        seen = []
+        for task in tasks:
+            async with player._env(task) as env:
+                observation = await env.reset(task)
+                seen.append((task.task_id, observation.goal, observation.text))
+        return seen
+
+    there = first_pages(browsergym_url=shared)
+    assert there == first_pages(arena_folder=str(arena.folder))
+    wait_for_sessions(arena.folder, 0)
 
 
 def test_a_client_that_vanishes_leaves_no_session(shared, arena):

@@ -15,13 +15,13 @@ from webrl.demos.arena.proof import prove, prove_template
 from webrl.demos.record import ExpertPolicy, arena_demonstrations
 from webrl.errors import BrowserError
 from webrl.rollouts.collect import collect
-from webrl.runs.store import read_records
+from webrl.runs.store import read_lines, read_records
 from webrl.suites import seed_tasks
 from webrl.suites.arena.draw import TEMPLATES, draw
 from webrl.suites.arena.env import ArenaEnv
 from webrl.suites.arena.task_files import as_task
 from webrl.suites.world import WORLD
-from webrl.types import Status, Trajectory
+from webrl.types import Label, Status, Trajectory
 
 pytestmark = [pytest.mark.browser, pytest.mark.arena]
 
@@ -96,7 +96,9 @@ def test_an_arena_that_is_lost_is_no_failure_of_the_agent(tmp_path):
 
 
 @pytest.mark.slow
-def test_demonstrations_are_recorded_and_a_phase_is_played(config, tmp_path, capsys):
+def test_demonstrations_are_recorded_and_phases_are_played_the_second_on_what_the_generator_writes(
+    config, tmp_path, capsys
+):
     folder = config.rollout.arena.folder
     common = [f"rollout.arena.folder={folder}", "rollout.envs_per_worker=2", f"runs_dir={tmp_path}"]
     sites = "tasks.train_sites=[arena.shop.open-category,arena.shop_admin.order-customer]"
@@ -104,12 +106,31 @@ def test_demonstrations_are_recorded_and_a_phase_is_played(config, tmp_path, cap
     assert main(["record-demos", "arena", "--per-type", "1", sites, *common]) == 0
     assert "2/2 solved" in capsys.readouterr().out
     small = ["tasks.num_seed_tasks=2", "tasks.num_eval_tasks=1", "tasks.num_heldout_tasks=1", "rollout.max_steps=2"]
-    small += ["generate.num_tasks=2", "filter.feasibility=false", "filter.critic_band=false", "num_phases=0"]
+    small += [
+        "generate.num_tasks=8",
+        "filter.feasibility=false",
+        "filter.max_tasks=3",
+        "critic.steps=1",
+        "actor.steps=1",
+    ]
     assert main(["run", "arena", sites, *small, *common]) == 0
     summary = json.loads((tmp_path / "arena" / "summary.json").read_text())
-    evaluated = summary["phases"][0]["eval"]
-    assert (evaluated["episodes"], evaluated["errors"]) == (1, 0)
-    assert evaluated["heldout_types"]["episodes"] == 1
+    for phase in summary["phases"]:
+        evaluated = phase["eval"]
+        assert (evaluated["episodes"], evaluated["errors"]) == (1, 0)
+        assert evaluated["heldout_types"]["episodes"] == 1
+    run_folder = tmp_path / "arena"
+    first, written = (list(read_records(run_folder / f"phase_0{k}" / "trajectories.jsonl", Trajectory)) for k in (0, 1))
+    assert {t.env_reward for t in first} <= {0.0, 1.0}
+    pages = {page["task_id"]: page["text"] for _, page in read_lines(run_folder / "phase_01" / "pages.jsonl")}
+    for t in written:
+        assert t.status.finished, t.message
+        assert t.task.extra["arena"].keys() == {"login"}  # no evaluator: the outcome model judges
+        assert t.env_reward is None
+        assert pages[t.task.task_id]
+    labels = {label.trajectory_id for label in read_records(run_folder / "phase_01" / "labels.jsonl", Label)}
+    assert labels == {t.trajectory_id for t in written} != set()
+    assert running.num_sessions(folder) == 0
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from arena_server import serving
 from openenv.core.generic_client import GenericEnvClient
 from openenv_builders import server
 from test_openenv_clients import run_script
@@ -22,11 +23,22 @@ pytestmark = [pytest.mark.browser, pytest.mark.arena]
 
 
 @pytest.fixture(scope="module")
+def arena(tmp_path_factory):
+    """One of its own: sessions are counted, and dropped."""
+    with serving(tmp_path_factory.mktemp("served"), tmp_path_factory) as arena:
+        yield arena
+
+
+@pytest.fixture(scope="module")
 def shared(arena):
+    with shop_server(arena) as (url, _):
+        yield url
+
+
+def shop_server(arena):
     task = "arena.shop.search-eval-0-0"  # of clients that name none
     options = ["--task", task, "--screenshots", "none"]
-    with server("arena", f"rollout.arena.folder={arena.folder}", *options, num_sessions=3) as (url, _):
-        yield url
+    return server("arena", f"rollout.arena.folder={arena.folder}", *options, num_sessions=3)
 
 
 def client(url):
@@ -72,8 +84,10 @@ def test_public_clients_play_the_shop(shared, arena):
         seen = run_script(package, "shop", shared)
         assert [(step["reward"], step["done"]) for step in seen] == [*[(0.0, False)] * 3, (1.0, True), (0.0, True)]
         wait_for_sessions(arena.folder, 0)
-    seen = run_script("openenv-core==0.1.1", "shop_over_http", shared)
-    assert [(step["reward"], step["done"]) for step in seen] == [*[(0.0, False)] * 3, (1.0, True)]
+    with shop_server(arena) as (url, _):
+        seen = run_script("openenv-core==0.1.1", "shop_over_http", url)
+        assert [(step["reward"], step["done"]) for step in seen] == [*[(0.0, False)] * 3, (1.0, True)]
+    wait_for_sessions(arena.folder, 0)  # HTTP does not tell that a client has gone: its session ends with the server
 
 
 def test_grpo_is_given_the_same_tasks_by_a_server_as_in_process(shared, arena):
@@ -101,12 +115,11 @@ def test_grpo_is_given_the_same_tasks_by_a_server_as_in_process(shared, arena):
 
 
 def test_a_client_that_vanishes_leaves_no_session(shared, arena):
-    before = running.num_sessions(arena.folder)
     with client(shared) as env:
         env.reset(task_name="arena.shop.price", seed=1)
-        assert running.num_sessions(arena.folder) == before + 1
+        assert running.num_sessions(arena.folder) == 1
         env._loop.call_soon_threadsafe(env._async._ws.transport.abort)
-        wait_for_sessions(arena.folder, before)
+        wait_for_sessions(arena.folder, 0)
 
 
 def test_an_arena_that_is_lost_is_said_and_the_next_episode_has_another_session(shared, arena):
@@ -116,6 +129,7 @@ def test_an_arena_that_is_lost_is_said_and_the_next_episode_has_another_session(
         with pytest.raises(RuntimeError, match="the arena has lost the session"):
             env.step({"action_str": "noop()"})
         assert env.reset(task_name="arena.shop.price", seed=1).observation["text"]
+    wait_for_sessions(arena.folder, 0)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +139,7 @@ def test_an_arena_that_is_lost_is_said_and_the_next_episode_has_another_session(
         ({"task_name": "arena.shop.dearest"}, "held out of training; its tasks have ids: arena.shop.dearest-eval-0-0"),
         ({"task_name": "shop.price", "benchmark": "arena", "instruction": "Buy."}, "an instruction .* of its own"),
         ({"task_name": "arena.shop.price", "start_url": "http://a/"}, "start page of its own|not among the server's"),
-        ({"task_name": "arena.shop.cheapest-eval-0-9999"}, "no task .*that seed draws"),
+        ({"task_name": "arena.shop.cheapest-eval-0-999"}, "no task .*that seed draws"),
     ],
 )
 def test_what_the_arena_has_not_is_refused_by_name(shared, asked, words):

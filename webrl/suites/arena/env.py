@@ -48,7 +48,7 @@ class ArenaEnv(BrowserEnv):
         """Open a session, log in, open the start page; a task by name and seed (`find_task`) is looked up first."""
         await self.close()
         if task.start_url is None:
-            task = find_task(task.site, task.seed, self._config.arena)
+            task = await asyncio.to_thread(find_task, task.site, task.seed, self._config.arena)
             if self._config.arena.score_steps and eval_of(task) is None:
                 raise DataError(f"task {task.task_id!r} has no `eval`: nothing here rewards it")
         login = login_of(task)

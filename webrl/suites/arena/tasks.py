@@ -33,7 +33,7 @@ NUM_EVAL_TASKS = 8
 """Evaluation tasks of a training template."""
 NUM_HELDOUT_TASKS = 12
 """Evaluation tasks of a held-out template."""
-_ID = re.compile(r"(.+)-(train|eval)-([0-9]{1,10}(?:\.[0-9]{1,4})?)-([0-9]{1,4})")
+_ID = re.compile(r"(.+)-(train|eval)-([0-9]{1,10}(?:\.[0-9]{1,4})?)-([0-9]{1,3})")
 """Of a template's task: its key, whose entities it is about, seed and number."""
 
 

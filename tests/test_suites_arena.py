@@ -169,6 +169,18 @@ def _pages(contents) -> dict:
         ({"intent": None}, ["missing 'intent'"]),
         ({"start_url": "http://elsewhere/"}, ["start_url 'http://elsewhere/'", "__SHOP__"]),
         ({"start_url": "__MAP__/"}, ["__MAP__ is no site"]),
+        ({"start_url": "__SHOP__evil/"}, ["'__SHOP__evil/' must begin with a site"]),
+        ({"start_url": "__SHOP____FORUM__/"}, ["must begin with a site"]),
+        ({"sites": [["shop"]]}, ["unknown site", "[['shop']]"]),
+        (
+            {
+                "eval": {
+                    "eval_types": ["database"],
+                    "database": [{"query": "SELECT 1", "equals": 1, "site": ["shop"]}],
+                }
+            },
+            ["unknown site ['shop']"],
+        ),
         ({"eval": {}}, ["eval_types"]),
         ({"eval": {"eval_types": ["fuzzy"]}}, ["unknown eval type 'fuzzy'"]),
         ({"eval": {"eval_types": ["string_match"], "reference_answers": {"fuzzy_match": ["a"]}}}, ["'fuzzy_match'"]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 SITES: dict[str, str] = {
     "shop": "",
     "shop_admin": "/dashboard",
@@ -34,5 +36,6 @@ def database_of(site: str) -> str:
 
 
 def starts_at_a_site(url: str) -> bool:
-    """Whether a start page is given as `__SITE__…`."""
-    return url.startswith(tuple(f"__{name.upper()}__" for name in SITES))
+    """Whether a start page is given as `__SITE__/…`."""
+    names = "|".join(SITES).upper()
+    return re.match(rf"__({names})__(?:[/?#]|$)", url) is not None

@@ -47,7 +47,7 @@ def as_task(entry: Any, where: str, split: str) -> Task:
     if missing:
         raise DataError(f"{where}: missing {', '.join(map(repr, missing))}; it has {', '.join(entry) or 'nothing'}")
     names = entry["sites"]
-    if not isinstance(names, list) or not all(name in SITES for name in names):
+    if not isinstance(names, list) or not all(name in tuple(SITES) for name in names):
         raise DataError(f"{where}: unknown site in `sites` {names!r:.80}; known: {', '.join(SITES)}")
     for key in ("start_url", "intent"):
         if not isinstance(entry[key], str):
@@ -143,7 +143,7 @@ def _check_queries(data: dict[str, Any]) -> str:
     for query in queries:
         if not isinstance(query, dict) or not isinstance(query.get("query"), str) or "equals" not in query:
             return f"each needs a query and what it equals, found {query!r:.80}"
-        if query.get("site", "shop") not in SITES:
+        if query.get("site", "shop") not in tuple(SITES):  # whatever it is: a list has no hash
             return f"unknown site {query['site']!r:.80}; known: {', '.join(SITES)}"
         if not isinstance(query["equals"], str | int | float | None):
             return f"a query finds one value, so equals is a text, a number or null, found {query['equals']!r:.80}"

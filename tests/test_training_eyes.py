@@ -190,6 +190,30 @@ def test_a_policy_that_sees_is_never_asked_blind_nor_with_a_picture_that_leaves_
         asyncio.run(act(screenshot=png(size=(200, 64))))
 
 
+def test_an_actor_from_which_the_text_is_withheld_is_told_how_to_point(folder, tmp_path):
+    alone = ("rollout.show_text=false", "rollout.image_size=0")
+    config = seeing_config(folder, tmp_path, *alone)
+    check_settings(config, "demo.yaml")
+
+    async def act():
+        async with open_screenshot_policy(str(folder), config) as policy:
+            return await policy.act("go", [], "[1] button 'Unread'", seed=1, screenshot=png())
+
+    output = asyncio.run(act())
+    text = Eyes(str(folder)).tokenizer.decode(output.prompt_ids)
+    assert output.observation_shown == ""
+    assert "Unread" not in text
+    assert "mouse_click(x, y) clicks a point of it" in text
+    with pytest.raises(UsageError, match="show_text=false, image_size=96: what is left is the screenshot"):
+        seeing_config(folder, tmp_path, alone[0])
+    for override, said in (
+        ("rollout.dialect=webrl", "show_text=false: dialect=webrl has no coordinates; set dialect=browsergym"),
+        ("tasks.source=curriculum", "show_text=false: the curriculum reads the pages that the actor read; set tasks"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            check_settings(seeing_config(folder, tmp_path, *alone, override), "demo.yaml")
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
     [

@@ -119,6 +119,12 @@ def _check_screenshots(config: RunConfig, source: str) -> None:
         found.append("models.prompt_format=webrl: that format has no place for one; set models.prompt_format=chat")
     if models.enable_thinking:
         found.append("models.enable_thinking=true: not yet; set models.enable_thinking=false")
+    if not rollout.show_text and config.tasks.source == "curriculum" and config.num_phases:
+        found.append(
+            "rollout.show_text=false: the curriculum reads the pages that the actor read; set tasks.source=fresh"
+        )
+    if not rollout.show_text and rollout.dialect != "browsergym":
+        found.append(f"rollout.show_text=false: dialect={rollout.dialect} has no coordinates; set dialect=browsergym")
     if found:
         raise UsageError(f"{source}: rollout.image_size shows the actor screenshots: {'; '.join(found)}")
 

@@ -281,6 +281,11 @@ class RolloutConfig(Section):
         description="a vision-language actor is shown the saved screenshot, its longer side at most so many pixels "
         "(0: as it is) (docs/eyes.md); none: the actor reads the page's text alone",
     )
+    show_text: bool = Field(
+        True,
+        description="false: the page's text is withheld from an actor that sees; it is shown the screenshot alone, "
+        "at its own size (image_size=0), and answers by coordinates",
+    )
     viewport: tuple[PositiveInt, PositiveInt] | None = Field(
         None, description="width and height of pages in CSS pixels, screenshots the same; none: the task's own"
     )
@@ -328,6 +333,11 @@ class RolloutConfig(Section):
     def _what_is_seen_is_saved(self) -> Self:
         if self.image_size is not None and not self.screenshots:
             raise ValueError(f"image_size={self.image_size}: what the model is shown must be saved: screenshots=true")
+        if not self.show_text and self.image_size != 0:
+            raise ValueError(
+                f"show_text=false, image_size={self.image_size}: what is left is the screenshot, whose pixels are the "
+                "coordinates of actions: image_size=0"
+            )
         return self
 
     @model_validator(mode="after")

@@ -15,15 +15,9 @@ from webrl.llm.budget import Prompt, cut_lines, fit_prompt
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message, PolicyOutput
 from webrl.llm.prompts import policy_messages
+from webrl.llm.screenshots import by_coordinates
 from webrl.llm.seeing import SeeingModel
 from webrl.types import Step
-
-_COORDINATES = (
-    "You are shown a screenshot, and no ids. mouse_click(x, y) clicks a point of it, "
-    "mouse_drag_and_drop(from_x, from_y, to_x, to_y) drags: pixels from its left and its top edge. "
-    "keyboard_type('text') types, keyboard_press('Enter') presses a key."
-)
-"""Beside what text models are told, where there is no text."""
 
 
 class SeeingPolicy:
@@ -115,5 +109,5 @@ def _messages(
     else:
         messages = policy_messages(instruction, past, page, prompt_format=settings.prompt_format)
     if settings.observation == "none" and not settings.system_prompt:
-        messages[0] = Message("system", f"{messages[0].content}\n\n{_COORDINATES}")
+        return by_coordinates(messages)
     return messages

@@ -1,7 +1,8 @@
 """The actor of a run that sees (`rollout.image_size`): the prompts of text models, with the page's screenshot in them.
 
 API: `open_screenshot_policy(name, config, …)` is a `Policy` over a vision-language model in this process;
-`build_screenshot_prompt` is its prompt, which demonstrations are encoded with too.
+`build_screenshot_prompt` is its prompt, which demonstrations are encoded with too; `by_coordinates(messages)` tells a
+model that is shown no text how to point.
 """
 
 from __future__ import annotations
@@ -14,12 +15,24 @@ from webrl.config import RunConfig
 from webrl.errors import PolicyError, StageError
 from webrl.llm.budget import Prompt, cut_lines, fit_prompt
 from webrl.llm.eyes import Eyes
-from webrl.llm.interface import PolicyOutput
+from webrl.llm.interface import Message, PolicyOutput
 from webrl.llm.loading import load_seeing_lm, model_fingerprint, pick_device, pick_dtype
 from webrl.llm.prompts import policy_messages
 from webrl.llm.sampling import check_sampling, policy_sampling
 from webrl.llm.seeing import SeeingModel
 from webrl.types import Step
+
+_COORDINATES = (
+    "You are shown a screenshot, and no ids. mouse_click(x, y) clicks a point of it, "
+    "mouse_drag_and_drop(from_x, from_y, to_x, to_y) drags: pixels from its left and its top edge. "
+    "keyboard_type('text') types, keyboard_press('Enter') presses a key."
+)
+"""Beside what text models are told, where there is no text."""
+
+
+def by_coordinates(messages: Sequence[Message]) -> list[Message]:
+    """A chat whose system message also says how to act on a screenshot without text."""
+    return [Message("system", f"{messages[0].content}\n\n{_COORDINATES}"), *messages[1:]]
 
 
 def build_screenshot_prompt(
@@ -31,6 +44,8 @@ def build_screenshot_prompt(
     config: RunConfig,
 ) -> Prompt:
     """The policy's prompt with the picture, at most `models.max_prompt_tokens` long; the page's text gives way.
+
+    With `rollout.show_text=false` there is none of it.
 
     Raises:
         StageError: the picture is larger than `rollout.image_size`, or leaves no room for the rest.
@@ -45,14 +60,16 @@ def build_screenshot_prompt(
         )
 
     def encode(start: int, page: str) -> list[int]:
-        return eyes.encode(policy_messages(instruction, history[start:], page, dialect, models.prompt_format), look)
+        messages = policy_messages(instruction, history[start:], page, dialect, models.prompt_format)
+        return eyes.encode(messages if config.rollout.show_text else by_coordinates(messages), look)
 
     if look.num_tokens >= models.max_prompt_tokens:
         raise StageError(
             f"a screenshot of {look.size[0]}x{look.size[1]} pixels is {look.num_tokens} tokens of model {eyes.name!r}, "
             f"and models.max_prompt_tokens is {models.max_prompt_tokens}: lower rollout.image_size, or raise it"
         )
-    return fit_prompt(eyes.tokenizer, encode, observation, len(history), models.max_prompt_tokens, cut_lines)
+    shown = observation if config.rollout.show_text else ""
+    return fit_prompt(eyes.tokenizer, encode, shown, len(history), models.max_prompt_tokens, cut_lines)
 
 
 class ScreenshotPolicy:

@@ -57,8 +57,9 @@ def test_browsers_start_while_a_stage_loads_its_model(tmp_path):
     two = RunConfig(rollout=RolloutConfig(num_workers=2, envs_per_worker=2))
 
     def wait_for_chromium():
+        (worker,) = workers()
         end = time.monotonic() + 120
-        while not descendants(os.getpid(), "chrom") and not descendants(os.getpid(), "headless"):
+        while not descendants(worker, "chrom") and not descendants(worker, "headless"):
             assert time.monotonic() < end, "no Chromium while the event loop is busy"
             time.sleep(0.05)
 

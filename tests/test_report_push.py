@@ -320,6 +320,7 @@ def test_a_pushed_adapter_is_what_peft_puts_onto_the_named_base_model(
     card = ModelCard.load(tmp_path / "README.md")
     assert (card.data.base_model, card.data.library_name) == ("ann/base", "peft")
     assert card.data.to_dict()["base_model_relation"] == "adapter"
+    assert 'AutoModelForCausalLM.from_pretrained("ann/base", dtype="float32")' in card.text
     assert 'PeftModel.from_pretrained(base, "ann/agent")' in card.text
     assert "The run trained 3 adapters one after the other; this is their sum." in card.text
     ids = torch.arange(2, 40)[None]

@@ -142,7 +142,7 @@ def _use_adapter(repo_id: str, base: str, num_trained: int) -> str:
     return (
         "```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
         f'tokenizer = AutoTokenizer.from_pretrained("{repo_id}")\n'
-        f'base = AutoModelForCausalLM.from_pretrained("{base}")\n'
+        f'base = AutoModelForCausalLM.from_pretrained("{base}", dtype="float32")  # as it was trained\n'
         f'model = PeftModel.from_pretrained(base, "{repo_id}")\n```\n\n'
         f"In webrl: `hf download {repo_id} --local-dir agent`, then `webrl eval agent/config.yaml models.actor=agent "
         f"name=again`.{joined}"

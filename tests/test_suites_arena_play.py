@@ -101,7 +101,7 @@ def test_demonstrations_are_recorded_and_phases_are_played_the_second_on_what_th
 ):
     folder = config.rollout.arena.folder
     common = [f"rollout.arena.folder={folder}", "rollout.envs_per_worker=2", f"runs_dir={tmp_path}"]
-    sites = "tasks.train_sites=[arena.shop.open-category,arena.shop_admin.order-customer]"
+    sites = "tasks.train_sites=[arena.shop.open-category,arena.tracker+shop_admin.price-request]"
     assert len(arena_demonstrations(config, 2)) == 2 * sum(not template.held_out for template in TEMPLATES)
     assert main(["record-demos", "arena", "--per-type", "1", sites, *common]) == 0
     assert "2/2 solved" in capsys.readouterr().out

@@ -46,7 +46,8 @@ class ExpertPolicy:
     ) -> PolicyOutput:
         """The expert's next action, or a slip drawn from the policy's own generator (`seed` is not used)."""
         del seed, screenshot
-        worked = [step.action for step in history if not step.error]
+        # The whole of what it wrote: an action may stand below a note.
+        worked = [step.response for step in history if not step.error]
         action = self._expert.plan(instruction, observation, worked)
         action = action or "send_msg_to_user('infeasible')"
         if self._rng.random() < self._slip:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -277,6 +278,7 @@ def test_a_page_that_changes_by_itself_is_looked_at_again_and_what_does_not_repl
     assert recorded(out) == []
     record(PATIENT, one, out, act, pages, keep_all=True)
     (kept,) = recorded(out)
+    assert demonstrations(out) == [], "nothing says that it succeeded"
     assert shown(kept) == [
         "click button 'Stay'",
         "noop not there",
@@ -308,10 +310,15 @@ def test_an_attempt_that_fails_or_cannot_be_recorded_is_not_kept_unless_asked_fo
 
     async def fail(person):
         await person.wait("Buy milk")
+        person.tell("fill('1', 'a password')")
+        await person.wait("type in the browser's window")
         person.tell("done")
         await person.wait("kept")
 
     record(config, [task], out, fail, keep_all=True)
+    other = replace(task, instruction="Do something else.")
+    with pytest.raises(UsageError, match=r"was recorded for .*now it asks 'Do something else.'"):
+        record(config, [other], out, fail)
     assert [t.env_reward for t in recorded(out)] == [0]
     assert demonstrations(out) == []
     assert len(demonstrations(out, "all")) == 1

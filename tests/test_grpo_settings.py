@@ -159,6 +159,9 @@ def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys):
     assert "'arena.shop.dearest' is held out of training" in refused(
         capsys, *small(folder), "--benchmark", "arena", "--task-name", "shop.dearest"
     )
+    assert "is one of the evaluation's; train on its template, arena.shop.price" in refused(
+        capsys, *small(folder), "--task-name", "arena.shop.price-eval-0-3"
+    )
     assert f"image_size=512: model {str(folder)!r} has no vision" in refused(
         capsys, *small(folder), "--image-size", "512"
     )

@@ -114,7 +114,8 @@ class _Studio:
     async def attempt(self, name: str, task: Task) -> tuple[Trajectory, str]:
         """An episode of the person's. Raises Stopped."""
         while not self.inbox.empty():
-            self.inbox.get_nowait()  # from before
+            if self.inbox.get_nowait() == "quit":  # what else is from before is of no use; the end of input says quit
+                raise Stopped("quit")
         # What an agent must keep to, the replay holds: a person may take a way round, and need not hurry.
         patient = {"max_steps": 1000, "max_repeats": 1000, "episode_timeout_s": _A_DAY_S}
         env = WORLD.suite_of(task).make_env(self.visible, self.config)
@@ -201,20 +202,32 @@ async def record_by_hand(
     studio = _Studio(config.rollout, out, say, inbox, visible, unseen)
     async with open_sites(config, tasks):
         with store.Appender(labels) as verdicts, store.Appender(out) as file:
-            there = {trajectory.trajectory_id for trajectory in store.read_records(out, Trajectory)}
+            there = {each.trajectory_id: each.task.instruction for each in store.read_records(out, Trajectory)}
             waiting = [task for task in tasks if f"hand-{task.task_id}" not in there]
+            for task in tasks:
+                recorded = there.get(f"hand-{task.task_id}", task.instruction)
+                if recorded != task.instruction:
+                    raise UsageError(
+                        f"{out}: {task.task_id} was recorded for {recorded!r}, now it asks {task.instruction!r}; "
+                        "choose another --out"
+                    )
             for number, task in enumerate(waiting, start=1):
                 say(f"{number}/{len(waiting)} {task.task_id}")
                 kept = await _until_kept(studio, task, keep_all)
                 if kept is None:
                     return
-                if isinstance(kept, Trajectory):
-                    reward = int(kept.env_reward is None or is_success(kept))
-                    verdicts.append(Label(kept.trajectory_id, None, reward, Hand.fingerprint))
-                    file.append(kept)
+                if isinstance(kept, _Kept):
+                    verdicts.append(Label(kept.trajectory.trajectory_id, None, int(kept.success), Hand.fingerprint))
+                    file.append(kept.trajectory)
 
 
-async def _until_kept(studio: _Studio, task: Task, keep_all: bool) -> Trajectory | str | None:
+@dataclass(frozen=True)
+class _Kept:
+    trajectory: Trajectory
+    success: bool
+
+
+async def _until_kept(studio: _Studio, task: Task, keep_all: bool) -> _Kept | str | None:
     """The demonstration of a task; "skip" without one, None at the end of everything."""
     name = f"hand-{task.task_id}"
     while True:
@@ -234,8 +247,8 @@ async def _until_kept(studio: _Studio, task: Task, keep_all: bool) -> Trajectory
             return choice if choice == "skip" else None
 
 
-async def _verdict(studio: _Studio, played: Trajectory, url: str, keep_all: bool) -> Trajectory | None:
-    """What is kept of an attempt."""
+async def _verdict(studio: _Studio, played: Trajectory, url: str, keep_all: bool) -> _Kept | None:
+    """What is kept of an attempt. The person's word stands for a check only where there is none and it replays."""
     reward = "no check measures it" if played.env_reward is None else f"reward {played.env_reward:g}"
     studio.say(f"  {len(played.steps)} steps, {played.status}, {reward} {played.env_error}".rstrip())
     if not played.status.finished:
@@ -251,9 +264,13 @@ async def _verdict(studio: _Studio, played: Trajectory, url: str, keep_all: bool
         again = await studio.replay(played, url)
     except Differs as difference:
         studio.say(f"  played again it does not come to the same end: {difference}")
-        return played if keep_all else None
+        if keep_all and any(step.screenshot for step in played.steps):
+            studio.say("  not kept: its screenshots are overwritten by now")
+            return None
+        return _Kept(played, is_success(played)) if keep_all else None
     studio.say(f"  kept: played again, {len(again.steps)} steps come to the same end")
-    return again
+    unchecked = again.env_reward is None and not again.env_error
+    return _Kept(again, unchecked or is_success(again))
 
 
 async def _choose(studio: _Studio) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Frame, Page
 
 CHOICES = ("again", "skip", "quit")
+_TYPING = ("fill", "keyboard_type", "keyboard_insert_text")
 """What ends an attempt without a demonstration."""
 BIDS = ("bid", "from_bid", "to_bid")
 """Parameters of actions that name elements."""
@@ -165,10 +166,13 @@ class Hand:
         if word == "done":
             return Action("send_msg_to_user", {"text": rest.strip() or "done"}).canonical
         try:
-            return parse_action(line).canonical if word else ""
+            action = parse_action(line) if word else None
         except ActionError as error:
             self._say(f"  {error} Or: done [ANSWER], again, skip, quit.")
             return ""
+        if action and action.name in _TYPING:
+            raise Refused(f"{action.name}: type in the browser's window, where passwords are told from other text")
+        return action.canonical if action else ""
 
     async def _gesture(self, frame: Frame, instruction: str, observation: str) -> str:
         item = await self._ask(frame, "next()")

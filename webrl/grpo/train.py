@@ -63,6 +63,9 @@ def _check_sites(sites: Sequence[str], settings: GrpoSettings) -> None:
                 f"task {task.site!r}: our own browsers have {' and '.join(BENCHMARKS)}; name a server of other tasks "
                 "with browsergym_url"
             )
+        template, evaluated, _ = task.site.partition("-eval-")
+        if evaluated:
+            raise UsageError(f"task {task.site!r} is one of the evaluation's; train on its template, {template}")
         try:
             WORLD.suite_of(task).check(task, settings.run_config.rollout)
         except DataError as error:

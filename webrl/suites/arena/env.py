@@ -74,12 +74,15 @@ class ArenaEnv(BrowserEnv):
     async def _scored(self, result: StepResult) -> StepResult:
         """The step with the reward of the session as it stands; one that has solved the task ends the episode.
 
-        Raises BrowserError where an episode has ended and its score cannot be found out.
+        Raises BrowserError where it cannot be found out, twice: whether the episode goes on is not known here, and one
+        that ends with this step must not count as failed.
         """
         assert self._played is not None
         found = await self.judge(self._played, _STEP_CHECK_S)
+        if found.reward is None and found.note:
+            found = await self.judge(self._played, _STEP_CHECK_S)
         if found.reward is None:
-            if found.note and result.agent_done:
+            if found.note:
                 raise BrowserError(f"no score: {found.note}")
             return result
         return dataclasses.replace(result, reward=found.reward, done=result.done or found.reward > 0)

@@ -63,7 +63,7 @@ def test_a_run_at_work_tells_its_rate_and_its_success_so_far(tmp_path: Path):
         rows = dict(status(run.path))
         assert rows["state"].startswith("at work: `")
         assert rows["stage"].startswith("eval, for 0.0 s, took 6.0 s in phase 1")
-        assert rows["so far"] == "15/30 = 50.0 % [33.1, 66.8], by the environment's reward"
+        assert rows["so far"] == "15/30 = 50.0 % [33.2, 66.8], by the environment's reward"
     assert who_works_in(run.path) is None
 
 
@@ -140,4 +140,4 @@ def test_success_so_far_counts_the_episodes_that_have_a_reward(tmp_path: Path):
     run = interrupted(tmp_path / "run", "rollout")
     tried = [trajectory(task(f"t{n}"), 2, reward) for n, reward in enumerate((1.0, 0.0, None))]
     write_records(run.phase(2).trajectories, tried)
-    assert dict(status(run.path))["so far"] == "1/2 = 50.0 % [9.4, 90.5], by the environment's reward"
+    assert dict(status(run.path))["so far"] == "1/2 = 50.0 % [9.5, 90.5], by the environment's reward"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import psutil
 import pytest
 from processes import descendants, kill
 
-from webrl.rollouts.browser import Browser
+from webrl.rollouts.browser import Browser, _listening_port
 
 pytestmark = pytest.mark.browser
 
@@ -58,13 +57,8 @@ def test_the_devtools_port_is_one_that_the_browser_itself_has_taken() -> None:
     async def play() -> None:
         async with Browser() as one, Browser() as other:
             assert one.port != other.port
-            listening = {}
-            for process in descendants(os.getpid()):
-                with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-                    for connection in process.net_connections("tcp"):
-                        if connection.status == psutil.CONN_LISTEN:
-                            listening[connection.laddr.port] = process.cmdline()
             for browser in (one, other):
-                assert any(str(browser._folder) in argument for argument in listening[browser.port])
+                assert browser._folder is not None
+                assert _listening_port(browser._folder) == browser.port
 
     asyncio.run(play())

@@ -168,13 +168,15 @@ class Browser:
 
     async def _devtools_port(self, executable: str | Path, folder: Path) -> int:
         """The port that Chromium has taken by itself: one chosen for it may be another program's by then."""
-        deadline = asyncio.get_running_loop().time() + LAUNCH_TIMEOUT_S
-        while asyncio.get_running_loop().time() < deadline:
-            for file in folder.glob("*/DevToolsActivePort"):
-                port, _, path = file.read_text().partition("\n")
-                if path:
-                    return int(port)
-            await asyncio.sleep(0.01)
+        for _ in range(LAUNCH_TIMEOUT_S):
+            for _ in range(100):
+                for file in folder.glob("*/DevToolsActivePort"):
+                    port, _, path = file.read_text().partition("\n")
+                    if path:
+                        return int(port)
+                await asyncio.sleep(0.01)
+            if listening := await asyncio.to_thread(_listening_port, folder):
+                return listening
         await self.close()
         raise BrowserError(f"{executable} opens no DevTools port in {LAUNCH_TIMEOUT_S} s")
 
@@ -259,6 +261,20 @@ def _end_large_renderers(folder: Path, limit: int) -> None:
 
 def _belongs(process: psutil.Process, flag: str) -> bool:
     return any(word.startswith(flag) for parent in process.parents() for word in parent.cmdline())
+
+
+def _listening_port(folder: Path) -> int | None:
+    """Of the browser with its profile in `folder`, whose files may be out of sight: a snap has a /tmp of its own."""
+    import psutil
+
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            if any(w.startswith(f"--user-data-dir={folder}/") for w in words) and "--type=" not in " ".join(words):
+                for connection in process.net_connections("tcp"):
+                    if connection.status == psutil.CONN_LISTEN:
+                        return int(connection.laddr.port)
+    return None
 
 
 def remove_abandoned() -> None:

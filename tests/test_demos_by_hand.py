@@ -324,6 +324,19 @@ def test_an_attempt_that_fails_or_cannot_be_recorded_is_not_kept_unless_asked_fo
     assert len(demonstrations(out, "all")) == 1
 
 
+def test_quit_is_heard_while_an_attempt_is_played_again(notes, tmp_path):
+    config, out = notes.config("rollout.step_timeout_s=120"), tmp_path / "demos" / "trajectories.jsonl"
+
+    async def act(person):
+        await person.wait("1/")
+        person.tell("done")
+        person.tell("quit\n")  # as a terminal gives it
+        await person.wait("kept")
+
+    record(config, hand_tasks(config)[:2], out, act, keep_all=True)
+    assert len(recorded(out)) == 1
+
+
 def test_pages_that_others_wrote_are_recorded_too(tmp_path):
     """MiniWoB++: the page ends the episode and pays; its instruction says the password."""
 

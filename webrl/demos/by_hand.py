@@ -114,7 +114,8 @@ class _Studio:
     async def attempt(self, name: str, task: Task) -> tuple[Trajectory, str]:
         """An episode of the person's. Raises Stopped."""
         while not self.inbox.empty():
-            if self.inbox.get_nowait() == "quit":  # what else is from before is of no use; the end of input says quit
+            early = self.inbox.get_nowait()  # what else is from before is of no use
+            if isinstance(early, str) and early.strip() == "quit":
                 raise Stopped("quit")
         # What an agent must keep to, the replay holds: a person may take a way round, and need not hurry.
         patient = {"max_steps": 1000, "max_repeats": 1000, "episode_timeout_s": _A_DAY_S}

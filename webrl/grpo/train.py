@@ -38,9 +38,13 @@ def make_tasks(settings: GrpoSettings) -> list[Task]:
     """The pages of the training, task types in turn, of several suites too; MiniWoB's are training seeds only.
 
     Raises:
-        UsageError: an unknown task.
+        UsageError: an unknown task, or one of the arena's evaluation, served or not.
     """
     sites = [site_name(name, settings.benchmark) for name in settings.task_name]
+    for site in sites:
+        template, evaluated, _ = site.partition("-eval-")
+        if evaluated and site.startswith("arena."):
+            raise UsageError(f"task {site!r} is one of the evaluation's; train on its template, {template}")
     if not settings.browsergym_url:
         _check_sites(sites, settings)
     turns = [sites[i % len(sites)] for i in range(settings.dataset_size)]
@@ -63,9 +67,6 @@ def _check_sites(sites: Sequence[str], settings: GrpoSettings) -> None:
                 f"task {task.site!r}: our own browsers have {' and '.join(BENCHMARKS)}; name a server of other tasks "
                 "with browsergym_url"
             )
-        template, evaluated, _ = task.site.partition("-eval-")
-        if evaluated:
-            raise UsageError(f"task {task.site!r} is one of the evaluation's; train on its template, {template}")
         try:
             WORLD.suite_of(task).check(task, settings.run_config.rollout)
         except DataError as error:

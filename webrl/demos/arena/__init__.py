@@ -7,21 +7,16 @@ from webrl.demos.arena.forum import SCRIPTS as _FORUM
 from webrl.demos.arena.script import ArenaExpert
 from webrl.demos.arena.storefront import SCRIPTS as _STOREFRONT
 from webrl.demos.arena.tracker import SCRIPTS as _TRACKER
-from webrl.suites.arena.draw import TEMPLATES
+from webrl.suites.arena.dashboard import DASHBOARD
+from webrl.suites.arena.forum import FORUM
+from webrl.suites.arena.storefront import STOREFRONT
+from webrl.suites.arena.tracker import TRACKER
 
-_SCRIPTS = {
-    "shop": _STOREFRONT,
-    "shop_admin": _DASHBOARD,
-    "forum": _FORUM,
-    "forum+shop": _FORUM,
-    "shop+forum": _FORUM,
-    "tracker": _TRACKER,
-    "tracker+shop_admin": _TRACKER,
-    "shop_admin+tracker": _TRACKER,
-    "shop+tracker": _TRACKER,
-}
+_SCRIPTS = ((STOREFRONT, _STOREFRONT), (DASHBOARD, _DASHBOARD), (FORUM, _FORUM), (TRACKER, _TRACKER))
 
 ARENA_EXPERTS: dict[str, ArenaExpert] = {
-    template.key: ArenaExpert(template, _SCRIPTS[template.site][template.name]) for template in TEMPLATES
+    template.key: ArenaExpert(template, scripts[template.name])
+    for templates, scripts in _SCRIPTS
+    for template in templates
 }
 """By task type."""

@@ -30,7 +30,7 @@ class ArenaSuite:
         if task.start_url is None:
             find_task(task.site, task.seed, config.arena)
             return
-        if not starts_at_a_site(task.start_url or ""):
+        if not starts_at_a_site(task.start_url):
             raise UsageError(f"task {task.task_id!r}: start_url {task.start_url!r} must begin with a site's __NAME__")
 
     def make_env(self, browser: Browser, config: RolloutConfig) -> ArenaEnv:

@@ -4,13 +4,12 @@ Autocast over float32 weights would cast weights and activations anew in every l
 float32, and hold frozen weights (a LoRA's base) in float32 as well. Here a row is computed as scoring computes it, so
 that the log-ratio of an untouched policy is zero; its gradients are added up in float32, and AdamW's step, which is
 smaller than a rounding of bfloat16, goes to the masters. Per trained weight 18 bytes: 2 the weight, 4 each its
-master, gradient and two moments; per frozen weight 2.
+master, gradient and two moments, and 2 more for a row's own gradient as its activations are freed; per frozen weight 2.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,10 +34,9 @@ class Bf16Engine(Engine):
         model.to(device)
         self.names = list(trained)
         self.weights = [p for _, p in model.named_parameters() if p.requires_grad]
-        for weight, master in zip(self.weights, masters, strict=True):
-            if self.num_ranks > 1:
+        if self.num_ranks > 1:
+            for master in masters:
                 torch.distributed.broadcast(master.data, src=0)
-            weight.register_post_accumulate_grad_hook(functools.partial(_hand_over, master))
         # In evaluation mode nothing is wrapped around them; the masters are what a training state holds.
         self.masters = self.accelerator.prepare_model(masters, evaluation_mode=True)
         self._refresh()
@@ -58,6 +56,7 @@ class Bf16Engine(Engine):
     def backward(self, loss: Tensor) -> None:
         """As in `Engine.backward`; gradients are summed over ranks."""
         loss.backward()
+        self._hand_over()
 
     def clip(self) -> float:
         """Norm over the masters' gradients, after the exchange."""
@@ -92,6 +91,23 @@ class Bf16Engine(Engine):
             return {}
         return {name: p.detach().cpu() for name, p in zip(self.names, self.masters, strict=True)}
 
+    @torch.no_grad()
+    def _hand_over(self) -> None:
+        """Add the row's gradients to the masters', all weights at once: a hook on each weight costs the host more
+        than a small model's kernels take.
+        """
+        fresh = [(m, w.grad) for m, w in zip(self.masters, self.weights, strict=True) if w.grad is not None]
+        sums = [(m.grad, g) for m, g in fresh if m.grad is not None]
+        if sums:
+            torch._foreach_add_([total for total, _ in sums], [g for _, g in sums])
+        copies = [(m, torch.empty_like(m), g) for m, g in fresh if m.grad is None]
+        if copies:
+            torch._foreach_copy_([total for _, total, _ in copies], [g for *_, g in copies])
+        for master, total, _ in copies:
+            master.grad = total
+        for weight in self.weights:
+            weight.grad = None
+
     def _refresh(self) -> None:
         with torch.no_grad():
             torch._foreach_copy_([w.data for w in self.weights], [m.data for m in self.masters])
@@ -103,13 +119,3 @@ class Bf16Engine(Engine):
         pending = [torch.distributed.all_reduce(m.grad, async_op=True) for m in self.masters]
         for work in pending:
             work.wait()
-
-
-def _hand_over(master: nn.Parameter, weight: Tensor) -> None:
-    """Move a weight's fresh gradient to its master."""
-    assert weight.grad is not None
-    if master.grad is None:
-        master.grad = weight.grad.to(torch.float32)
-    else:
-        master.grad.add_(weight.grad)
-    weight.grad = None

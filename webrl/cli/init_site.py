@@ -1,4 +1,7 @@
-"""`webrl init-site URL`: a config and first instructions for a site of one's own, tried once."""
+"""`webrl init-site URL`: a config and first instructions for a site of one's own, tried once.
+
+`webrl init-site FOLDER` does it for an app of WebArena-Infinity, whose tasks are its instructions.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _SHOWN_LINES = 12
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
-    parser.add_argument("url", metavar="URL", help="start page, such as http://127.0.0.1:5000/")
+    parser.add_argument("url", metavar="URL", help="start page, such as http://127.0.0.1:5000/, or folder of an app")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="config to write, instructions beside it (default: NAME.yaml)"
     )
@@ -33,16 +36,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Look around, write, try; gives the exit code."""
-    from webrl.config import load_config
-    from webrl.runs.spelling import visible
-    from webrl.suites.web.explore import explore
-    from webrl.suites.web.starter import choose_name, start_config, starter_files, write_starter
-    from webrl.suites.web.trial import try_site
+    from webrl.suites.web.starter import choose_name, starter_files
 
-    name = choose_name(args.name or urlsplit(args.url).hostname or "site")
+    app = Path(args.url)
+    name = choose_name(args.name or (app.resolve().name if app.is_dir() else urlsplit(args.url).hostname) or "site")
     out: Path = args.out or Path(f"{name}.yaml")
     if taken := [str(path) for path in (out, *starter_files(out)) if path.exists()]:
         raise UsageError(f"{', '.join(taken)}: there already; choose another --out, or move it away")
+    if app.is_dir():
+        _write_app(args, app, out, name)
+    else:
+        _write_site(args, out, name)
+    _try(out)
+    return 0
+
+
+def _write_app(args: argparse.Namespace, app: Path, out: Path, name: str) -> None:
+    from webrl.suites.web.infinity import is_app, write_app
+
+    if not is_app(app):
+        raise UsageError(f"{app} is no app: a folder of WebArena-Infinity has server.py and real-tasks.json")
+    if args.user or args.login_state:
+        raise UsageError("--user and --login-state go with a URL: an app of WebArena-Infinity has no log-in")
+    print(f"wrote {', '.join(map(str, write_app(app, out, name)))}")
+
+
+def _write_site(args: argparse.Namespace, out: Path, name: str) -> None:
+    from webrl.runs.spelling import visible
+    from webrl.suites.web.explore import explore
+    from webrl.suites.web.starter import start_config, write_starter
+
     login = _login(args, name)
     found = asyncio.run(explore(start_config(args.url, name, args.pages, login).rollout, args.pages))
     files = write_starter(out, found, args.url, name, login)
@@ -55,6 +78,13 @@ def main(args: argparse.Namespace) -> int:
     if not login and found.pages[0].asks_for_password:
         print("the start page is a log-in: move the files away and run again with --user NAME")
     print(f"wrote {', '.join(map(str, files))}")
+
+
+def _try(out: Path) -> None:
+    from webrl.config import load_config
+    from webrl.runs.spelling import visible
+    from webrl.suites.web.trial import try_site
+
     trial = asyncio.run(try_site(load_config(out)))
     print(visible(f"tried {trial.task_id}: {trial.instruction}"))
     print(f"the agent sees {trial.num_chars} characters, {trial.num_elements} elements it can act on:")
@@ -63,7 +93,6 @@ def main(args: argparse.Namespace) -> int:
     print(f"an agent that does nothing gets {trial.verdict}")
     print(f"next: read {out}, write instructions, then `webrl run {out}`")
     print(f"to show it how: `webrl record-demos {out} --by-hand`")
-    return 0
 
 
 def _login(args: argparse.Namespace, name: str) -> dict[str, Any]:

@@ -103,6 +103,28 @@ class WebReset(Section):
         return bool(self.url or self.command)
 
 
+class WebServe(Section):
+    """A server of the site for every episode, so that no episode meets what another one did."""
+
+    command: tuple[str, ...] = Field(
+        (), description="program and arguments; `{port}` becomes a free port of 127.0.0.1, `{python}` webrl's Python"
+    )
+    folder: Path | None = Field(None, description="where it is started; none: where webrl is")
+    timeout_s: float = Field(60.0, gt=0, description="deadline of its start, until the start page answers")
+
+    @field_validator("command")
+    @classmethod
+    def _has_a_port(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        if command and not any("{port}" in part for part in command):
+            raise ValueError("no argument has {port}: every episode's server needs a port of its own")
+        return command
+
+    @property
+    def is_set(self) -> bool:
+        """Whether episodes have servers of their own."""
+        return bool(self.command)
+
+
 class WebConfig(Section):
     """Your own site (docs/own_site.md)."""
 
@@ -117,6 +139,12 @@ class WebConfig(Section):
     explore_pages: int = Field(12, ge=1, le=500, description="pages visited for the generator's proposals")
     login: WebLogin = WebLogin()
     reset: WebReset = WebReset()
+    serve: WebServe = WebServe()
+    verify: tuple[str, ...] = Field(
+        (),
+        description="program and arguments for `verify` checks: prints `pass` or `fail: why`; `{check}`, `{url}` (the "
+        "site's origin) and `{python}` are filled in",
+    )
     database: str | None = Field(None, description="sqlite:///FILE that the SQL checks ask, opened read-only")
     check_timeout_s: float = Field(15.0, gt=0, description="deadline of one check")
     read_only: bool = Field(False, description="let GET and HEAD requests alone leave the browser")
@@ -141,9 +169,26 @@ class WebConfig(Section):
     def _one_is_a_list_of_one(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str | Path) else value
 
+    @model_validator(mode="after")
+    def _servers_are_new(self) -> Self:
+        if not self.serve.is_set:
+            return self
+        beside = {"login": self.login.is_set, "reset": self.reset.is_set, "database": self.database}
+        if wrong := [name for name, value in beside.items() if value]:
+            raise ValueError(f"{wrong[0]} does not go with serve: every episode has a server of its own, just started")
+        if len(self.hosts) > 1 or any(urlsplit(url).scheme != "http" for url in self.start_urls):
+            raise ValueError("with serve all start_urls are on one http:// host and port, for which each server stands")
+        return self
+
     def absolute(self, address: str) -> str:
         """An address of the site; relative ones start from the first start page."""
         return urljoin(self.start_urls[0], address)
+
+    @property
+    def address(self) -> str:
+        """Host and port of the first start page."""
+        parts = urlsplit(self.start_urls[0])
+        return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 API: `async with Egress(admit, on_refusal) as egress`: `egress.port` is an HTTP proxy on loopback. `admit(host, port)`
 says for each request what the host may resolve to. Names are resolved here, once, and the connection goes to the very
 address that was judged: a name that answers differently the next time gains nothing. `limits` hold plain HTTP, where
-the proxy sees requests; inside of TLS it sees none.
+the proxy sees requests; inside of TLS it sees none. `routes` are hosts that a server on this machine stands for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import contextlib
 import ipaddress
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Self
 from urllib.parse import urlsplit
@@ -50,11 +50,16 @@ class Egress:
     """See the module docstring."""
 
     def __init__(
-        self, admit: Callable[[str, int], Admission], on_refusal: Callable[[str], None], limits: Limits = NO_LIMITS
+        self,
+        admit: Callable[[str, int], Admission],
+        on_refusal: Callable[[str], None],
+        limits: Limits = NO_LIMITS,
+        routes: Mapping[str, int] | None = None,
     ) -> None:
         self._admit = admit
         self._on_refusal = on_refusal
         self._limits = limits
+        self._routes = routes or {}
         self._server: asyncio.Server | None = None
         self._running: set[asyncio.Task[None]] = set()
         self.port = 0
@@ -139,6 +144,8 @@ class Egress:
         admission = self._admit(host, port)
         if admission is Admission.NONE:
             raise Refused(f"{host} is outside the hosts of this task.")
+        if (served := self._routes.get(f"{host}:{port}")) is not None:
+            host, port = "127.0.0.1", served
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             loop = asyncio.get_running_loop()
             try:

@@ -107,6 +107,7 @@ class BrowserEnv:
         self._activated = asyncio.Event()
         self._closing: set[asyncio.Future[None]] = set()
         self._limits = NO_LIMITS
+        self._routes: dict[str, int] = {}
         self._profile_options: dict[str, Any] = {}
         self._guard = NavigationGuard(())
         self._ids: dict[str, str] | None = None
@@ -260,6 +261,7 @@ class BrowserEnv:
                 self._config.public_hosts,
                 devtools_port=self._browser.port,
                 limits=self._limits,
+                routes=self._routes,
             )
             options = {"viewport": {"width": width, "height": height}} | await self._guard.open()
             options |= self._profile_options

@@ -4,8 +4,9 @@ API: `guard = NavigationGuard(hosts, public_hosts)`; `await guard.open()` gives 
 is held to it, `await guard.attach(context)`, `guard.allows(url)`, `guard.blocked`, `await guard.close()`.
 
 Two layers hold it. Chromium's own requests go through a proxy of ours (`webrl/rollouts/egress.py`) unless their host
-and port are named: nothing on the network is reached past it, redirects, WebSockets and workers included. Schemes that
-are not the network's (`file:`, `chrome:`, `view-source:`, …) are refused where the browser asks before each request.
+and port are named (and nothing is routed): nothing on the network is reached past it, redirects, WebSockets and workers
+included. Schemes that are not the network's (`file:`, `chrome:`, `view-source:`, …) are refused where the browser asks
+before each request.
 `Limits` are held in both: no requests that would change a site, no addresses that are not to be opened.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -49,6 +50,7 @@ class NavigationGuard:
         *,
         devtools_port: int = 0,
         limits: Limits = NO_LIMITS,
+        routes: Mapping[str, int] | None = None,
     ) -> None:
         named = {host.lower() for host in hosts}
         self.public_hosts = frozenset(host.lower() for host in public_hosts) | (named & {"*"})
@@ -57,18 +59,22 @@ class NavigationGuard:
         """Requests blocked so far."""
         self.reason = ""
         """Why the last one was, where limits say so."""
+        self.proxy = ""
+        """Address of the proxy while it is open."""
         self._limits = limits
+        self._routes = routes or {}
         self._devtools_port = devtools_port
         self._stack = contextlib.AsyncExitStack()
         self._local = self._local_pattern()
 
     async def open(self) -> dict[str, Any]:
         """Start the proxy; gives the options of a browser context that reaches the allowed hosts only."""
-        egress = await self._stack.enter_async_context(Egress(self._admit, self._count, self._limits))
+        egress = await self._stack.enter_async_context(Egress(self._admit, self._count, self._limits, self._routes))
+        self.proxy = f"http://127.0.0.1:{egress.port}"
         direct = sorted(host for host in self.hosts if ":" in host.rpartition("]")[2] or not _LOOPBACK.fullmatch(host))
-        if self._limits:
+        if self._limits or self._routes:
             direct = []
-        proxy = {"server": f"http://127.0.0.1:{egress.port}", "bypass": ",".join(("<-loopback>", *direct))}
+        proxy = {"server": self.proxy, "bypass": ",".join(("<-loopback>", *direct))}
         # What a service worker sends is not asked for.
         return {"proxy": proxy} | ({"service_workers": "block"} if self._limits else {})
 

@@ -33,6 +33,8 @@ def check_settings(config: RunConfig) -> None:
 
         own_site.require_start(config.rollout)
         check_limits(config.rollout)
+        if own_site.proposes(config) and config.rollout.web.serve.is_set:
+            raise UsageError("rollout.web.serve: nothing is served outside of episodes; name rollout.web.train_files")
         if own_site.proposes(config) and config.num_phases and config.tasks.source != "curriculum":
             raise UsageError(
                 f"tasks.source={config.tasks.source} plays instructions of rollout.web.train_files, and there are "

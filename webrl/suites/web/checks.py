@@ -11,6 +11,7 @@ import contextlib
 import json
 import re
 import sqlite3
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from webrl.config.web import WebConfig
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.interface import Score
+from webrl.suites.web.hooks import filled, run_command
 from webrl.suites.web.instructions import Check
 from webrl.suites.web.login import logged_in
 from webrl.suites.webarena.login import page_of
@@ -51,6 +53,10 @@ class End:
     """The site."""
     allows: Callable[[str], bool]
     """Whether an address may be asked."""
+    proxy: str | None = None
+    """What the site is asked through, where a server of this episode stands for it."""
+    origin: str = ""
+    """Where the site's server really is, for programs beside the browser."""
 
 
 async def judge(checks: Sequence[Check], end: End) -> Score:
@@ -130,7 +136,7 @@ async def _http(check: Check, end: End) -> str:
         raise Undecided(f"{url} is outside the site's hosts")
     state: dict[str, Any] = {"cookies": await end.context.cookies()}
     try:
-        async with logged_in(state, end.config.check_timeout_s, end.allows) as client:
+        async with logged_in(state, end.config.check_timeout_s, end.allows, end.proxy) as client:
             answer = await client.get(url)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise Undecided(f"{url} does not answer ({type(error).__name__}: {error})") from None
@@ -163,6 +169,19 @@ async def _sql(check: Check, end: End) -> str:
     except sqlite3.Error as error:
         raise Undecided(f"{path}: {error}") from None
     return _compare(check, value)
+
+
+async def _verify(check: Check, end: End) -> str:
+    fill = {"{check}": check.verify or "", "{url}": end.origin, "{python}": sys.executable}
+    command = [filled(part, fill) for part in end.config.verify]
+    try:
+        said = await run_command(command, end.config.check_timeout_s, "rollout.web.verify")
+    except SiteError as error:
+        raise Undecided(str(error)) from None
+    verdict, _, why = next(iter(said.splitlines()), "").partition(":")
+    if verdict not in ("pass", "fail"):
+        raise Undecided(f"rollout.web.verify printed {said!r:.100}; its first line is `pass` or `fail: why`")
+    return "" if verdict == "pass" else why.strip() or "no"
 
 
 def first_value(path: Path, query: str, timeout_s: float) -> Any:
@@ -231,4 +250,5 @@ _KINDS = {
     "javascript": _javascript,
     "http": _http,
     "sql": _sql,
+    "verify": _verify,
 }

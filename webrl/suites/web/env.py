@@ -20,6 +20,7 @@ from webrl.rollouts.limits import Limits
 from webrl.suites.web.checks import End, judge
 from webrl.suites.web.hooks import reset_site, take_turn
 from webrl.suites.web.login import Logins, forget
+from webrl.suites.web.serve import EpisodeServer
 from webrl.suites.web.tasks import checks_of
 from webrl.suites.webarena.sites import SiteError
 from webrl.types import Task
@@ -39,13 +40,13 @@ class WebEnv(BrowserEnv):
         self._web = config.web
         self._logins = Logins(config.web)
         self._limits = Limits(config.web.read_only, tuple(map(re.compile, config.web.forbidden_urls)))
+        self._server: EpisodeServer | None = None
         self._played: Task | None = None
         self._ended: StepResult | None = None
 
     async def reset(self, task: Task) -> Observation:
-        """Reset the site if every episode asks for it, log in, open the start page."""
-        self._played = self._ended = None
-        await super().close()
+        """Reset the site if every episode asks for it, or start its server; log in, open the start page."""
+        await self.close()
         await take_turn(self._web)
         if self._web.reset.every == "episode":
             await reset_site(self._web)
@@ -53,9 +54,16 @@ class WebEnv(BrowserEnv):
         state = await self._logins.state(self._browser)
         self._profile_options: dict[str, Any] = {"storage_state": state} if state else {}
         played = dataclasses.replace(task, extra={"allowed_hosts": list(self._web.hosts)})
-        observation = await super().reset(played)
-        await self._require_page(task)
-        self._played = task
+        server = await EpisodeServer.start(self._web) if self._web.serve.is_set else None
+        self._routes = {self._web.address: server.port} if server else {}
+        try:
+            observation = await super().reset(played)
+            await self._require_page(task)
+        except BaseException:
+            if server:
+                await server.stop()
+            raise
+        self._played, self._server = task, server
         return observation
 
     async def _require_page(self, task: Task) -> None:
@@ -90,9 +98,14 @@ class WebEnv(BrowserEnv):
         page = self.page if not self.page.is_closed() else next(iter(self.context.pages), None)
         if page is None:
             return Score(None, "all tabs are closed")
-        return await judge(checks, End(self.context, page, answer, self._web, self._guard.allows))
+        origin = f"http://127.0.0.1:{self._server.port}" if self._server else self._web.absolute("/").rstrip("/")
+        proxy = self._guard.proxy if self._server else None
+        return await judge(checks, End(self.context, page, answer, self._web, self._guard.allows, proxy, origin))
 
     async def close(self) -> None:
-        """Close the profile."""
+        """Close the profile, and end its server."""
         self._played = self._ended = None
+        server, self._server = self._server, None
         await super().close()
+        if server:
+            await server.stop()

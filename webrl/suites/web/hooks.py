@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -60,6 +61,11 @@ async def run_command(command: Sequence[str], timeout_s: float, what: str) -> st
     return said
 
 
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """`text` with each key of `values` replaced; what is put in is not looked at again."""
+    return re.sub("|".join(map(re.escape, values)), lambda match: values[match.group(0)], text)
+
+
 def _written(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read(_MAX_BYTES).decode("utf-8", "replace")
@@ -81,7 +87,7 @@ async def reset_site(config: WebConfig) -> None:
                 await run_command(reset.command, reset.timeout_s, "rollout.web.reset.command")
             elif reset.url:
                 await _request(client, config)
-            await _await_answer(client, config.start_urls[0])
+            await await_answer(client, config.start_urls[0])
     except TimeoutError:
         raise SiteError(f"{config.start_urls[0]} does not answer {reset.timeout_s:g} s after its reset") from None
 
@@ -100,7 +106,8 @@ async def _request(client: httpx.AsyncClient, config: WebConfig) -> None:
         raise SiteError(f"rollout.web.reset.url {config.reset.url} answers {answer.status_code}: {said}")
 
 
-async def _await_answer(client: httpx.AsyncClient, url: str) -> None:
+async def await_answer(client: httpx.AsyncClient, url: str) -> None:
+    """Wait until an address answers, and no server's error."""
     import httpx
 
     while True:

@@ -17,7 +17,7 @@ from webrl.config.web import Pattern
 from webrl.errors import DataError, problem_text
 from webrl.runs.store import open_input, read_json, read_lines
 
-KINDS = ("url", "text", "answer", "javascript", "http", "sql")
+KINDS = ("url", "text", "answer", "javascript", "http", "sql", "verify")
 _WHERE_USED = {
     "at": ("text", "javascript"),
     "path": ("http",),
@@ -59,6 +59,8 @@ class Check(BaseModel):
     """Address that is asked with the agent's cookies; holds if it answers 2xx, or by `path` and `equals`."""
     sql: _Text | None = None
     """Query on `rollout.web.database`; holds if its first value is true, or `equals`."""
+    verify: _Text | None = None
+    """What `rollout.web.verify` is asked; holds if that program says `pass`."""
     at: str | None = None
     """text, javascript: the page to open for it; None: the page that the agent ended on."""
     path: Annotated[str, AfterValidator(_is_path)] | None = None

@@ -112,11 +112,14 @@ def forget(config: WebConfig) -> None:
     login_path(config).unlink(missing_ok=True)
 
 
-def logged_in(state: State, timeout_s: float, allows: Callable[[str], bool] | None = None) -> httpx.AsyncClient:
+def logged_in(
+    state: State, timeout_s: float, allows: Callable[[str], bool] | None = None, proxy: str | None = None
+) -> httpx.AsyncClient:
     """A client that sends the state's cookies where a browser would, after redirects too.
 
     Args:
         allows: whether an address may be asked; a redirect to another one is a SiteError.
+        proxy: what it is asked through.
     """
     import httpx
 
@@ -126,7 +129,8 @@ def logged_in(state: State, timeout_s: float, allows: Callable[[str], bool] | No
         for name, value in cookie_header(state, str(request.url)).items():
             request.headers[name] = value  # (update() takes ASCII only)
 
-    return httpx.AsyncClient(follow_redirects=True, timeout=timeout_s, event_hooks={"request": [add_cookies]})
+    hooks = {"request": [add_cookies]}
+    return httpx.AsyncClient(follow_redirects=True, timeout=timeout_s, event_hooks=hooks, proxy=proxy)
 
 
 def cookie_header(state: State, url: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from webrl.config.web import WebConfig
 from webrl.rollouts.browser import Browser
 from webrl.suites.web.hooks import reset_site
 from webrl.suites.web.login import Logins, forget
+from webrl.suites.web.serve import EpisodeServer
 from webrl.suites.web.tasks import is_web
 from webrl.suites.webarena.locks import hold_sites
 from webrl.suites.webarena.sites import Sites
@@ -28,10 +29,14 @@ async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[
 
     Raises:
         SiteBusy: another run has it (it is named).
-        SiteError: the reset or the log-in fails: no episode is worth starting then.
+        SiteError: the reset, the log-in or the start of a server fails: no episode is worth starting then.
     """
     web = config.rollout.web
     if not any(map(is_web, tasks)):
+        yield
+        return
+    if web.serve.is_set:
+        await (await EpisodeServer.start(web)).stop()  # one error now instead of one for every episode
         yield
         return
     sites = Sites({web.name: tuple(f"http://{host}" for host in web.hosts)}, {})

@@ -39,7 +39,8 @@ class OwnSite:
     def reset_allowance_s(self, config: RolloutConfig) -> float:
         """The site's reset, and its log-in."""
         web = config.web
-        return _PATIENCE_S + (web.reset.timeout_s if web.reset.every == "episode" else 0) + 2 * web.login.timeout_s
+        reset_s = web.reset.timeout_s if web.reset.every == "episode" else 0.0
+        return _PATIENCE_S + reset_s + 2 * web.login.timeout_s + (web.serve.timeout_s if web.serve.is_set else 0.0)
 
     async def finish(self, env: Env, trajectory: Trajectory) -> Trajectory:
         """With the reward of the task's checks; without checks as it is."""

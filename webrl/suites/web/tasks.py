@@ -118,6 +118,10 @@ def _task(config: RolloutConfig, instruction: Instruction, split: str) -> Task:
         )
     if web.database is None and any(check.sql for check in instruction.checks):
         raise DataError(f"{instruction.where}: a sql check needs rollout.web.database=sqlite:///FILE")
+    if not web.verify and any(check.verify for check in instruction.checks):
+        raise DataError(
+            f"{instruction.where}: a verify check needs rollout.web.verify, the program that it is asked of"
+        )
     checks = [check.to_json() for check in instruction.checks]
     return Task(
         task_id=f"{site_name(config)}.{instruction.id}",

@@ -1,0 +1,247 @@
+"""A server for every episode, programs that verify, and apps of WebArena-Infinity, in a real browser."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from browsers import run, shared_browser
+from infinity_builders import lamp, task
+from rollouts_builders import bid_of
+
+from webrl.cli import main
+from webrl.config import load_config
+from webrl.errors import DataError, UsageError
+from webrl.suites import check_settings, eval_tasks, open_sites, seed_tasks
+from webrl.suites.web import infinity_app
+from webrl.suites.web.env import WebEnv
+from webrl.suites.web.infinity import write_app
+from webrl.suites.web.serve import EpisodeServer
+from webrl.suites.webarena.sites import SiteError
+
+DONE = "send_msg_to_user('done')"
+
+
+@pytest.fixture(scope="module")
+def config_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("worlds")
+    out = folder / "lamp.yaml"
+    write_app(lamp(folder / "lamp"), out, "lamp")
+    return out
+
+
+def written(config_file, *overrides):
+    return load_config(config_file, [*overrides, "trackers=[]"])
+
+
+async def play(env, task, *actions):
+    """Play; `{role:name}` becomes the element's bid. Gives the score and the last address."""
+    seen = await env.reset(task)
+    for action in actions:
+        role, _, name = action.partition(":")
+        result = await env.step(f"click('{bid_of(seen.text, role, name)}')" if name else action)
+        assert not result.error
+        seen = result.observation
+    return await env.finish(), seen.url
+
+
+def await_end(port):
+    """Return when nothing listens there any more; a killed process may take a moment."""
+    end = time.monotonic() + 60
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def one(config, task, *actions):
+    async def work():
+        async with shared_browser() as browser:
+            env = WebEnv(browser, config.rollout)
+            try:
+                return (await play(env, task, *actions))[0]
+            finally:
+                await env.close()
+
+    return run(work())
+
+
+@pytest.mark.browser
+def test_init_site_makes_a_config_of_an_app_and_its_tasks(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lamp(tmp_path / "Lamp")
+    assert main(["init-site", "Lamp"]) == 0
+    printed = capsys.readouterr().out
+    assert "tried web.lamp.function-task_1: Turn the light on." in printed
+    assert "reward 0, as it should" in printed
+    config = load_config("lamp.yaml")
+    check_settings(config)
+    assert [t.instruction for t in seed_tasks(config)] == ["Turn the light on."]
+    assert [t.task_id for t in eval_tasks(config)] == ["web.lamp.real-task_1", "web.lamp.real-task_2"]
+    assert main(["init-site", "Lamp"]) == 2  # never over what is there
+
+
+@pytest.mark.browser
+def test_episodes_at_a_time_have_servers_of_their_own_under_one_address(config_file):
+    config = written(config_file)
+    (light,) = seed_tasks(config)
+
+    async def work():
+        async with shared_browser() as browser:
+            envs = [WebEnv(browser, config.rollout) for _ in range(3)]
+            switch = "checkbox:Light"
+            try:
+                first = await asyncio.gather(
+                    play(envs[0], light, switch, DONE),
+                    play(envs[1], light, DONE),
+                    play(envs[2], light, switch, switch, DONE),
+                )
+                return [*first, await play(envs[0], light, DONE)]
+            finally:
+                for env in envs:
+                    await env.close()
+
+    scores, addresses = zip(*run(work()), strict=True)
+    assert [score.reward for score in scores] == [1, 0, 0, 0]
+    assert "the lamp is {'on': False, 'name': ''}" in scores[1].note
+    assert set(addresses) == {"http://127.0.0.1:8000/"}
+
+
+@pytest.mark.browser
+def test_http_checks_and_pages_opened_for_a_check_reach_the_episodes_own_server(config_file, tmp_path):
+    checks = '[{"http": "/api/state", "path": "$.on", "equals": true}, {"text": "Lamp", "at": "/"}]'
+    (tmp_path / "i.jsonl").write_text(f'{{"id": "a", "instruction": "Light!", "checks": {checks}}}\n')
+    config = written(config_file, f"rollout.web.train_files=[{tmp_path}/i.jsonl]")
+    (light,) = seed_tasks(config)
+    assert one(config, light, "checkbox:Light", DONE).reward == 1
+    assert one(config, light, DONE).note.endswith("it is False")
+
+
+@pytest.mark.browser
+def test_a_verifier_that_raises_is_a_failure_and_one_that_cannot_be_asked_leaves_no_reward(config_file):
+    config = written(config_file)
+    broken = eval_tasks(config)[1]
+    score = one(config, broken, DONE)
+    assert (score.reward, "KeyError: 'nothing'" in score.note) == (0, True)
+    silent = written(config_file, "rollout.web.verify=['{python}', -c, 'print(1)']")
+    score = one(silent, broken, DONE)
+    assert (score.reward, "printed '1" in score.note) == (None, True)
+    gone = 'rollout.web.verify=["{python}", -c, "import requests; requests.get(\'http://127.0.0.1:1/\')"]'
+    assert one(written(config_file, gone), broken, DONE).reward is None
+
+
+def test_a_verifier_outside_the_apps_folder_is_not_run(tmp_path):
+    lamp(tmp_path / "lamp")
+    (tmp_path / "other.py").write_text("def verify(url):\n    return True, ''\n")
+    with pytest.raises(SystemExit, match=r"'\.\./other\.py' is not in"):
+        infinity_app.verify(tmp_path / "lamp", "http://127.0.0.1:1", "../other.py")
+
+
+def test_an_apps_server_listens_on_loopback_alone_and_ends_with_its_episode(config_file):
+    config = written(config_file)
+
+    async def work():
+        server = await EpisodeServer.start(config.rollout.web)
+        said = server._last_words()
+        await server.stop()
+        return server.port, said
+
+    port, said = run(work())
+    assert f"listening on 127.0.0.1 {port}" in said
+    await_end(port)
+
+
+def test_a_server_ends_when_the_process_that_started_it_is_killed(config_file):
+    script = (
+        "import asyncio, os, signal, sys\n"
+        "from webrl.config import load_config\n"
+        "from webrl.suites.web.serve import EpisodeServer\n"
+        "async def work():\n"
+        "    server = await EpisodeServer.start(load_config(sys.argv[1]).rollout.web)\n"
+        "    print(server.port, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(work())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(config_file)], capture_output=True, text=True, check=False)
+    assert done.returncode == -9, done.stderr
+    await_end(int(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["{python}", "-c", "raise SystemExit('no lamp for {port}')"], ["ended: no lamp for "]),
+        (
+            ["{python}", "-c", "import time; time.sleep(60) # {port}"],
+            ["does not answer", "0.5 s", "said nothing"],
+        ),
+    ],
+)
+def test_a_server_that_does_not_serve_is_one_error_before_any_episode(config_file, command, words):
+    timeout = 30 if "raise" in command[2] else 0.5
+    config = written(config_file, f"rollout.web.serve.command={command}", f"rollout.web.serve.timeout_s={timeout}")
+    tasks = seed_tasks(config)
+
+    async def work():
+        async with open_sites(config, tasks):
+            raise AssertionError("no episode is worth starting")
+
+    with pytest.raises(SiteError) as error:
+        run(work())
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_a_folder_that_is_not_there_is_named(config_file):
+    web = written(config_file, "rollout.web.serve.folder=/nowhere").rollout.web
+    with pytest.raises(SiteError, match=r"'/nowhere'"):
+        run(EpisodeServer.start(web))
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("rollout.web.serve.command=[serve]", ["rollout.web.serve.command", "{port}"]),
+        ("rollout.web.reset.url=http://127.0.0.1:8000/reset", ["reset does not go with serve"]),
+        ("rollout.web.database=sqlite:////tmp/a.db", ["database does not go with serve"]),
+        ("rollout.web.login.command=[a]", ["login does not go with serve"]),
+        ("rollout.web.start_urls=['http://a.test/', 'http://b.test/']", ["one http:// host"]),
+        ("rollout.web.train_files=[]", ["rollout.web.serve", "name rollout.web.train_files"]),
+    ],
+)
+def test_settings_that_do_not_go_with_servers_of_episodes_are_refused(config_file, override, words):
+    with pytest.raises(UsageError) as error:
+        check_settings(written(config_file, override))
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_a_verify_check_without_a_program_is_refused_with_its_place(config_file):
+    with pytest.raises(DataError, match=r"lamp_train\.jsonl:1: a verify check needs rollout\.web\.verify"):
+        seed_tasks(written(config_file, "rollout.web.verify=[]"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda folder: (folder / "real-tasks.json").unlink(), ["real-tasks.json"]),
+        (lambda folder: (folder / "real-tasks.json").write_text("{}"), ["real-tasks.json", "expected a list"]),
+        (lambda folder: (folder / "real-tasks.json").write_text('[{"id": "a"}]'), ["task 0", "verify", "found id"]),
+        (lambda folder: (folder / "real-tasks" / "task_1.py").unlink(), ["task 0", "'real-tasks/task_1.py' is not in"]),
+        (lambda folder: task(folder, "real", "x", " ", "True"), ["task 2", "are texts"]),
+    ],
+)
+def test_an_app_that_is_not_understood_is_refused_with_file_and_place(tmp_path, spoil, words):
+    folder = lamp(tmp_path / "lamp")
+    spoil(folder)
+    with pytest.raises(DataError) as error:
+        write_app(folder, tmp_path / "lamp.yaml", "lamp")
+    assert all(word in str(error.value) for word in words), error.value
+    assert not (tmp_path / "lamp.yaml").exists()
+
+
+def test_a_folder_that_is_no_app_is_a_usage_error(tmp_path, capsys):
+    assert main(["init-site", str(tmp_path), "--out", str(tmp_path / "a.yaml")]) == 2
+    assert "is no app" in capsys.readouterr().err

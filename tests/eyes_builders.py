@@ -6,11 +6,13 @@ import io
 from pathlib import Path
 from typing import Any
 
+import lfm2_builders
 from llm_builders import build_tokenizer
 
 PICTURE_TOKEN = {
     "gemma3": "<start_of_image>",
     "idefics3": "<image>",
+    "lfm2_vl": "<image>",
     "smolvlm": "<image>",
     "qwen2_5_vl": "<|image_pad|>",
     "qwen3_vl": "<|image_pad|>",
@@ -64,7 +66,7 @@ def build_vlm(family: str, folder: Path, seed: int = 0) -> tuple[Any, Any]:
     model = _MODELS[family](text, tokenizer)
     model.eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    if family in ("idefics3", "gemma3"):
+    if family in ("gemma3", "idefics3", "lfm2_vl"):
         processor.save_pretrained(folder)
     return processor, model
 
@@ -211,6 +213,7 @@ _QWEN_IDS = {
 _PROCESSORS = {
     "gemma3": _gemma3_processor,
     "idefics3": _idefics3_processor,
+    "lfm2_vl": lambda: lfm2_builders.build_processor(_tokenizer(lfm2_builders.SPECIAL), _template("lfm2_vl")),
     "smolvlm": _smolvlm_processor,
     "qwen2_5_vl": lambda: _qwen_processor("qwen2_5_vl"),
     "qwen3_vl": lambda: _qwen_processor("qwen3_vl"),
@@ -219,6 +222,7 @@ _PROCESSORS = {
 _MODELS = {
     "gemma3": _gemma3,
     "idefics3": lambda text, tokenizer: _idefics("idefics3", text, tokenizer),
+    "lfm2_vl": lfm2_builders.build_model,
     "smolvlm": lambda text, tokenizer: _idefics("smolvlm", text, tokenizer),
     "qwen2_5_vl": lambda text, tokenizer: _qwen("qwen2_5_vl", text, tokenizer),
     "qwen3_vl": lambda text, tokenizer: _qwen("qwen3_vl", text, tokenizer),

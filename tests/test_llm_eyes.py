@@ -19,7 +19,7 @@ from webrl.llm.tokens import encode_chat
 from webrl.llm.turns import end_token_ids
 
 FAMILIES = sorted(PICTURE_TOKEN)
-TRLS_NAMES = {"qwen3_5": "qwen3_5_nothink"}
+TRLS_NAMES = {"lfm2_vl": "lfm2_2_5_vl", "qwen3_5": "qwen3_5_nothink"}
 SHORT = [Message("system", "Act."), Message("user", "Goal: go")]
 LONG = [Message("system", "Act."), Message("user", "Goal: click the red button, then wait for [12] button 'OK'")]
 
@@ -163,9 +163,9 @@ def test_screenshots_are_made_smaller_and_never_larger():
 def test_what_cannot_see_is_refused_by_name(tmp_path):
     from transformers import AutoConfig
 
-    AutoConfig.for_model("lfm2_vl").save_pretrained(tmp_path / "lfm2")
-    with pytest.raises(ModelError, match="type 'lfm2_vl', with which screenshots have not been tried; those that"):
-        Eyes(str(tmp_path / "lfm2"))
+    AutoConfig.for_model("llava").save_pretrained(tmp_path / "llava")
+    with pytest.raises(ModelError, match="type 'llava', with which screenshots have not been tried; those that"):
+        Eyes(str(tmp_path / "llava"))
     build_vlm("qwen2_5_vl", tmp_path / "bare")
     with pytest.raises(ModelError, match="processor"):
         Eyes(str(tmp_path / "bare"))

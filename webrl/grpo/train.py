@@ -118,7 +118,8 @@ def _check_model(settings: GrpoSettings) -> GrpoSettings:
     try:
         config: Any = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise ModelError(f"model_name {name!r} cannot be used: {str(error).splitlines()[0][:300]}") from None
+        reason = str(error).splitlines()[0][:300].rstrip(".")
+        raise ModelError(f"model_name {name!r} cannot be used: {reason}; a folder that holds it needs no hub") from None
     if has_vision(config):
         size = _PUBLIC_IMAGE_SIZE if settings.image_size is None else settings.image_size
         settings = settings.with_image_size(size)

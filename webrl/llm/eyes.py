@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from webrl.llm.tokens import encode_guarded, protect, render_chat
 _TOKEN_TYPES = {
     "gemma3": "token_type_ids",
     "idefics3": None,
+    "lfm2_vl": None,
     "qwen2_5_vl": "mm_token_type_ids",
     "qwen3_5": "mm_token_type_ids",
     "qwen3_vl": "mm_token_type_ids",
@@ -31,7 +33,7 @@ _TOKEN_TYPES = {
 }
 """Model types whose answers after a picture are the same alone, padded and in a batch (tests hold them), and under
 which name they want to be told which tokens are the picture's."""
-_PIXELS = frozenset(("pixel_values", "pixel_attention_mask", "image_grid_thw"))
+_PIXELS = frozenset(("pixel_values", "pixel_attention_mask", "image_grid_thw", "spatial_shapes"))
 """What their vision towers take."""
 
 
@@ -72,6 +74,11 @@ class Eyes:
             raise ModelError(
                 f"model {name!r} is of type {config.model_type!r}, with which screenshots have not been tried; those "
                 f"that work: {', '.join(sorted(_TOKEN_TYPES))}"
+            )
+        if getattr(config.get_text_config(), "conv_bias", False):
+            raise ModelError(
+                f"model {name!r} has text_config.conv_bias=true: its convolutions would read the padding of a batch, "
+                "and an answer would hang on its neighbors; take a model without (LFM2's default)"
             )
         self._types_name = _TOKEN_TYPES[config.model_type]
         self.processor = processor or _load_processor(name)
@@ -181,11 +188,12 @@ def _load_processor(name: str) -> Any:
 
     try:
         processor = AutoProcessor.from_pretrained(name, trust_remote_code=False)
-    except ImportError as error:  # torchvision, num2words, …
-        lacking = next((p for p in ("torchvision", "num2words") if p in str(error).lower()), None)
-        fix = f"pip install {lacking}" if lacking else first_line(error)
-        raise ModelError(f"the processor of model {name!r} needs {lacking or 'a package'}: {fix}") from None
-    except Exception as error:  # a damaged file raises nearly anything
+    except Exception as error:  # a damaged file raises nearly anything, a missing package ImportError or ValueError
+        named = [p for p in ("torchvision", "num2words") if p in str(error).lower()]
+        lacking = next((p for p in named if find_spec(p) is None), None)
+        if lacking or isinstance(error, ImportError):
+            fix = _installs(lacking) if lacking else first_line(error)
+            raise ModelError(f"the processor of model {name!r} needs {lacking or 'a package'}: {fix}") from None
         raise ModelError(f"cannot load a processor from {name!r}: {first_line(error)}") from error
     if not isinstance(processor, ProcessorMixin) or not hasattr(processor, "image_processor"):
         raise ModelError(
@@ -193,3 +201,12 @@ def _load_processor(name: str) -> Any:
             f"it beside the weights with AutoProcessor.from_pretrained(<base model>).save_pretrained({name!r})"
         )
     return processor
+
+
+def _installs(package: str) -> str:
+    """The command that installs a package; torchvision, of the release and build that fits torch."""
+    if package != "torchvision":
+        return f"pip install {package}"
+    version, _, build = str(torch.__version__).partition("+")
+    index = " --extra-index-url https://download.pytorch.org/whl/cpu" if build == "cpu" else ""
+    return f"pip install torchvision torch=={torch.__version__ if index else version}{index}"

@@ -8,6 +8,9 @@ SHELL := /bin/bash
 # rest, so that neither core idles at the end. ARGS="-n 0": one at a time.
 PYTEST := $(RUN)/python -m pytest -q -n 2 --dist worksteal
 export VENV
+# Containers set it, and `scripts/setup.sh` installs without bytecode: every process of the tests would compile
+# torch and transformers anew, which takes longer than most tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r t d; do printf '  make %-10s %s\n' "$$t" "$$d"; done

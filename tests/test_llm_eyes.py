@@ -13,7 +13,7 @@ from PIL import Image
 from webrl.errors import ModelError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message, Sampling
-from webrl.llm.pictures import shrink
+from webrl.llm.pictures import shown_size, shrink
 from webrl.llm.seeing import SeeingModel, pad_left
 from webrl.llm.tokens import encode_chat
 from webrl.llm.turns import end_token_ids
@@ -156,6 +156,11 @@ def test_the_same_seed_draws_the_same_answer_whatever_else_is_asked(tmp_path):
 def test_screenshots_are_made_smaller_and_never_larger():
     sizes = [Image.open(io.BytesIO(shrink(png(size=(96, 64)), size))).size for size in (48, 0, 512)]
     assert sizes == [(48, 32), (96, 64), (96, 64)]
+    small = shrink(png(size=(400, 201)), 48)
+    assert [shown_size(small, size) for size in (48, 100, 0, 512)] == [(48, 24), (100, 50), (400, 201), (400, 201)]
+    for size in (48, 100, 399):
+        assert shown_size(small, size) == Image.open(io.BytesIO(shrink(png(size=(400, 201)), size))).size
+    assert shown_size(png(), 512) == (96, 64), "of another's picture nothing more is known"
     with pytest.raises(ValueError, match="no picture that can be read"):
         shrink(b"<html>", 48)
 

@@ -16,7 +16,7 @@ from webrl.config.resources import find_config
 from webrl.errors import DataError, ModelError, StageError, TrainingError, UsageError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message, Sampling
-from webrl.llm.pictures import Picture, sha256
+from webrl.llm.pictures import Picture, sha256, shrink
 from webrl.llm.screenshots import open_screenshot_policy
 from webrl.llm.seeing import SeeingModel
 from webrl.preflight import check_inputs, check_settings
@@ -175,6 +175,19 @@ def test_demonstrations_are_encoded_as_the_policy_is_prompted(folder, tmp_path):
     assert Eyes(str(folder)).tokenizer.decode(encoded.action_ids) == f"{seen.response}<|eot_id|>"
     with pytest.raises(DataError, match=r"t0:0 has no screenshot, which rollout.image_size=96 asks for: record it"):
         encode(shown, 0)
+
+    def encode_shown(png_bytes: bytes) -> None:
+        picture = saved(config.run_dir, png_bytes)
+        step = replace(seen, screenshot=picture.path.name, screenshot_sha256=picture.sha256)
+        encode(replace(shown, steps=(step,)), 0)
+
+    page = png(size=(400, 200))
+    encode_shown(shrink(page, 96))
+    encode_shown(shrink(png(), 0))  # of a page that is not larger than it would be shown
+    for size, found in ((48, "48x24"), (0, "400x200")):
+        said = rf"t0:0: its screenshot is {found} pixels, and rollout.image_size=96 shows that page at 96x48: record"
+        with pytest.raises(DataError, match=said):
+            encode_shown(shrink(page, size))
 
 
 def test_a_policy_that_sees_is_never_asked_blind_nor_with_a_picture_that_leaves_no_room(folder, tmp_path):

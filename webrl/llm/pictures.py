@@ -1,19 +1,23 @@
 """Screenshots on the disk, as models are shown them.
 
-API: `shrink(png, size)` is the picture that is shown and saved; `Picture.of(step, root)` is a step's, and its `read()`
-the very bytes that were shown, or an error.
+API: `shrink(png, size)` is the picture that is shown and saved, `shown_size(png, size)` the size that it would have;
+`Picture.of(step, root)` is a step's, and its `read()` the very bytes that were shown, or an error.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from webrl.errors import DataError
 from webrl.types import Step, StepRecord
+
+_PAGE = "webrl:page"
+"""The text in a PNG that says of which width and height the page's screenshot was."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +73,34 @@ def shrink(png: bytes, size: int) -> bytes:
     Raises:
         ValueError: it is no picture.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image, PngImagePlugin, UnidentifiedImageError
 
     try:
         image = open_picture(png)
     except (UnidentifiedImageError, OSError) as error:
         raise ValueError(f"the screenshot is no picture that can be read: {error}") from None
+    text = PngImagePlugin.PngInfo()
+    text.add_text(_PAGE, "{}x{}".format(*image.size))
     if size:
         image.thumbnail((size, size), Image.Resampling.LANCZOS)
     out = io.BytesIO()
-    image.save(out, format="PNG")
+    image.save(out, format="PNG", pnginfo=text)
     return out.getvalue()
+
+
+def shown_size(png: bytes, size: int) -> tuple[int, int]:
+    """Width and height in which `shrink` shows the page that a picture is of.
+
+    (A picture that `shrink` has not made does not say how large its page was: its own size is taken.)
+    """
+    from PIL import Image
+
+    with Image.open(io.BytesIO(png)) as image:
+        known = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", str(image.info.get(_PAGE)))
+        page = Image.new("1", (int(known[1]), int(known[2])) if known else image.size)
+    if size:
+        page.thumbnail((size, size))
+    return page.size
 
 
 def png_size(png: bytes) -> tuple[int, int]:

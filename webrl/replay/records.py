@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from webrl.config import ModelsConfig, RunConfig
 from webrl.errors import DataError
-from webrl.llm.pictures import Picture
+from webrl.llm.pictures import Picture, png_size, shown_size
 from webrl.llm.prompts import Dialect, build_policy_prompt
 from webrl.llm.thinking import CLOSE, OPEN, split_thinking
 from webrl.llm.tokens import encode_plain, encode_text
@@ -139,8 +139,15 @@ def _seeing_encoder(eyes: Eyes, config: RunConfig) -> StepEncoder:
                 f"{trajectory.trajectory_id}:{index} has no screenshot, which rollout.image_size="
                 f"{config.rollout.image_size} asks for: record it with rollout.screenshots=true and that size"
             )
+        png, image_size = picture.read(), config.rollout.image_size or 0
+        found, wanted = png_size(png), shown_size(png, image_size)
+        if found != wanted:
+            raise DataError(
+                f"{trajectory.trajectory_id}:{index}: its screenshot is {found[0]}x{found[1]} pixels, and "
+                f"rollout.image_size={image_size} shows that page at {wanted[0]}x{wanted[1]}: record it in that size"
+            )
         past = trajectory.steps[:index]
-        prompt = build_screenshot_prompt(eyes, picture.read(), trajectory.instruction, past, step.observation, config)
+        prompt = build_screenshot_prompt(eyes, png, trajectory.instruction, past, step.observation, config)
         return EncodedStep(prompt.ids, (*encode_response(eyes.tokenizer, step.response), *end), picture)
 
     return encode

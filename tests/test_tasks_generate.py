@@ -26,7 +26,7 @@ ONE_BY_ONE = CONFIG.model_copy(update={"concurrency": 1})
 
 def plan(failures=None, config=CONFIG, per_page=True, seed=0):
     """Requests, those on a page with one."""
-    requests = plan_requests(failures or build_failures(), config, random.Random(seed), per_page=per_page)
+    requests = plan_requests(failures or build_failures(), config, random.Random(seed), per_page=lambda _: per_page)
     return [r if r.target else r.at(build_task(None, r.site, 100 + i), PAGE) for i, r in enumerate(requests)]
 
 
@@ -58,7 +58,7 @@ def test_a_task_s_initial_page_is_its_request_s_or_what_an_agent_saw_there():
 
     seen = FailureSet((failed("__GITLAB__", "dashboard"), failed("__GITLAB__/a", "project a"), failed("unseen", "")))
     config = CONFIG.model_copy(update={"num_seeds": 3, "tasks_per_prompt": 2})
-    pages = initial_page_texts(plan_requests(seen, config, random.Random(0), per_page=False))
+    pages = initial_page_texts(plan_requests(seen, config, random.Random(0), per_page=lambda _: False))
     assert pages == {("gitlab", 0, "__GITLAB__"): "dashboard", ("gitlab", 0, "__GITLAB__/a"): "project a"}
     (request,) = plan(build_failures(1), CONFIG.model_copy(update={"num_tasks": 1}))
     pages = initial_page_texts([request])
@@ -191,7 +191,7 @@ def test_a_torn_last_line_of_the_cache_is_asked_again(tmp_path):
 
 
 def test_a_request_without_an_initial_state_is_refused(tmp_path):
-    request = plan_requests(build_failures(), CONFIG, random.Random(0), per_page=True)[0]
+    request = plan_requests(build_failures(), CONFIG, random.Random(0), per_page=lambda _: True)[0]
     server = ChatServer(lambda user, number: "Do a thing")
     with pytest.raises(ValueError, match="has no initial state"):
         generate(server, [request], tmp_path / "answers.jsonl")

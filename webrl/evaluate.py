@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -115,6 +115,28 @@ def summarize_evaluation(trajectories: Sequence[Trajectory], confidence: float =
         total = success_rate(heldout, confidence).to_json()
         summary["heldout_types"] = total | {"by_task": rates_by(site_of, heldout, confidence)}
     return summary
+
+
+def by_suite(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """An evaluation's counts by suite, where a run plays several, which no rate is taken over; else its own by ""."""
+    found: dict[str, Mapping[str, Any]] = evaluation.get("by_suite") or {"": evaluation}
+    return found
+
+
+def named_rates(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The rates of an evaluation's counts by name: `held-out seeds`, `held-out types`; `miniwob: held-out …` of several
+    suites.
+    """
+    return {
+        f"{suite}: {name}" if suite else name: rate
+        for suite, counts in by_suite(evaluation).items()
+        for name, rate in (("held-out seeds", counts), ("held-out types", counts.get("heldout_types") or {}))
+    }
+
+
+def is_evaluated(evaluation: Mapping[str, Any]) -> bool:
+    """Whether the counts are of any episode."""
+    return any(rate.get("episodes") for rate in named_rates(evaluation).values())
 
 
 def rates_by(

@@ -12,7 +12,7 @@ from webrl.llm.loading import model_folder, refuse_vision, require_vision
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
 from webrl.suites import check_settings as check_suite
-from webrl.suites import held_out, miniwob, seed_tasks
+from webrl.suites import held_out, seed_tasks
 
 
 def check_settings(config: RunConfig, source: str) -> None:
@@ -46,11 +46,6 @@ def check_settings(config: RunConfig, source: str) -> None:
         _check_groups(config, source)
     if config.rollout.image_size is not None:
         _check_screenshots(config, source)
-    if tasks.suite == "miniwob" and (tasks.train_sites or tasks.heldout_sites):
-        try:
-            miniwob.heldout_tasks(tasks.model_copy(update={"num_heldout_tasks": 0}), config.seed)
-        except UsageError as error:
-            raise UsageError(f"{source}: tasks.train_sites, tasks.heldout_sites: {error}") from None
 
 
 def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
@@ -63,7 +58,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         DataError: an instruction file of one's own site is not there, or not understood.
     """
     due = frozenset(stages)
-    if config.tasks.suite in ("web", "arena") and due & {"filter-tasks", "eval"}:
+    if not {"web", "arena"}.isdisjoint(config.tasks.suites) and due & {"filter-tasks", "eval"}:
         seed_tasks(config)
         held_out(config)
     if "label" in due:

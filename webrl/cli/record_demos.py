@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Record (an interrupted recording is continued), print a table; gives the exit code."""
-    from webrl.demos.record import arena_demonstrations, demonstration_tasks, record
+    from webrl.demos.record import expert_tasks, record
     from webrl.evaluate import is_success
     from webrl.runs.store import read_records
     from webrl.types import Trajectory
@@ -57,14 +57,7 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"--per-type {per_type} is not a number from 1 up")
     if args.keep_all:
         raise UsageError("--keep-all goes with --by-hand; what experts play is all kept")
-    if config.tasks.suite not in ("miniwob", "arena"):
-        raise UsageError(
-            f"tasks.suite={config.tasks.suite} has no scripted experts; use tasks.suite=miniwob or arena, or --by-hand"
-        )
-    if config.tasks.suite == "arena":
-        tasks = arena_demonstrations(config, per_type)
-    else:
-        tasks = demonstration_tasks(config.tasks.train_sites, per_type, config.seed)
+    tasks = expert_tasks(config, per_type)
     out = (args.out or config.run_dir / "demos") / "trajectories.jsonl"
     print(f"record {len(tasks)} episodes of {len({task.site for task in tasks})} task types to {out}", flush=True)
     if args.dry_run:

@@ -79,7 +79,7 @@ def main(args: argparse.Namespace) -> int:
         host=args.host,
         port=_first(args.port, said.port, _DEFAULTS.port),
         idle_timeout_s=args.idle_timeout,
-        default_site=_first(args.task, said.site, _FIRST.get(config.tasks.suite, _DEFAULTS.default_site)),
+        default_site=_first(args.task, said.site, _FIRST.get(config.tasks.suites[0], _DEFAULTS.default_site)),
         token=os.environ.get(TOKEN_VARIABLE) or None,
         num_sessions=_first(args.sessions, said.num_sessions, None),
         screenshots=args.screenshots,

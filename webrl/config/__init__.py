@@ -9,12 +9,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     Field,
     PositiveInt,
     ValidationError,
@@ -63,12 +64,34 @@ def _is_address(url: SecretUrl) -> SecretUrl:
 Address = Annotated[SecretUrl, AfterValidator(_is_address)]
 
 
+SuiteName = Literal["miniwob", "webarena", "webarena_lite", "web", "arena"]
+_SUITES: tuple[SuiteName, ...] = get_args(SuiteName)
+
+
+def _one_suite_or_several(value: Any) -> Any:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not names:
+        raise ValueError("expected a suite or a list of suites, such as miniwob or [miniwob, arena]")
+    for i, name in enumerate(names):
+        if name not in _SUITES:
+            raise ValueError(f"{name!r} should be {', '.join(map(repr, _SUITES[:-1]))} or {_SUITES[-1]!r}")
+        if name in names[:i]:
+            raise ValueError(f"{name!r} stands there twice; name each suite once")
+        if len(names) > 1 and name.startswith("webarena"):
+            raise ValueError(
+                f"{name!r} is not mixed with other suites: its sites are held and reset for the whole of a stage, "
+                "minutes each time, while the others' episodes would wait; give it a run of its own"
+            )
+    return names[0] if len(names) == 1 else tuple(names)
+
+
 class TasksConfig(Section):
     """Which tasks a phase starts from and is evaluated on."""
 
-    suite: Literal["miniwob", "webarena", "webarena_lite", "web", "arena"] = Field(
+    suite: Annotated[SuiteName | tuple[SuiteName, ...], BeforeValidator(_one_suite_or_several)] = Field(
         "miniwob",
-        description="world of the tasks; web: your own site (rollout.web, docs/own_site.md); arena: docs/arena.md",
+        description="world of the tasks; web: your own site (rollout.web, docs/own_site.md); arena: docs/arena.md; "
+        "several in one curriculum: [miniwob, arena], among which the numbers of tasks are shared evenly",
     )
     train_sites: tuple[str, ...] = Field((), description="task types to train on; empty: the suite's training set")
     heldout_sites: tuple[str, ...] = Field((), description="task types never trained on; empty: the suite's set")
@@ -84,9 +107,15 @@ class TasksConfig(Section):
 
     @model_validator(mode="after")
     def _fresh_pages_come_from_seeds(self) -> Self:
-        if self.source == "fresh" and self.suite not in ("miniwob", "arena"):
-            raise ValueError(f"source=fresh needs tasks that a seed makes: suite=miniwob or arena, not {self.suite}")
+        fixed = [suite for suite in self.suites if suite not in ("miniwob", "arena")]
+        if self.source == "fresh" and fixed:
+            raise ValueError(f"source=fresh needs tasks that a seed makes: suite=miniwob or arena, not {fixed[0]}")
         return self
+
+    @property
+    def suites(self) -> tuple[SuiteName, ...]:
+        """The suite, or all of them."""
+        return (self.suite,) if isinstance(self.suite, str) else self.suite
 
 
 class ModelsConfig(Section):

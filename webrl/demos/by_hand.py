@@ -84,8 +84,8 @@ def hand_tasks(config: RunConfig) -> list[Task]:
     Raises:
         UsageError: a suite that is not recorded by hand, an observation or dialect of its own, no instructions.
     """
-    suite, rollout = config.tasks.suite, config.rollout
-    if suite not in ("web", "miniwob", "arena"):
+    suite, rollout = config.tasks.suites[0], config.rollout
+    if suite.startswith("webarena"):
         raise UsageError(f"tasks.suite={suite} is not recorded by hand; use tasks.suite=web, miniwob or arena")
     if rollout.env != "browser":
         raise UsageError(f"--by-hand needs rollout.env=browser, not {rollout.env}")

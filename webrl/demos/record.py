@@ -13,13 +13,14 @@ from webrl.config import RunConfig, TasksConfig
 from webrl.demos.arena import ARENA_EXPERTS
 from webrl.demos.arena.script import ArenaExpert
 from webrl.demos.experts import EXPERTS, Expert, expert_for
-from webrl.errors import DataError
+from webrl.errors import DataError, UsageError
 from webrl.llm.interface import PolicyOutput
 from webrl.rollouts.breaker import open_breaker
 from webrl.rollouts.collect import collect
 from webrl.suites.arena.draw import TEMPLATES
 from webrl.suites.arena.tasks import training_tasks
-from webrl.suites.miniwob import seed_tasks
+from webrl.suites.miniwob import TRAIN_SITES, seed_tasks
+from webrl.suites.mix import parts
 from webrl.suites.world import WORLD
 from webrl.types import Step, Task, Trajectory
 
@@ -68,6 +69,27 @@ def slip_action(action: str, observation: str, rng: random.Random) -> str:
     if kind > 0.92 or not bids:
         return "send_msg_to_user('done')"
     return f"click('{rng.choice(bids)}')"
+
+
+def expert_tasks(config: RunConfig, per_type: int) -> list[Task]:
+    """What the experts of the config's suites are to play.
+
+    Raises:
+        UsageError: a suite without experts, a type that is not known, or held out.
+        DataError: see `demonstration_tasks`, `arena_demonstrations`.
+    """
+    lacking = [suite for suite in config.tasks.suites if suite not in ("miniwob", "arena")]
+    if lacking:
+        raise UsageError(
+            f"tasks.suite={lacking[0]} has no scripted experts; use tasks.suite=miniwob or arena, or --by-hand"
+        )
+    tasks: list[Task] = []
+    for part in parts(config):
+        if part.tasks.suite == "arena":
+            tasks += arena_demonstrations(part, per_type)
+        else:
+            tasks += demonstration_tasks(part.tasks.train_sites or TRAIN_SITES, per_type, part.seed)
+    return tasks
 
 
 def demonstration_tasks(sites: Sequence[str], per_site: int, seed: int) -> list[Task]:

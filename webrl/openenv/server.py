@@ -70,7 +70,7 @@ async def serve(
             # pydantic's models take a while to make: after what can be refused at once.
             from webrl.openenv.options import check_default
 
-            benchmarks = tuple(dict.fromkeys(("miniwob", config.tasks.suite)))
+            benchmarks = tuple(dict.fromkeys(("miniwob", *config.tasks.suites)))
             size = options.num_sessions or pool.size
             hub = Hub(pool, rollout, size, options, benchmarks, random.Random(config.seed))
             first = check_default(hub)
@@ -88,7 +88,7 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
     """Raises UsageError; see `serve`."""
     if config.rollout.env != "browser":
         raise UsageError(f"rollout.env={config.rollout.env}: serve-env needs browsers of its own, rollout.env=browser")
-    if config.tasks.suite == "web":
+    if "web" in config.tasks.suites:
         raise UsageError("tasks.suite=web: serve-env holds no site's log-in, checks and limits; use `webrl run`")
     check_port(options.port)
     if not 0 < options.idle_timeout_s < math.inf:

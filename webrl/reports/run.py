@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from webrl.evaluate import by_suite, named_rates
 from webrl.reward.report import undecided_sites
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ def phase_table(phase: Summary) -> Table:
 
 def phase_rows(phase: Summary) -> list[tuple[str, str]]:
     """(quantity, text) of a phase; what a phase does not have is left out."""
-    evaluation = phase.get("eval") or {}
     rows = [
         ("generated", _count(phase.get("num_generated"))),
         ("kept", _with_parts(phase.get("num_kept"), phase.get("dropped"), "dropped: ")),
@@ -53,8 +53,7 @@ def phase_rows(phase: Summary) -> list[tuple[str, str]]:
         ("replayed steps", _count(phase.get("num_replayed"))),
         ("critic", _training(phase, "critic")),
         ("actor", _training(phase, "actor")),
-        ("held-out seeds", rate_text(evaluation)),
-        ("held-out types", rate_text(evaluation.get("heldout_types") or {})),
+        *((name, rate_text(rate)) for name, rate in named_rates(phase.get("eval") or {}).items()),
         ("seconds", _parts({k: round(v) for k, v in (phase.get("seconds") or {}).items()})),
         ("peak memory", _peak(phase.get("peak_mib") or {})),
     ]
@@ -67,17 +66,17 @@ def overview_table(phases: Sequence[Summary]) -> Table:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("phase", "tasks", "labelled success", "replayed", "held-out seeds", "held-out types", "minutes"):
-        table.add_column(column, justify="left" if column.startswith("held") else "right")
-    for phase in phases:
-        evaluation = phase.get("eval") or {}
+    rates = [named_rates(phase.get("eval") or {}) for phase in phases]
+    names = rate_names(rates)
+    for column in ("phase", "tasks", "labelled success", "replayed", *names, "minutes"):
+        table.add_column(column, justify="left" if column in names else "right")
+    for phase, found in zip(phases, rates, strict=True):
         table.add_row(
             str(phase["phase"]),
             str(phase.get("num_rollouts", 0)),
             labelled_text(phase),
             str(phase.get("num_replayed", 0)),
-            rate_text(evaluation),
-            rate_text(evaluation.get("heldout_types") or {}),
+            *(rate_text(found.get(name) or {}) for name in names),
             f"{sum((phase.get('seconds') or {}).values()) / 60:.1f}",
         )
     return table
@@ -88,17 +87,27 @@ def site_table(phases: Sequence[Summary]) -> Table | None:
     from rich import box
     from rich.table import Table
 
-    evaluated = [phase for phase in phases if (phase.get("eval") or {}).get("by_task")]
+    evaluated = [(phase["phase"], rates) for phase in phases if (rates := _by_task(phase.get("eval") or {}))]
     if len(evaluated) < 2:
         return None
-    first, last = evaluated[0], evaluated[-1]
+    (start, before), (end, after) = evaluated[0], evaluated[-1]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("task type")
-    table.add_column(f"phase {first['phase']}")
-    table.add_column(f"phase {last['phase']}")
-    for site, rate in sorted(last["eval"]["by_task"].items()):
-        table.add_row(site, rate_text(first["eval"]["by_task"].get(site) or {}), rate_text(rate))
+    table.add_column(f"phase {start}")
+    table.add_column(f"phase {end}")
+    for site, rate in sorted(after.items()):
+        table.add_row(site, rate_text(before.get(site) or {}), rate_text(rate))
     return table
+
+
+def rate_names(rates: Sequence[Mapping[str, Summary]]) -> list[str]:
+    """The columns of phases' `named_rates`: those of the phases that were evaluated, where one was."""
+    evaluated = [found for found in rates if any(found.values())]
+    return list(dict.fromkeys(name for found in evaluated or rates for name in found))
+
+
+def _by_task(evaluation: Summary) -> dict[str, Any]:
+    return {site: rate for counts in by_suite(evaluation).values() for site, rate in counts.get("by_task", {}).items()}
 
 
 def phase_metrics(phase: Summary) -> dict[str, float]:

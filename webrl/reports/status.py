@@ -14,7 +14,7 @@ import psutil
 from webrl.config import RunConfig, load_config
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import DataError, StageError, UsageError
-from webrl.evaluate import success_rate
+from webrl.evaluate import named_rates, success_rate
 from webrl.phase import STAGES
 from webrl.reports.run import rate_text
 from webrl.runs.clock import duration
@@ -24,6 +24,7 @@ from webrl.runs.pace import seconds_left, usual_seconds
 from webrl.runs.progress import pace, time_left
 from webrl.runs.store import count_lines, read_lines, read_records
 from webrl.runs.usage import Meter
+from webrl.suites.mix import is_of
 from webrl.types import Trajectory
 
 _SAMPLE_S = 1.0
@@ -126,8 +127,12 @@ def _doing(now: _Now, config: RunConfig | None) -> Iterator[tuple[str, str]]:
     yield what, ", ".join(filter(None, (f"{done} of {planned}" if planned else str(done), rate, left)))
     if now.stage != "label" and done:
         judged = [t for t in read_records(path, Trajectory, lambda _: None) if t.env_reward is not None]
-        if judged:
-            yield "so far", f"{rate_text(success_rate(judged).to_json())}, by the environment's reward"
+        suites = config.tasks.suites if config is not None else ("",)
+        for suite in suites:
+            mine = [t for t in judged if len(suites) == 1 or is_of(t.task, suite)]
+            if mine:
+                where = f" on {suite}" if len(suites) > 1 else ""
+                yield "so far", f"{rate_text(success_rate(mine).to_json())}{where}, by the environment's reward"
 
 
 def _planned(now: _Now, config: RunConfig | None) -> int | None:
@@ -157,8 +162,9 @@ def _usage(path: Path) -> Iterator[tuple[str, str]]:
 
 def _evaluated(run: RunFolder) -> Iterator[tuple[str, str]]:
     for phase, marker in _markers(run, "eval"):
-        if text := rate_text(marker["counts"]):
-            yield f"phase {phase}", f"{text} of held-out seeds"
+        for name, rate in named_rates(marker["counts"]).items():
+            if name.endswith("held-out seeds") and (text := rate_text(rate)):
+                yield f"phase {phase}", f"{text} of {name}"
 
 
 def _left(run: RunFolder, now: _Now, num_phases: int) -> Iterator[tuple[str, str]]:

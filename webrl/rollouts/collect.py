@@ -90,12 +90,13 @@ async def collect(
     waiting = [(name, task) for name, task in episodes if name not in done]
     num, num_done = len(episodes), len(episodes) - len(waiting)  # others' may be in the file as well
     target = math.ceil(config.rollout.cut_off * num)
+    over = " over all suites" if len({id(world.suite_of(task)) for task in tasks}) > 1 else ""
     with store.Appender(out) as file, progress(num, f"rollout {prefix}", "episodes", initial=num_done) as bar:
 
         def record(trajectory: Trajectory) -> None:
             file.append(without_secrets(trajectory))
             summary.add(trajectory)
-            bar.set_postfix_str(_describe(summary))
+            bar.set_postfix_str(_describe(summary, over))
             bar.update(1)
             if on_episode:
                 on_episode(trajectory)
@@ -272,7 +273,7 @@ def _read_done(out: Path, summary: CollectSummary) -> set[str]:
     return done
 
 
-def _describe(summary: CollectSummary) -> str:
+def _describe(summary: CollectSummary, over: str) -> str:
     failed = sum(n for status, n in summary.statuses.items() if not Status(status).finished)
-    success = f"success {success_so_far(summary.successes, summary.rewarded)}" if summary.rewarded else ""
+    success = f"success{over} {success_so_far(summary.successes, summary.rewarded)}" if summary.rewarded else ""
     return ", ".join(filter(None, [success, f"failed {failed}" if failed else ""]))

@@ -10,10 +10,11 @@ import numpy as np
 
 from webrl.plots import clean_axes, new_figure, save_figure
 from webrl.study.plan import Study
-from webrl.study.results import SPLITS, CellResult
+from webrl.study.results import CellResult
 from webrl.study.statistics import Comparison, Estimate, rate_by_phase
 
-_COLOURS = {"eval": "#1f5fa8", "eval_heldout": "#c2621b"}
+_COLOURS = ("#1f5fa8", "#c2621b", "#3b7f4a", "#7a4b9a", "#8a6d1a", "#2a7f8a")
+"""Of the parts of the evaluation, in their order."""
 _COLUMNS = 4
 _TRAINING = {"grad_norm": "largest gradient norm", "kl": "mean KL, nats"}
 _NOTE = "mean over seeds, 95 % bootstrap intervals over seeds and tasks"
@@ -31,13 +32,16 @@ def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> lis
     rows = -(-len(shown) // columns)
     figure = new_figure(2.4 * columns + 1.0, 2.2 * rows + 1.0)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    reference = rate_by_phase(by_method[study.config.reference], "eval", np.random.default_rng(0))
+    seeds_of = {split: name for split, name in study.splits.items() if split.endswith("eval")}
+    reference = {s: rate_by_phase(by_method[study.config.reference], s, np.random.default_rng(0)) for s in seeds_of}
     for axes, method in zip(grid.flat, shown, strict=False):
         if method != study.config.reference:
-            _draw_line(axes, reference, "#9a9a9a", f"{study.config.reference}, held-out seeds", intervals=False)
-        for i, (split, name) in enumerate(SPLITS.items()):
+            for split, rates in reference.items():
+                label = f"{study.config.reference}, {seeds_of[split]}"
+                _draw_line(axes, rates, "#9a9a9a", label, intervals=False)
+        for i, (split, name) in enumerate(study.splits.items()):
             rates = rate_by_phase(by_method[method], split, np.random.default_rng(0))
-            _draw_line(axes, rates, _COLOURS[split], name, shift=0.06 * i)
+            _draw_line(axes, rates, _COLOURS[i], name, shift=0.06 * i)
         seeds = len(by_method[method])
         axes.set_title(f"{method} ({seeds} seed{'s' if seeds > 1 else ''})", fontsize=10)
         axes.set(ylim=(0, 1), xlim=(-0.2, study.config.num_phases + 0.2))
@@ -86,13 +90,14 @@ def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]],
         return []
     figure = new_figure(7.2, 1.6 + 0.36 * len(found))
     axes = figure.add_subplot()
-    for split, shift in zip(SPLITS, (-0.12, 0.12), strict=True):
+    for number, (split, name) in enumerate(study.splits.items()):
+        shift = 0.24 * (number - (len(study.splits) - 1) / 2) * 2 / len(study.splits)
         rows = [(i, by_split[split].difference) for i, by_split in enumerate(found.values()) if split in by_split]
         if rows:
             values = [100 * difference.value for _, difference in rows]
             axes.errorbar(
                 values, [i + shift for i, _ in rows], xerr=_margins([d for _, d in rows], 100), fmt="o", capsize=3,
-                color=_COLOURS[split], label=SPLITS[split], markersize=5,
+                color=_COLOURS[number], label=name, markersize=5,
             )  # fmt: skip
     axes.axvline(0, color="#666666", linewidth=1)
     axes.set_yticks(range(len(found)), list(found))

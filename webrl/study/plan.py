@@ -129,6 +129,11 @@ class Study:
         """Everything that is run, in the order in which it may be."""
         return (*self.starts, *self.orms, *self.cells)
 
+    @property
+    def splits(self) -> dict[str, str]:
+        """See `splits_of`; the evaluation is the same in all cells."""
+        return splits_of(self.starts[0].config)
+
     def start_of(self, cell: Cell) -> Cell:
         """The start that a cell begins with."""
         return next(start for start in self.starts if start.seed == cell.seed)
@@ -139,6 +144,17 @@ class Study:
             return []
         retrained = job.method in self.config.retrain_orm
         return [self.start_of(job), *(orm for orm in self.orms if retrained and orm.seed == job.seed)]
+
+
+def splits_of(config: RunConfig) -> dict[str, str]:
+    """Parts of the evaluation, over each of which a rate is taken, and what tables call them.
+
+    These are its splits, apart by suite (`arena_eval`) where there are several.
+    """
+    splits = {"eval": "held-out seeds", "eval_heldout": "held-out types"}
+    if len(config.tasks.suites) == 1:
+        return splits
+    return {f"{suite}_{key}": f"{suite}: {name}" for suite in config.tasks.suites for key, name in splits.items()}
 
 
 def load_study(

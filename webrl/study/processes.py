@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from webrl.errors import WebRLError
-from webrl.evaluate import wilson_interval
+from webrl.evaluate import named_rates, success_so_far
 from webrl.llm.servers import guard
 from webrl.runs.disk import make_folder
 from webrl.runs.folder import RunFolder
@@ -156,10 +156,10 @@ class _Work:
             return
         for phase in range(running.phases, num_finished(running.cell)):
             counts = RunFolder(running.cell.config.run_dir).phase(phase).read_stage("eval")["counts"]
-            won, played = counts.get("successes", 0), counts.get("episodes", 0)
-            low, high = wilson_interval(won, played)
-            rate = f"{won}/{played} = {100 * won / max(1, played):.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-            logger.info("%s: phase %d done, held-out seeds %s", running.cell.name, phase, rate)
+            for name, rate in named_rates(counts).items():
+                if name.endswith("held-out seeds") and rate.get("episodes"):
+                    success = success_so_far(rate["successes"], rate["episodes"])
+                    logger.info("%s: phase %d done, %s %s", running.cell.name, phase, name, success)
             running.phases = phase + 1
 
     def _end(self, running: _Running) -> None:

@@ -20,8 +20,8 @@ from webrl.runs.machine import visible_gpus
 from webrl.runs.provenance import git_commit, package_versions
 from webrl.runs.store import read_json, write_json, write_text
 from webrl.study.figures import draw_comparison, draw_success, draw_training
-from webrl.study.plan import Study
-from webrl.study.results import SPLITS, CellResult, PhaseResult
+from webrl.study.plan import Study, splits_of
+from webrl.study.results import CellResult, PhaseResult
 from webrl.study.statistics import Comparison, Estimate, compare, rate_by_phase
 
 MACHINE = "study.json"
@@ -71,10 +71,10 @@ def _csv_rows(result: CellResult) -> Iterator[dict[str, Any]]:
         yield about
     for phase in result.phases:
         row: dict[str, Any] = about | {"phase": phase.phase}
-        for split, name in SPLITS.items():
+        for split, name in splits_of(result.cell.config).items():
             won, played = _count(phase, split)
             low, high = wilson_interval(won, played)
-            key = name.replace(" ", "_").replace("-", "_")
+            key = name.replace(": ", "_").replace(" ", "_").replace("-", "_")
             row |= {f"{key}_successes": won, f"{key}_episodes": played}
             row |= {f"{key}_low": round(low, 4), f"{key}_high": round(high, 4)}
         yield row | {
@@ -89,15 +89,15 @@ def _csv_rows(result: CellResult) -> Iterator[dict[str, Any]]:
 def markdown_text(study: Study, results: Sequence[CellResult], found: Mapping[str, Mapping[str, Comparison]]) -> str:
     """The tables, with where the numbers come from; `found` is what `comparisons` gives."""
     parts = [f"# {study.config.name}", *_header(study, results)]
-    for split, name in SPLITS.items():
+    for split, name in study.splits.items():
         rows = list(_success_rows(study, results, split))
         if rows:
             phases = [f"phase {k}" for k in range(study.config.num_phases + 1)]
             parts += [f"## Success on {name}, %", table(["method", "seeds", *phases, "over the start"], rows)]
     columns = ["method", "seeds"]
-    for name in SPLITS.values():
+    for name in study.splits.values():
         columns += [f"{name}: points", "effect h", "won : lost"]
-    rows = list(_comparison_rows(found))
+    rows = list(_comparison_rows(study, found))
     if rows:
         phase = compared_phase(study, results)
         parts += [f"## Against `{study.config.reference}` after phase {phase}", table(columns, rows)]
@@ -135,7 +135,7 @@ def comparisons(study: Study, results: Sequence[CellResult]) -> dict[str, dict[s
         seeds = [s for s in study.config.seeds if {(method, s), (study.config.reference, s)} <= reached.keys()]
         if method == study.config.reference or not seeds:
             continue
-        for split in SPLITS:
+        for split in study.splits:
             pairs = [
                 [reached[name, seed].phases[phase].outcomes[split] for seed in seeds]
                 for name in (method, study.config.reference)
@@ -196,10 +196,10 @@ def _gain(cells: Sequence[CellResult], split: str) -> str:
     return compare(after, before, np.random.default_rng(0)).difference.text(signed=True)
 
 
-def _comparison_rows(found: Mapping[str, Mapping[str, Comparison]]) -> Iterator[list[str]]:
+def _comparison_rows(study: Study, found: Mapping[str, Mapping[str, Comparison]]) -> Iterator[list[str]]:
     for method, by_split in found.items():
         row = [method, str(next(iter(by_split.values())).difference.seeds)]
-        for split in SPLITS:
+        for split in study.splits:
             comparison = by_split.get(split)
             if comparison is None:
                 row += ["", "", ""]

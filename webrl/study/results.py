@@ -13,11 +13,9 @@ from webrl.phase import STAGES
 from webrl.runs.folder import PhaseFolder, RunFolder
 from webrl.runs.store import read_lines
 from webrl.study.cells import check_start, num_finished
-from webrl.study.plan import Cell, Study
+from webrl.study.plan import Cell, Study, splits_of
 from webrl.types import Trajectory
 
-SPLITS: dict[str, str] = {"eval": "held-out seeds", "eval_heldout": "held-out types"}
-"""Splits of the evaluation and what tables call them."""
 Outcomes = Mapping[str, bool]
 """Success by task id."""
 
@@ -28,7 +26,7 @@ class PhaseResult:
 
     phase: int
     outcomes: Mapping[str, Outcomes]
-    """By split: environment success of each evaluation task."""
+    """By part of the evaluation (`Study.splits`): environment success of each evaluation task."""
     episodes: int
     """Training episodes of the phase."""
     env_steps: int
@@ -82,7 +80,7 @@ def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
     """
     results = []
     for cell in study.cells:
-        phases = tuple(_read_phase(RunFolder(cell.config.run_dir).phase(k)) for k in range(num_finished(cell)))
+        phases = tuple(_read_phase(cell, RunFolder(cell.config.run_dir).phase(k)) for k in range(num_finished(cell)))
         if phases:
             check_start(study.start_of(cell), cell)
         for phase in phases:
@@ -92,7 +90,7 @@ def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
 
 
 def _check_tasks(cell: Cell, first: PhaseResult, phase: PhaseResult) -> None:
-    for split in SPLITS:
+    for split in first.outcomes:
         other = first.outcomes[split].keys() ^ phase.outcomes[split].keys()
         if other:
             raise StageError(
@@ -101,13 +99,13 @@ def _check_tasks(cell: Cell, first: PhaseResult, phase: PhaseResult) -> None:
             )
 
 
-def _read_phase(folder: PhaseFolder) -> PhaseResult:
+def _read_phase(cell: Cell, folder: PhaseFolder) -> PhaseResult:
     done = {spec.name: folder.read_stage(spec.name) for spec in STAGES}
     episodes, env_steps = _count_steps(folder.trajectories)
     train: dict[str, Any] = done["train"]["counts"]
     return PhaseResult(
         phase=folder.phase,
-        outcomes=_read_outcomes(folder.eval),
+        outcomes=_read_outcomes(folder.eval, cell),
         episodes=episodes,
         env_steps=env_steps,
         labelled_success=done["label"]["counts"].get("num_success", 0),
@@ -121,15 +119,18 @@ def _read_phase(folder: PhaseFolder) -> PhaseResult:
     )
 
 
-def _read_outcomes(path: Path) -> dict[str, dict[str, bool]]:
-    outcomes: dict[str, dict[str, bool]] = {split: {} for split in SPLITS}
+def _read_outcomes(path: Path, cell: Cell) -> dict[str, dict[str, bool]]:
+    outcomes: dict[str, dict[str, bool]] = {split: {} for split in splits_of(cell.config)}
     for number, data in read_lines(path):
         try:
             trajectory = Trajectory.from_json({**data, "steps": []})  # the steps are nine tenths of the time
         except (TypeError, ValueError) as error:
             raise StageError(f"{path}:{number}: {error}") from None
-        split = "eval_heldout" if trajectory.task.split == "eval_heldout" else "eval"
-        outcomes[split][trajectory.task.task_id] = is_success(trajectory)
+        task = trajectory.task
+        split = "eval_heldout" if task.split == "eval_heldout" else "eval"
+        if split not in outcomes:  # of several suites
+            split = f"{task.site.partition('.')[0]}_{split}"
+        outcomes[split][task.task_id] = is_success(trajectory)
     return outcomes
 
 

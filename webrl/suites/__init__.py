@@ -1,13 +1,14 @@
 """Which tasks a run starts from and is evaluated on, by `tasks.suite`, and what else differs outside episodes.
 
-(How a suite's episodes start and end: `webrl.rollouts.suite`. `world.py` lists the suites for that.)
+Several suites are played as the sum of what each has to say (`mix.py`). How a suite's episodes start and end:
+`webrl.rollouts.suite`; `world.py` lists the suites for that.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,32 @@ from webrl.errors import UsageError
 from webrl.evaluate import summarize_evaluation
 from webrl.suites import miniwob
 from webrl.suites.arena import tasks as arena_tasks
+from webrl.suites.mix import check_mix, in_turn, is_of, parts
 from webrl.suites.web import tasks as own_site
 from webrl.suites.webarena import tasks as webarena
 from webrl.types import Label, Task, Trajectory
 
 
-def has_page_seeds(config: RunConfig) -> bool:
+def has_page_seeds(site: str) -> bool:
     """True where a seed makes a page (MiniWoB): every generated instruction then gets a page of its own."""
-    return config.tasks.suite == "miniwob"
+    return site.startswith("miniwob.")
 
 
 def check_settings(config: RunConfig) -> None:
-    """Raises UsageError where settings of the suite cannot work together."""
+    """Raises UsageError where settings of the suite, or several suites, cannot work together."""
+    check_mix(config)
+    for part in parts(config):
+        _check_suite(part)
+
+
+def _check_suite(config: RunConfig) -> None:
+    named = config.tasks.train_sites or config.tasks.heldout_sites
+    if config.tasks.suite == "miniwob" and named:
+        none = config.tasks.model_copy(update={"num_heldout_tasks": 0})
+        try:
+            miniwob.heldout_tasks(none, config.seed)
+        except UsageError as error:
+            raise UsageError(f"tasks.train_sites, tasks.heldout_sites: {error}") from None
     if config.tasks.suite == "web":
         from webrl.suites.web.suite import check_limits
 
@@ -59,9 +74,9 @@ async def look_around(config: RunConfig) -> list[tuple[Task, str]]:
     ]
 
 
-def shows_pages(config: RunConfig) -> bool:
+def shows_pages(site: str) -> bool:
     """True where the generator is shown the page that its instructions start from (one's own site, the arena)."""
-    return config.tasks.suite in ("web", "arena")
+    return site.startswith(("web.", "arena."))
 
 
 def without_reference(extra: dict[str, Any]) -> dict[str, Any]:
@@ -91,9 +106,13 @@ def instruction_of(task: Task) -> str:
 
 
 def seed_tasks(config: RunConfig, phase: int = 0) -> list[Task]:
-    """The suite's own tasks for a phase: those of phase 0, unless `tasks.source` is fresh."""
+    """The suites' own tasks for a phase: those of phase 0, unless `tasks.source` is fresh."""
     draw = phase if config.tasks.source == "fresh" else 0
-    if has_page_seeds(config):
+    return in_turn(_seed_tasks(part, draw) for part in parts(config))
+
+
+def _seed_tasks(config: RunConfig, draw: int) -> list[Task]:
+    if config.tasks.suite == "miniwob":
         return miniwob.seed_tasks(config.tasks, config.seed, draw)
     if config.tasks.suite == "arena":
         return arena_tasks.training_tasks(config, f"{config.seed}.{draw}" if draw else None)
@@ -101,8 +120,12 @@ def seed_tasks(config: RunConfig, phase: int = 0) -> list[Task]:
 
 
 def eval_tasks(config: RunConfig) -> list[Task]:
-    """Held-out tasks, those of held-out task types last; the same in every phase."""
-    if has_page_seeds(config):
+    """Held-out tasks, of each suite those of held-out task types last; the same in every phase."""
+    return in_turn(map(_eval_tasks, parts(config)))
+
+
+def _eval_tasks(config: RunConfig) -> list[Task]:
+    if config.tasks.suite == "miniwob":
         return [*miniwob.eval_tasks(config.tasks, config.seed), *miniwob.heldout_tasks(config.tasks, config.seed)]
     if config.tasks.suite == "arena":
         return arena_tasks.evaluation_tasks(config)
@@ -110,13 +133,17 @@ def eval_tasks(config: RunConfig) -> list[Task]:
 
 
 def held_out(config: RunConfig) -> list[Task]:
-    """Everything that an evaluation of this suite may ask: never trained on, however few tasks this run evaluates.
+    """Everything that an evaluation of these suites may ask: never trained on, however few tasks this run evaluates.
 
     (MiniWoB's evaluation seeds are no training seeds, so those of this run are enough there.)
     """
-    suite = config.tasks.suite
+    return in_turn(map(_held_out, parts(config)))
+
+
+def _held_out(config: RunConfig) -> list[Task]:
+    (suite,) = config.tasks.suites
     if suite == "miniwob":
-        return eval_tasks(config)
+        return _eval_tasks(config)
     if suite == "arena":
         return arena_tasks.heldout_tasks(config)
     return own_site.heldout_tasks(config) if suite == "web" else webarena.load_suite(suite)
@@ -124,7 +151,7 @@ def held_out(config: RunConfig) -> list[Task]:
 
 def held_out_beside(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:
     """As `held_out`, where `tasks` may be of another suite than the config's: on WebArena's sites its Lite version."""
-    if has_page_seeds(config) and any(map(webarena.is_webarena, tasks)):
+    if config.tasks.suite == "miniwob" and any(map(webarena.is_webarena, tasks)):
         return webarena.load_suite("webarena_lite")
     return held_out(config)
 
@@ -137,19 +164,23 @@ def fresh_page(taken: Collection[int], rng: random.Random) -> int:
             return seed
 
 
-def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AbstractAsyncContextManager[None]:
+@asynccontextmanager
+async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[None]:
     """Hold, and reset, what the tasks' episodes share with the world outside this run; around all of them."""
-    if any(map(own_site.is_web, tasks)):
-        from webrl.suites.web.session import open_sites as open_own_site
+    async with AsyncExitStack() as held:
+        if any(map(arena_tasks.is_arena, tasks)):
+            from webrl.suites.arena.session import open_sites as open_arena
 
-        return open_own_site(config, tasks)
-    if any(map(arena_tasks.is_arena, tasks)):
-        from webrl.suites.arena.session import open_sites as open_arena
+            await held.enter_async_context(open_arena(config, tasks))
+        if any(map(own_site.is_web, tasks)):
+            from webrl.suites.web.session import open_sites as open_own_site
 
-        return open_arena(config, tasks)
-    from webrl.suites.webarena.session import open_sites as open_webarena
+            await held.enter_async_context(open_own_site(config, tasks))
+        if any(map(webarena.is_webarena, tasks)):
+            from webrl.suites.webarena.session import open_sites as open_webarena
 
-    return open_webarena(config, tasks)
+            await held.enter_async_context(open_webarena(config, tasks))
+        yield
 
 
 def needs_judge(task: Task) -> bool:
@@ -162,11 +193,25 @@ def needs_judge(task: Task) -> bool:
 def summarize(
     config: RunConfig, trajectories: Sequence[Trajectory], folder: Path, labels: Mapping[str, Label] = {}
 ) -> dict[str, Any]:
-    """An evaluation's counts; files that the suite's users expect of one go to `folder`, a phase's.
+    """An evaluation's counts, of several suites each apart (`by_suite`): a rate over unlike tasks says nothing.
+
+    Files that the suite's users expect of one go to `folder`, a phase's.
 
     Args:
         labels: by trajectory id, where `needs_judge`.
     """
+    if len(config.tasks.suites) == 1:
+        return _summarize(config, trajectories, folder, labels)
+    by_suite = {
+        suite: _summarize(part, [t for t in trajectories if is_of(t.task, suite)], folder, labels)
+        for suite, part in zip(config.tasks.suites, parts(config), strict=True)
+    }
+    return {"by_suite": by_suite}
+
+
+def _summarize(
+    config: RunConfig, trajectories: Sequence[Trajectory], folder: Path, labels: Mapping[str, Label]
+) -> dict[str, Any]:
     confidence = config.evaluate.confidence
     if config.tasks.suite == "web":
         from webrl.suites.web.report import summarize as summarize_own_site

@@ -72,12 +72,10 @@ def propose(
     Returns:
         Counts: `num_generated`, by strategy and site, answer problems, tokens, cost.
     """
-    per_page = has_page_seeds(config)
-    requests = plan_requests(failures, config.generate, rng, per_page=per_page)
-    if per_page:
+    requests = plan_requests(failures, config.generate, rng, per_page=has_page_seeds)
+    if any(request.target is None for request in requests):
         requests = run(_give_pages(requests, config, known, rng))
-    elif shows_pages(config):
-        requests = [r if r.page else replace(r, page=r.failures[0].page) for r in requests]
+    requests = [replace(r, page=r.failures[0].page) if not r.page and shows_pages(r.site) else r for r in requests]
     counts = write_answers(config, requests, phase, rng, out=out, pages_out=pages_out, cache=cache)
     return counts | {"from_seeds": failures.from_seeds}
 

@@ -52,8 +52,8 @@ class FileGeneration:
 
 def requests_for(failures: FailureSet, config: RunConfig, rng: random.Random) -> list[GenerationRequest]:
     """Planned requests at the initial states of their first seeds; conditioned on pages if the file has any."""
-    per_page = any(failure.page for failure in failures.failures)
-    planned = plan_requests(failures, config.generate, rng, per_page=per_page)
+    has_pages = any(failure.page for failure in failures.failures)
+    planned = plan_requests(failures, config.generate, rng, per_page=lambda _: has_pages)
     return [r if r.target else r.at(r.failures[0].task, r.failures[0].page) for r in planned]
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -108,13 +108,13 @@ class GenerationReport(Record):
 
 
 def plan_requests(
-    failures: FailureSet, config: GenerateConfig, rng: random.Random, *, per_page: bool
+    failures: FailureSet, config: GenerateConfig, rng: random.Random, *, per_page: Callable[[str], bool]
 ) -> list[GenerationRequest]:
     """Share `config.num_tasks` among the sites by their failure rates, and draw strategies and seeds.
 
     Args:
-        per_page: one request per task, its target left open; else up to `tasks_per_prompt` tasks a request, at the
-            first seed's own initial state.
+        per_page: of a site: one request per task, its target left open; else up to `tasks_per_prompt` tasks a
+            request, at the first seed's own initial state.
     """
     by_site = failures.by_site()
     shares = split_evenly(config.num_tasks, failures.shares())
@@ -130,10 +130,12 @@ def plan_requests(
                 failure = usable[number % len(usable)]
                 requests.append(GenerationRequest(strategy, site, (failure,), failure.task, failure.page))
         left = strategies["in_breadth"]
+        open_target = per_page(site)
         while left > 0:
-            size = 1 if per_page else min(left, config.tasks_per_prompt)
+            size = 1 if open_target else min(left, config.tasks_per_prompt)
             seeds = _draw_seeds(group, config.num_seeds, rng)
-            requests.append(GenerationRequest("in_breadth", site, seeds, None if per_page else seeds[0].task, "", size))
+            target = None if open_target else seeds[0].task
+            requests.append(GenerationRequest("in_breadth", site, seeds, target, "", size))
             left -= size
     return requests
 

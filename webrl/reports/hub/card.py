@@ -7,11 +7,12 @@ from typing import Any
 
 import webrl
 from webrl.config.redaction import redact
+from webrl.evaluate import is_evaluated, named_rates
 from webrl.reports.hub.ancestry import Ancestry
 from webrl.reports.markdown import escaped, table
 from webrl.reports.page.compare import settings_table
 from webrl.reports.page.facts import PhaseFacts, RunFacts
-from webrl.reports.run import agreement_text, rate_text
+from webrl.reports.run import agreement_text, rate_names, rate_text
 from webrl.runs.spelling import visible
 
 
@@ -65,8 +66,8 @@ def _results(run: RunFacts, phase: PhaseFacts) -> Iterator[Any]:
     from huggingface_hub import EvalResult
 
     found = phase.counts("eval")
-    suite = str(run.option("tasks.suite", "tasks"))
-    for name, rate in (("held-out seeds", found), ("held-out task types", found.get("heldout_types") or {})):
+    suite = _suite(run)
+    for name, rate in named_rates(found).items():
         if rate.get("episodes"):
             yield EvalResult(
                 task_type="reinforcement-learning", task_name="Web tasks", dataset_type=suite,
@@ -75,21 +76,26 @@ def _results(run: RunFacts, phase: PhaseFacts) -> Iterator[Any]:
             )  # fmt: skip
 
 
+def _suite(run: RunFacts) -> str:
+    names = run.option("tasks.suite", "tasks")
+    return ", ".join(names) if isinstance(names, list) else str(names)
+
+
 def _success(run: RunFacts, phases: list[PhaseFacts]) -> str:
-    rows = []
-    for facts in phases:
-        found = facts.counts("eval")
-        if found.get("episodes"):
-            name = f"{facts.phase}: supervised start" if facts.phase == 0 else str(facts.phase)
-            rows.append((name, rate_text(found), rate_text(found.get("heldout_types") or {})))
-    if not rows:
+    found = {facts.phase: named_rates(data) for facts in phases if is_evaluated(data := facts.counts("eval"))}
+    if not found:
         return "No phase of this run has been evaluated to the end."
-    lacks = "" if phases[-1].counts("eval").get("episodes") else " **This very phase has not been evaluated.**"
+    names = rate_names(list(found.values()))
+    rows = [
+        (f"{phase}: supervised start" if phase == 0 else str(phase), *(rate_text(rates[name]) for name in names))
+        for phase, rates in found.items()
+    ]
+    lacks = "" if phases[-1].phase in found else " **This very phase has not been evaluated.**"
     measured = (
         "Success on held-out pages, by the environment's own reward, with 95 % Wilson intervals of the episodes; "
         f"one run, seed {run.option('seed', '?')}.{lacks}"
     )
-    return f"{measured}\n\n{table(('phase', 'held-out seeds', 'held-out task types'), rows)}"
+    return f"{measured}\n\n{table(('phase', *names), rows)}"
 
 
 def _training(run: RunFacts, phases: list[PhaseFacts]) -> Iterator[str]:
@@ -119,9 +125,7 @@ def _data(run: RunFacts, phases: list[PhaseFacts]) -> str:
         played, judged, replayed = (facts.counts(stage) for stage in ("rollout", "label", "replay"))
         steps = (replayed.get("num_current", "–"), replayed.get("num_replayed", "–"))
         rows.append((facts.phase, played.get("num_rollouts", "–"), judged.get("num_success", "–"), *steps))
-    where = (
-        f"Episodes of the suite `{_code(run.option('tasks.suite', '?'))}`, played by the model itself in a real browser"
-    )
+    where = f"Episodes of the suite `{_code(_suite(run))}`, played by the model itself in a real browser"
     head = ("phase", "episodes", "labelled successful", "own steps trained on", "replayed steps")
     return f"{where}. They are not part of this repository.\n\n{table(head, rows)}"
 

@@ -18,6 +18,7 @@ from markupsafe import Markup
 import webrl
 from webrl.config.redaction import redact
 from webrl.errors import UsageError
+from webrl.evaluate import by_suite
 from webrl.reports.page.charts import Figure, Table, interval_chart
 from webrl.reports.page.compare import differences, paired, settings_table
 from webrl.reports.page.facts import RunFacts, read_run
@@ -29,6 +30,7 @@ from webrl.reports.page.sections import (
     curriculum,
     difficulty,
     evaluated,
+    rates_by_name,
     replay,
     success,
     success_series,
@@ -108,12 +110,17 @@ def _tiles(run: RunFacts) -> list[tuple[str, str, str]]:
     tiles = []
     if rates:
         (first, start), (last, end) = rates[0], rates[-1]
-        low, high = end["ci95"]
-        more = f"{end['successes']} of {end['episodes']} [{100 * low:.1f}, {100 * high:.1f}]"
-        tiles.append((f"success after phase {last}", f"{100 * end['rate']:.1f} %", more))
-        if first != last:
-            more = f"{start['successes']} of {start['episodes']}"
-            tiles.append((f"at the start, phase {first}", f"{100 * start['rate']:.1f} %", more))
+        before = by_suite(start)
+        for suite, rate in by_suite(end).items():
+            if not rate.get("episodes"):
+                continue
+            lead = f"{suite}: " if suite else ""
+            low, high = rate["ci95"]
+            more = f"{rate['successes']} of {rate['episodes']} [{100 * low:.1f}, {100 * high:.1f}]"
+            tiles.append((f"{lead}success after phase {last}", f"{100 * rate['rate']:.1f} %", more))
+            if first != last and (began := before.get(suite)):
+                more = f"{began['successes']} of {began['episodes']}"
+                tiles.append((f"{lead}at the start, phase {first}", f"{100 * began['rate']:.1f} %", more))
     attempts = sum(statuses(phase).total() for phase in run.phases)
     episodes = attempts + sum(len(phase.evaluated) for phase in run.phases)
     if episodes:
@@ -146,7 +153,12 @@ def _configuration(run: RunFacts) -> Section:
 
 
 def _comparison(runs: Sequence[RunFacts]) -> dict[str, Any]:
-    series = [success_series(run.name, found) for run in runs if (found := evaluated(run))]
+    series = [
+        success_series(run.name if name == "held-out seeds" else f"{run.name}, {name}", rates)
+        for run in runs
+        for name, rates in rates_by_name(evaluated(run)).items()
+        if name.endswith("held-out seeds")
+    ]
     figures: list[Figure] = []
     if series:
         note = "Held-out seeds by the environment's own reward, with 95 % Wilson intervals."

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from webrl.config import RunConfig
-from webrl.evaluate import is_success, paired_difference
+from webrl.evaluate import by_suite, is_success, paired_difference
 from webrl.reports.page.charts import Table
 from webrl.reports.page.facts import PhaseFacts, RunFacts, phase_names
 
@@ -48,7 +48,8 @@ def differences(runs: Sequence[RunFacts]) -> Table:
 def paired(runs: Sequence[RunFacts]) -> tuple[Table | None, list[str]]:
     """Held-out success of each further run against the first, task by task, and which of them cannot be paired, why.
 
-    A phase is paired if both evaluated the same tasks in it, each as often; else nothing is averaged over the two.
+    A phase is paired if both evaluated the same tasks in it, each as often; else nothing is averaged over the two. Of
+    several suites each has a row of its own.
     """
     first, rows = runs[0], []
     refused: dict[str, list[int]] = defaultdict(list)
@@ -74,12 +75,14 @@ def paired(runs: Sequence[RunFacts]) -> tuple[Table | None, list[str]]:
                 text = f"{run.name} and {first.name}: {counts} of the episodes have no reward"
                 refused[text + "; beside each other, not paired"].append(phase.phase)
                 continue
-            pairs = Counter((theirs[name], mine[name]) for name in mine)
-            difference, low, high = paired_difference(*(pairs[k] for k in _CELLS))
-            rows.append((
-                f"{run.name} − {first.name}", phase.phase, len(mine), pairs[True, False], pairs[False, True],
-                f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]",
-            ))  # fmt: skip
+            for suite in sorted({name[0] for name in mine}):
+                pairs = Counter((theirs[name], mine[name]) for name in mine if name[0] == suite)
+                difference, low, high = paired_difference(*(pairs[k] for k in _CELLS))
+                rows.append((
+                    f"{run.name} − {first.name}" + (f", {suite}" if suite else ""), phase.phase, pairs.total(),
+                    pairs[True, False], pairs[False, True],
+                    f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]",
+                ))  # fmt: skip
     head = ("runs", "phase", "tasks", "solved by the first alone", "by the second alone", "difference in points, 95 %")
     return (Table(head, rows) if rows else None), [f"{t}; {phase_names(phases)}" for t, phases in refused.items()]
 
@@ -87,18 +90,21 @@ def paired(runs: Sequence[RunFacts]) -> tuple[Table | None, list[str]]:
 _CELLS = ((True, True), (True, False), (False, True), (False, False))
 
 
-def _outcomes(phase: PhaseFacts) -> dict[tuple[str, int], bool | None]:
-    """Success by (task, how many times it came before), None without a verdict; held-out types are tasks like others.
+def _outcomes(phase: PhaseFacts) -> dict[tuple[str, str, int], bool | None]:
+    """Success by (suite, or "" where there is one, task, how many times it came before), None without a verdict;
+    held-out types are tasks like others.
 
     Two sites of one's own may name their tasks alike: what a task says is a part of which it is.
     """
     seen: Counter[str] = Counter()
-    found: dict[tuple[str, int], bool | None] = {}
+    suites = by_suite(phase.counts("eval"))
+    found: dict[tuple[str, str, int], bool | None] = {}
     for attempt in sorted(phase.evaluated, key=lambda a: a.trajectory.trajectory_id):
         task, tried = attempt.task, attempt.trajectory
         name = repr((task.task_id, task.site, task.seed, task.instruction, task.start_url, sorted(task.extra.items())))
         undecided = tried.status.finished and tried.env_reward is None
-        found[name, seen[name]] = None if undecided else is_success(tried)
+        suite = "" if "" in suites else task.site.partition(".")[0]
+        found[suite, name, seen[name]] = None if undecided else is_success(tried)
         seen[name] += 1
     return found
 

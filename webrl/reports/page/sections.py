@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from webrl.evaluate import rate_of, success_rate
+from webrl.evaluate import is_evaluated, named_rates, rate_of, success_rate
 from webrl.reports.page.charts import Figure, Series, Table, histogram, interval_chart, shade, strips
 from webrl.reports.page.facts import RunFacts
 from webrl.reports.page.families import Node, Sieve, families, funnel, num_judged, num_solved
@@ -44,7 +44,17 @@ class Section:
 
 def evaluated(run: RunFacts) -> list[tuple[int, dict[str, Any]]]:
     """(phase, held-out success) of each evaluation that has finished: what finishes first is no sample."""
-    return [(phase.phase, data) for phase in run.phases if (data := phase.counts("eval")).get("episodes")]
+    return [(phase.phase, data) for phase in run.phases if is_evaluated(data := phase.counts("eval"))]
+
+
+def rates_by_name(found: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
+    """(phase, rate) of evaluations, by what was measured."""
+    lines: dict[str, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
+    for phase, data in found:
+        for name, rate in named_rates(data).items():
+            if rate.get("episodes"):
+                lines[name].append((phase, rate))
+    return lines
 
 
 def success(run: RunFacts) -> Section:
@@ -60,19 +70,14 @@ def success(run: RunFacts) -> Section:
     if not found:
         section.lacks += "No phase has been evaluated to the end."
         return section
-    seen = success_series("held-out seeds", found)
-    types = [(phase, data["heldout_types"]) for phase, data in found if data.get("heldout_types")]
-    series = [seen, success_series("held-out task types", types)] if types else [seen]
-    section.figures.append(
-        interval_chart(
-            "Success by phase", "Points with 95 % Wilson intervals; phase 0 is the supervised start.", series
-        )
-    )
+    series = [success_series(name, rates) for name, rates in rates_by_name(found).items()]
+    note = "Points with 95 % Wilson intervals; phase 0 is the supervised start."
+    section.figures.append(interval_chart("Success by phase", note, series))
     section.tables.append(("Success by task type", _heat_map(found)))
     return section
 
 
-def success_series(name: str, rates: Sequence[tuple[float, dict[str, Any]]]) -> Series:
+def success_series(name: str, rates: Sequence[tuple[float, Mapping[str, Any]]]) -> Series:
     """(phase, or what was predicted; rate with interval) as a line."""
     points = [(float(x), rate["rate"], *rate["ci95"]) for x, rate in rates]
     return Series(name, points, [rate_text(rate) for _, rate in rates])
@@ -156,11 +161,11 @@ def _heat_map(found: Sequence[tuple[int, dict[str, Any]]]) -> Table:
     rates: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     apart = set()
     for phase, data in found:
-        for site, rate in (data.get("by_task") or {}).items():
-            rates[site][phase] = rate
-        for site, rate in ((data.get("heldout_types") or {}).get("by_task") or {}).items():
-            rates[site][phase] = rate
-            apart.add(site)
+        for name, part in named_rates(data).items():
+            for site, rate in (part.get("by_task") or {}).items():
+                rates[site][phase] = rate
+                if name.endswith("held-out types"):
+                    apart.add(site)
     rows: list[tuple[object, ...]] = []
     for site in sorted(rates, key=lambda name: (name in apart, name)):
         cells = []

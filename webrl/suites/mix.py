@@ -1,0 +1,69 @@
+"""Several suites in one curriculum (`tasks.suite=[miniwob, arena]`): the config as each of them alone would see it.
+
+A task says by its site whose it is, so episodes, judgement and filters need no more than the task. What is drawn or
+counted suite by suite goes over `parts`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from webrl.config import RunConfig, SuiteName, TasksConfig
+from webrl.errors import UsageError
+from webrl.types import Task
+
+_SHARED = ("num_seed_tasks", "num_eval_tasks", "num_heldout_tasks")
+"""Numbers that the suites share evenly, the first ones having one more where they must."""
+
+
+def parts(config: RunConfig) -> list[RunConfig]:
+    """The config of each suite alone, with its share of the tasks and its own of the task types that are named."""
+    suites = config.tasks.suites
+    if len(suites) == 1:
+        return [config]
+    return [
+        config.model_copy(update={"tasks": config.tasks.model_copy(update=_part(config.tasks, suite))})
+        for suite in suites
+    ]
+
+
+def _part(tasks: TasksConfig, suite: SuiteName) -> dict[str, object]:
+    number = tasks.suites.index(suite)
+    shares = {key: (getattr(tasks, key) + len(tasks.suites) - 1 - number) // len(tasks.suites) for key in _SHARED}
+    types = {
+        key: tuple(name for name in getattr(tasks, key) if name.startswith(f"{suite}."))
+        for key in ("train_sites", "heldout_sites")
+    }
+    return {"suite": suite, **shares, **types}
+
+
+def check_mix(config: RunConfig) -> None:
+    """Raises UsageError where several suites cannot share a run: fewer tasks than suites, a type that none of them has,
+    or a site of one's own without instructions.
+    """
+    tasks, suites = config.tasks, config.tasks.suites
+    if len(suites) == 1:
+        return
+    if tasks.num_seed_tasks < len(suites):
+        raise UsageError(f"tasks.num_seed_tasks={tasks.num_seed_tasks} leaves one of {', '.join(suites)} without tasks")
+    typed = [suite for suite in suites if suite != "web"]  # one's own site is one type
+    for key in ("train_sites", "heldout_sites"):
+        for name in getattr(tasks, key):
+            if name.partition(".")[0] not in typed:
+                raise UsageError(f"tasks.{key}: {name!r} is no task type of {', '.join(typed)}")
+    if "web" in suites and not config.rollout.web.train_files:
+        raise UsageError(
+            f"tasks.suite=[{', '.join(suites)}]: beside other suites one's own site needs instructions, "
+            "rollout.web.train_files; the generator proposes those of phase 0 for tasks.suite=web alone"
+        )
+
+
+def in_turn(groups: Iterable[Sequence[Task]]) -> list[Task]:
+    """One of each as long as it has any: what is cut off at the end is not one suite's alone."""
+    return [task for row in itertools.zip_longest(*groups) for task in row if task is not None]
+
+
+def is_of(task: Task, suite: str) -> bool:
+    """Whether a task is of a suite of a mix."""
+    return task.site.partition(".")[0] == suite

@@ -10,6 +10,7 @@ command as a process of its own, from start to exit, with the same files; peak m
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -18,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,39 @@ def measure_process(folder: Path, num_current: int = 10_000, num_history: int = 
         "floor_mb_per_s": round(num_bytes / floor_s / 1e6, 1),
         "process_input_mb": round(num_bytes / 1e6, 1),
         "process_output_records": kept,
+        **measure_records(trajectories),
+    }
+
+
+def measure_records(trajectories: Path) -> dict[str, float]:
+    """CPU time of reading the first 1,000 trajectories as records, and of making training records of them and writing
+    those, in shares of parsing, and of parsing and writing, alone.
+    """
+    from webrl.replay.records import build_records
+    from webrl.types import Trajectory
+
+    with trajectories.open("rb") as file:
+        lines = list(itertools.islice(file, 1000))
+
+    def best_s(work: Callable[[bytes], Any]) -> float:
+        def once() -> float:
+            start = time.process_time()
+            for line in lines:
+                work(line)
+            return time.process_time() - start
+
+        return min(once() for _ in range(4))
+
+    def rewrite(line: bytes) -> None:
+        for record in build_records([Trajectory.from_json(orjson.loads(line))], None, Counter()):
+            orjson.dumps(record)
+
+    return {
+        "records_read_s": round(read_s := best_s(lambda line: Trajectory.from_json(orjson.loads(line))), 3),
+        "records_read_floor_fraction": round(best_s(orjson.loads) / read_s, 3),
+        "records_rewrite_floor_fraction": round(
+            best_s(lambda line: orjson.dumps(orjson.loads(line))) / best_s(rewrite), 3
+        ),
     }
 
 

@@ -1,4 +1,4 @@
-"""Records that stages hand to each other; standard library only.
+"""Records that stages hand to each other.
 
 Stages meet only here and in the files of the run folder (`webrl/runs/store.py`, `data/README.md`).
 Every record is a frozen dataclass that goes to JSON with `to_json` and comes back with `from_json`.
@@ -6,13 +6,14 @@ Every record is a frozen dataclass that goes to JSON with `to_json` and comes ba
 
 from __future__ import annotations
 
-import dataclasses
-import types
 import typing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from typing import Any, Self
+
+from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, to_jsonable_python
 
 
 class Status(StrEnum):
@@ -51,9 +52,29 @@ _FINISHED = frozenset(
 class Record:
     """JSON for frozen dataclasses: `to_json` gives plain containers, `from_json` checks names and types."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Strict but for what JSON has no type for: its objects are records, its lists tuples, its texts enums."""
+        schema = handler(source)
+        record: Any = handler.resolve_ref_schema(schema)
+        record["strict"] = False
+        for described in record["schema"]["fields"]:
+            part: Any = described["schema"]
+            while part["type"] in ("default", "nullable"):
+                part = part["schema"]
+            part = handler.resolve_ref_schema(part)
+            if part["type"] in ("tuple", "enum"):
+                part["strict"] = False
+            if part["type"] == "tuple":
+                part["fail_fast"] = True  # one problem is told, not one a token
+        return schema
+
     def to_json(self) -> dict[str, Any]:
         """Plain dict, fields in declaration order."""
-        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        plain: dict[str, Any] = to_jsonable_python(self)
+        return plain
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
@@ -62,17 +83,40 @@ class Record:
         Raises:
             ValueError: not an object, an unknown or missing field, or a value of the wrong type (both quoted).
         """
-        if not isinstance(data, dict):
-            raise ValueError(f"expected a {cls.__name__} object, found {type(data).__name__}")
-        fields = _field_types(cls)  # type: ignore[arg-type]
-        unknown = set(data) - set(fields)
-        if unknown:
-            raise ValueError(f"unknown field {sorted(unknown)[0]!r} in {cls.__name__}; known: {', '.join(fields)}")
-        values = {name: _parse(hint, data[name], name) for name, hint in fields.items() if name in data}
         try:
-            return cls(**values)
-        except TypeError as error:
-            raise ValueError(f"{cls.__name__}: {error}") from None
+            return typing.cast(Self, _adapter(cls).validate_python(data))  # type: ignore[arg-type]
+        except ValidationError as error:
+            raise ValueError(_problem_text(cls, error)) from None
+
+
+@cache
+def _adapter(cls: type) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
+
+
+def _problem_text(cls: type, error: ValidationError) -> str:
+    """What is wrong, which field, and what was found: an unknown field first, which tells why another is missing."""
+    problems = error.errors(include_url=False)
+    problem = next((each for each in problems if each["type"] == "unexpected_keyword_argument"), problems[0])
+    kind, found = problem["type"].removesuffix("_type"), problem["input"]
+    *parents, name = problem["loc"] or ("",)
+    for parent in parents:
+        if isinstance(parent, str) and kind in ("unexpected_keyword_argument", "missing"):
+            hint = typing.get_type_hints(cls)[parent]
+            cls = next(each for each in (hint, *typing.get_args(hint)) if isinstance(each, type))
+    if kind == "unexpected_keyword_argument":
+        return f"unknown field {name!r} in {cls.__name__}; known: {', '.join(typing.get_type_hints(cls))}"
+    if kind == "missing":
+        return f"missing field {name!r} in {cls.__name__}, found {found!r:.80}"
+    if kind == "dataclass":
+        where = f"field {'.'.join(map(str, problem['loc']))!r}: " if problem["loc"] else ""
+        return f"{where}expected a {problem['ctx']['class_name']} object, found {type(found).__name__}"
+    holds = isinstance(name, int)
+    where = ".".join(map(str, parents if holds else problem["loc"]))
+    if kind == "enum":
+        return f"field {where!r} is {found!r:.80}; expected {problem['ctx']['expected']}"
+    kind = {"string": "str", "tuple": "a list", "dict": "an object"}.get(kind, kind)
+    return f"field {where!r} must {f'hold {kind}s' if holds else f'be {kind}'}, found {found!r:.80}"
 
 
 @dataclass(frozen=True)
@@ -264,60 +308,3 @@ class StepRecord(Record):
     def is_last(self) -> bool:
         """True for the trajectory's last step (a truncated episode's last step counts)."""
         return self.index == self.num_steps - 1
-
-
-@cache
-def _field_types(cls: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Record):
-        return value.to_json()
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return value
-
-
-def _parse(hint: Any, value: Any, name: str) -> Any:
-    """Check `value` against a field's type hint; tuples are read from lists, ints widen to floats."""
-    origin = typing.get_origin(hint)
-    if origin in (types.UnionType, typing.Union):
-        options = typing.get_args(hint)
-        if value is None and type(None) in options:
-            return None
-        return _parse(next(o for o in options if o is not type(None)), value, name)
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise ValueError(f"field {name!r} must be a list, found {value!r:.80}")
-        item = typing.get_args(hint)[0]
-        if item in (int, float):
-            return _parse_numbers(item, value, name)
-        return tuple(_parse(item, v, name) for v in value)
-    if origin is dict or hint is dict:
-        if not isinstance(value, dict):
-            raise ValueError(f"field {name!r} must be an object, found {value!r:.80}")
-        return value
-    if isinstance(hint, type) and issubclass(hint, Record):
-        return hint.from_json(value)
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        try:
-            return hint(value)
-        except ValueError:
-            raise ValueError(f"field {name!r} is {value!r}; expected one of {', '.join(hint)}") from None
-    if hint is float and type(value) is int:
-        return float(value)
-    # A bool is an int to `isinstance`, but not to us.
-    if hint is Any or (isinstance(value, hint) and (hint is bool or type(value) is not bool)):
-        return value
-    raise ValueError(f"field {name!r} must be {hint.__name__}, found {value!r:.80}")
-
-
-def _parse_numbers(item: type, values: Any, name: str) -> tuple[Any, ...]:
-    # Counting in a list takes half the time of collecting a set: most of a file's fields are token ids.
-    kinds = list(map(type, values))
-    if kinds.count(int) + (kinds.count(float) if item is float else 0) != len(kinds):
-        bad = next(v for v in values if type(v) is not int and (item is int or type(v) is not float))
-        raise ValueError(f"field {name!r} must hold {item.__name__}s, found {bad!r:.80}")
-    return tuple(values)

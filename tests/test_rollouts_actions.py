@@ -17,6 +17,7 @@ from webrl.rollouts.dialects import parse, parse_webrl
         ("fill('a3', value='it\\'s')", "fill('a3', \"it's\")"),
         ("select_option('7', ['red', 'blue'])", "select_option('7', ['red', 'blue'])"),
         ("scroll(0, -200.5)", "scroll(0, -200.5)"),
+        (r"fill('7', 'C:\temp\p')", r"fill('7', 'C:\temp\\p')"),
         ("noop()", "noop()"),
         ("noop(20)", "noop(20)"),
         ("tab_focus(1)", "tab_focus(1)"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,7 +136,8 @@ def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     if len(text) > MAX_ACTION_CHARS:
         raise ActionError(f"The action is {len(text)} characters long; at most {MAX_ACTION_CHARS} are read.")
     try:
-        body = ast.parse(_strip(text)).body
+        with warnings.catch_warnings(action="ignore"):  # a model's escapes, '\\p', are no fault of our code
+            body = ast.parse(_strip(text)).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ActionError(f"Not an action: {text.strip()!r:.200}. Expected one call such as click('12').") from None
     if not body:

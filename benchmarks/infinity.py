@@ -59,7 +59,7 @@ async def try_task(env: WebEnv, task: Task, solve: Any) -> tuple[str, str, float
 
 
 def _word(score: Any) -> str:
-    return "undecided" if score.reward is None else str(int(score.reward))
+    return f"undecided ({score.note})" if score.reward is None else str(int(score.reward))
 
 
 async def try_app(app: Path, folder: Path, num_tasks: int, at_a_time: int) -> dict[str, Any]:
@@ -86,7 +86,7 @@ async def try_app(app: Path, folder: Path, num_tasks: int, at_a_time: int) -> di
                 await env.close()
 
         await asyncio.gather(*(play() for _ in range(at_a_time)))
-    idle, solved = (Counter(end[place] for end in ends) for place in (0, 1))
+    idle, solved = (Counter(end[place].partition(" (")[0] for end in ends) for place in (0, 1))
     ready = sorted(end[2] for end in ends)
     print(f"{app.name}: {len(training_tasks(config))} + {len(tasks)} tasks; of {len(ends)} held-out ones idle ", end="")
     print(f"{dict(idle)}, solved {dict(solved)}; first page after {ready[len(ready) // 2]:.1f} s (median)", flush=True)

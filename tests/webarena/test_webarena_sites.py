@@ -224,9 +224,10 @@ def test_phase_0_without_instructions_says_where_to_get_them():
 
 @pytest.mark.webarena
 def test_evaluation_takes_the_whole_suite_or_its_first_tasks():
-    assert len(evaluation_tasks(config().tasks)) == 165
+    lite = load_suite("webarena_lite")
+    assert len(evaluation_tasks(config().tasks, lite)) == 165
     few = config().tasks.model_copy(update={"num_eval_tasks": 5})
-    assert len({task.site for task in evaluation_tasks(few)}) == 5
+    assert len({task.site for task in evaluation_tasks(few, lite)}) == 5
 
 
 def test_tasks_of_other_worlds_are_not_ours():

@@ -64,7 +64,7 @@ def _is_address(url: SecretUrl) -> SecretUrl:
 Address = Annotated[SecretUrl, AfterValidator(_is_address)]
 
 
-SuiteName = Literal["miniwob", "webarena", "webarena_lite", "web", "arena"]
+SuiteName = Literal["miniwob", "webarena", "webarena_lite", "webarena_verified", "web", "arena"]
 _SUITES: tuple[SuiteName, ...] = get_args(SuiteName)
 
 
@@ -260,6 +260,19 @@ class Account(Section):
 SiteName = Literal["shopping", "shopping_admin", "reddit", "gitlab", "wikipedia", "map"]
 
 
+class VerifiedConfig(Section):
+    """WebArena-Verified's tasks and the program that scores them (docs/worlds.md)."""
+
+    tasks: Path | None = Field(None, description="its task file, as `webarena-verified dataset-get` writes it")
+    command: tuple[str, ...] = Field(
+        ("webarena-verified",), min_length=1, description="its program, in an environment of its own"
+    )
+    folder: Path = Field(
+        Path("runs/webarena_verified"),
+        description="answers, network traffic and verdicts of the last episode of each task",
+    )
+
+
 class WebArenaConfig(Section):
     """WebArena's sites, log-ins, resets and judge (docs/webarena.md)."""
 
@@ -279,6 +292,7 @@ class WebArenaConfig(Section):
     lease_timeout_s: float = Field(3600.0, gt=0, description="longest wait of an episode for a free site")
     login_check_s: float = Field(60.0, ge=0, description="a log-in is checked again after this")
     validate_timeout_s: float = Field(180.0, gt=0, description="deadline of one episode's validation")
+    verified: VerifiedConfig = VerifiedConfig()
     judge: EngineConfig = Field(
         EngineConfig(kind="openai", model_name="gpt-4-1106-preview"),
         description="answers the fuzzy_match questions; urls: none is OPENAI_BASE_URL or OpenAI itself",

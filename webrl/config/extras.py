@@ -61,7 +61,7 @@ def wanted_extras(config: RunConfig, stages: Collection[str]) -> Iterator[tuple[
     due = frozenset(stages)
     if config.rollout.backend == "ray" and not due.isdisjoint(("rollout", "eval")):
         yield "ray", "rollout.backend=ray"
-    if config.tasks.suites[0].startswith("webarena") and not due.isdisjoint(("filter-tasks", "eval")):
+    if config.tasks.suite in ("webarena", "webarena_lite") and not due.isdisjoint(("filter-tasks", "eval")):
         yield "webarena", f"tasks.suite={config.tasks.suite}"
     engines = {
         "generate": (config.generate.engine, ("gen-tasks", "filter-tasks")),

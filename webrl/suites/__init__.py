@@ -20,6 +20,7 @@ from webrl.suites.arena import tasks as arena_tasks
 from webrl.suites.mix import check_mix, in_turn, is_of, parts
 from webrl.suites.web import tasks as own_site
 from webrl.suites.webarena import tasks as webarena
+from webrl.suites.webarena import verified
 from webrl.types import Label, Task, Trajectory
 
 
@@ -129,7 +130,9 @@ def _eval_tasks(config: RunConfig) -> list[Task]:
         return [*miniwob.eval_tasks(config.tasks, config.seed), *miniwob.heldout_tasks(config.tasks, config.seed)]
     if config.tasks.suite == "arena":
         return arena_tasks.evaluation_tasks(config)
-    return own_site.evaluation_tasks(config) if config.tasks.suite == "web" else webarena.evaluation_tasks(config.tasks)
+    if config.tasks.suite == "web":
+        return own_site.evaluation_tasks(config)
+    return webarena.evaluation_tasks(config.tasks, _webarena_tasks(config))
 
 
 def held_out(config: RunConfig) -> list[Task]:
@@ -146,7 +149,13 @@ def _held_out(config: RunConfig) -> list[Task]:
         return _eval_tasks(config)
     if suite == "arena":
         return arena_tasks.heldout_tasks(config)
-    return own_site.heldout_tasks(config) if suite == "web" else webarena.load_suite(suite)
+    return own_site.heldout_tasks(config) if suite == "web" else _webarena_tasks(config)
+
+
+def _webarena_tasks(config: RunConfig) -> list[Task]:
+    if config.tasks.suite == verified.SUITE:
+        return webarena.interleave(verified.verified_tasks(config.rollout))
+    return webarena.load_suite(config.tasks.suite)  # type: ignore[arg-type]
 
 
 def held_out_beside(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:

@@ -13,6 +13,7 @@ ones have none, only a site and a start page with a placeholder. Tasks of other 
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import re
@@ -33,6 +34,7 @@ from webrl.suites.webarena.locks import Lease, lease_sites
 from webrl.suites.webarena.login import LoginStore
 from webrl.suites.webarena.sites import Sites, find_sites, host_of, resolve
 from webrl.suites.webarena.tasks import config_of, instruction_of, is_scored, is_webarena, sites_of, writes
+from webrl.suites.webarena.verified import ANSWER_FORMAT, Evidence, is_verified
 from webrl.types import Task, Trajectory
 
 if TYPE_CHECKING:
@@ -90,6 +92,7 @@ class WebArenaEnv(BrowserEnv):
         self._lease: Lease | None = None
         self._played: Task | None = None
         self._ended: StepResult | None = None
+        self._evidence: Evidence | None = None
 
     async def reset(self, task: Task) -> Observation:
         """Lease the task's sites, log in, open its start pages."""
@@ -112,6 +115,7 @@ class WebArenaEnv(BrowserEnv):
             observation = await self._start(task, access, lease.urls)
         except BaseException:
             lease.release()
+            self._drop_evidence()
             raise
         self._lease, self._played = lease, task  # only now: opening a page closes the old profile, and `close` frees
         return observation
@@ -123,10 +127,15 @@ class WebArenaEnv(BrowserEnv):
         if config.get("geolocation"):
             self._profile_options |= {"geolocation": config["geolocation"], "permissions": ["geolocation"]}
         await super().close()  # a profile of its own for every episode: the log-in is part of it
+        instruction = instruction_of(task)
+        if is_verified(task):
+            self._evidence = Evidence(access.config, task)
+            self._profile_options |= self._evidence.profile_options
+            instruction += ANSWER_FORMAT
         observation = await super().reset(
             dataclasses.replace(
                 task,
-                instruction=instruction_of(task),
+                instruction=instruction,
                 start_url=starts[0],
                 extra={"allowed_hosts": [host_of(url) for url in urls.values()]},
             )
@@ -176,6 +185,8 @@ class WebArenaEnv(BrowserEnv):
                 return Score(None)
             ended = self._ended
             answer = ended.message if ended else None
+            if self._evidence:
+                return await self._judge_evidence(self._evidence, answer, lease.urls)
             infeasible = ended is not None and bool(_INFEASIBLE.match(ended.action))
             state = await capture(self.context, self.page, answer=answer, infeasible=infeasible)
             return await access.evaluator.validate(task, lease.urls, state)
@@ -183,6 +194,15 @@ class WebArenaEnv(BrowserEnv):
             return Score(None, f"the page was gone before it could be read: {str(error).splitlines()[0]}")
         finally:
             self._release()
+
+    async def _judge_evidence(self, evidence: Evidence, answer: str | None, urls: dict[str, str]) -> Score:
+        try:
+            async with asyncio.timeout(self._config.webarena.validate_timeout_s):
+                await self.context.close()  # writes the traffic down
+        except TimeoutError:
+            return Score(None, "the browser did not write down the episode's network traffic")
+        await super().close()
+        return await evidence.score(answer, urls)
 
     async def close(self) -> None:
         """Close the profile and give the sites back; a `reset` that still waits for them is given up."""
@@ -194,6 +214,12 @@ class WebArenaEnv(BrowserEnv):
         lease, self._lease, self._played, self._ended = self._lease, None, None, None
         if lease is not None:
             lease.release()
+            self._drop_evidence()
+
+    def _drop_evidence(self) -> None:
+        evidence, self._evidence = self._evidence, None
+        if evidence is not None:
+            evidence.drop()
 
 
 class _ProfileMaker:

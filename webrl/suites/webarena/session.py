@@ -16,6 +16,7 @@ from webrl.suites.webarena.locks import hold_sites
 from webrl.suites.webarena.reset import reset_sites
 from webrl.suites.webarena.sites import find_sites
 from webrl.suites.webarena.tasks import is_scored, is_webarena, sites_of
+from webrl.suites.webarena.verified import is_verified, require_scorer
 from webrl.types import Task
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,9 @@ async def open_sites(config: RunConfig, tasks: Sequence[Task], owner: str = "") 
     if not ours:
         yield
         return
-    if any(map(is_scored, ours)):
+    if any(map(is_verified, ours)):
+        require_scorer(config.rollout.webarena)
+    if any(is_scored(task) and not is_verified(task) for task in ours):
         require("webarena", "the score of a WebArena task")
     settings = config.rollout.webarena
     sites = find_sites(settings)

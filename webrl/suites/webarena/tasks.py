@@ -61,15 +61,8 @@ def load_suite(suite: Suite) -> list[Task]:
     raise DataError(f"{package} holds no {name}: `make clean webarena` installs it anew")
 
 
-def evaluation_tasks(config: TasksConfig) -> list[Task]:
-    """The suite's tasks, at most `num_eval_tasks` of them (the first ones of every site).
-
-    Raises:
-        DataError: as `load_suite`.
-    """
-    if config.suite not in ("webarena", "webarena_lite"):
-        raise UsageError(f"tasks.suite is {config.suite!r}; set webarena_lite or webarena")
-    tasks = load_suite(config.suite)
+def evaluation_tasks(config: TasksConfig, tasks: list[Task]) -> list[Task]:
+    """The suite's tasks, at most `num_eval_tasks` of them (the first ones of every site)."""
     if config.num_eval_tasks < len(tasks):
         logger.warning("%d of %s's %d tasks (num_eval_tasks)", config.num_eval_tasks, config.suite, len(tasks))
     return tasks[: config.num_eval_tasks]
@@ -148,7 +141,8 @@ def writes(task: Task) -> bool:
     """
     if _NOTHING_TO_WRITE.issuperset(sites_of(task)):
         return False
-    if "program_html" in config_of(task)["eval"]["eval_types"]:
+    kinds = config_of(task)["eval"]["eval_types"]
+    if "program_html" in kinds or "verified_mutate" in kinds:
         return True
     words = instruction_of(task).lower().split()
     return not words or words[0].strip(",.:'\"") not in _LOOKING

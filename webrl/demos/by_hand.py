@@ -192,12 +192,7 @@ async def record_by_hand(
     labels = out.with_name("labels.jsonl")
     if out.exists() and not labels.exists():
         raise UsageError(f"{out} holds another recording, without labels; choose another --out")
-    rollout = {"num_workers": 1, "envs_per_worker": 1}
-    config = config.model_copy(update={"rollout": config.rollout.model_copy(update=rollout)})
-    if config.rollout.web.reset.is_set:
-        reset = config.rollout.web.reset.model_copy(update={"every": "episode"})
-        web = config.rollout.web.model_copy(update={"reset": reset})
-        config = config.model_copy(update={"rollout": config.rollout.model_copy(update={"web": web})})
+    config = _one_at_a_time(config)
     for task in tasks:
         WORLD.suite_of(task).check(task, config.rollout)
     studio = _Studio(config.rollout, out, say, inbox, visible, unseen)
@@ -220,6 +215,15 @@ async def record_by_hand(
                 if isinstance(kept, _Kept):
                     verdicts.append(Label(kept.trajectory.trajectory_id, None, int(kept.success), Hand.fingerprint))
                     file.append(kept.trajectory)
+
+
+def _one_at_a_time(config: RunConfig) -> RunConfig:
+    """One environment, and one's own site as new for every episode."""
+    web = config.rollout.web
+    if web.reset.is_set:
+        web = web.model_copy(update={"reset": web.reset.model_copy(update={"every": "episode"})})
+    rollout = {"num_workers": 1, "envs_per_worker": 1, "web": web}
+    return config.model_copy(update={"rollout": config.rollout.model_copy(update=rollout)})
 
 
 @dataclass(frozen=True)

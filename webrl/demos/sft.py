@@ -46,17 +46,7 @@ def train_start(config: RunConfig, paths: TrainingPaths, probe: Probe | None = N
     """
     from webrl.training import train_sft
 
-    counts: Counter[str] = Counter()
-    with ProblemLog(paths.report / "problems.txt" if is_main() else None) as problems:
-        shown = list(read_demonstrations(paths.data, problems, config.sft.outcome, counts))
-        train, heldout = split(shown, config.sft.heldout, config.seed)
-        encoder = open_encoder(load_tokenizer(paths.init), paths.init, config)
-        examples, held = (encode(part, encoder, problems) for part in (train, heldout))
-    if not examples:
-        raise DataError(
-            f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts)}"
-            + ("; sft.outcome=all takes those that nobody has judged, and failures" if counts else "")
-        )
+    examples, held, account = _read(config, paths)
     looks = paths.report / "probes"
 
     def look(folder: Path) -> dict[str, float]:
@@ -80,17 +70,27 @@ def train_start(config: RunConfig, paths: TrainingPaths, probe: Probe | None = N
         )
     if not is_main():
         return {}
-    report = {
-        "demonstrations": dict(counts),
-        "examples": len(examples),
-        "heldout": len(held),
-        "problems": dict(problems.counts),
-        "losses": losses,
-        **run_info(config),
-    }
+    report = account | {"losses": losses} | run_info(config)
     write_json(paths.report / "report.json", report)
     plot_losses(read_metrics(metrics, "sft"), paths.report / "loss.png")
     return report
+
+
+def _read(config: RunConfig, paths: TrainingPaths) -> tuple[list[Example], list[Example], dict[str, Any]]:
+    """(training, held-out, the report's account of both)."""
+    counts: Counter[str] = Counter()
+    with ProblemLog(paths.report / "problems.txt" if is_main() else None) as problems:
+        shown = list(read_demonstrations(paths.data, problems, config.sft.outcome, counts))
+        train, heldout = split(shown, config.sft.heldout, config.seed)
+        encoder = open_encoder(load_tokenizer(paths.init), paths.init, config)
+        examples, held = (encode(part, encoder, problems) for part in (train, heldout))
+    if not examples:
+        raise DataError(
+            f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts)}"
+            + ("; sft.outcome=all takes those that nobody has judged, and failures" if counts else "")
+        )
+    sizes = {"examples": len(examples), "heldout": len(held)}
+    return examples, held, {"demonstrations": dict(counts), **sizes, "problems": dict(problems.counts)}
 
 
 def split(trajectories: Sequence[Trajectory], heldout: float, seed: int) -> tuple[list[Trajectory], list[Trajectory]]:

@@ -61,15 +61,10 @@ async def verify_logprobs(
         ModelError: the difference is larger, so the engine does not have these weights.
     """
     chosen = [tuple(encode_plain(model.tokenizer, text)) for text in _PROMPTS]
-    jobs = [
-        model.generate(prompt, Sampling(max_new_tokens=_MAX_NEW_TOKENS, seed=seed))
-        for prompt in chosen
-        for seed in range(_SEEDS)
-    ]
+    asked = [(prompt, Sampling(max_new_tokens=_MAX_NEW_TOKENS, seed=n)) for prompt in chosen for n in range(_SEEDS)]
     if prompt_tokens:
-        long = _long_prompt(chosen, prompt_tokens)
-        jobs.append(model.generate(long, Sampling(max_new_tokens=_MAX_NEW_TOKENS, seed=_SEEDS)))
-    answers = await asyncio.gather(*jobs)
+        asked.append((_long_prompt(chosen, prompt_tokens), Sampling(max_new_tokens=_MAX_NEW_TOKENS, seed=_SEEDS)))
+    answers = await asyncio.gather(*(model.generate(*each) for each in asked))
     samples: list[Sample] = [(answer.prompt_ids, answer.ids) for answer in answers]
     async with asleep():
         references = await asyncio.to_thread(reference_logprobs, samples)

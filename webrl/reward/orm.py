@@ -7,11 +7,12 @@ answers are compared as a difference, so nothing overflows (the released code ex
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -162,35 +163,45 @@ async def label_trajectories(
     if out.exists():
         judged = {i for i, label in read_labels(out, on_error=logger.warning).items() if label.reward is not None}
     counts: Counter[str] = Counter()
-    pending: deque[asyncio.Task[Label]] = deque()
-    with Appender(out) as file:
 
-        async def collect() -> None:
+    def asked() -> Iterator[Coroutine[Any, Any, Label]]:
+        for trajectory in trajectories:
+            if not trajectory.status.finished:
+                counts["unfinished"] += 1
+            elif trajectory.trajectory_id in judged:
+                counts["skipped"] += 1
+            else:
+                yield _label(trajectory, judges, settings)
+
+    with Appender(out) as file:
+        async with contextlib.aclosing(_in_order(asked(), config.batch_size)) as labels:
+            async for label in labels:
+                file.append(label)
+                counts["unjudged" if label.reward is None else "judged"] += 1
+                counts["success"] += label.reward == 1
+                if on_label:
+                    on_label(label)
+    return counts
+
+
+async def _in_order(asked: Iterator[Coroutine[Any, Any, Label]], at_once: int) -> AsyncGenerator[Label, None]:
+    """The labels in the order they are asked for; what is left at an error is cancelled."""
+    pending: deque[asyncio.Task[Label]] = deque()
+    try:
+        for question in asked:
+            pending.append(asyncio.create_task(question))
+            if len(pending) >= at_once:
+                label = await pending[0]
+                pending.popleft()
+                yield label
+        while pending:
             label = await pending[0]
             pending.popleft()
-            file.append(label)
-            counts["unjudged" if label.reward is None else "judged"] += 1
-            counts["success"] += label.reward == 1
-            if on_label:
-                on_label(label)
-
-        try:
-            for trajectory in trajectories:
-                if not trajectory.status.finished:
-                    counts["unfinished"] += 1
-                elif trajectory.trajectory_id in judged:
-                    counts["skipped"] += 1
-                else:
-                    pending.append(asyncio.create_task(_label(trajectory, judges, settings)))
-                if len(pending) >= config.batch_size:
-                    await collect()
-            while pending:
-                await collect()
-        finally:
-            for task in pending:
-                task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
-    return counts
+            yield label
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
 
 
 async def _label(trajectory: Trajectory, judges: Sequence[LanguageModel], settings: Sequence[LabelConfig]) -> Label:

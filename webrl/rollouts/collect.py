@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,10 +83,7 @@ async def collect(
         world.suite_of(task).check(task, config.rollout)
     summary = CollectSummary()
     done = _read_done(out, summary)
-    episodes = list(_name(tasks, prefix))
-    twice = [name for name, times in Counter(name for name, _ in episodes).items() if times > 1]
-    if twice:
-        raise DataError(f"two episodes would be called {twice[0]!r}: no task's id may be another one's with -rN")
+    episodes = _name(tasks, prefix)
     waiting = [(name, task) for name, task in episodes if name not in done]
     num, num_done = len(episodes), len(episodes) - len(waiting)  # others' may be in the file as well
     target = math.ceil(config.rollout.cut_off * num)
@@ -253,12 +250,17 @@ def screenshot_saver(config: RolloutConfig, out: Path, name: str) -> SaveScreens
     return save
 
 
-def _name(tasks: Sequence[Task], prefix: str) -> Iterator[tuple[str, Task]]:
+def _name(tasks: Sequence[Task], prefix: str) -> list[tuple[str, Task]]:
     seen: Counter[str] = Counter()
+    episodes: dict[str, Task] = {}
     for task in tasks:
         repeat = seen[task.task_id]
         seen[task.task_id] += 1
-        yield f"{prefix}-{task.task_id}" + (f"-r{repeat}" if repeat else ""), task
+        name = f"{prefix}-{task.task_id}" + (f"-r{repeat}" if repeat else "")
+        if name in episodes:
+            raise DataError(f"two episodes would be called {name!r}: no task's id may be another one's with -rN")
+        episodes[name] = task
+    return list(episodes.items())
 
 
 def _read_done(out: Path, summary: CollectSummary) -> set[str]:

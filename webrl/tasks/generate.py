@@ -160,16 +160,7 @@ async def generate_tasks(
         ModelError: the model is unusable, its endpoint is down (the answers so far are kept in `cache`), or it answered
             nothing at all.
     """
-    for request in requests:
-        if request.target is None:
-            raise ValueError(f"request on {request.site!r} has no initial state; give it one with `at(task, page)`")
-    base, limit, ours = rng.getrandbits(31), config.models.max_prompt_tokens, config.generate
-    rules = load_rules(config.filter.rules)
-    prompts = [request.prompt(rules_for(rules, request.site)) for request in requests]
-    questions = [
-        Question(prompt, Sampling(ours.temperature, 1.0, 0, ours.max_new_tokens, base + i), i, limit)
-        for i, prompt in enumerate(prompts)
-    ]
+    ours, questions = config.generate, _questions(requests, config, rng)
     with progress(len(requests), "generate", "prompts") as bar:
         replies = await ask_all(
             model,
@@ -183,15 +174,28 @@ async def generate_tasks(
         raise ModelError(f"{model.name} answered none of {len(requests)} prompts, the last with: {replies.errors[-1]}")
     problems: Counter[str] = Counter()
     tasks: list[Task] = []
-    for request, prompt, answer in zip(requests, prompts, replies.answers, strict=True):
+    for request, question, answer in zip(requests, questions, replies.answers, strict=True):
         if answer is None:
             continue
         parsed = parse_instructions(answer.text, request.num_tasks, answer.finish_reason == "length")
         problems += parsed.counts
         for instruction in parsed.instructions:
             name = f"{request.site}.g{phase:02d}-{len(tasks):05d}"
-            tasks.append(_task(name, request, instruction, model.name, prompt.digest, phase))
+            tasks.append(_task(name, request, instruction, model.name, question.prompt.digest, phase))
     return _report(tasks, requests, replies, problems, ours)
+
+
+def _questions(requests: Sequence[GenerationRequest], config: RunConfig, rng: random.Random) -> list[Question]:
+    for request in requests:
+        if request.target is None:
+            raise ValueError(f"request on {request.site!r} has no initial state; give it one with `at(task, page)`")
+    base, limit, ours = rng.getrandbits(31), config.models.max_prompt_tokens, config.generate
+    rules = load_rules(config.filter.rules)
+    prompts = [request.prompt(rules_for(rules, request.site)) for request in requests]
+    return [
+        Question(prompt, Sampling(ours.temperature, 1.0, 0, ours.max_new_tokens, base + i), i, limit)
+        for i, prompt in enumerate(prompts)
+    ]
 
 
 def initial_page_texts(requests: Sequence[GenerationRequest]) -> dict[tuple[str, int, str], str]:

@@ -1,9 +1,13 @@
-"""What `python scripts/train_grpo.py` gains on this machine: mean reward of its first and its last episodes.
+"""What `python scripts/train_grpo.py` gains on this machine, and what it saves to play episodes ahead of the training.
 
-`python benchmarks/grpo.py [key=value ...]`; settings as for `webrl grpo`. The command is run as a user types it, in a
-process of its own, into a new folder. The last line is JSON: `reward_first`, `reward_last` (mean, episodes, 95 %
-interval), their ratio, and the seconds it took. Attempts at one page are not independent of each other, so that the
-intervals, which take them for so, are somewhat too narrow.
+`python benchmarks/grpo.py [--max-staleness 1] [key=value ...]`; settings as for `webrl grpo`. The command is run as a
+user types it, in a process of its own, into a new folder: once in turn, and once with `max_staleness`, with the same
+pages and as many episodes. The last line is JSON: of the first `reward_first`, `reward_last` (mean, episodes, 95 %
+interval), their ratio and seconds; `asynchronous`, the same of the second; `async_speedup`, the ratio of their
+`train_seconds` (first episode to last optimizer step; `seconds` count the start as well); `waited_seconds`, how long
+the training waited for the episodes of every generation batch. Attempts at one page are not independent of each other,
+so that the intervals, which take them for so, are somewhat too narrow.
+`--max-staleness 0` leaves the second training out.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from webrl.config.extras import exit_code
 from webrl.errors import StageError
@@ -23,7 +28,7 @@ from webrl.errors import StageError
 ROOT = Path(__file__).parent.parent
 
 
-def measure(settings: Sequence[str]) -> dict[str, object]:
+def measure(settings: Sequence[str]) -> dict[str, Any]:
     """One training.
 
     Raises:
@@ -43,7 +48,10 @@ def measure(settings: Sequence[str]) -> dict[str, object]:
         "reward_first": first,
         "reward_last": last,
         "ratio": round(last["mean"] / first["mean"], 3) if first["mean"] else None,
+        "batches": [round(batch["mean"], 3) for batch in report["batches"]],
         "failed_episodes": report["failed_episodes"],
+        **{key: report[key] for key in ("staleness", "waited_seconds") if key in report},
+        "train_seconds": report["train_seconds"],
         "seconds": round(seconds, 1),
     }
 
@@ -51,8 +59,16 @@ def measure(settings: Sequence[str]) -> dict[str, object]:
 def main() -> None:
     """Run, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--max-staleness", type=int, default=1, metavar="N", help="of the second training (default: 1)")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="over those of configs/grpo_demo.yaml")
-    print(json.dumps(measure(parser.parse_args().settings)))
+    args = parser.parse_args()
+    measured = measure(args.settings)
+    if args.max_staleness:
+        print(f"in turn: {json.dumps(measured)}", flush=True)
+        ahead = measure([*args.settings, f"max_staleness={args.max_staleness}"])
+        speedup = round(measured["train_seconds"] / ahead["train_seconds"], 3)
+        measured |= {"asynchronous": ahead, "async_speedup": speedup}
+    print(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -128,6 +128,12 @@ class GrpoSettings(Section):
     generation_batch_size: int | None = Field(
         None, ge=1, description="episodes played with the same weights; none: an optimizer step's, in whole groups"
     )
+    max_staleness: int = Field(
+        0,
+        ge=0,
+        description="generation batches that the weights which play may be behind those that train: so many are played "
+        "ahead, while training goes on; 0: played and trained on in turn",
+    )
     num_epochs: int = Field(1, ge=1, description="passes over the pages")
     gradient_checkpointing: bool = Field(True, description="less memory, more time")
 
@@ -194,6 +200,7 @@ class GrpoSettings(Section):
                 f"image_size {self.image_size} with use_vllm: screenshots go through the engine of this process alone; "
                 "leave use_vllm out"
             )
+        self._can_be_played_ahead()
         if self.sees and self.prompt_format == "webrl":
             raise ValueError("prompt_format=webrl has no place for a screenshot; take chat or browsergym")
         if self.system_prompt and self.prompt_format != "browsergym":
@@ -207,6 +214,20 @@ class GrpoSettings(Section):
         if self.dataset_size * group < batch:
             raise ValueError(f"dataset_size {self.dataset_size} x num_generations {group} are fewer than {batch}")
         return self
+
+    def _can_be_played_ahead(self) -> None:
+        if not self.max_staleness:
+            return
+        asked = f"max_staleness {self.max_staleness} with"
+        if self.use_vllm:
+            raise ValueError(
+                f"{asked} use_vllm: episodes are played ahead by an engine in a process of its own; leave use_vllm out"
+            )
+        if self.temperature != 1 or self.top_p != 1 or self.top_k:
+            raise ValueError(
+                f"{asked} temperature {self.temperature:g}, top_p {self.top_p:g}, top_k {self.top_k}: the "
+                "probabilities that other weights sampled with are known for 1, 1 and 0 alone"
+            )
 
     @property
     def sees(self) -> bool:

@@ -26,6 +26,7 @@ from webrl.runs.store import Appender, write_json
 from webrl.types import Task
 
 if TYPE_CHECKING:
+    from webrl.grpo.collector import Collector
     from webrl.llm.eyes import Eyes
 
 logger = logging.getLogger(__name__)
@@ -154,7 +155,7 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
     """
     tasks = make_tasks(settings)
     eyes = _open_eyes(settings)
-    with Player(settings, eyes, out) as player, Appender(out / "trajectories.jsonl") as file:
+    with _open_player(settings, eyes, out) as player, Appender(out / "trajectories.jsonl") as file:
         player.check(tasks)
         batches: list[list[float]] = []
         num_failed, steps = 0, Steps()
@@ -173,7 +174,7 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
 
         trainer = _make_trainer(settings, player, tasks, record, out, eyes)
         resumed = settings.resume_from_checkpoint
-        trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+        trained = trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         trainer.save_model(str(out))
         (out / "training_args.bin").unlink()  # a pickle, which nobody should load
     first, last = first_and_last(batches)
@@ -182,11 +183,25 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
         "reward_last": last.to_json(),
         "batches": [{"mean": mean_reward(batch).mean, "episodes": len(batch)} for batch in batches],
         "failed_episodes": num_failed,
+        "train_seconds": round(trained.metrics["train_runtime"], 1),
+        **(
+            {"staleness": trainer.staleness, "waited_seconds": [round(s, 1) for s in trainer.waited_s]}
+            if settings.max_staleness
+            else {}
+        ),
         **({"steps": steps.num_steps, "blind_share": steps.blind_share} if settings.sees else {}),
         "settings": settings.model_dump(mode="json"),
     }
     write_json(out / "report.json", report)
     return report
+
+
+def _open_player(settings: GrpoSettings, eyes: Eyes | None, out: Path) -> Player | Collector:
+    if not settings.max_staleness:
+        return Player(settings, eyes, out)
+    from webrl.grpo.collector import Collector
+
+    return Collector(settings, out)
 
 
 def _open_eyes(settings: GrpoSettings) -> Eyes | None:
@@ -198,32 +213,30 @@ def _open_eyes(settings: GrpoSettings) -> Eyes | None:
 
 
 def _make_trainer(
-    settings: GrpoSettings, player: Player, tasks: Sequence[Task], record: Any, out: Path, eyes: Eyes | None = None
+    settings: GrpoSettings,
+    player: Player | Collector,
+    tasks: Sequence[Task],
+    record: Any,
+    out: Path,
+    eyes: Eyes | None = None,
 ) -> Any:
     # TRL warns that `rollout_func` may change: the version is pinned.
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     import torch
     from datasets import Dataset
-    from peft import LoraConfig
     from transformers.trainer_callback import PrinterCallback
 
+    from webrl.grpo.ahead import AheadTrainer
     from webrl.grpo.rewards import reward_functions
+    from webrl.grpo.sampler import lora_config
     from webrl.grpo.trl_trainer import EpisodeTrainer
     from webrl.llm.loading import load_tokenizer
 
     # TRL gives it a padding token.
     processor = eyes.processor if eyes else copy.deepcopy(load_tokenizer(settings.model_name))
-    lora = LoraConfig(
-        r=settings.lora_r,
-        lora_alpha=settings.lora_alpha,  # type: ignore[arg-type]
-        lora_dropout=settings.lora_dropout,
-        bias=settings.lora_bias,
-        use_rslora=settings.use_rslora,
-        target_modules=list(settings.lora_target_modules) or "all-linear",
-        task_type="CAUSAL_LM",
-    )
     rows = {"prompt": [task.task_id for task in tasks], "task": list(range(len(tasks)))}
-    trainer = EpisodeTrainer(
+    trainer_class = AheadTrainer if settings.max_staleness else EpisodeTrainer
+    trainer = trainer_class(
         settings,
         player,
         tasks,
@@ -234,7 +247,7 @@ def _make_trainer(
         reward_funcs=reward_functions(settings.rewards),
         train_dataset=Dataset.from_dict(rows),
         args=_trl_config(settings, out, on_gpu=torch.cuda.is_available()),
-        peft_config=lora if settings.use_peft else None,
+        peft_config=lora_config(settings) if settings.use_peft else None,
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
@@ -242,6 +255,8 @@ def _make_trainer(
 
 def _trl_config(settings: GrpoSettings, out: Path, *, on_gpu: bool) -> Any:
     from trl import GRPOConfig
+
+    from webrl.grpo.ahead import RATIO_CAP
 
     is_server = settings.use_vllm and settings.vllm_mode == "server"
     return GRPOConfig(
@@ -259,6 +274,7 @@ def _trl_config(settings: GrpoSettings, out: Path, *, on_gpu: bool) -> Any:
         vllm_max_model_length=settings.max_seq_length,
         # TRL's correction scores one sequence an episode; ours is the ratio of the rows (`trl_trainer.py`).
         vllm_importance_sampling_correction=False,
+        delta=RATIO_CAP if settings.max_staleness else None,
         reward_weights=list(settings.rewards.values()),
         learning_rate=settings.learning_rate,
         lr_scheduler_type=settings.lr_scheduler_type,

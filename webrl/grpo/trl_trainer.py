@@ -14,13 +14,13 @@ import torch
 from trl import GRPOTrainer
 
 from webrl.errors import StageError, TrainingError
+from webrl.grpo.collector import Collector
 from webrl.grpo.play import Attempt, Episode, Model, Player
 from webrl.grpo.rows import make_rows
+from webrl.grpo.sampler import open_sampler
 from webrl.grpo.settings import GrpoSettings
 from webrl.grpo.vllm_sampler import TrlVllmModel
 from webrl.llm.eyes import Eyes
-from webrl.llm.local.model import LocalModel
-from webrl.llm.seeing import SeeingModel
 from webrl.llm.turns import end_token_ids
 from webrl.types import Task
 
@@ -36,7 +36,7 @@ class EpisodeTrainer(GRPOTrainer):
     def __init__(
         self,
         settings: GrpoSettings,
-        player: Player,
+        player: Player | Collector,
         tasks: Sequence[Task],
         on_episodes: Callable[[Sequence[Episode], Sequence[float | None]], None],
         eyes: Eyes | None = None,
@@ -82,9 +82,14 @@ class EpisodeTrainer(GRPOTrainer):
         if self._eyes:
             batch["pixel_values"] = torch.arange(len(rows.pictures))  # numbers, for which `_look_and_score` has pixels
         # Where one optimizer step follows, its policy is the one that sampled: the ratio is 1, and TRL leaves it out.
-        if self.use_vllm or "old_per_token_logps" in scored:
+        if self.use_vllm or self._is_off_policy or "old_per_token_logps" in scored:
             batch["old_per_token_logps"] = rows.logprobs if self._records_sampled_policy else self._score(batch)
         return batch
+
+    @property
+    def _is_off_policy(self) -> bool:
+        """Whether other weights than those of now have sampled the episodes."""
+        return False
 
     @property
     def _records_sampled_policy(self) -> bool:
@@ -161,16 +166,7 @@ class EpisodeTrainer(GRPOTrainer):
         Raises:
             StageError: no episode came to its end.
         """
-        step, size = self.state.global_step, self.num_generations
-        attempts: list[Attempt] = [
-            (f"g{step:05d}.{self._num_batches}-{task.task_id}-{i % size}", task) for i, task in enumerate(self._batch)
-        ]
-        self._num_batches += 1
-        self.model.eval()
-        try:
-            self._episodes = self._player.play(attempts, self._open_model)
-        finally:
-            self.model.train()
+        self._episodes = self._collect()
         trajectories = [episode.trajectory for episode in self._episodes]
         if not any(t.status.finished for t in trajectories):
             raise StageError(
@@ -186,6 +182,26 @@ class EpisodeTrainer(GRPOTrainer):
             "episode": self._episodes,
         }
 
+    def _collect(self) -> list[Episode]:
+        """The episodes of this generation batch, played with the weights of now."""
+        assert isinstance(self._player, Player)
+        attempts = self._attempts(self._batch)
+        self.model.eval()
+        try:
+            return self._player.play(attempts, self._open_model)
+        finally:
+            self.model.train()
+
+    def _attempts(self, tasks: Sequence[Task]) -> list[Attempt]:
+        """The episodes of the next generation batch, by name."""
+        step, number, size = self.state.global_step, self._num_batches, self.num_generations
+        self._num_batches += 1
+        return [(f"g{step:05d}.{number}-{task.task_id}-{i % size}", task) for i, task in enumerate(tasks)]
+
+    @property
+    def _fingerprint(self) -> str:
+        return f"{self._settings.model_name}@step-{self.state.global_step}"
+
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """TRL's, handed on to whoever watches."""
         rewards: torch.Tensor = super()._calculate_rewards(*args, **kwargs)  # [N, F], NaN without a reward
@@ -198,18 +214,12 @@ class EpisodeTrainer(GRPOTrainer):
 
     def _open_model(self) -> Model:
         """The policy with the weights of now."""
-        name = self._settings.model_name
-        fingerprint = f"{name}@step-{self.state.global_step}"
         if self.use_vllm:
+            name = self._settings.model_name
             ends = end_token_ids(name, self._tokenizer)
-            return TrlVllmModel(name, self._tokenizer, ends, self._ask_vllm, fingerprint)
-        config, module = self._settings.run_config, self.accelerator.unwrap_model(self.model)
-        if self._eyes:
-            size = config.rollout.engine.max_batch
-            return SeeingModel(self._eyes, module, max_batch=size, fingerprint=fingerprint)
-        model = LocalModel(name, config.rollout.engine, config.models, module=module)
-        model.fingerprint = fingerprint
-        return model
+            return TrlVllmModel(name, self._tokenizer, ends, self._ask_vllm, self._fingerprint)
+        module = self.accelerator.unwrap_model(self.model)
+        return open_sampler(self._settings, module, self._eyes, self._fingerprint)
 
     def _ask_vllm(self, prompts: list[list[int]]) -> tuple[Any, ...]:
         return tuple(self.vllm_generation.generate(prompts=prompts, images=None, num_generations=1))

@@ -1,0 +1,139 @@
+"""The process behind `Collector`: plays what it is asked for, one batch after the other, with a copy of the policy.
+
+Run as `python -m webrl.grpo.collecting FD`, a pipe's end. The first message is (settings, output folder, log level);
+then ("check", tasks), ("weights", fingerprint, safetensors) and ("play", attempts). "check" and "play" are answered:
+with None, with the episodes, or with the exception that ended it. It ends when the pipe's other end closes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from webrl.config.redaction import guard_output
+from webrl.errors import ModelError, WebRLError
+from webrl.grpo.play import Model, Player
+from webrl.grpo.settings import GrpoSettings
+from webrl.llm.eyes import Eyes
+
+_PATIENCE_S = 20.0
+"""For the browsers to close once nobody asks any more."""
+
+
+class PolicyCopy:
+    """The policy in this process, with the weights that were handed over last."""
+
+    def __init__(self, settings: GrpoSettings, eyes: Eyes | None) -> None:
+        from webrl.llm.loading import load_causal_lm, load_seeing_lm, pick_device
+
+        self._settings = settings
+        self._eyes = eyes
+        self._fingerprint = ""
+        load = load_seeing_lm if eyes else load_causal_lm
+        self._module = load(settings.model_name, dtype="float32", device=pick_device("auto"))
+        if settings.use_peft:
+            from peft import get_peft_model
+
+            from webrl.grpo.sampler import lora_config
+
+            self._module = get_peft_model(self._module, lora_config(settings)).eval()
+
+    def take(self, fingerprint: str, data: bytes) -> None:
+        """Exchange the weights in place.
+
+        Raises:
+            ModelError: they are of another model.
+        """
+        import torch
+        from safetensors.torch import load
+
+        new = load(data)
+        own = {name: weight for name, weight in self._module.named_parameters() if weight.requires_grad}
+        if {n: w.shape for n, w in new.items()} != {n: w.shape for n, w in own.items()}:
+            odd = sorted(own.keys() ^ new.keys()) or [n for n in own if own[n].shape != new[n].shape]
+            raise ModelError(f"the trainer's {self._settings.model_name!r} is not the collector's: {odd[:3]} differ")
+        with torch.no_grad():
+            for name, weight in own.items():
+                weight.copy_(new[name])
+        self._fingerprint = fingerprint
+
+    def open(self) -> Model:
+        """Who answers with these weights."""
+        from webrl.grpo.sampler import open_sampler
+
+        return open_sampler(self._settings, self._module, self._eyes, self._fingerprint)
+
+
+def serve(connection: Connection, settings: GrpoSettings, out: Path, inbox: SimpleQueue[Any]) -> None:
+    """Answer messages, for ever."""
+    eyes = Eyes(settings.model_name) if settings.sees else None
+    copy: PolicyCopy | None = None
+    with Player(settings, eyes, out) as player:
+        while True:
+            match inbox.get():
+                case ("check", tasks):
+                    player.check(tasks)
+                    connection.send(None)
+                case ("weights", fingerprint, data):
+                    copy = copy or PolicyCopy(settings, eyes)
+                    copy.take(fingerprint, data)
+                case ("play", attempts):
+                    assert copy is not None
+                    connection.send(player.play(attempts, copy.open))
+
+
+def _read(connection: Connection, inbox: SimpleQueue[Any]) -> None:
+    """Queue what comes, so that whoever hands over does not wait; interrupt the main thread at the end."""
+    try:
+        while True:
+            inbox.put(connection.recv())
+    except (EOFError, OSError):
+        ident = threading.main_thread().ident
+        assert ident is not None
+        signal.pthread_kill(ident, signal.SIGINT)
+        time.sleep(_PATIENCE_S)
+        os._exit(1)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error as the other process can raise it; of a defect, with the lines that led to it."""
+    if not isinstance(error, WebRLError):
+        error.add_note("in the process that collects episodes:\n" + "".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # boundary: an exception of any library, with whatever constructor
+        return RuntimeError("".join(traceback.format_exception(error)))
+    return error
+
+
+def main(fd: int) -> None:
+    """Serve the pipe's end `fd`."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    connection, inbox = Connection(fd), SimpleQueue[Any]()
+    try:
+        data, out, level = connection.recv()
+        logging.basicConfig(level=logging.WARNING, format="%(message)s")
+        logging.getLogger("webrl").setLevel(level)
+        settings = GrpoSettings.model_validate(data)
+        threading.Thread(target=_read, args=(connection, inbox), daemon=True).start()
+        serve(connection, settings, out, inbox)
+    except (KeyboardInterrupt, EOFError, ConnectionError):
+        pass  # nobody asks any more
+    except Exception as error:  # the boundary of the process
+        connection.send(_portable(error))
+
+
+if __name__ == "__main__":
+    guard_output()
+    main(int(sys.argv[1]))

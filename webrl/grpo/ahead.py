@@ -6,7 +6,7 @@ exactly as recorded. TRL's loss clips that ratio as PPO does, and truncates it a
 it open (advantage below 0): TRL's `delta`, the two-sided clipping of INTELLECT-2, arXiv 2505.07291.
 
 TRL's own asynchronous trainer (trl.experimental.async_grpo) has the same loss without the cap. It samples from a vLLM
-server on a GPU of its own, takes one token sequence an episode, needs FlashAttention 3, and drops what is too stale.
+server of its own, takes one token sequence an episode, needs FlashAttention 3, and drops what is too stale.
 """
 
 from __future__ import annotations

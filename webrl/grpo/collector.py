@@ -13,7 +13,6 @@ has in `Player`. The process (`collecting.py`) ends with this one, however this 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import multiprocessing
 import os
@@ -33,6 +32,8 @@ from webrl.errors import StageError
 from webrl.grpo.play import Attempt, Episode
 from webrl.grpo.settings import GrpoSettings
 from webrl.types import Task
+
+logger = logging.getLogger(__name__)
 
 _PATIENCE_S = 30.0
 """For the process to close its browsers, before it is killed."""
@@ -136,13 +137,18 @@ class Collector:
 
     def _send_all(self) -> None:
         """The thread that hands over: what is sent waits neither for the training nor for the episodes."""
-        with contextlib.suppress(OSError):  # it died: `_receive` says so
+        try:
             for message in iter(self._outbox.get, None):
                 match message:
                     case ("weights", fingerprint, tensors):
                         self._connection.send(("weights", fingerprint, save(tensors)))
                     case _:
                         self._connection.send(message)
+        except OSError:
+            pass  # it died: `_receive` says so
+        except Exception:  # boundary of the thread: whoever waits for an answer must hear of it
+            logger.exception("nothing can be handed over to the process that collects episodes")
+            self._process.kill()
 
     def _receive(self) -> Any:
         try:

@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -16,7 +17,7 @@ from web_builders import notes_app
 
 from webrl.arena import running
 from webrl.cli import main
-from webrl.config import GenerateConfig, RunConfig, load_config
+from webrl.config import FilterConfig, GenerateConfig, RunConfig, load_config
 from webrl.demos.record import ExpertPolicy, expert_tasks
 from webrl.errors import UsageError
 from webrl.preflight import check_settings
@@ -32,6 +33,7 @@ from webrl.suites import eval_tasks, has_page_seeds, held_out, seed_tasks, summa
 from webrl.suites.mix import parts
 from webrl.suites.world import WORLD
 from webrl.tasks.failures import Failure, FailureSet
+from webrl.tasks.filter import filter_tasks
 from webrl.tasks.generate import plan_requests
 from webrl.types import Task, Trajectory
 
@@ -97,6 +99,26 @@ def test_the_generator_is_asked_for_one_instruction_a_new_page_on_miniwob_and_fo
         *[("miniwob.click-button", 1, None)] * 3,
         ("arena.shop.open-category", 3, "__SHOP__/"),
     ]
+
+
+def test_the_same_words_at_one_start_page_of_the_arena_are_one_task_whatever_failure_they_were_written_from():
+    """MiniWoB's types are pages of their own; each instruction may be attempted on another of them."""
+    words, price = "Open the page of the teapot.", "arena.shop.price"
+    seeded = Task("e", "miniwob.click-button", instruction=words, seed=5)
+    tasks = [
+        Task("a", price, instruction=words, start_url="__SHOP__/"),
+        Task("b", "arena.shop.search", instruction=words, start_url="__SHOP__/"),
+        Task("c", "arena.shop+tracker.wish-ticket", instruction=words, start_url="__SHOP__/"),
+        Task("d", "arena.tracker.open", instruction=words, start_url="__TRACKER__/"),
+        seeded,
+        replace(seeded, task_id="f", site="miniwob.click-link"),
+    ]
+    report = asyncio.run(filter_tasks(tasks, known=(), heldout=(), config=FilterConfig()))
+    assert [(drop.task.task_id, drop.task.site, drop.reason) for drop in report.dropped] == [
+        ("b", "arena.shop.search", "exact_duplicate"),
+        ("c", "arena.shop+tracker.wish-ticket", "exact_duplicate"),
+    ]
+    assert tasks[0] in report.kept
 
 
 def test_experts_of_all_suites_record_and_a_suite_without_any_is_refused():

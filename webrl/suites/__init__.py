@@ -96,6 +96,11 @@ def sites_of(task: Task) -> list[str]:
     return arena_tasks.sites_of(task) if arena_tasks.is_arena(task) else task.site.split("+")
 
 
+def place_of(task: Task) -> str:
+    """Where the same words are the same task: on the arena the site that it starts at, whatever its template."""
+    return arena_tasks.sites_of(task)[0] if arena_tasks.is_arena(task) else task.site
+
+
 def type_of(task: Task) -> str:
     """The task type: its page's name, or on the arena that of the template in whose words its instruction is."""
     return arena_tasks.reads_as(task) if arena_tasks.is_arena(task) else task.site

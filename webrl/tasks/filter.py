@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from webrl.config import FilterConfig
+from webrl.suites import place_of
 from webrl.tasks.dedupe import find_duplicates
 from webrl.tasks.feasibility import Feasibility
 from webrl.tasks.leakage import Drop, leaks
@@ -200,7 +201,8 @@ def _malformed(task: Task) -> Drop:
 
 def _duplicates(tasks: Sequence[Task], known: Sequence[Task], config: FilterConfig) -> list[Drop]:
     drops: list[Drop] = []
-    for match in find_duplicates(tasks, known, config.duplicate_threshold, config.max_states):
+    there, before = ([replace(task, site=place_of(task)) for task in group] for group in (tasks, known))
+    for match in find_duplicates(there, before, config.duplicate_threshold, config.max_states):
         if match is None:
             drops.append(None)
         else:

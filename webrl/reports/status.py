@@ -24,7 +24,7 @@ from webrl.runs.pace import seconds_left, usual_seconds
 from webrl.runs.progress import pace, time_left
 from webrl.runs.store import count_lines, read_lines, read_records
 from webrl.runs.usage import Meter
-from webrl.suites.mix import is_of
+from webrl.suites.mix import by_suite
 from webrl.types import Trajectory
 
 _SAMPLE_S = 1.0
@@ -127,11 +127,9 @@ def _doing(now: _Now, config: RunConfig | None) -> Iterator[tuple[str, str]]:
     yield what, ", ".join(filter(None, (f"{done} of {planned}" if planned else str(done), rate, left)))
     if now.stage != "label" and done:
         judged = [t for t in read_records(path, Trajectory, lambda _: None) if t.env_reward is not None]
-        suites = config.tasks.suites if config is not None else ("",)
-        for suite in suites:
-            mine = [t for t in judged if len(suites) == 1 or is_of(t.task, suite)]
+        for suite, mine in by_suite(judged, config and config.tasks.suite).items():
             if mine:
-                where = f" on {suite}" if len(suites) > 1 else ""
+                where = f" on {suite}" if suite else ""
                 yield "so far", f"{rate_text(success_rate(mine).to_json())}{where}, by the environment's reward"
 
 

@@ -17,7 +17,7 @@ from webrl.errors import UsageError
 from webrl.evaluate import summarize_evaluation
 from webrl.suites import miniwob
 from webrl.suites.arena import tasks as arena_tasks
-from webrl.suites.mix import check_mix, in_turn, is_of, parts
+from webrl.suites.mix import by_suite, check_mix, in_turn, parts
 from webrl.suites.web import tasks as own_site
 from webrl.suites.webarena import tasks as webarena
 from webrl.suites.webarena import verified
@@ -216,11 +216,12 @@ def summarize(
     """
     if len(config.tasks.suites) == 1:
         return _summarize(config, trajectories, folder, labels)
-    by_suite = {
-        suite: _summarize(part, [t for t in trajectories if is_of(t.task, suite)], folder, labels)
-        for suite, part in zip(config.tasks.suites, parts(config), strict=True)
+    groups = by_suite(trajectories, config.tasks.suite)
+    counts = {
+        suite: _summarize(part, groups[suite], folder, labels)
+        for suite, part in zip(groups, parts(config), strict=True)
     }
-    return {"by_suite": by_suite}
+    return {"by_suite": counts}
 
 
 def _summarize(

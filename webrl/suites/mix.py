@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from webrl.config import RunConfig, SuiteName, TasksConfig
 from webrl.errors import UsageError
-from webrl.types import Task
+from webrl.types import Task, Trajectory
 
 _SHARED = ("num_seed_tasks", "num_eval_tasks", "num_heldout_tasks")
 """Numbers that the suites share evenly, the first ones having one more where they must."""
@@ -64,6 +65,8 @@ def in_turn(groups: Iterable[Sequence[Task]]) -> list[Task]:
     return [task for row in itertools.zip_longest(*groups) for task in row if task is not None]
 
 
-def is_of(task: Task, suite: str) -> bool:
-    """Whether a task is of a suite of a mix."""
-    return task.site.partition(".")[0] == suite
+def by_suite(tried: Sequence[Trajectory], suites: Any) -> dict[str, list[Trajectory]]:
+    """The episodes of each suite, where `tasks.suite` is several; else all of them by ""."""
+    if isinstance(suites, str) or not suites:
+        return {"": list(tried)}
+    return {suite: [t for t in tried if t.task.site.partition(".")[0] == suite] for suite in suites}

@@ -13,6 +13,7 @@ from webrl.reports.page.facts import RunFacts
 from webrl.reports.page.families import Node, Sieve, families, funnel, num_judged, num_solved
 from webrl.reports.page.svg import plain
 from webrl.reports.run import rate_text
+from webrl.suites.mix import by_suite
 
 _BIN = 0.05
 
@@ -64,7 +65,11 @@ def success(run: RunFacts) -> Section:
     for number, attempts in unfinished.items():
         tried = [attempt.trajectory for attempt in attempts]
         decided = [t for t in tried if t.env_reward is not None or not t.status.finished]
-        so_far = rate_text(success_rate(decided).to_json()) or "none with a reward"
+        rates = {
+            suite: success_rate(each).to_json() for suite, each in by_suite(decided, run.option("tasks.suite")).items()
+        }
+        texts = [f"{suite}: {text}" if suite else text for suite, rate in rates.items() if (text := rate_text(rate))]
+        so_far = ", ".join(texts) or "none with a reward"
         section.lacks += f"The evaluation of phase {number} has not finished, so far {so_far}. "
     found = evaluated(run)
     if not found:

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from playwright.async_api import Error
 from rollouts_builders import at, bid_of, in_browser, miniwob, serve
 
 from webrl.errors import BrowserError, DataError
@@ -309,3 +310,20 @@ def test_a_step_before_a_reset_is_an_error():
 
     with pytest.raises(BrowserError, match="before reset"):
         in_browser(play)
+
+
+def test_a_call_of_a_page_does_not_look_for_its_callers_source_and_errors_still_name_the_call(monkeypatch):
+    """Playwright's own look at the stack goes through all modules of the process, for each frame without a file."""
+    looked = []
+
+    async def play(env):
+        await env.reset(miniwob("click-button"))
+        with monkeypatch.context() as patch:
+            patch.setattr("inspect.getmodule", lambda *args: looked.append(args))
+            patch.setattr("linecache.checkcache", lambda *args: looked.append(args))
+            assert await env.page.evaluate("1 + 1") == 2
+        with pytest.raises(Error, match=r"^Page\.click: Timeout 1ms"):
+            await env.page.click("#nowhere", timeout=1)
+
+    in_browser(play)
+    assert looked == []

@@ -14,12 +14,14 @@ from rollouts_builders import bid_of
 from webrl.cli import main
 from webrl.config import load_config
 from webrl.errors import DataError, UsageError
+from webrl.rollouts.worker import Worker
 from webrl.suites import check_settings, eval_tasks, open_sites, seed_tasks
 from webrl.suites.web import infinity_app
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.infinity import write_app
 from webrl.suites.web.serve import EpisodeServer
 from webrl.suites.webarena.sites import SiteError
+from webrl.suites.world import WORLD
 
 DONE = "send_msg_to_user('done')"
 
@@ -245,3 +247,30 @@ def test_an_app_that_is_not_understood_is_refused_with_file_and_place(tmp_path, 
 def test_a_folder_that_is_no_app_is_a_usage_error(tmp_path, capsys):
     assert main(["init-site", str(tmp_path), "--out", str(tmp_path / "a.yaml")]) == 2
     assert "is no app" in capsys.readouterr().err
+
+
+@pytest.mark.browser
+def test_the_server_of_an_episode_ends_when_its_browser_dies_or_its_closing_is_given_up(config_file):
+    config = written(config_file, "rollout.envs_per_worker=1")
+    (light,) = seed_tasks(config)
+    arg = {"task": light.to_json(), "settings": {}}
+
+    async def work():
+        worker = Worker(config.rollout, WORLD)
+        try:
+            await worker.handle(0, "reset", arg)
+            first = worker._envs[0]._server.port
+            await worker._browser._browser.close()
+            await worker.handle(0, "reset", arg)
+            await asyncio.to_thread(await_end, first)
+            env = worker._envs[0]
+            second = env._server.port
+            closing = asyncio.ensure_future(env.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+            await asyncio.to_thread(await_end, second)
+        finally:
+            await worker.close()
+
+    run(work())

@@ -106,6 +106,8 @@ class WebEnv(BrowserEnv):
         """Close the profile, and end its server."""
         self._played = self._ended = None
         server, self._server = self._server, None
-        await super().close()
-        if server:
-            await server.stop()
+        try:
+            await super().close()
+        finally:
+            if server:
+                await server.stop()

@@ -1,5 +1,9 @@
 """Both action languages: read as data, never evaluated."""
 
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from webrl.rollouts.actions import ACTIONS, REQUIRED, ActionError, parse_action
@@ -133,3 +137,15 @@ def test_a_webrl_scroll_goes_two_thirds_of_the_released_window():
 def test_webrl_actions_are_refused_with_a_reason(text, reason):
     with pytest.raises(ActionError, match=reason):
         parse(text, "webrl")
+
+
+def test_actions_read_in_several_threads_leave_warnings_as_they_were():
+    before, interval = list(warnings.filters), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(parse_action, ["noop()"] * 4000))
+        assert warnings.filters == before
+    finally:
+        sys.setswitchinterval(interval)
+        warnings.filters[:] = before

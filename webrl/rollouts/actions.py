@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 MAX_ACTION_CHARS = 20_000
+_QUIET = threading.Lock()
 REQUIRED = object()
 _BUTTONS = ("left", "middle", "right")
 _MODIFIERS = ("Alt", "Control", "ControlOrMeta", "Meta", "Shift")
@@ -136,7 +138,8 @@ def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     if len(text) > MAX_ACTION_CHARS:
         raise ActionError(f"The action is {len(text)} characters long; at most {MAX_ACTION_CHARS} are read.")
     try:
-        with warnings.catch_warnings(action="ignore"):  # a model's escapes, '\\p', are no fault of our code
+        # A model's escapes, '\\p', are no fault of our code. What is ignored is the process's, not the thread's.
+        with _QUIET, warnings.catch_warnings(action="ignore"):
             body = ast.parse(_strip(text)).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ActionError(f"Not an action: {text.strip()!r:.200}. Expected one call such as click('12').") from None

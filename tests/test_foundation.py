@@ -16,7 +16,7 @@ from webrl.evaluate import success_rate, summarize_evaluation, wilson_interval
 from webrl.phase import STAGES, next_phase, plan, run_stage
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import newest_run, open_run
-from webrl.runs.store import Appender, read_lines, read_records, write_records, write_text
+from webrl.runs.store import Appender, read_lines, read_record, read_records, write_records, write_text
 from webrl.types import Label, Record, Status, Step, StepRecord, Task, Trajectory
 
 
@@ -93,6 +93,19 @@ def test_a_malformed_line_is_quoted_with_its_number(tmp_path: Path) -> None:
     problems: list[str] = []
     assert len(list(read_lines(path, problems.append))) == 1
     assert len(problems) == 1
+
+
+def test_a_file_that_holds_another_record_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "label.json"
+    path.write_text('{"trajectory_id": "a", "p_yes": 0.5, "reward": "1"}')
+    with pytest.raises(DataError, match=r"label\.json: field 'reward' must be int, found '1'"):
+        read_record(path, Label)
+    path.write_text('{"trajectory_id": "a", "p_yes": 0.5, "rewards": 1}')
+    with pytest.raises(DataError, match=r"label\.json: unknown field 'rewards' in Label; known: trajectory_id, p_yes"):
+        read_record(path, Label)
+    path.write_text('{"trajectory_id": "a", "p_yes": 0.5}')
+    with pytest.raises(DataError, match=r"label\.json: missing field 'reward' in Label"):
+        read_record(path, Label)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:

@@ -96,13 +96,7 @@ class ModelPolicy:
 
 
 def _output(completion: Completion, observation: str) -> PolicyOutput:
-    return PolicyOutput(
-        prompt_ids=completion.prompt_ids,
-        action_ids=completion.ids,
-        logprobs=completion.logprobs,
-        text=completion.text,
-        observation_shown=observation,
-    )
+    return PolicyOutput(completion.prompt_ids, completion.ids, completion.logprobs, completion.text, observation)
 
 
 class _PromptThreads:

@@ -11,7 +11,7 @@ import numpy as np
 
 from webrl.config import LabelConfig
 from webrl.errors import DataError
-from webrl.runs.store import read_json, write_json
+from webrl.runs.store import read_record, write_json
 from webrl.types import Record
 
 FILE_NAME = "calibration.json"
@@ -53,10 +53,7 @@ class Calibration(Record):
         path = folder / FILE_NAME
         if not path.is_file():
             raise DataError(f"{path}: no such file; fit one with `webrl train-orm orm.calibrate=true`")
-        try:
-            found = cls.from_json(read_json(path))
-        except ValueError as error:
-            raise DataError(f"{path}: {error}") from None
+        found = read_record(path, cls)
         if not (0 < found.temperature < math.inf and 0 <= found.threshold <= 1):
             raise DataError(
                 f"{path}: temperature {found.temperature} and threshold {found.threshold}: the temperature is above 0, "

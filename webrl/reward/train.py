@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +122,7 @@ def _evaluate(
         calibration.save(model)
         values = [calibration.apply(p) for p in p_yes]
         report = judge_report(truth[rest], values[rest], calibration.threshold).to_json()
-        result["calibrated"] = report | {"calibration": asdict(calibration)}
+        result["calibrated"] = report | {"calibration": calibration.to_json()}
         truth, curves = truth[rest], {"as trained": p_yes[rest], "calibrated": values[rest]}
     plot_reliability(truth, curves, folder / "reliability.png")
     return result

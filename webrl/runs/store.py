@@ -68,6 +68,14 @@ def read_json(path: Path) -> Any:
             raise DataError(f"{path}: malformed JSON ({error})") from None
 
 
+def read_record(path: Path, cls: type[R]) -> R:
+    """The record that a JSON file holds; errors as in `read_json`, and for what is no such record."""
+    try:
+        return cls.from_json(read_json(path))
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
 def write_records(path: Path, records: Iterable[Record]) -> int:
     """Write records as JSONL atomically; gives their number."""
     count = 0

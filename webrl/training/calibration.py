@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from webrl.types import Record
+
 NUM_BINS = 10
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Record):
     """Quality of predicted probabilities against 0/1 outcomes.
 
     Example: `Calibration(count=240, explained_variance=0.31, ece=0.06, auc=0.84, brier=0.17, bins=[…])`
@@ -32,10 +34,6 @@ class Calibration:
     """Mean squared error."""
     bins: list[dict[str, Any]]
     """Reliability diagram: `low`, `high`, `count`, `value`, `outcome` of each non-empty bin."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain dict."""
-        return asdict(self)
 
 
 def calibrate(values: Sequence[float], outcomes: Sequence[float]) -> Calibration:

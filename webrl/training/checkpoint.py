@@ -16,16 +16,17 @@ import json
 import logging
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from webrl.config import OptimConfig
 from webrl.errors import TrainingError
 from webrl.runs.clock import spent_on
 from webrl.runs.disk import full_disk_named, make_folder, replace, sync_tree
-from webrl.runs.store import read_json, write_json
+from webrl.runs.store import read_record, write_json
 from webrl.training.engines.ddp import Engine
 from webrl.training.packing import Item
+from webrl.types import Record
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ _FREE_TO_CHANGE = {
 
 
 @dataclass(frozen=True)
-class Position:
+class Position(Record):
     """Where a run stands."""
 
     step: int
@@ -92,7 +93,7 @@ class Checkpoints:
         engine.barrier()
         if engine.is_main:
             position = Position(step, self._digest, engine.num_ranks, engine.plan.name)
-            write_json(temporary / "position.json", asdict(position))
+            write_json(temporary / "position.json", position.to_json())
             replace(temporary, target)
             for old in self._finished()[: -self._config.keep_checkpoints]:
                 shutil.rmtree(old)
@@ -102,13 +103,14 @@ class Checkpoints:
         """Load the newest state; gives the number of optimizer steps done (0 without one).
 
         Raises:
+            DataError: it does not say where it stands.
             TrainingError: the state is of another config, data or engine, or of another number of ranks where the
                 engine's shards cannot be dealt out anew.
         """
         states = self._finished()
         if not states:
             return 0
-        state, position = states[-1], Position(**read_json(states[-1] / "position.json"))
+        state, position = states[-1], read_record(states[-1] / "position.json", Position)
         if position.digest != self._digest:
             raise TrainingError(
                 f"{state} is a training state of another config or other data (digest {position.digest}, this "

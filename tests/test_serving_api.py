@@ -25,6 +25,7 @@ from webrl.types import Step
 ACTOR = "data/tiny/actor"
 GOAL = 'Click on the "OK" button.'
 ASK = {"model": "actor", "messages": [{"role": "user", "content": GOAL}], "max_tokens": 12, "temperature": 0}
+PICTURE = "data:image/png;base64,iVBORw0KGgo="
 BUTTONS = {"12": "OK", "13": "Cancel", "14": "Next", "15": "Submit", "16": "Yes", "17": "No"}
 CONFIG = load_config("demo", ["evaluate.temperature=0"])
 
@@ -159,7 +160,17 @@ def test_the_model_says_how_it_is_to_be_asked(client):
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
             "messages.0.content",
+            "a picture is 'data:image/png;base64,…' (or jpeg), found 'x'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
+            "messages.0.content",
             "only text is read here",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PICTURE}}]}]},
+            "messages",
+            "the model that is served reads text alone: leave the picture out",
         ),
     ],
 )

@@ -77,7 +77,7 @@ def shrink(png: bytes, size: int) -> bytes:
 
     try:
         image = open_picture(png)
-    except (UnidentifiedImageError, OSError) as error:
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
         raise ValueError(f"the screenshot is no picture that can be read: {error}") from None
     text = PngImagePlugin.PngInfo()
     text.add_text(_PAGE, "{}x{}".format(*image.size))

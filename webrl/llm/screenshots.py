@@ -73,14 +73,10 @@ def build_screenshot_prompt(
 
 
 class ScreenshotPolicy:
-    """`Policy` over a `SeeingModel`.
+    """`Policy` over a `SeeingModel`."""
 
-    Args:
-        max_positions: of the model; 0: not known.
-    """
-
-    def __init__(self, model: SeeingModel, config: RunConfig, max_positions: int) -> None:
-        self._model, self._config, self._max_positions = model, config, max_positions
+    def __init__(self, model: SeeingModel, config: RunConfig) -> None:
+        self._model, self._config = model, config
         self._seeds = random.Random(config.seed)
 
     @property
@@ -108,9 +104,10 @@ class ScreenshotPolicy:
         prompt = build_screenshot_prompt(
             self._model.eyes, screenshot, instruction, tuple(history), observation, self._config
         )
-        if 0 < self._max_positions < len(prompt.ids) + rollout.max_new_tokens:
+        positions = self._model.max_positions
+        if 0 < positions < len(prompt.ids) + rollout.max_new_tokens:
             raise PolicyError(
-                f"prompt of {len(prompt.ids)} + {rollout.max_new_tokens} new tokens exceeds the {self._max_positions} "
+                f"prompt of {len(prompt.ids)} + {rollout.max_new_tokens} new tokens exceeds the {positions} "
                 f"positions of {self._model.name!r}; lower models.max_prompt_tokens or rollout.max_new_tokens"
             )
         sampling = policy_sampling(rollout, self._seeds.getrandbits(63) if seed is None else seed)
@@ -131,12 +128,19 @@ async def open_screenshot_policy(
     if temperature is not None:
         rollout = rollout.model_copy(update={"temperature": temperature})
     check_sampling(rollout, training)
+    async with open_seeing_model(name, config) as model:
+        yield ScreenshotPolicy(model, config.model_copy(update={"rollout": rollout}))
+
+
+@asynccontextmanager
+async def open_seeing_model(name: str, config: RunConfig) -> AsyncIterator[SeeingModel]:
+    """Load a vision-language model, free it at the end of the block; errors as of `open_screenshot_policy`."""
     eyes = Eyes(name)
     device = pick_device(config.models.device)
     module = load_seeing_lm(name, dtype=pick_dtype(config.models.dtype, device), device=device)
-    model = SeeingModel(eyes, module, max_batch=rollout.engine.max_batch, fingerprint=model_fingerprint(name, module))
-    positions = int(getattr(module.config.get_text_config(), "max_position_embeddings", None) or 0)
+    fingerprint = model_fingerprint(name, module)
+    model = SeeingModel(eyes, module, max_batch=config.rollout.engine.max_batch, fingerprint=fingerprint)
     try:
-        yield ScreenshotPolicy(model, config.model_copy(update={"rollout": rollout}), positions)
+        yield model
     finally:
         await model.close()

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -20,21 +20,26 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from webrl.config import RunConfig
-from webrl.errors import ModelError, PolicyError, PromptTooLong
-from webrl.llm.interface import Completion, LanguageModel
+from webrl.errors import ModelError, PolicyError, PromptTooLong, StageError
+from webrl.llm.interface import Completion, LanguageModel, Message, Policy
+from webrl.llm.pictures import shrink
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.thinking import without_thinking
 from webrl.llm.tokens import encode_chat
 from webrl.openenv.access import REQUEST_TIMEOUT_S
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.dialects import parse
-from webrl.serving.requests import ActionRequest, ChatRequest, CompletionRequest, RequestError, read
+from webrl.serving.requests import ActionRequest, ChatRequest, CompletionRequest, RequestError, read, read_picture
+
+if TYPE_CHECKING:
+    from webrl.llm.seeing import SeeingModel
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_BODY_BYTES = 8 << 20
 """Pages are cut here, not by who sends them."""
+_SEES = "the model that is served sees, and is asked nothing without a picture:"
 _TOO_LONG = "context_length_exceeded"
 
 
@@ -46,8 +51,8 @@ class _ClientGone(Exception):
 class Service:
     """What is served."""
 
-    model: LanguageModel
-    """Answers."""
+    model: LanguageModel | SeeingModel
+    """Answers; with `rollout.image_size` one that sees."""
     alias: str
     """What clients call it."""
     config: RunConfig
@@ -112,12 +117,12 @@ class _Answers:
         """Messages as they are, through the model's chat template."""
         asked = read(ChatRequest, await _body(request))
         self._check_model(asked.model)
+        png = await self._shown(asked.picture, "messages")
         try:
-            thinking = self._service.config.models.enable_thinking
-            ids = encode_chat(self._model.tokenizer, asked.chat, thinking=thinking)
+            ids = self._chat_ids(asked.chat, png)
         except (ModelError, PolicyError) as error:  # no template, or one that refuses these messages
             raise RequestError(str(error), param="messages") from error
-        done = await self._generate(request, ids, asked, asked.limit)
+        done = await self._generate(request, ids, asked, asked.limit, png)
         text, reason = _cut(done, asked.stops)
         choice = {"index": 0, "message": {"role": "assistant", "content": text}, "logprobs": None}
         return self._reply("chat.completion", "chatcmpl", done) | {"choices": [choice | {"finish_reason": reason}]}
@@ -126,6 +131,8 @@ class _Answers:
         """Text, in which control tokens are read as such, or token ids, continued."""
         asked = read(CompletionRequest, await _body(request))
         self._check_model(asked.model)
+        if self._service.config.rollout.image_size is not None:
+            raise RequestError(f"{_SEES} a plain completion has no place for one", param="prompt")
         tokenizer = self._model.tokenizer
         ids = list(tokenizer(asked.prompt)["input_ids"]) if isinstance(asked.prompt, str) else asked.prompt
         if not ids:
@@ -143,18 +150,59 @@ class _Answers:
         self._check_model(asked.model)
         config = self._service.config
         greedy_or_not = config.evaluate.temperature if asked.temperature is None else asked.temperature
-        policy = ModelPolicy(self._model, config, temperature=greedy_or_not)
-        work = policy.act(asked.goal, asked.steps, asked.observation, seed=asked.draw_seed)
+        try:
+            picture = None if asked.screenshot is None else read_picture(asked.screenshot)
+        except ValueError as error:
+            raise RequestError(str(error), param="screenshot") from error
+        png = await self._shown(picture, "screenshot")
+        policy = self._policy(greedy_or_not)
+        work = policy.act(asked.goal, asked.steps, asked.observation, seed=asked.draw_seed, screenshot=png)
         try:
             output = await _unless_gone(request, work)
         except PromptTooLong as error:
             raise RequestError(str(error), param="goal", code=_TOO_LONG) from error
+        except StageError as error:  # a picture that leaves no room
+            raise RequestError(str(error), param="screenshot", code=_TOO_LONG) from error
         usage = _usage(len(output.prompt_ids), len(output.action_ids))
         reply = {"object": "webrl.action", "model": self._service.alias, "usage": usage, "text": output.text}
         return reply | read_answer(output.text, config.rollout.dialect)
 
+    async def _shown(self, picture: bytes | None, param: str) -> bytes | None:
+        """The picture as the model is shown it; None for a model of text. Raises RequestError."""
+        size = self._service.config.rollout.image_size
+        if picture is None and size is not None:
+            raise RequestError(f"{_SEES} there is none in {param}", param=param)
+        if picture is None:
+            return None
+        if size is None:
+            raise RequestError("the model that is served reads text alone: leave the picture out", param=param)
+        try:
+            return await asyncio.to_thread(shrink, picture, size)
+        except ValueError as error:
+            raise RequestError(str(error), param=param) from error
+
+    def _chat_ids(self, chat: list[Message], png: bytes | None) -> list[int]:
+        if png is None:
+            return encode_chat(self._model.tokenizer, chat, thinking=self._service.config.models.enable_thinking)
+        eyes = cast("SeeingModel", self._model).eyes
+        return eyes.encode(chat, eyes.look(png))
+
+    def _policy(self, temperature: float) -> Policy:
+        config = self._service.config
+        if config.rollout.image_size is None:
+            return ModelPolicy(cast("LanguageModel", self._model), config, temperature=temperature)
+        from webrl.llm.screenshots import ScreenshotPolicy
+
+        rollout = config.rollout.model_copy(update={"temperature": temperature})
+        return ScreenshotPolicy(cast("SeeingModel", self._model), config.model_copy(update={"rollout": rollout}))
+
     async def _generate(
-        self, request: Request, ids: list[int], asked: ChatRequest | CompletionRequest, limit: int | None
+        self,
+        request: Request,
+        ids: list[int],
+        asked: ChatRequest | CompletionRequest,
+        limit: int | None,
+        png: bytes | None = None,
     ) -> Completion:
         context = self._service.context
         room = context - len(ids) if context else self._service.config.rollout.max_new_tokens
@@ -163,7 +211,10 @@ class _Answers:
             raise RequestError(
                 f"the context has {context} tokens at most; the prompt has {len(ids)}{more}", code=_TOO_LONG
             )
-        return await _unless_gone(request, self._model.generate(ids, asked.sampling(limit or room)))
+        sampling = asked.sampling(limit or room)
+        if png is None:
+            return await _unless_gone(request, cast("LanguageModel", self._model).generate(ids, sampling))
+        return await _unless_gone(request, cast("SeeingModel", self._model).generate(ids, png, sampling))
 
     def _check_model(self, name: str) -> None:
         if name != self._service.alias:
@@ -178,6 +229,7 @@ class _Answers:
         service, config = self._service, self._service.config
         own = {
             "observation": config.rollout.observation,
+            "image_size": config.rollout.image_size,
             "dialect": config.rollout.dialect,
             "prompt_format": config.models.prompt_format,
             "max_prompt_tokens": config.models.max_prompt_tokens,

@@ -15,7 +15,7 @@ from webrl.config import RunConfig, load_config
 from webrl.config.extras import is_installed
 from webrl.config.resources import find_config, is_file, shipped_model
 from webrl.errors import UsageError
-from webrl.llm.loading import model_folder, refuse_vision
+from webrl.llm.loading import model_folder, refuse_vision, require_vision
 from webrl.llm.servers.vllm_command import Weights, context_length
 from webrl.runs.folder import RunFolder, require_run
 from webrl.runs.machine import visible_gpus
@@ -52,7 +52,8 @@ def find_checkpoint(
 
     Raises:
         UsageError: a run without an actor, `phase` without a run, a bad config, or an engine that serves other models.
-        ModelError: no such folder, pickles, or a vision-language model.
+        ModelError: no such folder, pickles, or a model that sees where `rollout.image_size` asks for none, or the
+            other way round.
     """
     name = shipped_model(name)
     folder = Path(name).expanduser()
@@ -63,9 +64,13 @@ def find_checkpoint(
         name = str(folder)
     elif phase is not None:
         raise UsageError(f"--phase {phase}: {name!r:.200} is no run folder")
-    refuse_vision(name)
     path = find_config(config) if config else _run_config(folder) if model_folder(name) else None
-    settings = _on_best_engine(load_config(path, overrides), overrides)
+    settings = load_config(path, overrides)
+    if settings.rollout.image_size is None:
+        refuse_vision(name)
+    else:
+        require_vision(name, f"rollout.image_size={settings.rollout.image_size}")
+    settings = _on_best_engine(settings, overrides)
     return Checkpoint(name, alias if model_folder(name) else name, settings, str(path) if path else "the defaults")
 
 
@@ -117,6 +122,12 @@ def _on_best_engine(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
             f"{_ENGINE}=openai: those servers have weights of their own; {_ENGINE}=transformers or vllm serves this "
             "checkpoint"
         )
+    if config.rollout.image_size is not None:
+        if engine.kind != "transformers":
+            raise UsageError(
+                f"{_ENGINE}={engine.kind}: not yet with rollout.image_size; {_ENGINE}=transformers serves it"
+            )
+        return config
     asked = any(override.startswith(f"{_ENGINE}=") for override in overrides)
     if engine.kind != "transformers" or asked or not (is_installed("vllm") and visible_gpus()):
         return config

@@ -5,7 +5,9 @@ API: `read(ChatRequest, body) -> ChatRequest`, and so on; `RequestError` says wh
 
 from __future__ import annotations
 
+import base64
 import random
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -92,22 +94,52 @@ class _Generation(_Body):
         )
 
 
+@dataclass(frozen=True)
+class _Content:
+    """What a message says, and the picture before it."""
+
+    text: str
+    picture: bytes | None = None
+
+
 class _ChatMessage(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     role: Literal["system", "user", "assistant"]
-    content: str
+    content: _Content
 
     @field_validator("content", mode="before")
     @classmethod
-    def _join(cls, value: Any) -> Any:
-        """The text of a list of text parts."""
-        if not isinstance(value, list):
-            return value
-        for part in value:
+    def _join(cls, value: Any) -> _Content:
+        """The text of a list of text parts, the first of which may be a picture."""
+        if isinstance(value, str):
+            return _Content(value)
+        parts, picture = value if isinstance(value, list) else [value], None
+        match parts[:1]:
+            case [{"type": "image_url", "image_url": {"url": str(url), **more}, **rest}] if not (more or rest):
+                picture, parts = read_picture(url), parts[1:]
+        for part in parts:
             if not isinstance(part, dict) or part.keys() != {"type", "text"} or part["type"] != "text":
-                raise ValueError("only text is read here, parts of the form {'type': 'text', 'text': …}")
-        return "\n".join(str(part["text"]) for part in value)
+                raise ValueError(
+                    "only text is read here, parts of the form {'type': 'text', 'text': …}, and before it one picture, "
+                    "{'type': 'image_url', 'image_url': {'url': 'data:image/png;base64,…'}}"
+                )
+        return _Content("\n".join(str(part["text"]) for part in parts), picture)
+
+
+def read_picture(text: str) -> bytes:
+    """The file in a `data:` URL; nothing is fetched.
+
+    Raises:
+        ValueError: it is none.
+    """
+    kind, _, data = text.partition(",")
+    try:
+        if kind in ("data:image/png;base64", "data:image/jpeg;base64"):
+            return base64.b64decode(data, validate=True)
+    except ValueError:
+        pass
+    raise ValueError(f"a picture is 'data:image/png;base64,…' (or jpeg), found {text!r:.60}")
 
 
 class ChatRequest(_Generation):
@@ -139,7 +171,18 @@ class ChatRequest(_Generation):
     @property
     def chat(self) -> list[Message]:
         """The messages."""
-        return [Message(m.role, m.content) for m in self.messages]
+        return [Message(m.role, m.content.text) for m in self.messages]
+
+    @property
+    def picture(self) -> bytes | None:
+        """What the last user message begins with; None: there is no picture at all."""
+        return next((m.content.picture for m in reversed(self.messages) if m.role == "user"), None)
+
+    @model_validator(mode="after")
+    def _one_picture(self) -> Self:
+        if sum(m.content.picture is not None for m in self.messages) != (self.picture is not None):
+            raise ValueError("one picture at most is read, which the last user message begins with")
+        return self
 
 
 class CompletionRequest(_Generation):
@@ -178,6 +221,7 @@ class ActionRequest(_Body):
 
     goal: str = Field(min_length=1)
     observation: str
+    screenshot: str | None = None
     history: list[_PastStep] = []
 
     @property

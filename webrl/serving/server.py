@@ -9,7 +9,9 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.datastructures import Headers
@@ -17,10 +19,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from webrl.errors import UsageError
 from webrl.llm import open_model
+from webrl.llm.interface import LanguageModel
 from webrl.openenv.access import address_of, check_port, http_config, is_loopback, listen, names_loopback, refusal
 from webrl.serving.app import Service, error_response, make_app
 from webrl.serving.checkpoint import Checkpoint
 from webrl.serving.requests import RequestError
+
+if TYPE_CHECKING:
+    from webrl.llm.seeing import SeeingModel
 
 TOKEN_VARIABLE = "WEBRL_MODEL_TOKEN"
 _MAX_CONNECTIONS = 512
@@ -63,9 +69,8 @@ async def serve(
         ModelError: unusable weights, or a vLLM server that does not start.
     """
     check_options(options)
-    engine, models = checkpoint.config.rollout.engine, checkpoint.config.models
     with listen(options.host, options.port) as listener:  # loading may take minutes
-        async with open_model(checkpoint.name, engine, models) as model:
+        async with _open(checkpoint) as model:
             app = make_app(Service(model, checkpoint.alias, checkpoint.config, context))
             server = _Server(http_config(Door(app, options.token), _MAX_CONNECTIONS))
             loop = asyncio.get_running_loop()
@@ -73,6 +78,15 @@ async def serve(
                 loop.add_signal_handler(number, server.stop)
             on_ready(address_of(listener))
             await server.serve(sockets=[listener])
+
+
+def _open(checkpoint: Checkpoint) -> AbstractAsyncContextManager[LanguageModel | SeeingModel]:
+    config = checkpoint.config
+    if config.rollout.image_size is None:
+        return open_model(checkpoint.name, config.rollout.engine, config.models)
+    from webrl.llm.screenshots import open_seeing_model
+
+    return open_seeing_model(checkpoint.name, config)
 
 
 class Door:

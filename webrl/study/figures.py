@@ -52,7 +52,7 @@ def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> lis
     for axes in list(grid.flat)[len(shown) :]:
         axes.set_visible(False)
     lines = {line.get_label(): line for axes in grid.flat for line in axes.get_legend_handles_labels()[0]}
-    figure.legend(lines.values(), lines.keys(), loc="outside upper left", frameon=False, ncols=3)
+    figure.legend(lines.values(), lines.keys(), loc="outside upper left", frameon=False, ncols=min(3, max(2, columns)))
     figure.supxlabel(f"phase (0: the start)\n{_NOTE}", fontsize=9)
     figure.supylabel("success", fontsize=10)
     return _save(figure, path)

@@ -84,6 +84,7 @@ def serve(connection: Connection, settings: GrpoSettings, out: Path, inbox: Simp
                 case ("check", tasks):
                     player.check(tasks)
                     connection.send(None)
+                    copy = copy or PolicyCopy(settings, eyes)  # while the trainer loads its own
                 case ("weights", fingerprint, data):
                     copy = copy or PolicyCopy(settings, eyes)
                     copy.take(fingerprint, data)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from playwright.async_api import Error
-from rollouts_builders import at, bid_of, in_browser, miniwob, serve
+from rollouts_builders import at, bid_of, in_browser, miniwob, reply, serve
 
 from webrl.errors import BrowserError, DataError
 from webrl.rollouts.env import _COLLECT_EVERY
@@ -221,12 +221,36 @@ def test_tabs_and_history():
     assert in_browser(play) == [("", "two"), ("", "one"), ("", "two"), ("", "one"), ("", "two"), ("", "two")]
 
 
+def test_files_come_from_the_cache_and_going_back_sends_no_form_again_as_in_a_profile_without_a_guard():
+    asked = []
+    body = "<title>PATH</title><script src=/script></script><a href=/next>next</a>"
+    form = "<form method=post action=/sent><button>send</button></form>"
+
+    async def answer(path, writer):
+        asked.append(path)
+        if path == "/script":
+            await reply(writer, "", headers="Cache-Control: max-age=999\r\n")
+        else:
+            await reply(writer, body.replace("PATH", path) + form)
+
+    async def play(env):
+        async with serve(dict.fromkeys(("/", "/sent", "/next", "/script"), answer)) as url:
+            text = (await env.reset(at(url + "/"))).text
+            text = (await env.step(f"click('{bid_of(text, 'button', 'send')}')")).observation.text
+            await env.step(f"click('{bid_of(text, 'link', 'next')}')")
+            back = (await env.step("go_back()")).observation.text
+            await env.close()
+            await env.reset(at(url + "/"))  # in a profile of its own, which has nothing yet
+            return back
+
+    assert "RootWebArea '/sent'" in in_browser(play)
+    assert asked == ["/", "/script", "/sent", "/next", "/", "/script"]
+
+
 def test_the_observation_waits_for_slow_navigations_timers_and_requests():
     import asyncio
 
     async def slow(path, writer):
-        from rollouts_builders import reply
-
         await asyncio.sleep(0.7)
         await reply(writer, "<title>arrived</title>")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import re
@@ -35,6 +36,7 @@ MISSING = (
     "no Chromium found; run `playwright install chromium`, or `apt-get install chromium-headless-shell` (Debian), "
     "or set WEBRL_CHROMIUM to an executable"
 )
+_KEEP_CACHE = Path(__file__).parent / "js" / "keep_cache.cjs"
 _FOLDER = "webrl-browser-"
 """Name of a browser's temporary directory, before its process id."""
 _REMOVALS = 20
@@ -237,7 +239,8 @@ def _driver_processes(folder: Path, *, own_session: bool) -> Iterator[None]:
     def start_driver(*args: Any, env: dict[str, str] | None = None, **options: Any) -> Any:
         # A page that opens and closes tabs quickly makes the driver reject a promise that nobody waits for, which
         # would end it and with it all environments.
-        ours = {"NODE_OPTIONS": "--unhandled-rejections=none", "TMPDIR": str(folder)}
+        node_options = f"--unhandled-rejections=none --require {json.dumps(str(_KEEP_CACHE))}"
+        ours = {"NODE_OPTIONS": node_options, "TMPDIR": str(folder)}
         environment = (os.environ.copy() if env is None else env) | ours
         return start(*args, env=environment, **options, start_new_session=own_session)
 

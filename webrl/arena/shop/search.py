@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import Case, IntegerField, Min, Q, Value, When
+from django.db.models import Case, Count, IntegerField, Min, Q, Value, When
 from haystack.backends import BaseEngine, BaseSearchBackend, BaseSearchQuery, SearchNode
 from haystack.models import SearchResult
 from oscar.core.loading import get_model
@@ -53,22 +53,17 @@ class DatabaseBackend(Unindexed):
         condition, words = query
         found = get_model("catalogue", "Product").objects.browsable().filter(condition).distinct()
         found = found.annotate(lowest=Min("stockrecords__price"))
-        narrowed = found
-        for narrow in narrow_queries or ():
-            narrowed = narrowed.filter(_ranges(narrow))
-        page = _sorted(narrowed, sort_by or [], words).base_queryset()[start_offset:end_offset]
+        narrow = Q()
+        for text in narrow_queries or ():
+            narrow &= _ranges(text)
+        page = _sorted(found.filter(narrow), sort_by or [], words).base_queryset()[start_offset:end_offset]
+        # Haystack asks by its own name of a facet's field, Oscar looks for the field.
+        facets = {f"{field.removesuffix('_exact')}:{text}": _ranges(text) for field, text in query_facets or ()}
+        hits, *counts = _counts(found, [narrow, *facets.values()])
         return {
             "results": [result_of(product, result_class or SearchResult) for product in page],
-            "hits": narrowed.count(),
-            "facets": {
-                "fields": {},
-                "dates": {},
-                "queries": {
-                    # Haystack asks by its own name of a facet's field, Oscar looks for the field.
-                    f"{field.removesuffix('_exact')}:{text}": found.filter(_ranges(text)).count()
-                    for field, text in query_facets or ()
-                },
-            },
+            "hits": hits,
+            "facets": {"fields": {}, "dates": {}, "queries": dict(zip(facets, counts, strict=True))},
         }
 
 
@@ -138,6 +133,12 @@ def _ranges(narrow: str) -> Q:
             part &= Q(lowest__lt=found["high"])
         result |= part
     return result
+
+
+def _counts(found: Any, conditions: Sequence[Q]) -> list[int]:
+    """How many meet each condition, all in one query: pages that list products spend much of their time here."""
+    counts = {f"count{number}": Count("pk", filter=condition) for number, condition in enumerate(conditions)}
+    return list(found.aggregate(**counts).values())
 
 
 def _sorted(found: Any, sort_by: list[str], words: list[str]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from webrl.reward.labels import read_labels
 from webrl.runs.folder import PhaseFolder, require_run
 from webrl.runs.progress import progress
 from webrl.runs.store import read_json, read_lines, read_records
+from webrl.tasks.filter import Dropped
 from webrl.types import Label, Record, StepRecord, Task, Trajectory
 
 R = TypeVar("R", bound=Record)
@@ -67,8 +68,7 @@ class PhaseFacts:
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What each finished stage left."""
     generated: list[Task] = field(default_factory=list)
-    dropped: list[tuple[Task, str, str]] = field(default_factory=list)
-    """(task, reason, detail)."""
+    dropped: list[Dropped] = field(default_factory=list)
     filters: dict[str, Any] = field(default_factory=dict)
     """`filter_report.json`."""
     tasks: list[Task] = field(default_factory=list)
@@ -174,7 +174,7 @@ class _Reader:
         self._read_markers()
         facts.generated = self._records(folder.generated, Task)
         facts.tasks = self._records(folder.tasks, Task)
-        facts.dropped = list(self._dropped())
+        facts.dropped = self._records(folder.dropped, Dropped)
         if (report := folder.path / "filter_report.json").exists():
             facts.filters = _try(self._run, lambda: dict(read_json(report)), {})
         facts.attempts = self._records(folder.trajectories, Trajectory, _reduce)
@@ -206,13 +206,6 @@ class _Reader:
                 self._note(f"{', '.join(lacking)} is not there, though {spec.name} has finished")
         if unfinished:
             self._note(f"not finished: {', '.join(unfinished)}")
-
-    def _dropped(self) -> Iterator[tuple[Task, str, str]]:
-        for line in self._lines(self._folder.dropped):
-            try:
-                yield Task.from_json(line["task"]), str(line["reason"]), str(line.get("detail", ""))
-            except (KeyError, TypeError, ValueError) as error:
-                self._note(f"dropped.jsonl: a line is not of its form ({error})")
 
     def _perplexity(self, step: StepRecord) -> tuple[str, float | None]:
         if not step.ref_logprobs:

@@ -63,7 +63,7 @@ def funnel(phase: PhaseFacts) -> list[Sieve]:
     if phase.generated:
         proposals = _examples([task.instruction or task.task_id for task in phase.generated])
         found.append(Sieve("generated", len(phase.generated), len(phase.generated) / start, examples=proposals))
-    reasons = Counter(reason for _, reason, _ in phase.dropped)
+    reasons = Counter(each.reason for each in phase.dropped)
     left = len(phase.generated)
     for stage in _stages(phase.filters):
         left = stage["num_kept"]
@@ -148,10 +148,10 @@ def _nodes(run: RunFacts) -> dict[str, Node]:
     for phase in run.phases:
         for task in _known(phase):
             nodes.setdefault(task.task_id, Node(task.task_id, phase.phase, task.instruction or task.task_id))
-        for task, reason, detail in phase.dropped:
-            if task.task_id in nodes:
-                node = nodes[task.task_id]
-                node.mark, node.state = "dropped", f"dropped: {reason}" + (f" ({detail})" if detail else "")
+        for each in phase.dropped:
+            if node := nodes.get(each.task.task_id):
+                node.mark = "dropped"
+                node.state = f"dropped: {each.reason}" + (f" ({each.detail})" if each.detail else "")
         for attempt in phase.attempts:
             node = nodes[attempt.task.task_id]
             node.instruction = attempt.trajectory.instruction or node.instruction

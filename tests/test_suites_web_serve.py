@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from browsers import run, shared_browser
@@ -129,6 +130,9 @@ def test_a_verifier_that_raises_is_a_failure_and_one_that_cannot_be_asked_leaves
     broken = eval_tasks(config)[1]
     score = one(config, broken, DONE)
     assert (score.reward, "KeyError: 'nothing'" in score.note) == (0, True)
+    told = written(config_file, "rollout.web.verify=[echo, 'fail: {page} {check} {folder}']")
+    note = one(told, broken, DONE).note
+    assert "http://127.0.0.1:8000/ real-tasks/task_2.py /" in note
     silent = written(config_file, "rollout.web.verify=['{python}', -c, 'print(1)']")
     score = one(silent, broken, DONE)
     assert (score.reward, "printed '1" in score.note) == (None, True)
@@ -149,11 +153,13 @@ def test_an_apps_server_listens_on_loopback_alone_and_ends_with_its_episode(conf
     async def work():
         server = await EpisodeServer.start(config.rollout.web)
         said = server._last_words()
+        there = Path(server.folder).is_dir()
         await server.stop()
-        return server.port, said
+        return server.port, said, (there, Path(server.folder).exists())
 
-    port, said = run(work())
+    port, said, folder = run(work())
     assert f"listening on 127.0.0.1 {port}" in said
+    assert folder == (True, False)
     await_end(port)
 
 

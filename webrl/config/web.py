@@ -107,7 +107,9 @@ class WebServe(Section):
     """A server of the site for every episode, so that no episode meets what another one did."""
 
     command: tuple[str, ...] = Field(
-        (), description="program and arguments; `{port}` becomes a free port of 127.0.0.1, `{python}` webrl's Python"
+        (),
+        description="program and arguments; `{port}` becomes a free port of 127.0.0.1, `{folder}` an empty folder that "
+        "is removed with the server, `{python}` webrl's Python",
     )
     folder: Path | None = Field(None, description="where it is started; none: where webrl is")
     timeout_s: float = Field(60.0, gt=0, description="deadline of its start, until the start page answers")
@@ -143,7 +145,7 @@ class WebConfig(Section):
     verify: tuple[str, ...] = Field(
         (),
         description="program and arguments for `verify` checks: prints `pass` or `fail: why`; `{check}`, `{url}` (the "
-        "site's origin) and `{python}` are filled in",
+        "site's origin), `{page}` (the active tab's address), `{folder}` (of serve) and `{python}` are filled in",
     )
     database: str | None = Field(None, description="sqlite:///FILE that the SQL checks ask, opened read-only")
     check_timeout_s: float = Field(15.0, gt=0, description="deadline of one check")

@@ -57,6 +57,8 @@ class End:
     """What the site is asked through, where a server of this episode stands for it."""
     origin: str = ""
     """Where the site's server really is, for programs beside the browser."""
+    folder: str = ""
+    """That server's own folder."""
 
 
 async def judge(checks: Sequence[Check], end: End) -> Score:
@@ -172,7 +174,8 @@ async def _sql(check: Check, end: End) -> str:
 
 
 async def _verify(check: Check, end: End) -> str:
-    fill = {"{check}": check.verify or "", "{url}": end.origin, "{python}": sys.executable}
+    fill = {"{check}": check.verify or "", "{url}": end.origin, "{page}": end.page.url, "{folder}": end.folder}
+    fill["{python}"] = sys.executable
     command = [filled(part, fill) for part in end.config.verify]
     try:
         said = await run_command(command, end.config.check_timeout_s, "rollout.web.verify")

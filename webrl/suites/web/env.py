@@ -100,7 +100,9 @@ class WebEnv(BrowserEnv):
             return Score(None, "all tabs are closed")
         origin = f"http://127.0.0.1:{self._server.port}" if self._server else self._web.absolute("/").rstrip("/")
         proxy = self._guard.proxy if self._server else None
-        return await judge(checks, End(self.context, page, answer, self._web, self._guard.allows, proxy, origin))
+        folder = self._server.folder if self._server else ""
+        end = End(self.context, page, answer, self._web, self._guard.allows, proxy, origin, folder)
+        return await judge(checks, end)
 
     async def close(self) -> None:
         """Close the profile, and end its server."""

@@ -1,6 +1,6 @@
 """A server of one's own site for one episode: on a free port, ended with the episode, whatever happens to webrl.
 
-API: `server = await EpisodeServer.start(config)`, `server.port`, `await server.stop()`.
+API: `server = await EpisodeServer.start(config)`, `server.port`, `server.folder`, `await server.stop()`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -29,8 +30,12 @@ _SHOWN_CHARS = 300
 class EpisodeServer:
     """See the module docstring."""
 
-    def __init__(self, port: int, claim: IO[str], process: asyncio.subprocess.Process, log: IO[bytes]) -> None:
+    def __init__(
+        self, port: int, folder: str, claim: IO[str], process: asyncio.subprocess.Process, log: IO[bytes]
+    ) -> None:
         self.port = port
+        self.folder = folder
+        """Its own, removed with it."""
         self._claim = claim
         self._process = process
         self._log = log
@@ -59,7 +64,8 @@ class EpisodeServer:
     async def _launch(cls, config: WebConfig) -> Self:
         port, claim = _claim_port()
         log = tempfile.TemporaryFile()  # noqa: SIM115 (`stop` closes it); not a pipe, which would fill up
-        fill = {"{port}": str(port), "{python}": sys.executable}
+        folder = tempfile.mkdtemp(prefix="webrl-serve-")
+        fill = {"{port}": str(port), "{python}": sys.executable, "{folder}": folder}
         command = [filled(part, fill) for part in config.serve.command]
         try:
             # The guard ends the server's whole process group with this process.
@@ -70,8 +76,9 @@ class EpisodeServer:
         except (OSError, ValueError) as error:
             claim.close()
             log.close()
+            shutil.rmtree(folder)
             raise SiteError(f"rollout.web.serve does not start in {str(config.serve.folder)!r}: {error}") from None
-        return cls(port, claim, process, log)
+        return cls(port, folder, claim, process, log)
 
     async def _await_answer(self, config: WebConfig) -> str:
         """Why it does not serve; "" if it does."""
@@ -105,6 +112,7 @@ class EpisodeServer:
             self._process.stdin.close()
         self._log.close()
         self._claim.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _claim_port() -> tuple[int, IO[str]]:

@@ -11,6 +11,8 @@ import pytest
 from browsers import run, shared_browser
 from infinity_builders import lamp, task
 from rollouts_builders import bid_of
+from web_builders import ROOT
+from web_builders import play as play_in_worker
 
 from webrl.cli import main
 from webrl.config import load_config
@@ -21,6 +23,7 @@ from webrl.suites.web import infinity_app
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.infinity import write_app
 from webrl.suites.web.serve import EpisodeServer
+from webrl.suites.web.trial import Idle
 from webrl.suites.webarena.sites import SiteError
 from webrl.suites.world import WORLD
 
@@ -138,6 +141,15 @@ def test_a_verifier_that_raises_is_a_failure_and_one_that_cannot_be_asked_leaves
     assert (score.reward, "printed '1" in score.note) == (None, True)
     gone = 'rollout.web.verify=["{python}", -c, "import requests; requests.get(\'http://127.0.0.1:1/\')"]'
     assert one(written(config_file, gone), broken, DONE).reward is None
+
+
+@pytest.mark.browser
+def test_what_a_worker_starts_has_the_python_path_of_webrl_itself(config_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:/elsewhere")
+    config = written(config_file, "rollout.web.verify=[sh, -c, 'echo fail: $PYTHONPATH.']", f"runs_dir={tmp_path}")
+    (light,) = seed_tasks(config)
+    (ended,) = run(play_in_worker(config, {"function-task_1": Idle()}, [light], tmp_path / "t.jsonl")).values()
+    assert (ended.env_reward, ended.env_error.endswith(f": {ROOT}:/elsewhere.")) == (0, True), ended.env_error
 
 
 def test_a_verifier_outside_the_apps_folder_is_not_run(tmp_path):

@@ -29,7 +29,7 @@ from webrl.rollouts.browser import remove_abandoned
 from webrl.rollouts.handle import WorkerHandle, error_of
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.suite import WEB, World
-from webrl.rollouts.worker import encode, observation_from_json, read_message, result_from_json
+from webrl.rollouts.worker import OUTER_PATH, encode, observation_from_json, read_message, result_from_json
 from webrl.runs.clock import spent_on
 from webrl.types import Task
 
@@ -48,6 +48,10 @@ class WorkerProcess(WorkerHandle):
 
     async def start(self) -> None:
         """Launch the process, which launches Chromium."""
+        paths = {
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            OUTER_PATH: os.environ.get("PYTHONPATH", ""),
+        }
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -57,7 +61,7 @@ class WorkerProcess(WorkerHandle):
             stdout=asyncio.subprocess.PIPE,
             limit=1 << 24,
             start_new_session=True,  # Ctrl-C reaches the controller alone, which then ends the workers
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=os.environ | paths,
         )
         self._send(self._config.model_dump(mode="json", context=REVEAL))
         self._reader = asyncio.create_task(self._read())

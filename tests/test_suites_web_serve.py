@@ -1,9 +1,11 @@
 """A server for every episode, programs that verify, and apps of WebArena-Infinity, in a real browser."""
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -213,6 +215,21 @@ def test_a_server_that_does_not_serve_is_one_error_before_any_episode(config_fil
     with pytest.raises(SiteError) as error:
         run(work())
     assert all(word in str(error.value) for word in words), error.value
+
+
+def test_ports_are_not_claimed_in_a_folder_that_somebody_else_may_have_made(config_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "theirs").mkdir()
+    link = tmp_path / f"webrl-ports-{os.getuid()}"
+    link.symlink_to("theirs")
+    web = written(config_file).rollout.web
+    with pytest.raises(SiteError, match="is not this user's own folder"):
+        run(EpisodeServer.start(web))
+    link.unlink()
+    link.mkdir(mode=0o777)
+    link.chmod(0o777)
+    with pytest.raises(SiteError, match="is not this user's own folder"):
+        run(EpisodeServer.start(web))
 
 
 def test_a_folder_that_is_not_there_is_named(config_file):

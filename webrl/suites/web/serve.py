@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -94,6 +95,7 @@ class EpisodeServer:
                 waiting.cancel()
             await asyncio.gather(answer, end, return_exceptions=True)
         if answered and not ended:
+            answer.result()  # raises what kept it from being asked
             return ""
         what = "ended" if ended else f"does not answer at {url} after {config.serve.timeout_s:g} s"
         return f"rollout.web.serve {redact(' '.join(config.serve.command))!r:.200} {what}: {self._last_words()}"
@@ -119,6 +121,9 @@ def _claim_port() -> tuple[int, IO[str]]:
     """A free port that no other environment of this user takes while the file is open."""
     folder = Path(tempfile.gettempdir()) / f"webrl-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise SiteError(f"{folder} is not this user's own folder: others could have files emptied by it; remove it")
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

@@ -9,6 +9,7 @@
 
 import contextlib
 import json
+import os
 import sys
 import tempfile
 import time
@@ -44,6 +45,7 @@ def tasks(folder: str) -> None:
 
 def serve(port: str, folder: str) -> None:
     """Serve until ended; what the apps hold at the start is kept for `verify`."""
+    os.chdir(folder)  # its framework leaves a session key where it is started
     from open_apps.mcp.appserver import AppServer
 
     tempfile.tempdir = folder

@@ -305,7 +305,10 @@ def test_the_server_of_an_episode_ends_when_its_browser_dies_or_its_closing_is_g
             closing.cancel()
             await asyncio.gather(closing, return_exceptions=True)
             await asyncio.to_thread(await_end, second)
+            await worker.handle(0, "reset", arg)
+            third = worker._envs[0]._server
         finally:
             await worker.close()
+        return third.folder
 
-    run(work())
+    assert not Path(run(work())).exists(), "a worker that ends closes what its environments hold"

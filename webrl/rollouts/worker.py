@@ -106,10 +106,7 @@ class Worker:
     async def _running_browser(self) -> Browser:
         async with self._starting:
             if self._browser is None or not self._browser.alive:
-                left = list(self._envs.values())
                 await self.close()
-                # They hold more than pages: a server of the episode, a session, a lease.
-                await asyncio.gather(*(env.close() for env in left), return_exceptions=True)
                 self._browser = await Browser(own_session=False, max_page_mb=self._config.max_page_mb).start()
             return self._browser
 
@@ -127,10 +124,13 @@ class Worker:
 
     async def close(self) -> None:
         """End the browser."""
+        left = list(self._envs.values())
         self._envs.clear()
         browser, self._browser = self._browser, None
         if browser is not None:
             await browser.close()
+        # They hold more than pages: a server of the episode, a session, a lease.
+        await asyncio.gather(*(env.close() for env in left), return_exceptions=True)
 
 
 def observation_to_json(observation: Observation) -> dict[str, Any]:

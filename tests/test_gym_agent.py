@@ -61,7 +61,6 @@ def test_a_served_actor_plays_stock_browsergym_as_it_plays_our_own_evaluation():
     ours = play_ours(TASKS)
     assert stock == ours
     assert {reward for _, reward in ours.values()} == {0.0, 1.0}, "neither all nor none: there is something to agree on"
-    assert ours["enter-date.908"][0][0] == "fill('1', '2014-10-03')", "an error, which the next prompt shows"
     assert "send_msg_to_user('done')" in ours["click-button.901"][0], "BrowserGym's MiniWoB would go on after that"
 
 

@@ -96,7 +96,7 @@ def shown_size(png: bytes, size: int) -> tuple[int, int]:
     from PIL import Image
 
     with Image.open(io.BytesIO(png)) as image:
-        known = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", str(image.info.get(_PAGE)))
+        known = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})", str(image.info.get(_PAGE)))
         page = Image.new("1", (int(known[1]), int(known[2])) if known else image.size)
     if size:
         page.thumbnail((size, size))

@@ -94,7 +94,8 @@ def _instruction(folder: Path, task: Any, where: str) -> dict[str, Any]:
     texts = [task[key] for key in sorted(_KEYS)]
     if not all(isinstance(text, str) and text.strip() for text in texts):
         raise DataError(f"{where}: {', '.join(sorted(_KEYS))} are texts; found {json.dumps(texts):.200}")
-    if not (folder / task["verify"]).is_file():
+    verifier = (folder / task["verify"]).resolve()
+    if not (verifier.is_relative_to(folder.resolve()) and verifier.is_file()):
         raise DataError(f"{where}: its verifier {task['verify']!r} is not in {folder}")
     # Both lists count from task_1 in some apps.
     kind = Path(task["verify"]).parent.name.removesuffix("-tasks")

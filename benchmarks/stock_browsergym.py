@@ -7,8 +7,8 @@ everything that the whole observations of reset and these actions say, in compar
 `python benchmarks/stock_browsergym.py agent --url http://127.0.0.1:8000/v1 --pages a.3,b.4 --steps 10` lets what
 `webrl serve-model` serves play these pages and seeds in BrowserGym's experiments: a JSON line each, actions and reward.
 `python benchmarks/stock_browsergym.py loop --pages a,b --seconds 20` runs the null-policy loop and prints its steps.
-Only the browser's path is ours (BrowserGym has no setting for its chat's browser), and what newer Chromium needs to keep
-a page's size (`keep_sessions`); the rest is its defaults.
+Only the browser's path is ours (BrowserGym has no setting for its chat's browser), and what newer Chromium needs to
+keep a page's size (`keep_sessions`); the rest is its defaults.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def patch_browser() -> None:
 def keep_sessions() -> None:
     """Let BrowserGym's DevTools sessions end with their page.
 
-    Chromium 156 gives up a page's viewport when one of its sessions is detached, which BrowserGym does after each part of
-    an observation: from the first one on its pages are 800 x 600. Ours keeps one session a page.
+    Chromium 156 gives up a page's viewport when one of its sessions is detached, which BrowserGym does after each part
+    of an observation: from the first one on its pages are 800 x 600. Ours keeps one session a page.
     """
     import playwright.sync_api
 
-    playwright.sync_api.CDPSession.detach = lambda self: None  # type: ignore[method-assign]
+    playwright.sync_api.CDPSession.detach = lambda _: None  # type: ignore[method-assign]
 
 
 def make_env(page: str) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from webrl.config import redaction
 from webrl.config.extras import EXTRAS, is_installed
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Arena"]:
 
     with serving(tmp_path_factory.mktemp("arena"), tmp_path_factory) as served:
         yield served
+
+
+@pytest.fixture(autouse=True)
+def _secrets_of_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test calls a secret ("other", say) is none to the tests after it."""
+    monkeypatch.setattr(redaction, "_known", set(redaction._known))
 
 
 def pytest_sessionfinish() -> None:

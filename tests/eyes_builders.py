@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from pathlib import Path
 from typing import Any
 
 import lfm2_builders
 from llm_builders import build_tokenizer
+
+from webrl.llm.interface import Sampling
+from webrl.llm.seeing import SeeingModel
 
 PICTURE_TOKEN = {
     "gemma3": "<start_of_image>",
@@ -228,3 +232,17 @@ _MODELS = {
     "qwen3_vl": lambda text, tokenizer: _qwen("qwen3_vl", text, tokenizer),
     "qwen3_5": lambda text, tokenizer: _qwen("qwen3_5", text, tokenizer),
 }
+
+
+def sampled_together(eyes: Any, model: Any, prompts: Any, pngs: Any) -> list[Any]:
+    """The sampler's answers to prompts with a picture each, asked for at once."""
+
+    async def sample() -> list[Any]:
+        sampler = SeeingModel(eyes, model, max_batch=8)
+        asked = [
+            sampler.generate(prompt, png, Sampling(max_new_tokens=12, seed=i))
+            for i, (prompt, png) in enumerate(zip(prompts, pngs, strict=True))
+        ]
+        return await asyncio.gather(*asked)
+
+    return asyncio.run(sample())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from eyes_builders import PICTURE_TOKEN, build_vlm, png
+from eyes_builders import PICTURE_TOKEN, build_vlm, png, sampled_together
 from PIL import Image
 
 from webrl.errors import ModelError
@@ -80,16 +80,7 @@ def test_an_answer_after_a_picture_is_scored_alike_alone_padded_and_by_the_sampl
     eyes, model = seeing
     pngs = [png(), png((20, 90, 200), (64, 96), dot=40), png((0, 160, 0), dot=60)]
     prompts = [eyes.encode(m, eyes.look(p)) for m, p in zip((SHORT, LONG, SHORT), pngs, strict=True)]
-
-    async def sample():
-        sampler = SeeingModel(eyes, model, max_batch=8)
-        asked = [
-            sampler.generate(p, image, Sampling(max_new_tokens=12, seed=i))
-            for i, (p, image) in enumerate(zip(prompts, pngs, strict=True))
-        ]
-        return await asyncio.gather(*asked)
-
-    answers = asyncio.run(sample())
+    answers = sampled_together(eyes, model, prompts, pngs)
     together = score(eyes, model, prompts, [a.ids for a in answers], pngs)
     for i, answer in enumerate(answers):
         alone = score(eyes, model, prompts[i : i + 1], [answer.ids], pngs[i : i + 1])[0]

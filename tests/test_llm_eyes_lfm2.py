@@ -1,6 +1,5 @@
 """LFM2-VL: pictures as tiles with a thumbnail, and convolutions that must not read padding."""
 
-import asyncio
 import re
 from functools import partial
 
@@ -8,14 +7,14 @@ import eyes_builders
 import lfm2_builders
 import pytest
 import torch
-from eyes_builders import build_vlm, png
+from eyes_builders import build_vlm, png, sampled_together
 from transformers.utils import is_torchvision_available
 
 from webrl.errors import ModelError
 from webrl.llm.eyes import Eyes
-from webrl.llm.interface import Message, Sampling
+from webrl.llm.interface import Message
 from webrl.llm.pictures import open_picture
-from webrl.llm.seeing import SeeingModel, pad_left
+from webrl.llm.seeing import pad_left
 
 SMALL, WIDE, SQUARE, FLAT = (40, 24), (96, 64), (96, 96), (320, 200)
 
@@ -65,16 +64,7 @@ def test_pictures_of_one_tile_and_of_many_are_scored_alike_alone_padded_on_eithe
     goals = ("Goal: go", "Goal: click the red button, then wait", "Goal: go on")
     prompts = [eyes.encode([Message("user", goal)], eyes.look(p)) for goal, p in zip(goals, pngs, strict=True)]
     assert [eyes.count(p) for p in prompts] == [4, 30, 20]
-
-    async def sample():
-        sampler = SeeingModel(eyes, model, max_batch=8)
-        asked = [
-            sampler.generate(p, image, Sampling(max_new_tokens=12, seed=i))
-            for i, (p, image) in enumerate(zip(prompts, pngs, strict=True))
-        ]
-        return await asyncio.gather(*asked)
-
-    answers = asyncio.run(sample())
+    answers = sampled_together(eyes, model, prompts, pngs)
     rows = [[*a.prompt_ids, *a.ids] for a in answers]
     left, left_mask = pad_left(rows, eyes.tokenizer.pad_token_id, "cpu")
     right, right_mask = (pad_left([r[::-1] for r in rows], pad, "cpu")[i].flip(1)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from webrl.evaluate import is_success
-from webrl.reward.labels import read_labels
+from webrl.reward.labels import keep_label, read_labels
 from webrl.runs.store import Appender
 from webrl.types import Label, Trajectory
 
@@ -36,12 +36,7 @@ def label_by_environment(
             if trajectory.trajectory_id in known:
                 counts["skipped"] += 1
                 continue
-            label = _label(trajectory)
-            file.append(label)
-            counts["unjudged" if label.reward is None else "judged"] += 1
-            counts["success"] += label.reward == 1
-            if on_label:
-                on_label(label)
+            keep_label(_label(trajectory), file, counts, on_label)
     return counts
 
 

@@ -25,7 +25,7 @@ from webrl.llm import LanguageModel, Sampling
 from webrl.llm.budget import Prompt
 from webrl.llm.prompts import build_judge_prompt, llm_judge_messages
 from webrl.reward.history import shown_actions
-from webrl.reward.labels import read_labels
+from webrl.reward.labels import keep_label, read_labels
 from webrl.reward.system_text import configured_text
 from webrl.runs.store import Appender
 from webrl.types import Label, Trajectory
@@ -176,11 +176,7 @@ async def label_trajectories(
     with Appender(out) as file:
         async with contextlib.aclosing(_in_order(asked(), config.batch_size)) as labels:
             async for label in labels:
-                file.append(label)
-                counts["unjudged" if label.reward is None else "judged"] += 1
-                counts["success"] += label.reward == 1
-                if on_label:
-                    on_label(label)
+                keep_label(label, file, counts, on_label)
     return counts
 
 

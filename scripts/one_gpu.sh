@@ -8,7 +8,8 @@
 #
 # On the next machine: scripts/carry_run.py unpack RUN.zip RUN, then the same command (docs/one_gpu.md).
 # PER_TYPE=16 is the number of demonstrations of each task type. The judge is trained on episodes of the supervised
-# start with the environment's own reward (EPISODES=6000; the loop never sees those); JUDGE=no: the config's models.orm.
+# start with the environment's own reward (EPISODES=6000) and on JUDGE_DEMOS=24 further demonstrations a type, so that it
+# knows successes of types which the start never solves; the loop sees neither. JUDGE=no: the config's models.orm.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 python="${PYTHON:-}"
@@ -21,7 +22,7 @@ dry=no config=gemma3_270m settings=()
 for word in "$@"; do
   case "$word" in
     --dry-run) dry=yes ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "one_gpu: unknown option $word; see --help" >&2; exit 2 ;;
     *=*) settings+=("$word") ;;
     *) config="$word" ;;
@@ -69,13 +70,15 @@ evening() {
     say "3 of 4: the judge is there: $run/orm"
   else
     say "3 of 4: a judge, from episodes in $practice, to $run/orm"
+    within "${webrl[@]}" record-demos "$config" "${settings[@]+"${settings[@]}"}" --per-type "${JUDGE_DEMOS:-24}" \
+      --run "$practice" --seed 1000003 || return
     local stage few=(tasks.num_seed_tasks="${EPISODES:-6000}" models.actor="$run/sft")
     for stage in gen-tasks filter-tasks rollout; do
       within "${webrl[@]}" "$stage" "$config" "${settings[@]+"${settings[@]}"}" "${few[@]}" \
         --run "$practice" --seed 1000003 || return
     done
     within "${webrl[@]}" train-orm "$config" "${settings[@]+"${settings[@]}"}" \
-      --data "$practice/phase_00/trajectories.jsonl" --init "$run/sft" --out "$run/orm" || return
+      --data "$practice/phase_00/trajectories.jsonl" "$practice/demos" --init "$run/sft" --out "$run/orm" || return
   fi
   say "4 of 4: the loop, in $run"
   within "${webrl[@]}" run "$config" "${loop[@]}" || return

@@ -141,9 +141,10 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
     assert commands == [
         f"record-demos {same} models.actor=some/base --per-type 16",
         f"sft {same} models.actor=some/base",
+        f"record-demos {start} --per-type 24 --run {run}/judge --seed 1000003",
         *(f"{stage} {start} {practice}" for stage in ("gen-tasks", "filter-tasks", "rollout")),
         f"train-orm {same} models.actor=some/base --data {run}/judge/phase_00/trajectories.jsonl "
-        f"--init {run}/sft --out {run}/orm",
+        f"{run}/judge/demos --init {run}/sft --out {run}/orm",
         f"run {same} models.actor={run}/sft models.orm={run}/orm",
     ]
     shown = one_gpu("--dry-run", f"runs_dir={tmp_path}", JUDGE="no")

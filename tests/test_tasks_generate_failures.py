@@ -66,6 +66,24 @@ def test_a_site_that_the_newest_phase_did_not_attempt_brings_its_last_failures(t
     assert before.shares() == {"miniwob.tab": (1 + 3) / 5, "miniwob.list": (1 + 3) / 6, "miniwob.box": (1 + 3) / 5}
 
 
+def test_by_learnability_a_site_that_always_fails_gets_little_and_one_that_fails_half_the_time_most(tmp_path):
+    half = {f"tab/{n}": n % 2 for n in range(20)}
+    rare = {f"box/{n}": int(n == 0) for n in range(20)}
+    never = {f"list/{n}": 0 for n in range(20)}
+    write_phase(tmp_path, half | rare | never)
+    found = load_failures(tmp_path)
+    prior = 4 * 49 / 60
+    failing = {"miniwob.tab": (10 + prior) / 24, "miniwob.box": (19 + prior) / 24, "miniwob.list": (20 + prior) / 24}
+    assert found.shares("learnability") == {site: rate * (1 - rate) for site, rate in failing.items()}
+    tab, box, never_solved = found.shares("learnability").values()
+    assert tab > 2 * box > 2.4 * never_solved > 0
+
+
+def test_by_learnability_sites_that_all_always_fail_share_evenly(tmp_path):
+    write_phase(tmp_path, {"tab/a": 0, "tab/b": 0, "list/a": 0})
+    assert load_failures(tmp_path).shares("learnability") == {"miniwob.tab": 1.0, "miniwob.list": 1.0}
+
+
 def test_attempts_at_one_task_weigh_as_one_task(tmp_path):
     """Else a task that was tried eight times would be as certain as eight."""
     write_phase(tmp_path, {"tab/a": 0, "list/a": 0, "list/b": 1})

@@ -204,6 +204,11 @@ class GenerateConfig(Section):
         ge=0,
         description="instructions to generate a phase; each one kept is a task, played rollout.num_generations times",
     )
+    shares: Literal["failures", "learnability"] = Field(
+        "failures",
+        description="a site's part of num_tasks; failures: its failure rate f (paper); learnability: f (1 - f), so that "
+        "sites which never succeed get few",
+    )
     num_seeds: int = Field(10, ge=1, description="failed instructions in one prompt")
     temperature: float = Field(1.0, gt=0, description="sampling temperature")
     max_new_tokens: int = Field(512, ge=1, description="reply length")

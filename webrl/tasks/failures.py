@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from webrl.errors import DataError
 from webrl.runs.folder import RunFolder
@@ -61,18 +61,25 @@ class FailureSet:
     failed: Mapping[str, float] = field(default_factory=dict)
     """How many of them failed; of several attempts at a task the share of the failed ones."""
 
-    def shares(self) -> dict[str, float]:
-        """How much of the next tasks each site should get: its failure rate, shrunk towards that of all sites.
+    def shares(self, rule: Literal["failures", "learnability"] = "failures") -> dict[str, float]:
+        """How much of the next tasks each site should get, by its failure rate f shrunk towards that of all sites.
 
         The shrinking (`PRIOR_TASKS` more of the common rate: a Beta prior) keeps a site that was tried once from
         getting five times another's tasks. By their numbers of failures (which are taken where nothing else is known)
         sites with many tasks would get more and more.
+
+        Args:
+            rule: f (paper: tasks come from failures), or f (1 - f), the variance of the outcome (arXiv 2408.15099): a
+                site that always fails gives no success to learn from, and gets little.
         """
         groups = self.by_site()
         if not self.tried:
             return {site: float(len(group)) for site, group in groups.items()}
         prior = PRIOR_TASKS * sum(self.failed.values()) / sum(self.tried.values())
-        return {site: (self.failed[site] + prior) / (self.tried[site] + PRIOR_TASKS) for site in groups}
+        rates = {site: (self.failed[site] + prior) / (self.tried[site] + PRIOR_TASKS) for site in groups}
+        if rule == "failures" or all(rate == 1 for rate in rates.values()):
+            return rates
+        return {site: rate * (1 - rate) for site, rate in rates.items()}
 
     def by_site(self) -> dict[str, list[Failure]]:
         """Failures of each site, sites in order of first appearance."""

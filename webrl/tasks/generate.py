@@ -110,14 +110,14 @@ class GenerationReport(Record):
 def plan_requests(
     failures: FailureSet, config: GenerateConfig, rng: random.Random, *, per_page: Callable[[str], bool]
 ) -> list[GenerationRequest]:
-    """Share `config.num_tasks` among the sites by their failure rates, and draw strategies and seeds.
+    """Share `config.num_tasks` among the sites by `config.shares`, and draw strategies and seeds.
 
     Args:
         per_page: of a site: one request per task, its target left open; else up to `tasks_per_prompt` tasks a
             request, at the first seed's own initial state.
     """
     by_site = failures.by_site()
-    shares = split_evenly(config.num_tasks, failures.shares())
+    shares = split_evenly(config.num_tasks, failures.shares(config.shares))
     requests: list[GenerationRequest] = []
     for site, group in by_site.items():
         strategies = Counter(_draw_strategy(config, group, rng) for _ in range(shares[site]))

@@ -1,12 +1,14 @@
 """The environment in a real browser: actions have BrowserGym's effects, episodes do not leak into each other."""
 
 import random
+import traceback
 
 import pytest
 from playwright.async_api import Error
 from rollouts_builders import at, bid_of, in_browser, miniwob, reply, serve
 
 from webrl.errors import BrowserError, DataError
+from webrl.rollouts import stacks
 from webrl.rollouts.env import _COLLECT_EVERY
 
 pytestmark = pytest.mark.browser
@@ -351,3 +353,9 @@ def test_a_call_of_a_page_does_not_look_for_its_callers_source_and_errors_still_
 
     in_browser(play)
     assert looked == []
+
+
+def test_the_light_look_at_the_stack_takes_what_later_playwrights_ask_with():
+    expected = traceback.extract_stack(limit=3)
+    assert [f.name for f in stacks._summary(limit=3)] == [f.name for f in expected]
+    assert [f.function for f in stacks._stack(0)][:3] == [f.name for f in reversed(expected)]

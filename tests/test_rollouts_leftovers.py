@@ -13,6 +13,7 @@ import psutil
 import pytest
 from processes import descendants, kill
 
+from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser, _listening_port
 
 pytestmark = pytest.mark.browser
@@ -50,6 +51,18 @@ def test_files_of_browsers_whose_process_is_no_more_are_removed(temporary: Path)
 
     asyncio.run(play())
     assert [path.name for path in temporary.iterdir()] == [f"webrl-browser-{os.getpid()}-x"]
+
+
+def test_a_playwright_with_which_the_cache_would_be_off_is_refused_and_leaves_no_files(
+    temporary: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blind = tmp_path_factory.mktemp("hook") / "sees_no_message.cjs"
+    blind.write_text("")
+    monkeypatch.setattr("webrl.rollouts.browser._KEEP_CACHE", blind)
+    with pytest.raises(BrowserError, match=r"what Playwright 1\.\S+ tells the browser, .* `pip install playwright=="):
+        asyncio.run(Browser().start())
+    psutil.wait_procs(descendants(os.getpid()), timeout=20)
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other users' sockets are private elsewhere")

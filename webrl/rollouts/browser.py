@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,7 +37,13 @@ MISSING = (
     "no Chromium found; run `playwright install chromium`, or `apt-get install chromium-headless-shell` (Debian), "
     "or set WEBRL_CHROMIUM to an executable"
 )
+UNKNOWN_PLAYWRIGHT = (
+    "webrl does not see what Playwright {version} tells the browser, and cannot keep its cache on: pages would load "
+    "anew and going back send forms again; run `pip install playwright==1.44.0`"
+)
 _KEEP_CACHE = Path(__file__).parent / "js" / "keep_cache.cjs"
+_KEEPS_CACHE = "keeps-cache"
+"""The file that tells that it does, in the browser's temporary directory."""
 _FOLDER = "webrl-browser-"
 """Name of a browser's temporary directory, before its process id."""
 _REMOVALS = 20
@@ -166,6 +173,9 @@ class Browser:
         except Error as error:
             await self.close()
             raise BrowserError(f"{executable} does not start: {first_line(error)}") from None
+        if not (self._folder / _KEEPS_CACHE).exists():
+            await self.close()
+            raise BrowserError(UNKNOWN_PLAYWRIGHT.format(version=version("playwright")))
         self.port = await self._devtools_port(executable, self._folder)
         if self._max_page_bytes:
             self._watching = asyncio.create_task(self._watch_memory(self._folder))

@@ -15,7 +15,10 @@ from types import FrameType, SimpleNamespace
 
 def lighten_stacks() -> None:
     """Let Playwright's client in this process look at frames alone; a second time it changes nothing."""
-    from playwright._impl import _connection, _network, _sync_base
+    try:
+        from playwright._impl import _connection, _network, _sync_base
+    except ImportError:
+        return  # a later Playwright, which looks at frames alone by itself
 
     light = SimpleNamespace(**vars(inspect) | {"stack": _stack})
     for module in (_connection, _network, _sync_base):
@@ -24,8 +27,8 @@ def lighten_stacks() -> None:
         vars(module)["traceback"] = SimpleNamespace(**vars(traceback) | {"extract_stack": _summary})
 
 
-def _stack() -> list[inspect.FrameInfo]:
-    """As `inspect.stack(0)`, from the caller on."""
+def _stack(_context: int = 0) -> list[inspect.FrameInfo]:
+    """As `inspect.stack(0)`, from the caller on; no lines, whatever the context."""
     frame: FrameType | None = sys._getframe(1)
     found = []
     while frame:
@@ -35,7 +38,7 @@ def _stack() -> list[inspect.FrameInfo]:
     return found
 
 
-def _summary() -> traceback.StackSummary:
-    """As `traceback.extract_stack()`; lines are read when they are printed."""
-    frames = (traceback.FrameSummary(f.filename, f.lineno, f.function, lookup_line=False) for f in _stack()[1:])
+def _summary(*, limit: int | None = None) -> traceback.StackSummary:
+    """As `traceback.extract_stack(limit=limit)`; lines are read when they are printed."""
+    frames = (traceback.FrameSummary(f.filename, f.lineno, f.function, lookup_line=False) for f in _stack()[1:][:limit])
     return traceback.StackSummary(reversed(list(frames)))

@@ -20,6 +20,11 @@ TRIES = {
     "delete": "fetch('/got', {method: 'DELETE'}).catch(() => 0)",
     "kept alive": "fetch('/got', {method: 'PUT', body: 'x', keepalive: true}).catch(() => 0)",
     "beacon": "navigator.sendBeacon('/got', 'x')",
+    "past its page": "addEventListener('pagehide', () => fetch('/got', {method: 'PUT', body: 'x', keepalive: true}));"
+    "location.href = '/other'",
+    "beacon past its page": "addEventListener('pagehide', () => navigator.sendBeacon('/got', 'x'));"
+    "location.href = '/other'",
+    "later": "fetchLater('/got', {method: 'POST', body: 'x'}); location.href = '/other'",
     "XMLHttpRequest": "const r = new XMLHttpRequest(); r.open('POST', '/got'); r.send('x')",
     "ping of a link": "document.body.innerHTML = '<a href=#x ping=/got>a</a>'; document.links[0].click()",
     "worker": f"const w = new Worker(URL.createObjectURL(new Blob([`{WORKER}`])));"
@@ -39,6 +44,8 @@ TRIES = {
     "socket of a worker": "new Worker(URL.createObjectURL(new Blob(["
     "`new WebSocket('ws://' + '${location.host}' + '/got')`])))",
 }
+ABSENT = ("service worker", "socket", "socket of a frame", "beacon", "past its page", "beacon past its page", "later")
+"""What read-only pages do not have, so that nothing is blocked."""
 QUICK = ("form", "shared worker", "service worker", "socket of a worker")
 SERVICE_WORKER = "onactivate = (e) => e.waitUntil(clients.claim());"
 SERVICE_WORKER += "onfetch = (e) => e.respondWith(fetch(e.request.url, {method: 'POST', body: 'x'}))"
@@ -102,7 +109,7 @@ def attempt(script, limits, *, behind_proxy=True, waits=False):
 @pytest.mark.browser
 @pytest.mark.parametrize("way", [pytest.param(w, marks=[] if w in QUICK else pytest.mark.slow) for w in TRIES])
 def test_nothing_but_reading_reaches_a_read_only_site(way):
-    tries = way not in ("service worker", "socket", "socket of a frame")  # which are not there at all
+    tries = way not in ABSENT
     asked, guard, _ = attempt(TRIES[way], READ_ONLY, waits=tries)
     assert {method for method, _ in asked} == {"GET"}, asked
     assert guard.blocked or not tries
@@ -110,16 +117,24 @@ def test_nothing_but_reading_reaches_a_read_only_site(way):
 
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["form", "fetch", "beacon", "worker", "frame", "socket", "service worker"])
+@pytest.mark.parametrize(
+    "way", ["form", "fetch", "beacon", "past its page", "worker", "frame", "socket", "service worker"]
+)
 def test_without_limits_the_same_pages_do_send(way):
     """The attempts are attempts."""
     asked, guard, _ = attempt(TRIES[way], NO_LIMITS)
-    assert {method for method, _ in asked} & {"POST", "SOCKET"}, asked
+    assert {method for method, _ in asked} & {"POST", "PUT", "SOCKET"}, asked
     assert not guard.blocked
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("way", ["form", "kept alive", "beacon", "worker", "service worker", "socket of a frame"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        *("form", "kept alive", "worker", "service worker", "socket of a frame"),
+        *("past its page", "beacon past its page", "later"),
+    ],
+)
 def test_the_browser_holds_a_read_only_site_without_the_proxy_s_help(way):
     asked, _, _ = attempt(TRIES[way], READ_ONLY, behind_proxy=False)
     assert {method for method, _ in asked} == {"GET"}, asked

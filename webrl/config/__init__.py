@@ -206,8 +206,8 @@ class GenerateConfig(Section):
     )
     shares: Literal["failures", "learnability"] = Field(
         "failures",
-        description="a site's part of num_tasks; failures: its failure rate f (paper); learnability: f (1 - f), so that "
-        "sites which never succeed get few",
+        description="a site's part of num_tasks; failures: its failure rate f (paper); learnability: f (1 - f), so "
+        "that sites which never succeed get few",
     )
     num_seeds: int = Field(10, ge=1, description="failed instructions in one prompt")
     temperature: float = Field(1.0, gt=0, description="sampling temperature")

@@ -31,7 +31,15 @@ logger = logging.getLogger(__name__)
 # Beside a port of its own a loopback host without a port would admit the browser's DevTools.
 _LOOPBACK = re.compile(r"localhost|.*\.localhost|127\.[0-9.]+|0\.0\.0\.0|\[::1?\]")
 _PLAIN_SCHEMES = r"about:(blank|srcdoc)([?#]|$)|data:|blob:"
-_NO_SOCKETS = "for (const name of ['WebSocket', 'WebSocketStream', 'WebTransport']) delete globalThis[name];"
+_ONLY_READS = """
+for (const name of ['WebSocket', 'WebSocketStream', 'WebTransport', 'fetchLater']) delete globalThis[name];
+Navigator.prototype.sendBeacon = () => false;
+((fetch) => {
+  globalThis.fetch = (input, init) =>
+    init?.keepalive ?? input?.keepalive ? fetch(input, { ...init, keepalive: false }) : fetch(input, init);
+})(fetch);
+"""
+"""Of what outlives its page the browser does not ask, so pages have none of it."""
 _DEFAULT_PORTS = {"80": "http", "443": "https"}
 
 
@@ -85,7 +93,7 @@ class NavigationGuard:
     async def attach(self, context: BrowserContext) -> None:
         """Watch all requests of a context, from the first page on."""
         if self._limits.read_only:
-            await context.add_init_script(_NO_SOCKETS)
+            await context.add_init_script(_ONLY_READS)
         if self._limits:
             await context.route(re.compile(""), self._hold)
         await context.route(self._foreign(), self._refuse)

@@ -68,3 +68,18 @@ def test_an_actor_that_sees_plays_is_scored_trained_and_evaluated_on_screenshots
     assert cli.main(["sft", *start, "sft.epochs=1", "sft.batch_size=2", "sft.lr=1e-3", "sft.heldout=0"]) == 0
     assert tower_moved(tmp_path / "vlm", run / "sft")
     assert cli.main(["sft", *start, "--data", str(run / "phase_00" / "trajectories.jsonl"), "--dry-run"]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_a_critic_that_sees_is_trained_and_its_values_train_the_actor(tmp_path: Path) -> None:
+    build_vlm("idefics3", tmp_path / "vlm")
+    start = ["demo", f"models.actor={tmp_path / 'vlm'}", f"runs_dir={tmp_path}", *OPTIONS, "rollout.max_steps=3"]
+    own = ("rollout.policy=actor", "actor.objective=webrl", "critic.batch_size=4", "critic.epochs=1", "critic.lr=1e-3")
+    assert cli.main(["run", *start, *PHASES, *own]) == 0
+    zero, one = (tmp_path / "demo" / f"phase_{number:02d}" for number in (0, 1))
+    assert tower_moved(zero / "critic", one / "critic"), "its gradient comes from pixels"
+    assert tower_moved(zero / "actor", one / "actor")
+    valued = list(read_records(one / "train_scored.jsonl", StepRecord))
+    assert {r.value is not None and r.next_value is not None for r in valued} == {True}
+    assert len({r.value for r in valued}) > 1

@@ -277,8 +277,8 @@ def test_next_states_of_imported_experience_reach_the_critic(tmp_path, actor):
     (trace,) = read_vab(tmp_path / "vab", ProblemLog())
     following = step_encoder(load_tokenizer(str(actor)), config.models)(trace, 2)
     assert replayed.next_prompt_ids == following.prompt_ids
-    states = {s.step_id: s.prompt_ids for s in critic_states(records, CriticConfig(train_next_state=True))}
-    assert states["12:1'"] == following.prompt_ids
+    states = critic_states(records, CriticConfig(train_next_state=True), tmp_path)
+    assert {s.step_id: s.example.prompt_ids for s in states}["12:1'"] == following.prompt_ids
 
 
 def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):

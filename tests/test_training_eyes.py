@@ -237,8 +237,8 @@ def test_an_actor_from_which_the_text_is_withheld_is_told_how_to_point(folder, t
         ("actor.lora_rank=8", "actor.lora_rank=8: not yet"),
         ("actor.engine=zero2", "actor.engine=zero2: not yet"),
         ("actor.precision=bf16", "actor.precision=bf16: not yet"),
-        ("actor.objective=webrl", "actor.objective=webrl takes a critic's values, and no critic sees yet; set actor"),
-        ("tasks.source=curriculum", "filter.critic_band=true asks a critic, and no critic sees yet; set filter"),
+        ("actor.objective=webrl_released", "actor.objective=webrl_released values a state after the last step, of whi"),
+        ("tasks.source=curriculum", "filter.critic_band=true asks the critic about pages of which there is no"),
     ],
 )
 def test_what_cannot_take_screenshots_is_refused_by_name_before_anything_starts(folder, tmp_path, override, said):
@@ -251,6 +251,14 @@ def test_what_cannot_take_screenshots_is_refused_by_name_before_anything_starts(
     with pytest.raises(UsageError) as refused:
         check(override)
     assert said in str(refused.value)
+
+
+def test_the_options_of_a_critic_that_sees_are_looked_at_where_one_is_trained(folder, tmp_path):
+    lora = "critic.lora_rank=8"
+    check_inputs(seeing_config(folder, tmp_path, lora), ("train",))
+    check_inputs(seeing_config(folder, tmp_path, "actor.objective=webrl"), ("train",))
+    with pytest.raises(UsageError, match="screenshots: critic.lora_rank=8: not yet"):
+        check_inputs(seeing_config(folder, tmp_path, "actor.objective=webrl", lora), ("train",))
 
 
 def test_a_model_is_shown_what_it_can_read_or_refused(folder, tmp_path, capsys):

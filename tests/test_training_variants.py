@@ -127,8 +127,8 @@ def test_the_released_critic_has_two_heads_and_learns_next_states(tmp_path: Path
         make_record("a", 1, 2, 1, next_prompt_ids=(5, 6, 7)),
         make_record("b", 0, 2, 0),
     ]
-    states = critic_states(records, CriticConfig(train_next_state=True))
-    assert [(s.step_id, s.prompt_ids, s.target) for s in states[3:]] == [
+    states = critic_states(records, CriticConfig(train_next_state=True), tmp_path)
+    assert [(s.step_id, s.example.prompt_ids, s.target) for s in states[3:]] == [
         ("a:0'", records[1].prompt_ids, 1.0),
         ("a:1'", (5, 6, 7), 1.0),
     ]

@@ -125,15 +125,19 @@ def _check_screenshots(config: RunConfig, source: str) -> None:
 
 
 def _check_seeing_training(config: RunConfig) -> None:
-    """Refuse what no actor that sees is trained with; all of it at once."""
-    found = [f"actor.{option}: not yet" for option in config.actor.untried_with_screenshots]
-    if config.actor.needs_values:
+    """Refuse what no model that sees is trained with; all of it at once."""
+    trained = ("actor", "critic") if config.trains_critic else ("actor",)
+    found = [f"{name}.{o}: not yet" for name in trained for o in getattr(config, name).untried_with_screenshots]
+    if config.actor.objective == "webrl_released":
         found.append(
-            f"actor.objective={config.actor.objective} takes a critic's values, and no critic sees yet; set "
-            "actor.objective=grpo, filtered_bc or sft"
+            "actor.objective=webrl_released values a state after the last step, of which there is no screenshot; set "
+            "actor.objective=webrl"
         )
-    elif config.trains_critic:
-        found.append("filter.critic_band=true asks a critic, and no critic sees yet; set filter.critic_band=false")
+    if config.tasks.source == "curriculum" and config.filter.critic_band:
+        found.append(
+            "filter.critic_band=true asks the critic about pages of which there is no screenshot yet; set "
+            "filter.critic_band=false"
+        )
     if found:
         raise UsageError(f"rollout.image_size trains the actor on screenshots: {'; '.join(found)}")
 

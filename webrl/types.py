@@ -303,6 +303,10 @@ class StepRecord(Record):
     """Path of the picture in the prompt, a PNG, relative to the run folder; "" where the prompt is text alone."""
     screenshot_sha256: str = ""
     """Of that file."""
+    next_screenshot: str = ""
+    """As `screenshot`, of `next_prompt_ids`."""
+    next_screenshot_sha256: str = ""
+    """Of that file."""
 
     @property
     def is_last(self) -> bool:

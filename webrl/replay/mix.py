@@ -158,6 +158,8 @@ def _with_next_states(steps: Iterable[StepObject]) -> Iterator[StepObject]:
             is_next = step["trajectory_id"] == previous["trajectory_id"] and step["index"] == previous["index"] + 1
             if is_next:
                 previous["next_prompt_ids"] = step["prompt_ids"]
+                previous["next_screenshot"] = step.get("screenshot", "")
+                previous["next_screenshot_sha256"] = step.get("screenshot_sha256", "")
             yield previous
         previous = step
     if previous is not None:

@@ -232,6 +232,8 @@ def _step_object(
         "group": task["task_id"],
         "screenshot": step["screenshot"] if step.get("screenshot_sha256") else "",
         "screenshot_sha256": step.get("screenshot_sha256", ""),
+        "next_screenshot": "",
+        "next_screenshot_sha256": "",
     }
 
 

@@ -9,6 +9,7 @@ classes each (V = min over the heads of softmax(logits)[1]). The state is the pr
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,27 @@ def open_critic(
     Raises:
         ModelError: an actor folder where a critic is needed, or another number of heads.
     """
+    config, options = critic_config(folder, heads)
+    with torch.random.fork_rng(devices=[]), _expecting_new_heads():
+        torch.manual_seed(seed)
+        lm, route = load_pretrained(
+            sequence_classifier(config), PackedCritic, folder, dtype, skeleton=skeleton, device=device, **options
+        )
+        if options and not skeleton:
+            torch.nn.init.normal_(lm.score.weight, std=0.02)
+    if lm.config.pad_token_id is None:  # transformers' own pooling asks for one; ours does not need it
+        lm.config.pad_token_id = lm.config.eos_token_id if isinstance(lm.config.eos_token_id, int) else 0
+    if issubclass(type(lm), _LastTokenValue):
+        _refuse_tables(lm)
+    return PackedCritic(lm, route)
+
+
+def critic_config(folder: str | Path, heads: str | None) -> tuple[Any, dict[str, int]]:
+    """The config of a folder that a critic is to be made of, and the options for fresh heads: {} if it is a critic.
+
+    Raises:
+        ModelError: as `open_critic`.
+    """
     from transformers import AutoConfig
 
     model_folder(str(folder))
@@ -73,19 +95,7 @@ def open_critic(
             f"critic {str(folder)!r} has {config.num_labels} value logits, critic.heads={heads!r} needs "
             f"{NUM_LABELS[heads]}; set critic.heads to match, or start from the actor"
         )
-    options = {} if is_critic else {"num_labels": NUM_LABELS[heads or "single"]}
-    with torch.random.fork_rng(devices=[]), _expecting_new_heads():
-        torch.manual_seed(seed)
-        lm, route = load_pretrained(
-            sequence_classifier(config), PackedCritic, folder, dtype, skeleton=skeleton, device=device, **options
-        )
-        if not is_critic and not skeleton:
-            torch.nn.init.normal_(lm.score.weight, std=0.02)
-    if lm.config.pad_token_id is None:  # transformers' own pooling asks for one; ours does not need it
-        lm.config.pad_token_id = lm.config.eos_token_id if isinstance(lm.config.eos_token_id, int) else 0
-    if issubclass(type(lm), _LastTokenValue):
-        _refuse_tables(lm)
-    return PackedCritic(lm, route)
+    return config, {} if is_critic else {"num_labels": NUM_LABELS[heads or "single"]}
 
 
 def sequence_classifier(config: Any) -> Any:
@@ -95,7 +105,6 @@ def sequence_classifier(config: Any) -> Any:
         ModelError: the architecture is not a causal language model.
     """
     from transformers import AutoModelForSequenceClassification
-    from transformers.modeling_layers import GenericForSequenceClassification
     from transformers.models.auto import modeling_auto
 
     kind = type(config)
@@ -103,11 +112,17 @@ def sequence_classifier(config: Any) -> Any:
         return AutoModelForSequenceClassification
     if kind not in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"transformers has no causal language model for model type {config.model_type!r}")
-    causal: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING[kind]
-    parent = next(cls for cls in causal.__mro__ if cls.__name__.endswith("PreTrainedModel"))
-    name = causal.__name__.replace("ForCausalLM", "").replace("LMHeadModel", "") + "ForSequenceClassification"
-    own = {"base_model_prefix": causal.base_model_prefix, "config_class": kind, "__module__": __name__}
-    return type(name, (_LastTokenValue, GenericForSequenceClassification, parent), own)
+    return classifier_of(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING[kind], kind)
+
+
+def classifier_of(generator: Any, config_class: type) -> Any:
+    """A sequence classifier of the parts of a generating class of transformers."""
+    from transformers.modeling_layers import GenericForSequenceClassification
+
+    parent = next(cls for cls in generator.__mro__ if cls.__name__.endswith("PreTrainedModel"))
+    stem = re.sub("ForCausalLM|LMHeadModel|ForConditionalGeneration", "", generator.__name__)
+    own = {"base_model_prefix": generator.base_model_prefix, "config_class": config_class, "__module__": __name__}
+    return type(f"{stem}ForSequenceClassification", (_LastTokenValue, GenericForSequenceClassification, parent), own)
 
 
 def _refuse_tables(lm: Any) -> None:

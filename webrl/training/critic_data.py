@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from webrl.config import CriticConfig
+from webrl.llm.pictures import Picture
 from webrl.training.calibration import calibrate
 from webrl.training.critic import critic_loss, values_of
 from webrl.training.metrics import MetricLog
 from webrl.training.objectives import LossOutput
 from webrl.training.objectives.checks import outcome_of
-from webrl.training.packing import Pack
+from webrl.training.packing import Example, Pack
 from webrl.types import StepRecord
 
 
@@ -27,32 +28,47 @@ class State:
 
     step_id: str
     """Step it belongs to, with `'` for a next state."""
-    prompt_ids: tuple[int, ...]
-    """[P] token ids."""
+    example: Example
+    """Its prompt, with its picture; without action."""
     sample: int
     """Which record it belongs to: a batch counts records, as the released code does, not states."""
     target: float
     """1 if the trajectory succeeded (released: if the discounted return is positive, which is the same)."""
 
 
-def critic_states(records: Sequence[StepRecord], config: CriticConfig) -> list[State]:
+def critic_states(records: Sequence[StepRecord], config: CriticConfig, root: Path) -> list[State]:
     """The state of every step; with `train_next_state` also its successor's (released code: s and s' both).
 
     A next state is the trajectory's next step, or `next_prompt_ids` where that is not among the records; a step that
     has neither is trained on its own state alone.
 
+    Args:
+        root: the run folder, where the screenshots are.
+
     Raises:
         TrainingError: a record without outcome.
     """
-    states = [State(r.step_id, r.prompt_ids, i, outcome_of(r)) for i, r in enumerate(records)]
+    states = [State(r.step_id, state_of(r, root), i, outcome_of(r)) for i, r in enumerate(records)]
     if config.train_next_state:
         by_place = {(r.trajectory_id, r.index): r for r in records}
         for i, record in enumerate(records):
             following = by_place.get((record.trajectory_id, record.index + 1))
-            prompt = following.prompt_ids if following else record.next_prompt_ids
-            if prompt:
-                states.append(State(f"{record.step_id}'", prompt, i, outcome_of(record)))
+            state = state_of(following, root) if following else next_state_of(record, root)
+            if state:
+                states.append(State(f"{record.step_id}'", state, i, outcome_of(record)))
     return states
+
+
+def state_of(record: StepRecord, root: Path) -> Example:
+    """What is valued of a step."""
+    return Example(record.prompt_ids, (), Picture.of(record, root))
+
+
+def next_state_of(record: StepRecord, root: Path) -> Example | None:
+    """What is valued after a step that carries its successor's state along; None if it does not."""
+    if not record.next_prompt_ids:
+        return None
+    return Example(record.next_prompt_ids, (), Picture.of_next(record, root))
 
 
 def states_by_sample(states: Sequence[State]) -> list[list[int]]:

@@ -26,7 +26,7 @@ from webrl.llm.loading import HUB_NAME
 from webrl.training.critic import open_critic
 from webrl.training.lora import add_adapters, load_trained, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, load_actor
-from webrl.training.seeing import load_seeing_actor
+from webrl.training.seeing import load_seeing_actor, open_seeing_critic
 
 STATE = Path("lora", "state.safetensors")
 """In a model folder: the trained weights as the trainer names them, float32."""
@@ -49,9 +49,9 @@ class Start:
 
     def load(self) -> PackedActor | PackedCritic:
         """The model, on the CPU."""
-        if self.sees:
-            return load_seeing_actor(self.folder)
-        return open_critic(self.folder, self.heads, self.seed) if self.heads else load_actor(self.folder)
+        if self.heads:
+            return (open_seeing_critic if self.sees else open_critic)(self.folder, self.heads, self.seed)
+        return load_seeing_actor(self.folder) if self.sees else load_actor(self.folder)
 
 
 class Origin(Section):

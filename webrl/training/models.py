@@ -71,8 +71,7 @@ class PackedActor(_Packed):
         Raises:
             TrainingError: there is a picture, which a model of text would not see.
         """
-        if any(row.pictures):
-            raise TrainingError("a sample with a screenshot for a model of text: nothing is trained blind")
+        _refuse_pictures(row)
         return actor_inputs(row)
 
     def _prepare_head(self) -> None:
@@ -95,11 +94,13 @@ class PackedActor(_Packed):
 class PackedCritic(_Packed):
     """A sequence classifier that returns the value logits at each packed sequence's last token."""
 
-    inputs = staticmethod(critic_inputs)
-    """Keyword arguments of `forward` from a row."""
-
     def __init__(self, lm: Any, route: RouteName = "packed") -> None:
         super().__init__(lm, route)
+
+    def inputs(self, row: Pack) -> dict[str, Any]:
+        """As of `PackedActor`."""
+        _refuse_pictures(row)
+        return critic_inputs(row)
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
         """[1, T] ids -> [B, num_labels] float32 logits of the value heads."""
@@ -108,6 +109,11 @@ class PackedCritic(_Packed):
         else:
             logits = self.lm.score(hidden_states(self.lm, input_ids, position_ids, layout, self.packs))
         return logits.float()
+
+
+def _refuse_pictures(row: Pack) -> None:
+    if any(row.pictures):
+        raise TrainingError("a sample with a screenshot for a model of text: nothing is trained blind")
 
 
 def hidden_states(lm: Any, input_ids: Tensor, position_ids: Tensor, layout: Layout, packs: bool = True) -> Tensor:

@@ -22,11 +22,12 @@ from webrl.llm.products import use_products
 from webrl.runs.clock import spent_on
 from webrl.runs.progress import progress
 from webrl.training.critic import load_critic, values_of
+from webrl.training.critic_data import next_state_of, state_of
 from webrl.training.memory_policy import compile_layers
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
-from webrl.training.packing import Item, Pack, critic_inputs, cut_to, make_item, pack, plan_rows
+from webrl.training.packing import Example, Item, Pack, make_item, pack, plan_rows
 from webrl.training.ranks import world
-from webrl.training.seeing import examples_of, load_seeing_actor
+from webrl.training.seeing import check_pictures, examples_of, load_seeing_actor, open_seeing_critic
 from webrl.training.threads import num_row_threads, row_threads
 from webrl.types import StepRecord
 
@@ -109,19 +110,23 @@ def score_values(records: Iterable[StepRecord], critic_dir: str | Path, config: 
     `next_value` is the value of the trajectory's next step, or of `next_prompt_ids` where that step is not among
     `records`; without either it is 0 after the last step and stays None elsewhere.
     """
-    wanted = list(records)
-    prompts: dict[tuple[str, int], Sequence[int]] = {(r.trajectory_id, r.index): r.prompt_ids for r in wanted}
+    wanted, root = list(records), config.run_dir
+    check_pictures(wanted, config)
+    states = {(r.trajectory_id, r.index): state_of(r, root) for r in wanted}
     for record in wanted:
-        if record.next_prompt_ids:
-            prompts.setdefault(_following(record), record.next_prompt_ids)
+        if following := next_state_of(record, root):
+            states.setdefault(_following(record), following)
     check_tokenizer(critic_dir, {record.tokenizer for record in wanted})
-    values = dict(zip(prompts, prompt_values(list(prompts.values()), critic_dir, config), strict=True))
+    values = dict(zip(states, state_values(list(states.values()), critic_dir, config), strict=True))
     return [
         dataclasses.replace(
             r,
             value=values[r.trajectory_id, r.index],
             next_value=values.get(_following(r), 0.0 if r.is_last else None),
-            next_prompt_ids=r.next_prompt_ids if r.is_last else (),  # from here on its value is enough
+            # From here on its value is enough.
+            next_prompt_ids=r.next_prompt_ids if r.is_last else (),
+            next_screenshot=r.next_screenshot if r.is_last else "",
+            next_screenshot_sha256=r.next_screenshot_sha256 if r.is_last else "",
         )
         for r in wanted
     ]
@@ -133,13 +138,21 @@ def _following(record: StepRecord) -> tuple[str, int]:
 
 def prompt_values(prompts: Sequence[Sequence[int]], critic_dir: str | Path, config: RunConfig) -> list[float]:
     """V of each prompt, one pass, in the order given (also the task filter's value of an initial state)."""
+    return state_values([Example(prompt, ()) for prompt in prompts], critic_dir, config)
+
+
+def state_values(states: Sequence[Example], critic_dir: str | Path, config: RunConfig) -> list[float]:
+    """V of each prompt with its picture, one pass, in the order given."""
     device = pick_device(config.models.device)
-    model = _ready(load_critic(critic_dir, scoring_dtype(config, device), device=device), device)
+    dtype = scoring_dtype(config, device)
+    sees = config.rollout.image_size is not None
+    model = open_seeing_critic(critic_dir, None, dtype=dtype) if sees else load_critic(critic_dir, dtype, device=device)
+    model = _ready(model, device)
     limit = context_limit(model.lm, config.critic.max_tokens)
-    items = [Item(cut_to(prompt, (), limit), 0) for prompt in prompts]
+    items = [make_item(state, limit) for state in states]
 
     def score(row: Pack) -> list[Tensor]:
-        return list(values_of(model(**critic_inputs(row))).cpu())
+        return list(values_of(model(**model.inputs(row))).cpu())
 
     values = run_rows(
         items, score, config.critic.max_tokens, device, "score values",

@@ -23,11 +23,11 @@ from webrl.training.critic_data import calibration_summary, critic_loss_function
 from webrl.training.export import Start, exporter
 from webrl.training.lora import add_adapters
 from webrl.training.memory_policy import apply_memory_policy
-from webrl.training.models import PackedActor, check_tokenizer, context_limit, load_actor, wants_skeleton
+from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor, wants_skeleton
 from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
-from webrl.training.packing import Example, Item, Pack, critic_inputs, make_item
+from webrl.training.packing import Example, Item, Pack, make_item
 from webrl.training.ranks import broadcast, world
-from webrl.training.seeing import examples_of, load_seeing_actor
+from webrl.training.seeing import check_pictures, examples_of, load_seeing_actor, open_seeing_critic
 from webrl.training.trainer import Job, Watch, train
 from webrl.training.transfer import send
 from webrl.types import StepRecord
@@ -56,19 +56,18 @@ def train_critic(
     if _is_finished(out_dir):
         return {}
     samples = _read(records, "critic")
-    states = critic_states(samples, config.critic)
+    check_pictures(samples, config)
+    states = critic_states(samples, config.critic, config.run_dir)
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
-    skeleton = wants_skeleton(init_dir, config.critic.engine)
     device = pick_device(config.models.device)
-    model = open_critic(init_dir, config.critic.heads, seed, skeleton=skeleton, device=device)
-    save = exporter(Start(str(init_dir), config.critic.heads, seed), tokenizer, config.critic)
+    model, processor = _open_critic(init_dir, config, seed, device)
+    start = Start(str(init_dir), config.critic.heads, seed, sees=processor is not None)
+    save = exporter(start, processor or tokenizer, config.critic)
     prepare(model, config.critic, seed)
-    items = cut_items(
-        [Example(s.prompt_ids, ()) for s in states], context_limit(model.lm, config.critic.max_tokens), "critic"
-    )
+    items = cut_items([s.example for s in states], context_limit(model.lm, config.critic.max_tokens), "critic")
     job = Job(
         name="critic", model=model, items=items, active=[True] * len(items), ids=[s.step_id for s in states],
-        inputs=critic_inputs, loss=critic_loss_function(states), save=save, histograms=("value", "outcome"),
+        inputs=model.inputs, loss=critic_loss_function(states), save=save, histograms=("value", "outcome"),
         units=states_by_sample(states),
     )  # fmt: skip
     result = train(job, config.critic, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
@@ -249,11 +248,26 @@ def _open_actor(folder: str | Path, config: OptimConfig, device: str, *, sees: b
     """
     if not sees:
         return load_actor(folder, skeleton=wants_skeleton(folder, config.engine), device=device), None
+    _refuse_untried(config)
+    model = load_seeing_actor(folder)
+    return model, model.eyes.processor
+
+
+def _open_critic(folder: str | Path, config: RunConfig, seed: int, device: str) -> tuple[PackedCritic, Any]:
+    """As `_open_actor`."""
+    critic = config.critic
+    if config.rollout.image_size is None:
+        skeleton = wants_skeleton(folder, critic.engine)
+        return open_critic(folder, critic.heads, seed, skeleton=skeleton, device=device), None
+    _refuse_untried(critic)
+    model = open_seeing_critic(folder, critic.heads, seed)
+    return model, model.eyes.processor
+
+
+def _refuse_untried(config: OptimConfig) -> None:
     untried = [*config.untried_with_screenshots, *(["several processes"] if world()[0] > 1 else [])]
     if untried:
         raise TrainingError(f"no model has been trained on screenshots with {', '.join(untried)}: leave that out")
-    model = load_seeing_actor(folder)
-    return model, model.eyes.processor
 
 
 def _read(records: Records, what: str) -> list[StepRecord]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,29 @@ def accumulate(model: PackedActor, engine: Engine, rows: list[list[Item]]) -> No
         engine.backward(-model(**actor_inputs(pack(row))).sum())
 
 
-def gradients(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([p.grad.flatten().float() for p in model.parameters() if p.grad is not None])
+def master_gradients(engine: Engine) -> dict[str, torch.Tensor]:
+    return {n: g for b in engine.buckets for n, g in zip(b.names, b.parts(b.master.grad), strict=True)}
+
+
+class Experts(torch.nn.Module):
+    """Two matrices, a vector and a scalar; one matrix may be left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = torch.nn.Linear(4, 3, bias=False), torch.nn.Linear(4, 3, bias=False)
+        self.shift, self.scale = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor, both: bool = True) -> torch.Tensor:
+        x = x.to(self.shift.dtype)
+        y = self.first(x) + self.shift * self.scale
+        return (y + self.second(x) if both else y).float().square().sum()
+
+
+def experts(**options: object) -> tuple[Experts, Engine]:
+    settings = {"precision": "bf16", "lr": 1e-2, "weight_decay": 0.1} | options
+    model = Experts()
+    return model, open_engine(model, OptimConfig.model_validate(settings), "cpu")
 
 
 def test_steps_smaller_than_a_rounding_of_bfloat16_are_not_lost(tmp_path: Path) -> None:
@@ -64,10 +86,11 @@ def test_the_gradient_is_that_of_float32_up_to_rounding_and_rows_add_up_in_float
     folder, items = make_actor(tmp_path / "actor"), make_items(8)
     exact, plain = open_actor(folder, precision="fp32")
     accumulate(exact, plain, [items])
-    expected = gradients(exact)
+    of_exact = dict(exact.named_parameters())
     model, engine = open_actor(folder)
     accumulate(model, engine, [items[i : i + 2] for i in range(0, len(items), 2)])
-    found = gradients(engine.masters)
+    found = torch.cat([g.flatten() for g in master_gradients(engine).values()])
+    expected = torch.cat([of_exact[name].grad.flatten() for name in master_gradients(engine)])
     assert found.dtype == torch.float32
     assert all(p.grad is None for p in model.parameters())
     assert (found - expected).norm() / expected.norm() < 0.06
@@ -106,7 +129,7 @@ def test_a_frozen_base_has_no_float32_copy(tmp_path: Path) -> None:
     trained = [p for p in model.parameters() if p.requires_grad]
     assert frozen
     assert {p.dtype for p in frozen} == {torch.bfloat16}
-    assert sum(m.numel() for m in engine.masters) == sum(p.numel() for p in trained)
+    assert sum(b.master.numel() for b in engine.buckets) == sum(p.numel() for p in trained)
     assert set(engine.full_state()) == {n for n, p in model.named_parameters() if p.requires_grad}
 
 
@@ -115,7 +138,7 @@ def test_a_tied_weight_stays_tied_and_gets_both_gradients(tmp_path: Path) -> Non
     head, table = model.lm.get_output_embeddings().weight, model.lm.get_input_embeddings().weight
     assert head is table
     accumulate(model, engine, [make_items()])
-    grad = engine.masters[engine.names.index("lm.model.embed_tokens.weight")].grad
+    grad = master_gradients(engine)["lm.model.embed_tokens.weight"]
     assert (grad.abs().sum(1) > 0).all()  # the head's reaches every token, the table's only those that occur
 
 
@@ -133,3 +156,115 @@ def test_critic_and_adapters_learn_in_bfloat16(tmp_path: Path) -> None:
     for name in ("critic", "actor"):
         losses = [line[f"{name}/loss"] for line in lines if line["name"] == name]
         assert losses[-1] < 0.8 * losses[0], name
+
+
+@pytest.mark.parametrize("most", [1, 12, 1 << 28])
+@pytest.mark.parametrize("limit", [1e-2, 1e6])
+def test_a_step_is_adamws_with_clipped_gradients_whatever_the_buckets(
+    most: int, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webrl.training.engines.bf16._BUCKET_WEIGHTS", most)
+    model, engine = experts(max_grad_norm=limit)
+    assert len(engine.buckets) == {1: 4, 12: 3, 1 << 28: 2}[most]
+    plain = {name: torch.nn.Parameter(value.clone()) for name, value in engine.full_state().items()}
+    decaying = [p for p in plain.values() if p.ndim >= 2]
+    others = [p for p in plain.values() if p.ndim < 2]
+    adamw = torch.optim.AdamW(
+        [{"params": decaying}, {"params": others, "weight_decay": 0}], 1e-2, (0.9, 0.95), 1e-8, 0.1
+    )
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        for p in plain.values():
+            p.grad = torch.zeros_like(p)
+        for x in torch.randn(2, 5, 4, generator=generator):
+            loss = model(x)
+            for p, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+                plain[next(n for n, q in model.named_parameters() if q is p)].grad += g.float()
+            engine.backward(model(x))
+        norm = torch.nn.utils.clip_grad_norm_(plain.values(), limit)
+        adamw.step()
+        assert engine.step(1e-2) == pytest.approx(norm.item(), rel=1e-6)
+        for name, value in engine.full_state().items():
+            torch.testing.assert_close(value, plain[name].detach(), rtol=1e-6, atol=1e-7)
+            assert torch.equal(dict(model.named_parameters())[name], value.to(torch.bfloat16))
+
+
+def test_a_weight_without_a_gradient_in_a_batch_keeps_value_and_moments() -> None:
+    model, engine = experts()
+    x = torch.ones(2, 4)
+    engine.backward(model(x, both=False))  # not yet reached when the moments are made
+    engine.step(1e-2)
+    for both in (True, False):
+        before = {name: value.clone() for name, value in engine.full_state().items()}
+        state = [{k: v.clone() for k, v in engine.optimizer.state[b.master].items()} for b in engine.buckets]
+        engine.backward(model(x, both=False))
+        engine.backward(model(x, both=both))  # what any row of the batch reaches moves
+        engine.step(1e-2)
+        moved = {name for name, value in engine.full_state().items() if not torch.equal(value, before[name])}
+        assert moved == {"first.weight", "shift", "scale"} | ({"second.weight"} if both else set())
+        bucket = engine.buckets[0]
+        assert bucket.names == ["first.weight", "second.weight"]
+        for key in ("exp_avg", "exp_avg_sq"):
+            was, now = bucket.parts(state[0][key]), bucket.parts(engine.optimizer.state[bucket.master][key])
+            assert not torch.equal(was[0], now[0])
+            assert torch.equal(was[1], now[1]) is not both
+    assert torch.equal(model.second.weight, engine.full_state()["second.weight"].to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_leaves_weights_and_moments_alone(value: float) -> None:
+    model, engine = experts()
+    x = torch.ones(2, 4)
+    engine.backward(model(x))
+    engine.step(1e-2)
+    before = [p.detach().clone() for p in (*engine.full_state().values(), *model.parameters())]
+    state = [[v.clone() for v in engine.optimizer.state[b.master].values()] for b in engine.buckets]
+    engine.backward(model(x) * value)
+    norm = engine.step(1e-2)
+    assert not math.isfinite(norm)
+    after = [*engine.full_state().values(), *model.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+    for bucket, was in zip(engine.buckets, state, strict=True):
+        now = engine.optimizer.state[bucket.master].values()
+        assert all(torch.equal(a, b) for a, b in zip(now, was, strict=True))
+    engine.backward(model(x))
+    assert math.isfinite(engine.step(1e-2))
+    assert not torch.equal(engine.full_state()["first.weight"], before[0])
+
+
+def test_weights_that_stay_in_float32_have_buckets_of_their_own() -> None:
+    model = Experts()
+    model._keep_in_fp32_modules_strict = ["second"]
+    engine = open_engine(model, OptimConfig.model_validate({"precision": "bf16"}), "cpu")
+    assert {p.dtype for p in (model.first.weight, model.shift)} == {torch.bfloat16}
+    assert model.second.weight.dtype == torch.float32
+    assert sorted(b.names for b in engine.buckets) == [["first.weight"], ["second.weight"], ["shift", "scale"]]
+    x = torch.ones(2, 4)
+    y = (model.first(x.bfloat16()) * model.shift * model.scale).float().sum() + model.second(x).sum()
+    engine.backward(y)
+    engine.step(1e-2)
+    assert torch.equal(model.second.weight, engine.full_state()["second.weight"])
+
+
+def test_a_resumed_state_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    model, engine = experts()
+    for both in (True, False):
+        engine.backward(model(x, both=both))
+        engine.step(1e-2)
+    engine.save_state(tmp_path / "state")
+    model_2, engine_2 = experts()
+    engine_2.load_state(tmp_path / "state")
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), model_2.parameters(), strict=True))
+    for m, e in ((model, engine), (model_2, engine_2)):
+        e.backward(m(x))
+        e.step(1e-2)
+    for name, value in engine.full_state().items():
+        assert torch.equal(value, engine_2.full_state()[name])
+
+
+def test_a_state_of_other_buckets_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experts()[1].save_state(tmp_path / "state" / "step_1")
+    monkeypatch.setattr("webrl.training.engines.bf16._BUCKET_WEIGHTS", 12)
+    with pytest.raises(TrainingError, match=r"step_1 does not hold this model's float32 masters"):
+        experts()[1].load_state(tmp_path / "state" / "step_1")

@@ -37,6 +37,7 @@ from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.schedule import learning_rate, sample_batches
 from webrl.training.scoring import row_budget
 from webrl.training.threads import ROW_TOKENS, Gradients, Map, add_gradients, row_threads
+from webrl.training.transfer import receive
 
 logger = logging.getLogger(__name__)
 Results = list[tuple[list[int], dict[str, Tensor]]]
@@ -148,18 +149,21 @@ class _Loop:
     def step(self, step: int, batch: list[int], num_units: int) -> dict[str, Any]:
         """One optimizer step; gives the mean loss of its units, and metrics averaged over its samples, of all ranks."""
         started = time.perf_counter()
-        self.engine.model.train()
+        if not self.engine.model.training:  # hundreds of modules would be told
+            self.engine.model.train()
         results = self._side_by_side(batch, num_units) if self.engine.num_threads > 1 else self._rows(batch, num_units)
-        means = self._reduce(results, len(batch), num_units)
-        if not math.isfinite(means["loss"]):
-            self._stop(step, batch, f"the loss is {means['loss']}", results)
-        histograms = self._histograms(results)  # before the update, so that nothing waits for it
+        # what is logged is on its way before the update, so that neither waits for the other
+        sums, values = self._reduce(results), self._histograms(results)
         rate = learning_rate(step, self.num_steps, self.config)
         with memory_errors(self.config):
             norm = self.engine.step(rate)
+        means = {key: total / (num_units if key == "loss" else len(batch)) for key, total in sums().items()}
+        if not math.isfinite(means["loss"]):
+            self._stop(step, batch, f"the loss is {means['loss']}", results)
         if not math.isfinite(norm):
             self._stop(step, batch, f"the gradient norm is {norm}", results)
-        return means | {"grad_norm": norm, "lr": rate} | self._speed(batch, time.perf_counter() - started) | histograms
+        speed = self._speed(batch, time.perf_counter() - started)
+        return means | {"grad_norm": norm, "lr": rate} | speed | self._gather(values)
 
     def look(self) -> dict[str, float]:
         """Validation loss and probe of the model as it is."""
@@ -187,7 +191,7 @@ class _Loop:
                 packed = pack([items[i] for i in row or [0]], self.device)
                 result = self.job.loss(self.engine.model(**self.job.inputs(packed)), packed, row or [0])
                 total += result.loss.sum() * bool(row)
-        return {"val_loss": self.engine.reduce_sums({"loss": total})["loss"] / len(items)}
+        return {"val_loss": self.engine.reduce_sums({"loss": total})()["loss"] / len(items)}
 
     def _rows(self, batch: list[int], num_units: int) -> Results:
         """Accumulate the gradient of this rank's rows, one after the other.
@@ -245,17 +249,18 @@ class _Loop:
         values = {"loss": result.loss.detach(), **result.metrics}
         return result.loss.sum() * (share / num_units), {key: value * share for key, value in values.items()}
 
-    def _reduce(self, results: Results, num_samples: int, num_units: int) -> dict[str, float]:
+    def _reduce(self, results: Results) -> Callable[[], dict[str, float]]:
         sums = {key: torch.stack([values[key].sum() for _, values in results]).sum() for key in results[0][1]}
-        sums["active_fraction"] = torch.tensor(float(sum(len(i) for i, _ in results)), device=self.device)
-        totals = self.engine.reduce_sums(sums)
-        return {key: total / (num_units if key == "loss" else num_samples) for key, total in totals.items()}
+        # a fill, not a copy from the host, which would wait for all that the GPU was given
+        sums["active_fraction"] = torch.full((), float(sum(len(i) for i, _ in results)), device=self.device)
+        return self.engine.reduce_sums(sums)
 
-    def _histograms(self, results: Results) -> dict[str, list[float]]:
-        own = {
-            key: [v for indices, values in results if indices for v in values[key].tolist()]
-            for key in self.job.histograms
-        }
+    def _histograms(self, results: Results) -> dict[str, list[Callable[[], Tensor]]]:
+        """Of this rank's rows."""
+        return {key: [receive(values[key]) for indices, values in results if indices] for key in self.job.histograms}
+
+    def _gather(self, values: dict[str, list[Callable[[], Tensor]]]) -> dict[str, list[float]]:
+        own = {key: [v for row in rows for v in row().tolist()] for key, rows in values.items()}
         parts = self.engine.gather(own) if own else []
         return {f"{key}_values": [round(v, 5) for part in parts for v in part[key]] for key in self.job.histograms}
 

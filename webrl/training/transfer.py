@@ -1,6 +1,8 @@
-"""From the host to the device that computes."""
+"""Between the host and the device that computes."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,3 +13,18 @@ def send(tensor: Tensor, device: torch.device | str) -> Tensor:
     if torch.device(device).type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def receive(tensor: Tensor) -> Callable[[], Tensor]:
+    """A tensor on its way to the CPU; who calls the result waits for it, not for what the GPU is given later."""
+    if tensor.device.type != "cuda":
+        return tensor.cpu
+    arrived = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    arrived.copy_(tensor, non_blocking=True)
+    event = torch.cuda.current_stream(tensor.device).record_event()
+
+    def wait() -> Tensor:
+        event.synchronize()
+        return arrived
+
+    return wait

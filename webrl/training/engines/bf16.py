@@ -5,21 +5,48 @@ float32, and hold frozen weights (a LoRA's base) in float32 as well. Here a row 
 that the log-ratio of an untouched policy is zero; its gradients are added up in float32, and AdamW's step, which is
 smaller than a rounding of bfloat16, goes to the masters. Per trained weight 18 bytes: 2 the weight, 4 each its
 master, gradient and two moments, and 2 more for a row's own gradient as its activations are freed; per frozen weight 2.
+
+Masters lie end to end in a few buckets: a small model's GPU would otherwise wait for the host, which needs longer to
+go through hundreds of weights one by one than the GPU for all of them.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from webrl.errors import TrainingError
 from webrl.training.engines.ddp import Engine, make_optimizer
 from webrl.training.precision import cast_weights
+from webrl.training.transfer import receive
+
+_BUCKET_WEIGHTS = 1 << 28
+"""A bucket has no more, or is one weight: beside a row's gradients lies a copy of one bucket's at a time."""
+_NORM_WEIGHTS = 1 << 22
+"""A CPU sums squares one after the other in float32: the norm of 2^26 random ones is off by 5e-3, of so many 8e-5."""
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """Weights that decay, or not, in one type; their float32 masters end to end."""
+
+    names: list[str]
+    """Of the weights."""
+    weights: list[Tensor]
+    """What computes."""
+    master: nn.Parameter
+    """What learns; [1, N] for matrices, [N] for vectors: `make_optimizer` decays by the number of dimensions."""
+
+    def parts(self, whole: Tensor) -> list[Tensor]:
+        """Views of a tensor of the master's size, one a weight."""
+        return list(_unflatten_dense_tensors(whole.view(-1), self.weights))
 
 
 class Bf16Engine(Engine):
@@ -28,17 +55,22 @@ class Bf16Engine(Engine):
     def prepare(self, model: nn.Module) -> tuple[Any, Any]:
         """(the model in bfloat16, AdamW over its float32 masters)."""
         device = self.accelerator.device
-        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        masters = nn.ParameterList(p.detach().to(device, torch.float32, copy=True) for p in trained.values())
+        exact = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
         cast_weights(model)
         model.to(device)
-        self.names = list(trained)
-        self.weights = [p for _, p in model.named_parameters() if p.requires_grad]
+        weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.buckets = [
+            _Bucket(names, [weights[name] for name in names], _flat_master([exact.pop(name) for name in names], device))
+            for names in _deal_out(weights)
+        ]
+        self.reached: set[str] = set()
+        """Names of the weights that a row of this batch had a gradient for."""
+        masters = nn.ParameterList(bucket.master for bucket in self.buckets)
         if self.num_ranks > 1:
             for master in masters:
                 torch.distributed.broadcast(master.data, src=0)
         # In evaluation mode nothing is wrapped around them; the masters are what a training state holds.
-        self.masters = self.accelerator.prepare_model(masters, evaluation_mode=True)
+        self.accelerator.prepare_model(masters, evaluation_mode=True)
         self._refresh()
         return model, self.accelerator.prepare_optimizer(make_optimizer(masters, self.config))
 
@@ -49,7 +81,7 @@ class Bf16Engine(Engine):
 
     @contextlib.contextmanager
     def micro_batch(self, is_last: bool) -> Iterator[None]:
-        """Gradients are exchanged by `clip`, once a batch."""
+        """Gradients are exchanged by `step`, once a batch."""
         del is_last
         yield
 
@@ -58,17 +90,28 @@ class Bf16Engine(Engine):
         loss.backward()
         self._hand_over()
 
-    def clip(self) -> float:
-        """Norm over the masters' gradients, after the exchange."""
+    @torch.no_grad()
+    def step(self, rate: float) -> float:
+        """As in `Engine.step`; then the weights are the masters, rounded.
+
+        The host does not wait for the norm before the update is on its way: AdamW's kernel divides the gradients, or
+        leaves all as it is, as it does for torch's gradient scaler.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         if self.num_ranks > 1:
             self._exchange()
-        return float(torch.nn.utils.clip_grad_norm_(self.masters.parameters(), self.config.max_grad_norm))
-
-    def step(self, rate: float) -> float:
-        """As in `Engine.step`; then the weights are the masters, rounded."""
-        norm = super().step(rate)
+        gradients = [b.master.grad.view(-1) for b in self.buckets if b.master.grad is not None]
+        norm = torch.nn.utils.get_total_norm(part for gradient in gradients for part in gradient.split(_NORM_WEIGHTS))
+        on_host = receive(norm)
+        adamw = self.optimizer.optimizer
+        adamw.grad_scale = ((norm + 1e-6) / self.config.max_grad_norm).clamp(min=1)
+        adamw.found_inf = norm.isfinite().logical_not().float()
+        with self._unreached_spared():
+            self.optimizer.step()
+        self.optimizer.zero_grad()
         self._refresh()
-        return norm
+        return float(on_host())
 
     def load_state(self, folder: Path) -> None:
         """Read the masters back, and round them into the weights.
@@ -89,33 +132,79 @@ class Bf16Engine(Engine):
         """The masters by the weights' names, on the main process."""
         if not self.is_main:
             return {}
-        return {name: p.detach().cpu() for name, p in zip(self.names, self.masters, strict=True)}
+        return {n: p.cpu() for b in self.buckets for n, p in zip(b.names, b.parts(b.master.detach()), strict=True)}
 
     @torch.no_grad()
     def _hand_over(self) -> None:
-        """Add the row's gradients to the masters', all weights at once: a hook on each weight costs the host more
-        than a small model's kernels take.
-        """
-        fresh = [(m, w.grad) for m, w in zip(self.masters, self.weights, strict=True) if w.grad is not None]
-        sums = [(m.grad, g) for m, g in fresh if m.grad is not None]
-        if sums:
-            torch._foreach_add_([total for total, _ in sums], [g for _, g in sums])
-        copies = [(m, torch.empty_like(m), g) for m, g in fresh if m.grad is None]
-        if copies:
-            torch._foreach_copy_([total for _, total, _ in copies], [g for *_, g in copies])
-        for master, total, _ in copies:
-            master.grad = total
-        for weight in self.weights:
-            weight.grad = None
+        """Add the row's gradients to the masters'."""
+        for bucket in self.buckets:
+            found = [w.grad for w in bucket.weights]
+            self.reached.update(n for n, g in zip(bucket.names, found, strict=True) if g is not None)
+            if all(g is None for g in found):
+                continue
+            grads = [torch.zeros_like(w) if g is None else g for w, g in zip(bucket.weights, found, strict=True)]
+            total = bucket.master.grad
+            if total is None:
+                bucket.master.grad = torch.empty_like(bucket.master)
+                torch._foreach_copy_(bucket.parts(bucket.master.grad), grads)
+            else:
+                total.view(-1).add_(_flatten_dense_tensors(grads))
+            for weight in bucket.weights:
+                weight.grad = None
 
+    @contextlib.contextmanager
+    def _unreached_spared(self) -> Iterator[None]:
+        """Around the update: a weight that this batch has no gradient for (an expert without tokens) neither decays
+        nor goes on by its moments. On several processes its gradient is zero.
+
+        A bucket's steps are counted together: a weight that is reached late has AdamW's bias correction of then.
+        """
+        spared: list[tuple[Tensor, Tensor]] = []
+        for bucket in self.buckets if self.num_ranks == 1 else ():
+            master = bucket.master
+            if master.grad is None or self.reached.issuperset(bucket.names):
+                continue
+            moments = [v for v in self.optimizer.state.get(master, {}).values() if v.shape == master.shape]
+            for whole in (master.detach(), *moments):
+                parts = zip(bucket.names, bucket.parts(whole), strict=True)
+                spared += [(part, part.clone()) for name, part in parts if name not in self.reached]
+        self.reached.clear()
+        yield
+        for part, before in spared:
+            part.copy_(before)
+
+    @torch.no_grad()
     def _refresh(self) -> None:
-        with torch.no_grad():
-            torch._foreach_copy_([w.data for w in self.weights], [m.data for m in self.masters])
+        for bucket in self.buckets:
+            torch._foreach_copy_(bucket.weights, bucket.parts(bucket.master))
 
     def _exchange(self) -> None:
-        for master in self.masters:
-            if master.grad is None:  # an expert that no token of this rank went to
-                master.grad = torch.zeros_like(master)
-        pending = [torch.distributed.all_reduce(m.grad, async_op=True) for m in self.masters]
+        for bucket in self.buckets:
+            if bucket.master.grad is None:  # experts that no token of this rank went to
+                bucket.master.grad = torch.zeros_like(bucket.master)
+        pending = [torch.distributed.all_reduce(b.master.grad, async_op=True) for b in self.buckets]
         for work in pending:
             work.wait()
+
+
+def _deal_out(weights: dict[str, nn.Parameter]) -> list[list[str]]:
+    """Names of each bucket's weights."""
+    buckets: list[list[str]] = []
+    for kind in sorted({(p.ndim < 2, str(p.dtype)) for p in weights.values()}):
+        room = -1
+        for name, p in weights.items():
+            if (p.ndim < 2, str(p.dtype)) != kind:
+                continue
+            if p.numel() > room:
+                buckets.append([])
+                room = _BUCKET_WEIGHTS
+            buckets[-1].append(name)
+            room -= p.numel()
+    return buckets
+
+
+def _flat_master(tensors: Sequence[Tensor], device: torch.device) -> nn.Parameter:
+    flat = torch.empty(sum(t.numel() for t in tensors), device=device, dtype=torch.float32)
+    for part, tensor in zip(_unflatten_dense_tensors(flat, tensors), tensors, strict=True):
+        part.copy_(tensor)
+    return nn.Parameter(flat if tensors[0].ndim < 2 else flat[None])

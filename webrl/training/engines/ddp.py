@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from webrl.config.engine_plans import EnginePlan
 from webrl.errors import TrainingError
 from webrl.llm.products import use_products
 from webrl.training.threads import Gradients, add_gradients, num_row_threads
+from webrl.training.transfer import receive
 
 
 class Engine:
@@ -153,13 +154,14 @@ class Engine:
             return {}
         return {n: p.detach().cpu() for n, p in self.module.named_parameters() if p.requires_grad}
 
-    def reduce_sums(self, sums: dict[str, Tensor]) -> dict[str, float]:
-        """Add up scalars over ranks; every rank must hold the same keys."""
+    def reduce_sums(self, sums: dict[str, Tensor]) -> Callable[[], dict[str, float]]:
+        """Add up scalars over ranks; every rank must hold the same keys. Who calls the result waits for them."""
         keys = sorted(sums)
         total = torch.stack([sums[k].to(torch.float64) for k in keys])
         if self.num_ranks > 1:
             total = self.accelerator.reduce(total, reduction="sum")
-        return dict(zip(keys, total.tolist(), strict=True))
+        on_host = receive(total)
+        return lambda: dict(zip(keys, on_host().tolist(), strict=True))
 
     def gather(self, item: Any) -> list[Any]:
         """One picklable object of each rank, in rank order, on every rank."""

@@ -8,7 +8,7 @@
 #
 # On the next machine: scripts/carry_run.py unpack RUN.zip RUN, then the same command (docs/one_gpu.md).
 # PER_TYPE=16 is the number of demonstrations of each task type. The judge is trained on episodes of the supervised
-# start with the environment's own reward (EPISODES=6000) and on JUDGE_DEMOS=24 further demonstrations a type, so that it
+# start with the environment's own reward (EPISODES=5000) and on JUDGE_DEMOS=24 further demonstrations a type, so that it
 # knows successes of types which the start never solves; the loop sees neither. JUDGE=no: the config's models.orm.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -72,7 +72,7 @@ evening() {
     say "3 of 4: a judge, from episodes in $practice, to $run/orm"
     within "${webrl[@]}" record-demos "$config" "${settings[@]+"${settings[@]}"}" --per-type "${JUDGE_DEMOS:-24}" \
       --run "$practice" --seed 1000003 || return
-    local stage few=(tasks.num_seed_tasks="${EPISODES:-6000}" models.actor="$run/sft")
+    local stage few=(tasks.num_seed_tasks="${EPISODES:-5000}" models.actor="$run/sft")
     for stage in gen-tasks filter-tasks rollout; do
       within "${webrl[@]}" "$stage" "$config" "${settings[@]+"${settings[@]}"}" "${few[@]}" \
         --run "$practice" --seed 1000003 || return

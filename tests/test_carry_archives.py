@@ -137,7 +137,7 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
     run = tmp_path / "gemma3_270m"
     same = f"gemma3_270m actor.lora_rank=16 runs_dir={tmp_path}"
     start = f"{same} models.actor=some/base"
-    practice = f"tasks.num_seed_tasks=6000 models.actor={run}/sft --run {run}/judge --seed 1000003"
+    practice = f"tasks.num_seed_tasks=5000 models.actor={run}/sft --run {run}/judge --seed 1000003"
     assert commands == [
         f"record-demos {same} models.actor=some/base --per-type 16",
         f"sft {same} models.actor=some/base",

@@ -257,7 +257,7 @@ def test_the_options_of_a_critic_that_sees_are_looked_at_where_one_is_trained(fo
     lora = "critic.lora_rank=8"
     check_inputs(seeing_config(folder, tmp_path, lora), ("train",))
     check_inputs(seeing_config(folder, tmp_path, "actor.objective=webrl"), ("train",))
-    with pytest.raises(UsageError, match="screenshots: critic.lora_rank=8: not yet"):
+    with pytest.raises(UsageError, match=r"screenshots: critic\.lora_rank=8: not yet"):
         check_inputs(seeing_config(folder, tmp_path, "actor.objective=webrl", lora), ("train",))
 
 

@@ -27,8 +27,11 @@ CACHE = ROOT / ".browser"
 PACKAGE = "@sparticuz/chromium"
 VERSIONS = ("119.0.2", "123.0.1", "126.0.0", "138.0.2", "latest")
 """126 is next to what Playwright 1.44 downloads."""
-FILES = ("test_rollouts_dom.py", "test_rollouts_observe.py", "test_rollouts_env.py", "test_tasks_miniwob_experts.py")
-"""Observations, actions, and whole tasks; pools, servers and faults do the same on every version."""
+FILES = (
+    *("test_rollouts_dom.py", "test_rollouts_observe.py", "test_rollouts_env.py", "test_tasks_miniwob_experts.py"),
+    *("test_rollouts_guard.py", "test_rollouts_limits.py"),
+)
+"""Observations, actions, whole tasks, and what pages reach; pools, servers and faults do the same on every version."""
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,8 @@ ADDRESSES = (
     _script("XMLHttpRequest", "x=new XMLHttpRequest();x.open('GET','$canary/xhr');x.send()"),
     _script("beacon", "navigator.sendBeacon('$canary/beacon','x')"),
     _script("keep-alive fetch while leaving", "fetch('$canary/k',{keepalive:true});location='about:blank'"),
+    _script("beacon while leaving", "onpagehide=()=>navigator.sendBeacon('$canary/leave','x');location='about:blank'"),
+    _script("fetch later", "fetchLater('$canary/later',{method:'POST',body:'x'});location='about:blank'"),
     _script("event source", "new EventSource('$canary/events')"),
     _script("WebSocket", "new WebSocket('ws://127.0.0.1:$port/socket')"),
     _script("WebSocket by name", "new WebSocket('ws://localhost:$port/socket')"),

@@ -205,14 +205,17 @@ def test_writers_at_once_see_only_what_they_wrote(arena: Arena, num: int) -> Non
         review = {"title": f"Review of session {i}", "score": 4, "body": "Written while others wrote."}
         visitors[i].send(f"{reviews}add/", "Save review", follow=False, **review)
         visitors[i].send(f"{TOPIC.path}post/create/", "Submit", follow=False, content=f"Reply of session {i}")
+        letter = {"recipients": "staff@example.com", "subject": f"Letter of session {i}", "body": ""}
+        visitors[i].send("/mail/write/", "Send", follow=False, **letter)
 
     def look(i: int) -> tuple[object, ...]:
         pages = (
             visitors[i].see(reviews)
             + visitors[i].see(TOPIC.path)
             + visitors[i].see("/tracker/query?summary=~of+session")
+            + visitors[i].see("/mail/sent/")
         )
-        seen = set(re.findall(r"(?:Review|Title|Reply|Ticket) of session (\d+)", pages))
+        seen = set(re.findall(r"(?:Review|Title|Reply|Ticket|Letter) of session (\d+)", pages))
         tickets = _rows(visitors[i].session, "SELECT count(*), max(id) FROM ticket", site="tracker")
         return (
             seen,
@@ -224,6 +227,7 @@ def test_writers_at_once_see_only_what_they_wrote(arena: Arena, num: int) -> Non
                     "SELECT title FROM reviews_productreview WHERE title LIKE '%of session%'",
                     "SELECT title FROM catalogue_product WHERE title LIKE '%of session%'",
                     "SELECT content FROM forum_conversation_post WHERE content LIKE '%of session%'",
+                    "SELECT subject FROM postman_message WHERE subject LIKE '%of session%'",
                 )
             ),
         )
@@ -232,15 +236,15 @@ def test_writers_at_once_see_only_what_they_wrote(arena: Arena, num: int) -> Non
         list(pool.map(work, range(num)))
         found = list(pool.map(look, range(num)))
     num_tickets = len(tracker().tickets) + 1
-    for i, (seen, tickets, lines, reviewed, titles, replies) in enumerate(found):
+    for i, (seen, tickets, lines, reviewed, titles, replies, letters) in enumerate(found):
         assert seen == {str(i)}
         assert tickets == [(num_tickets, num_tickets)]
         if i % 4 == 3:
-            assert (lines, reviewed, titles, replies) == ([], [], [(f"Title of session {i}",)], [])
+            assert (lines, reviewed, titles, replies, letters) == ([], [], [(f"Title of session {i}",)], [], [])
         else:
             assert lines == [(IN_STOCK[i].pk, 1)]
             assert (reviewed, titles) == ([(f"Review of session {i}",)], [])
-            assert replies == [(f"Reply of session {i}",)]
+            assert (replies, letters) == ([(f"Reply of session {i}",)], [(f"Letter of session {i}",)])
     for visitor in visitors:
         arena.drop(visitor.session)
         visitor.http.close()

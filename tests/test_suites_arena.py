@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections import Counter
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from itertools import combinations
 from pathlib import Path
 
@@ -24,11 +25,15 @@ from webrl.suites.arena.draw import TEMPLATES, draw, entities
 from webrl.suites.arena.scoring import End, score, string_match, url_match
 from webrl.suites.arena.task_files import read_task_file
 from webrl.suites.world import WORLD
+from webrl.tasks.feasibility import load_rules
 from webrl.tasks.leakage import leaks
 
 ROOT = Path(__file__).parents[1]
 _ENTRY = {"task_id": "a", "sites": ["shop"], "start_url": "__SHOP__/", "intent": "Look."}
-_NAMING = ("product", "other", "customer", "number", "name", "last", "words", "category", "line", "topic", "ticket")
+_NAMING = (
+    *("product", "other", "customer", "number", "name", "last", "words", "category", "line", "topic", "ticket"),
+    *("mail", "address"),
+)
 """Slots that hold an entity; the others are values such as a price or a text."""
 
 
@@ -86,6 +91,13 @@ def test_the_page_lists_every_template_and_the_config_asks_for_all_of_the_evalua
     tasks = yaml.safe_load((ROOT / "configs" / "arena.yaml").read_text())["tasks"]
     counted = Counter(t.split for t in eval_tasks(_config(num_eval_tasks=10_000, num_heldout_tasks=10_000)))
     assert counted == {"eval": tasks["num_eval_tasks"], "eval_heldout": tasks["num_heldout_tasks"]}
+
+
+def test_the_feasibility_check_has_rules_for_each_site_of_every_template():
+    patterns = [pattern for pattern in load_rules() if pattern != "all"]
+    for template in TEMPLATES:
+        found = [pattern for pattern in patterns if fnmatchcase(template.key, pattern)]
+        assert len(found) == len(template.site.split("+")), (template.key, found)
 
 
 def test_the_same_tasks_are_drawn_everywhere_and_a_seed_draws_others():

@@ -33,7 +33,7 @@ def config(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("site", ["shop", "shop_admin", "forum", "tracker"])
+@pytest.mark.parametrize("site", ["shop", "shop_admin", "forum", "tracker", "mail"])
 def test_experts_solve_every_template_and_idle_half_done_and_wrong_ones_none(config, site):
     templates = [template for template in TEMPLATES if template.site.rpartition("+")[2] == site]
 

@@ -29,8 +29,8 @@ STATE, LOCK, LOG, SESSIONS = "arena.json", "arena.lock", "arena.log", "sessions"
 COOKIE = "arena_session"
 _MADE_BY = {
     "shop": (
-        ("django", "django-oscar", "django-machina"),
-        ("shop/load.py", "shop/settings.py", "shop/forum/load.py", "shop/forum/settings.py"),
+        ("django", "django-oscar", "django-machina", "django-postman"),
+        ("shop/load.py", "shop/settings.py", "shop/forum/load.py", "shop/forum/settings.py", "shop/mail.py"),
     ),
     "tracker": (("trac",), ("shop/tracker/load.py",)),
 }

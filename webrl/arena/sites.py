@@ -9,13 +9,14 @@ SITES: dict[str, str] = {
     "shop_admin": "/dashboard",
     "forum": "/forum",
     "tracker": "/tracker",
+    "mail": "/mail",
 }
 """Name and path; `__SHOP_ADMIN__` in a task stands for the second's address."""
 DATABASES = {"shop": "shop.sqlite3", "tracker": "tracker.sqlite3"}
 """Sites with a database of their own: its file in a session's folder. The others share the shop's."""
 CONTENT = (
     *("words.py", "content.py", "forum/words.py", "forum/content.py"),
-    *("tracker/words.py", "tracker/content.py"),
+    *("tracker/words.py", "tracker/content.py", "mail/words.py", "mail/content.py"),
 )
 """The sources of what the sites show, below `webrl/arena/`; they need nothing but Python."""
 

@@ -12,7 +12,10 @@ from webrl.errors import ExtraMissing, WebRLError
 
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "agent": ("pip install 'webrl[agent]'", ("openai", "browsergym.experiments")),
-    "arena": ("pip install 'webrl[arena]'", ("django", "machina", "oscar", "trac", "waitress", "whitenoise")),
+    "arena": (
+        "pip install 'webrl[arena]'",
+        ("django", "machina", "oscar", "postman", "trac", "waitress", "whitenoise"),
+    ),
     "deepspeed": ("pip install 'webrl[deepspeed]'", ("deepspeed",)),
     "grpo": ("pip install 'webrl[grpo]'", ("trl",)),
     "ray": ("pip install 'webrl[ray]'", ("ray",)),

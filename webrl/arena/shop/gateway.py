@@ -25,9 +25,9 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.core.signing import BadSignature, Signer
 from django.http import parse_cookie
 
+from webrl.arena.mail.content import STAFF
 from webrl.arena.running import COOKIE, SESSIONS
 from webrl.arena.shop.database.base import using
-from webrl.arena.shop.load import STAFF
 from webrl.arena.shop.tracker import site as tracker
 from webrl.arena.sites import DATABASES, SITES, database_of
 from webrl.arena.tracker.content import login_of

@@ -1,4 +1,4 @@
-"""The database as every session begins with it: Oscar's tables and machina's, filled with the content of a seed."""
+"""The database as every session begins with it: Oscar's, machina's and Postman's tables, filled from a seed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from oscar.core.loading import get_model
 
 from webrl.arena.content import Catalogue, Customer, Order, Product
 from webrl.arena.forum.content import Forum
+from webrl.arena.mail.content import STAFF, Mail
 from webrl.arena.shop.database.base import using
-from webrl.arena.shop.forum.load import load
+from webrl.arena.shop.forum.load import load as load_forum
+from webrl.arena.shop.mail import load as load_mail
 
-STAFF = "staff@example.com"
 PASSWORD = "arena"
 """Of the staff and of every customer: nothing here is secret."""
 _OPENED = datetime.datetime(2023, 1, 1, 9, tzinfo=datetime.UTC)
 
 
-def build(path: Path, content: Catalogue, talk: Forum) -> None:
-    """Make the database at `path`, which must not exist, with the shop and what its customers say in the forum."""
+def build(path: Path, content: Catalogue, talk: Forum, mail: Mail) -> None:
+    """Make the database at `path`, which must not exist: the shop, and what its customers write in forum and mail."""
     path.touch(exist_ok=False)
     with using(path):
         call_command("migrate", verbosity=0, run_syncdb=True)
@@ -37,7 +38,8 @@ def build(path: Path, content: Catalogue, talk: Forum) -> None:
             _reviews(content, users, products)
             _orders(content, users, products)
             _counters(content, users, products)
-            load(talk, {"" if email == STAFF else email: user for email, user in users.items()})
+            load_forum(talk, {"" if email == STAFF else email: user for email, user in users.items()})
+            load_mail(mail, users)
         _compact()
 
 

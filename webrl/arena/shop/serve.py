@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 
 from webrl.arena.content import catalogue
 from webrl.arena.forum.content import forum
+from webrl.arena.mail.content import mail
 from webrl.arena.running import LOCK, STATE, State, content_digest, drop_sessions, template_path
 from webrl.arena.shop.settings import configure
 from webrl.arena.shop.tracker.pkg_resources import import_trac
@@ -76,7 +77,7 @@ def _template(folder: Path, site: str) -> Path:
             if site == "tracker":
                 build_tracker(temporary, tracker())
             else:
-                build_shop(temporary.absolute(), catalogue(), forum())
+                build_shop(temporary.absolute(), catalogue(), forum(), mail())
         for older in path.parent.glob(f"{site}-*.sqlite3"):
             if older != path:
                 older.unlink()
@@ -86,6 +87,7 @@ def _template(folder: Path, site: str) -> Path:
 def _application(folder: Path, templates: dict[str, Path], key: str) -> Any:
     import machina
     import oscar
+    import postman
     import trac
     from django.core.wsgi import get_wsgi_application
     from whitenoise import WhiteNoise
@@ -95,7 +97,8 @@ def _application(folder: Path, templates: dict[str, Path], key: str) -> Any:
 
     gateway = Gateway(get_wsgi_application(), Site(), folder.absolute(), templates, key)
     served = WhiteNoise(gateway, prefix="static/", max_age=_STATIC_AGE_S)
-    for folder_of_files in (Path(oscar.__file__).with_name("static"), Path(machina.MACHINA_MAIN_STATIC_DIR)):
+    ours = (Path(package.__file__).with_name("static") for package in (oscar, postman))
+    for folder_of_files in (*ours, Path(machina.MACHINA_MAIN_STATIC_DIR)):
         served.add_files(str(folder_of_files), prefix="static/")
     served.add_files(str(Path(trac.__file__).with_name("htdocs")), prefix=f"{SITES['tracker']}/chrome/common/")
     return served

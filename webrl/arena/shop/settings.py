@@ -1,4 +1,4 @@
-"""Django set up for the arena, with the shop and the forum: no caches, nothing outside of this machine."""
+"""Django set up for the arena, with shop, forum and mail: no caches, nothing outside of this machine."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ STATUSES = {
     "Cancelled": (),
 }
 """Which status of an order may follow which."""
+_POSTMAN = {
+    "POSTMAN_AUTO_MODERATE_AS": True,
+    "POSTMAN_DISABLE_USER_EMAILING": True,
+    "POSTMAN_DISALLOW_ANONYMOUS": True,
+    "POSTMAN_MAILER_APP": None,
+    "POSTMAN_NAME_USER_AS": "email",
+    "POSTMAN_NOTIFIER_APP": None,
+    "POSTMAN_SHOW_USER_AS": "get_full_name",
+}
+"""Messages arrive at once, and are written to addresses."""
 
 
 def configure(secret: str) -> None:
@@ -33,9 +43,10 @@ def _django(secret: str) -> dict[str, Any]:
 
     return {
         **forum.machina(),
+        **_POSTMAN,
         "SECRET_KEY": secret,
         "ALLOWED_HOSTS": ["127.0.0.1", "localhost"],
-        "INSTALLED_APPS": [*INSTALLED_APPS, *forum.APPS],
+        "INSTALLED_APPS": [*INSTALLED_APPS, *forum.APPS, "postman"],
         "SITE_ID": 1,
         "ROOT_URLCONF": "webrl.arena.shop.urls",
         "MIDDLEWARE": [

@@ -1,4 +1,4 @@
-"""The addresses: what has been uploaded, machina's below the forum's path, and Oscar's."""
+"""The addresses: what has been uploaded, machina's and Postman's below their paths, and Oscar's."""
 
 from __future__ import annotations
 
@@ -14,5 +14,6 @@ urlpatterns = [
     path("forum/search/", forum.search),  # in place of machina's, which asks the shop's engine
     path("forum/moderation/topic/<str:slug>-<int:pk>/move/", forum.move),
     path("forum/", include("machina.urls")),
+    path("mail/", include("postman.urls")),
     path("", include(apps.get_app_config("oscar").urls[0])),
 ]

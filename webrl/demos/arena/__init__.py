@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from webrl.demos.arena.across import SCRIPTS as _ACROSS
 from webrl.demos.arena.dashboard import SCRIPTS as _DASHBOARD
 from webrl.demos.arena.forum import SCRIPTS as _FORUM
+from webrl.demos.arena.mail import SCRIPTS as _MAIL
 from webrl.demos.arena.script import ArenaExpert
 from webrl.demos.arena.storefront import SCRIPTS as _STOREFRONT
 from webrl.demos.arena.tracker import SCRIPTS as _TRACKER
+from webrl.suites.arena.across import ACROSS
 from webrl.suites.arena.dashboard import DASHBOARD
 from webrl.suites.arena.forum import FORUM
+from webrl.suites.arena.mail import MAIL
 from webrl.suites.arena.storefront import STOREFRONT
 from webrl.suites.arena.tracker import TRACKER
 
-_SCRIPTS = ((STOREFRONT, _STOREFRONT), (DASHBOARD, _DASHBOARD), (FORUM, _FORUM), (TRACKER, _TRACKER))
+_SCRIPTS = (
+    *((STOREFRONT, _STOREFRONT), (DASHBOARD, _DASHBOARD), (FORUM, _FORUM), (TRACKER, _TRACKER)),
+    *((MAIL, _MAIL), (ACROSS, _ACROSS)),
+)
 
 ARENA_EXPERTS: dict[str, ArenaExpert] = {
     template.key: ArenaExpert(template, scripts[template.name])

@@ -26,21 +26,23 @@ from webrl.demos.experts.page import Element, Page
 _SURE = click("Yes, I'm sure", "button")
 
 
-def _open(topic: str) -> list[Step]:
+def open_topic(topic: str) -> list[Step]:
     """Search for a topic, and open it."""
     return [fill("Search", topic, "searchbox"), click("Search", "button"), click(topic, "link")]
 
 
 def _in_topic(*steps: Step) -> Script:
-    return lambda slots: [*_open(slots["topic"]), *steps]
+    return lambda slots: [*open_topic(slots["topic"]), *steps]
 
 
-def _post(text: str) -> list[Step]:
+def post(text: str) -> list[Step]:
+    """Write in the form of a post."""
     return [fill("Message", text), click("Submit", "button")]
 
 
-def _start(board: str, subject: str, text: str) -> list[Step]:
-    return [click(board, "link"), click("New topic"), fill("Subject", subject), *_post(text)]
+def start_topic(board: str, subject: str, text: str) -> list[Step]:
+    """From the list of boards."""
+    return [click(board, "link"), click("New topic"), fill("Subject", subject), *post(text)]
 
 
 def _writers(page: Page) -> list[Element]:
@@ -82,7 +84,7 @@ def _finish(slots: dict[str, str]) -> list[Step]:
         texts = [e.name for e in page.elements[page.elements.index(link) :] if e.role == "StaticText"]
         return next((finish for finish in finishes if finish in texts[1]), None)  # the first is the date
 
-    return [*_open(slots["topic"]), say(read)]
+    return [*open_topic(slots["topic"]), say(read)]
 
 
 def _moderate(entry: str, *steps: Step) -> Script:
@@ -112,9 +114,9 @@ def _answer(read: Callable[[Page], str | None]) -> Script:
         click("Shop", "link"),
         *_in_shop(slots["product"]),
         noting(read, click("Forum", "link")),
-        *_open(slots["topic"]),
+        *open_topic(slots["topic"]),
         click("Post reply"),
-        *_post(slots.get("note", "")),
+        *post(slots.get("note", "")),
     ]
 
 
@@ -132,14 +134,14 @@ SCRIPTS: dict[str, Script] = {
     "open-topic": _in_topic(),
     "open-member": _in_topic(_open_writer),
     "search": lambda slots: [fill("Search", slots["words"], "searchbox"), click("Search", "button")],
-    "new-topic": lambda slots: _start(slots["board"], slots["name"], slots["text"]),
-    "announce": lambda slots: _start(ANNOUNCEMENTS, slots["name"], slots["text"]),
-    "reply": lambda slots: [*_open(slots["topic"]), click("Post reply"), *_post(slots["text"])],
-    "edit": lambda slots: [*_open(slots["topic"]), click("Edit"), *_post(slots["text"])],
+    "new-topic": lambda slots: start_topic(slots["board"], slots["name"], slots["text"]),
+    "announce": lambda slots: start_topic(ANNOUNCEMENTS, slots["name"], slots["text"]),
+    "reply": lambda slots: [*open_topic(slots["topic"]), click("Post reply"), *post(slots["text"])],
+    "edit": lambda slots: [*open_topic(slots["topic"]), click("Edit"), *post(slots["text"])],
     "delete": _in_topic(click("Delete"), _SURE),
     "subscribe": _in_topic(click("Subscribe"), _SURE),
     "unsubscribe": _in_topic(click("Unsubscribe"), _SURE),
-    "vote": lambda slots: [*_open(slots["topic"]), click(slots["option"], "radio"), click("Submit", "button")],
+    "vote": lambda slots: [*open_topic(slots["topic"]), click(slots["option"], "radio"), click("Submit", "button")],
     "signature": lambda slots: [
         _open_own_profile,
         click("Edit profile"),
@@ -155,7 +157,7 @@ SCRIPTS: dict[str, Script] = {
     "answer-weight": _answer(beside("Weight")),
     "answer-stock": _answer(number_in(beside("Availability"))),
     "basket-of-topic": lambda slots: [
-        *_open(slots["topic"]),
+        *open_topic(slots["topic"]),
         noting(_product_asked_about, click("Shop", "link")),
         *_in_shop(slots.get("note", "")),
         click("Add to basket"),
@@ -166,7 +168,7 @@ SCRIPTS: dict[str, Script] = {
         fill("Order number", slots["number"]),
         click("Filter results"),
         noting(text_below("Status"), click("Forum", "link")),
-        *_start(ORDERS, slots["number"], slots.get("note", "")),
+        *start_topic(ORDERS, slots["number"], slots.get("note", "")),
     ],
 }
 """By template."""

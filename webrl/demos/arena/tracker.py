@@ -28,7 +28,7 @@ _OPTIONS = 2
 """Lists without a name that a filter has: how to compare, and with what."""
 
 
-def _find(summary: str) -> list[Step]:
+def find_ticket(summary: str) -> list[Step]:
     """Search for a ticket, and open its page."""
 
     def open_found(page: Page) -> str | None:
@@ -39,7 +39,7 @@ def _find(summary: str) -> list[Step]:
 
 
 def _on_ticket(*steps: Step) -> Script:
-    return lambda slots: [*_find(slots["ticket"]), *steps]
+    return lambda slots: [*find_ticket(slots["ticket"]), *steps]
 
 
 def _change(*steps: Step) -> Script:
@@ -101,7 +101,8 @@ def _new_aisle(slots: dict[str, str]) -> list[Step]:
     return _shelf(click("Edit this page"), write, click("Submit changes"))(slots)
 
 
-def _new_ticket(slots: dict[str, str]) -> list[Step]:
+def new_ticket(slots: dict[str, str]) -> list[Step]:
+    """Open a ticket, from any page of the tracker."""
     return [
         click("NEW TICKET"),
         fill("Summary:", slots["name"]),
@@ -133,7 +134,7 @@ def _new_milestone(slots: dict[str, str]) -> list[Step]:
 def _stock_record(field: int, ending: str) -> Script:
     """Read in the ticket what to set, close it (as fixed, which is chosen already), and set it in the dashboard."""
     return lambda slots: [
-        *_find(slots["ticket"]),
+        *find_ticket(slots["ticket"]),
         noting(_number_asked_for, click("Modify Ticket", "link")),
         click("resolve", "radio"),
         click("Submit changes"),
@@ -158,7 +159,7 @@ def _order_ticket(slots: dict[str, str]) -> list[Step]:
 
 def _wish_ticket(slots: dict[str, str]) -> list[Step]:
     wish = [*open_in_shop(slots["product"]), click("Add to wish list")]
-    return [*wish, click("Tracker"), *_new_ticket(slots)]
+    return [*wish, click("Tracker"), *new_ticket(slots)]
 
 
 SCRIPTS: dict[str, Script] = {
@@ -177,8 +178,8 @@ SCRIPTS: dict[str, Script] = {
     "cc": lambda slots: _change(fill("Cc:", slots["email"]))(slots),
     "comment": _comment,
     "my-comment": _comment,
-    "new-ticket": _new_ticket,
-    "report": _new_ticket,
+    "new-ticket": new_ticket,
+    "report": new_ticket,
     "new-aisle": _new_aisle,
     "component": _component,
     "new-milestone": _new_milestone,

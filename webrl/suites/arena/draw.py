@@ -14,15 +14,18 @@ from typing import Any, Literal
 
 from webrl.arena.content import Product, catalogue, for_evaluation
 from webrl.arena.forum.content import forum
+from webrl.arena.mail.content import mail
 from webrl.arena.tracker.content import Ticket, tracker
+from webrl.suites.arena.across import ACROSS
 from webrl.suites.arena.dashboard import DASHBOARD
 from webrl.suites.arena.forum import FORUM
+from webrl.suites.arena.mail import MAIL
 from webrl.suites.arena.storefront import STOREFRONT
 from webrl.suites.arena.templates import Entities, Instance, Template
 from webrl.suites.arena.tracker import TRACKER
 
 Split = Literal["train", "eval"]
-TEMPLATES: tuple[Template, ...] = (*STOREFRONT, *DASHBOARD, *FORUM, *TRACKER)
+TEMPLATES: tuple[Template, ...] = (*STOREFRONT, *DASHBOARD, *FORUM, *TRACKER, *MAIL, *ACROSS)
 _TRIES = 40
 """Draws a task that is asked for, before there are said to be no more."""
 _TOO_MUCH = 1000
@@ -113,6 +116,7 @@ def entities(split: Split) -> Entities:
         shelf_pages=tuple(page for i, page in enumerate(tracker().shelves) if (i % 3 == 0) == mine),
         plans=tuple(plan for i, plan in enumerate(plans) if for_evaluation(i) == mine),
         problems=tuple(" ".join(p) for i, p in enumerate(problems) if for_evaluation(i) == mine),
+        mails=tuple(each for each in mail().conversations if each.evaluation == mine),
     )
 
 

@@ -91,19 +91,19 @@ def _search(e: Entities, rng: random.Random) -> Instance:
 def _new_topic(e: Entities, rng: random.Random) -> Instance:
     board = rng.choice([board for board in forum().boards if board.name not in (ANNOUNCEMENTS, SWAP)])
     login, name, text = _customer(e, rng).email, rng.choice(e.names), rng.choice(_SAID)
-    evaluation = _written(f"{board.name} / {name} / {login} / {text}")
+    evaluation = written(f"{board.name} / {name} / {login} / {text}")
     return Instance({"board": board.name, "name": name, "text": text}, evaluation, login)
 
 
 def _announce(e: Entities, rng: random.Random) -> Instance:
     name, text = rng.choice(e.names), rng.choice(_NEWS)
-    evaluation = _written(f"{ANNOUNCEMENTS} / {name} / staff@example.com / {text}")
+    evaluation = written(f"{ANNOUNCEMENTS} / {name} / staff@example.com / {text}")
     return Instance({"name": name, "text": text}, evaluation)
 
 
 def _reply(e: Entities, rng: random.Random) -> Instance:
     topic, login, text = _talk(e, rng), _customer(e, rng).email, rng.choice(_SAID)
-    return Instance({"topic": topic.subject, "text": text}, _replied(topic, login, text), login)
+    return Instance({"topic": topic.subject, "text": text}, replied(topic, login, text), login)
 
 
 def _edit(e: Entities, rng: random.Random) -> Instance:
@@ -192,7 +192,7 @@ def _answer(asks: str, e: Entities, rng: random.Random) -> Instance:
     product, login = topic.product, _stranger(e, rng, topic)
     assert product is not None
     known = {"price": f"${product.price}", "stock": str(product.stock), "weight": dict(product.attributes)["Weight"]}
-    return Instance({"topic": topic.subject, "product": product.title}, _replied(topic, login, known[asks]), login)
+    return Instance({"topic": topic.subject, "product": product.title}, replied(topic, login, known[asks]), login)
 
 
 def _basket(e: Entities, rng: random.Random) -> Instance:
@@ -207,19 +207,20 @@ def _basket(e: Entities, rng: random.Random) -> Instance:
 
 def _report_order(e: Entities, rng: random.Random) -> Instance:
     order = rng.choice(e.orders)
-    evaluation = _written(f"{ORDERS} / {order.number} / {order.email} / {order.status}")
+    evaluation = written(f"{ORDERS} / {order.number} / {order.email} / {order.status}")
     return Instance({"number": order.number}, evaluation, order.email)
 
 
-def _written(row: str) -> Eval:
+def written(row: str) -> Eval:
     """The one post that is new, as `BOARD / SUBJECT OF ITS TOPIC / WRITER / TEXT`."""
     tables = f"""{_POST} p JOIN {_TOPIC} t ON t.id = p.topic_id JOIN forum_forum f ON f.id = t.forum_id
         JOIN auth_user u ON u.id = p.poster_id WHERE p.id > {forum().num_posts}"""
     return rows("f.name || ' / ' || t.subject || ' / ' || u.email || ' / ' || p.content", tables, {row})
 
 
-def _replied(topic: Topic, login: str, text: str) -> Eval:
-    return _written(f"{topic.board.name} / {topic.subject} / {login} / {text}")
+def replied(topic: Topic, login: str, text: str) -> Eval:
+    """The one post that is new, in a topic."""
+    return written(f"{topic.board.name} / {topic.subject} / {login} / {text}")
 
 
 def _talk(e: Entities, rng: random.Random) -> Topic:

@@ -14,6 +14,7 @@ from typing import Any
 
 from webrl.arena.content import Customer, Order, Product
 from webrl.arena.forum.content import Topic
+from webrl.arena.mail.content import Conversation
 from webrl.arena.tracker.content import ShelfPage, Ticket
 
 STAFF = "staff"
@@ -48,6 +49,8 @@ class Entities:
     """Component and milestone of the tracker."""
     problems: tuple[str, ...]
     """For summaries of new tickets: none has one of these."""
+    mails: tuple[Conversation, ...]
+    """Of the mail; who writes in them, and the orders that they are about, are of the same split."""
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,8 @@ def _my_comment(e: Entities, rng: random.Random) -> Instance:
     return Instance({"ticket": ticket.summary, "comment": comment}, evaluation, f"{ticket.reporter}@example.com")
 
 
-def _reported(summary: str, component: str, reporter: str, priority: str = "major") -> Eval:
+def reported(summary: str, component: str, reporter: str, priority: str = "major") -> Eval:
+    """The one ticket of this summary."""
     query = f"""SELECT group_concat(component || ', ' || priority || ', ' || reporter) FROM ticket
         WHERE summary = {quoted(summary)}"""
     return finds(query, f"{component}, {priority}, {reporter}", "tracker")
@@ -153,13 +154,13 @@ def _reported(summary: str, component: str, reporter: str, priority: str = "majo
 def _new_ticket(e: Entities, rng: random.Random) -> Instance:
     summary, component, priority = rng.choice(e.problems), rng.choice([*tracker().owners]), rng.choice(PRIORITIES)
     slots = {"name": summary, "component": component, "priority": priority}
-    return Instance(slots, _reported(summary, component, "staff", priority))
+    return Instance(slots, reported(summary, component, "staff", priority))
 
 
 def _report(e: Entities, rng: random.Random) -> Instance:
     summary, component, customer = rng.choice(e.problems), rng.choice([*tracker().owners]), rng.choice(e.customers)
     slots = {"name": summary, "component": component}
-    return Instance(slots, _reported(summary, component, login_of(customer.email)), customer.email)
+    return Instance(slots, reported(summary, component, login_of(customer.email)), customer.email)
 
 
 def _new_aisle(e: Entities, rng: random.Random) -> Instance:
@@ -215,8 +216,8 @@ def _wish_ticket(e: Entities, rng: random.Random) -> Instance:
         JOIN wishlists_wishlist w ON w.id = l.wishlist_id JOIN auth_user u ON u.id = w.owner_id
         JOIN catalogue_product p ON p.id = l.product_id"""
     wished = finds(query, f"{customer.email} {product.upc}")
-    reported = _reported(summary, "warehouse", login_of(customer.email))
-    return Instance({"product": product.title, "name": summary}, finds_all(wished, reported), customer.email)
+    told = reported(summary, "warehouse", login_of(customer.email))
+    return Instance({"product": product.title, "name": summary}, finds_all(wished, told), customer.email)
 
 
 def _template(name: str, draw: Draw, *wordings: str, site: str = "tracker", held_out: bool = False) -> Template:

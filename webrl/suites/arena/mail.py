@@ -1,0 +1,241 @@
+"""Templates of the mail: customers look up what was written to them, write, answer, and keep their folders."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import cache, partial
+
+from webrl.arena.content import catalogue
+from webrl.arena.mail.content import Conversation, Letter, mail
+from webrl.suites.arena.templates import (
+    Draw,
+    Entities,
+    Eval,
+    Instance,
+    Template,
+    is_answered,
+    leads_to,
+    quoted,
+    rows,
+)
+
+_SAID = (
+    "Thank you for the other day.",
+    "Have you still got my umbrella?",
+    "I found the recipe that you asked for.",
+    "Please call me when you are back.",
+    "The tickets are at the door.",
+    "It fits, thank you very much.",
+    "I shall be an hour late.",
+    "My neighbour sends greetings.",
+)
+
+
+def _time(e: Entities, rng: random.Random) -> Instance:
+    found = pick(e, rng, lambda each: each.kind == "meeting")
+    return _about(found, is_answered(found.value), customer=_name(found.letters[0].sender))
+
+
+def _voucher(e: Entities, rng: random.Random) -> Instance:
+    found = pick(e, rng, lambda each: each.kind == "voucher")
+    assert found.order is not None
+    return Instance({"number": found.order.number}, is_answered(found.value), found.order.email)
+
+
+def _num_messages(e: Entities, rng: random.Random) -> Instance:
+    found = pick(e, rng, lambda each: each.kind == "meeting" and len(each.letters) > 1)
+    return _about(found, is_answered(str(len(found.letters))), customer=_name(found.letters[0].sender))
+
+
+def _open(several: bool, e: Entities, rng: random.Random) -> Instance:
+    found = pick(e, rng, lambda each: _is_own(each) and (len(each.letters) > 1) == several)
+    return _about(found, leads_to(found.path.removeprefix("/mail"), "mail"))
+
+
+def _write(e: Entities, rng: random.Random) -> Instance:
+    login, address, name, text = *_people(e, rng, 2), rng.choice(e.names), rng.choice(_SAID)
+    return Instance({"address": address, "name": name, "text": text}, sent(login, name, text, address), login)
+
+
+def _write_two(e: Entities, rng: random.Random) -> Instance:
+    login, address, other, name, text = *_people(e, rng, 3), rng.choice(e.names), rng.choice(_SAID)
+    slots = {"address": address, "other": other, "name": name, "text": text}
+    return Instance(slots, sent(login, name, text, address, other), login)
+
+
+def _reply(e: Entities, rng: random.Random) -> Instance:
+    found, text = pick(e, rng, lambda each: each.kind == "meeting"), rng.choice(_SAID)
+    first = found.letters[0]
+    evaluation = sent(first.recipient, f"Re: {found.subject}", text, first.sender)
+    return _about(found, evaluation, customer=_name(first.sender), text=text)
+
+
+def _archive(e: Entities, rng: random.Random) -> Instance:
+    found = pick(e, rng, lambda each: _is_own(each) and len(each.letters) == 1)
+    return _about(found, archived(found))
+
+
+def _delete(e: Entities, rng: random.Random) -> Instance:
+    found = pick(e, rng, lambda each: _is_own(each) and len(each.letters) == 1)
+    return _about(found, _in_trash(found.letters[0]))
+
+
+def _restore(e: Entities, rng: random.Random) -> Instance:
+    found = rng.choice([each for each in e.mails if each.letters[0].folder == "trash"])
+    return _about(found, _in_trash(found.letters[0]))
+
+
+def _unread(e: Entities, rng: random.Random) -> Instance:
+    """Which others are read on the way does not matter."""
+    found = pick(e, rng, lambda each: _is_own(each) and len(each.letters) == 1 and each.letters[0].is_read)
+    first = found.letters[0]
+    before = ", ".join(str(each.pk) for each in mail().letters if not each.is_read)
+    return _about(found, _are(f"m.read_at IS NULL AND m.id NOT IN ({before})", first.recipient, {first.pk}))
+
+
+def pick(e: Entities, rng: random.Random, holds: Callable[[Conversation], bool]) -> Conversation:
+    """One whose first message lies in the inbox."""
+    return rng.choice([each for each in e.mails if each.letters[0].folder == "inbox" and holds(each)])
+
+
+def sent(login: str, subject: str, text: str, *recipients: str) -> Eval:
+    """Success by the messages that are new: one to each of these, and no other."""
+    tables = f"""postman_message m JOIN auth_user s ON s.id = m.sender_id JOIN auth_user r ON r.id = m.recipient_id
+        WHERE m.id > {mail().last_pk}"""
+    wanted = {f"{login} / {recipient} / {subject} / {text}" for recipient in recipients}
+    return rows("s.email || ' / ' || r.email || ' / ' || m.subject || ' / ' || m.body", tables, wanted)
+
+
+def archived(found: Conversation) -> Eval:
+    """Success by what its recipient has in the archives: this beside what was there."""
+    first = found.letters[0]
+    return _are("m.recipient_archived", first.recipient, {*_folder(first.recipient, "archives"), first.pk})
+
+
+def _in_trash(changed: Letter) -> Eval:
+    """Success by what its recipient has in the trash: this where it was not there, else the others alone."""
+    condition = "m.recipient_deleted_at IS NOT NULL"
+    return _are(condition, changed.recipient, _folder(changed.recipient, "trash") ^ {changed.pk})
+
+
+def _are(condition: str, login: str, pks: set[int]) -> Eval:
+    """Success by the messages to somebody that a condition holds of: these and no others."""
+    tables = f"""postman_message m JOIN auth_user u ON u.id = m.recipient_id
+        WHERE u.email = {quoted(login)} AND {condition}"""
+    return rows("m.id", tables, {str(pk) for pk in pks})
+
+
+def _folder(login: str, name: str) -> set[int]:
+    return {letter.pk for letter in mail().letters if letter.recipient == login and letter.folder == name}
+
+
+def _is_own(each: Conversation) -> bool:
+    """In the mailbox of a customer, not of the staff."""
+    return each.kind in ("meeting", "voucher")
+
+
+def _about(found: Conversation, evaluation: Eval, **slots: str) -> Instance:
+    return Instance({"mail": found.subject, **slots}, evaluation, found.letters[0].recipient)
+
+
+def _people(e: Entities, rng: random.Random, count: int) -> list[str]:
+    return [customer.email for customer in rng.sample(e.customers, count)]
+
+
+def _name(email: str) -> str:
+    return _names()[email]
+
+
+@cache
+def _names() -> dict[str, str]:
+    return {customer.email: customer.name for customer in catalogue().customers}
+
+
+def _template(name: str, draw: Draw, *wordings: str, held_out: bool = False) -> Template:
+    return Template(name, "mail", wordings, draw, held_out)
+
+
+MAIL = (
+    _template(
+        "time",
+        _time,
+        'At what time does {customer} want to meet me, by the first message of "{mail}"? Answer with the time alone, '
+        "like 17:30.",
+        '{customer} has written to me about "{mail}". When are we to meet? Say the time, like 17:30, nothing else.',
+    ),
+    _template(
+        "voucher",
+        _voucher,
+        "Which voucher code has the shop sent me for my order {number}? Answer with the code alone.",
+        "Find the voucher that I got by mail for order {number}. Say its code, nothing else.",
+        held_out=True,
+    ),
+    _template(
+        "num-messages",
+        _num_messages,
+        'How many messages are there in my conversation "{mail}" with {customer}, mine among them? Answer with the '
+        "number alone.",
+        'Count the messages that {customer} and I have exchanged under the subject "{mail}". Say the number, nothing '
+        "else.",
+        held_out=True,
+    ),
+    _template(
+        "open",
+        partial(_open, False),
+        'Open the message "{mail}" in my mail.',
+        'Show me the mail whose subject is "{mail}".',
+    ),
+    _template(
+        "open-conversation",
+        partial(_open, True),
+        'Open the whole conversation "{mail}" in my mail.',
+        'Show me all that was written under "{mail}" in my mail, on one page.',
+        held_out=True,
+    ),
+    _template(
+        "write",
+        _write,
+        'Write to {address} in the mail: subject "{name}", text "{text}"',
+        'Send {address} a message with the subject "{name}" that says "{text}"',
+    ),
+    _template(
+        "write-two",
+        _write_two,
+        'Send one message to both {address} and {other}: subject "{name}", text "{text}"',
+        'Let {address} and {other} know by mail, under the subject "{name}": "{text}"',
+        held_out=True,
+    ),
+    _template(
+        "reply",
+        _reply,
+        'Reply to what {customer} wrote to me under "{mail}" in the mail: "{text}"',
+        'Answer the mail "{mail}" of {customer} with "{text}"',
+    ),
+    _template(
+        "archive",
+        _archive,
+        'Archive the message "{mail}" in my mail.',
+        'Move the message "{mail}" from my inbox into the archives.',
+    ),
+    _template(
+        "delete",
+        _delete,
+        'Delete the message "{mail}" from my mail.',
+        'Put the message "{mail}" of my inbox into the trash.',
+        held_out=True,
+    ),
+    _template(
+        "restore",
+        _restore,
+        'Bring the message "{mail}" back from the trash of my mail.',
+        'I should not have deleted the message "{mail}": undelete it.',
+    ),
+    _template(
+        "unread",
+        _unread,
+        'Mark the message "{mail}" in my inbox as unread.',
+        'Let the message "{mail}" of my inbox count as unread again.',
+        held_out=True,
+    ),
+)

@@ -19,9 +19,10 @@ from webrl.training.flops import body_parameters, training_flops
 from webrl.training.lora import AdaptedLinear, add_adapters, merge_adapters
 from webrl.training.memory_policy import apply_memory_policy
 from webrl.training.models import load_actor
-from webrl.training.packing import Item, actor_inputs, pack
+from webrl.training.objectives import LossOutput
+from webrl.training.packing import Item, Pack, actor_inputs, pack
 from webrl.training.schedule import sample_batches
-from webrl.training.trainer import memory_errors
+from webrl.training.trainer import Job, Watch, memory_errors, train
 
 
 def make_config(**train: object) -> RunConfig:
@@ -48,6 +49,30 @@ def test_checkpointing_changes_no_gradient(tmp_path: Path, policy: str) -> None:
         gradients.append({name: p.grad for name, p in model.named_parameters()})
     for name, grad in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], grad)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_row_that_is_trained_is_checkpointed(tmp_path: Path, precision: str) -> None:
+    """transformers' layers keep everything, without a word, as long as they are not told that they train."""
+    model, (items, _) = load_actor(make_actor(tmp_path / "actor")), make_row()
+    config = OptimConfig.model_validate(
+        {"precision": precision, "checkpointing": "full", "batch_size": 4, "epochs": 2.0, "lr": 1e-3}
+    )
+    apply_memory_policy(model, config)
+    rows, passes = [], []
+    for layer in model.lm.model.layers:
+        layer.mlp.register_forward_pre_hook(lambda *_: passes.append(torch.is_grad_enabled()))
+
+    def loss(logprobs: torch.Tensor, row: Pack, _indices: list[int]) -> LossOutput:
+        rows.append(torch.is_grad_enabled())
+        return LossOutput(-torch.zeros(row.num_samples).index_add(0, row.target_sample, logprobs), {})
+
+    job = Job(
+        name="actor", model=model, items=items, active=[True] * len(items), ids=[""] * len(items), inputs=model.inputs,
+        loss=loss, save=lambda _, folder: folder.mkdir(), watch=Watch(1, items[:2]),
+    )  # fmt: skip
+    train(job, config, out=tmp_path / "new", seed=0, metrics_path=tmp_path / "metrics.jsonl", device="cpu")
+    assert passes.count(True) == 2 * len(model.lm.model.layers) * rows.count(True) > 0
 
 
 def test_fresh_adapters_change_nothing_and_merge_exactly(tmp_path: Path) -> None:

@@ -145,12 +145,12 @@ class _Loop:
         self.peak = peak_flops()
         self.num_parameters = body_parameters(job.model.lm)
         self.num_frozen = body_parameters(job.model.lm, frozen=True)
+        # once: a step of a small model would wait until hundreds of modules are told
+        self.engine.model.train()
 
     def step(self, step: int, batch: list[int], num_units: int) -> dict[str, Any]:
         """One optimizer step; gives the mean loss of its units, and metrics averaged over its samples, of all ranks."""
         started = time.perf_counter()
-        if not self.engine.model.training:  # hundreds of modules would be told
-            self.engine.model.train()
         results = self._side_by_side(batch, num_units) if self.engine.num_threads > 1 else self._rows(batch, num_units)
         # what is logged is on its way before the update, so that neither waits for the other
         sums, values = self._reduce(results), self._histograms(results)
@@ -191,6 +191,7 @@ class _Loop:
                 packed = pack([items[i] for i in row or [0]], self.device)
                 result = self.job.loss(self.engine.model(**self.job.inputs(packed)), packed, row or [0])
                 total += result.loss.sum() * bool(row)
+        self.engine.model.train()
         return {"val_loss": self.engine.reduce_sums({"loss": total})()["loss"] / len(items)}
 
     def _rows(self, batch: list[int], num_units: int) -> Results:

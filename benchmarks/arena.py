@@ -37,6 +37,7 @@ from webrl.demos.arena.proof import prove  # noqa: E402
 from webrl.rollouts.browser import Browser  # noqa: E402
 from webrl.rollouts.pool import EnvPool  # noqa: E402
 from webrl.suites.arena.draw import TEMPLATES  # noqa: E402
+from webrl.suites.world import WORLD  # noqa: E402
 from webrl.types import Task  # noqa: E402
 
 NUM_WORKERS = 2
@@ -63,10 +64,11 @@ def measure_resets(arena: Arena) -> dict[str, float]:
 
 
 async def measure_ours(arena: Arena, seconds: float) -> dict[str, float]:
-    """Our pool with as many rollouts at once, each in a session of its own."""
+    """Our pool with as many rollouts at once, each in a session of its own, as a run plays them."""
     steps = 0
-    config = RolloutConfig(num_workers=NUM_WORKERS, envs_per_worker=NUM_ROLLOUTS // NUM_WORKERS)
-    async with EnvPool(config) as pool:
+    played = {"arena": ArenaConfig(folder=arena.folder), "num_workers": NUM_WORKERS}
+    config = RolloutConfig(envs_per_worker=NUM_ROLLOUTS // NUM_WORKERS, **played)
+    async with EnvPool(config, world=WORLD) as pool:
         begun: list[float] = []
         ready = asyncio.Barrier(NUM_ROLLOUTS)
 
@@ -81,17 +83,24 @@ async def measure_ours(arena: Arena, seconds: float) -> dict[str, float]:
                 steps += done
 
         async def episode(number: int, rng: random.Random, num_steps: int) -> int:
-            async with arena.new(USERS[number % 2]) as session, pool.env() as env:
-                task = Task(task_id="benchmark", site="arena", instruction="look around", start_url=session.enter_url)
-                text = (await env.reset(task)).text
+            async with pool.env() as env:
+                text = (await env.reset(_task(number))).text
                 for _ in range(num_steps):
                     text = (await env.step(scripted_action(text, rng))).observation.text
+                await env.close()
             return num_steps
 
         await asyncio.gather(*(player(number) for number in range(NUM_ROLLOUTS)))
         spent = time.perf_counter() - begun[0]
         memory = pss_mb([*pool.worker_pids, arena.state.pid])
     return {"steps_per_s": steps / spent, "parallel_rollouts": NUM_ROLLOUTS, "memory_gib": memory / 1024}
+
+
+def _task(number: int) -> Task:
+    user = USERS[number % len(USERS)]
+    start = "__SHOP_ADMIN__/" if user == "staff" else "__SHOP__/"
+    extra = {"arena": {"login": user.removeprefix("customer:")}}
+    return Task(task_id="benchmark", site="arena.shop", instruction="look around", start_url=start, extra=extra)
 
 
 def measure_stock(arena: Arena, seconds: float, num_processes: int) -> Rate:

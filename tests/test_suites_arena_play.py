@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from arena_builders import arena
@@ -68,6 +69,66 @@ def test_two_episodes_do_not_see_each_other_and_leave_nothing(config):
     assert len(set(folders)) == 2
     assert not any(path.exists() for path in folders)
     assert box.state
+
+
+_LEAVE = """async () => {
+  for (const storage of [localStorage, sessionStorage]) storage.setItem('left', 'behind');
+  document.cookie = 'left=behind; path=/';
+  window.name = 'left';
+  history.pushState({}, '', '#left');
+  await (await caches.open('left')).put('/left', new Response('behind'));
+  await new Promise((resolve) => { indexedDB.open('left').onsuccess = resolve; });
+}"""
+_LEFT = """async () => ({
+  stored: [localStorage.length, sessionStorage.length, await caches.keys(), await indexedDB.databases()],
+  name: window.name, history: history.length, referrer: document.referrer, hovered: document.querySelector('a:hover'),
+  cookies: document.cookie.split('; ').map((cookie) => cookie.split('=')[0]),
+  picture: await (await fetch('/media/picture.txt')).text(),
+})"""
+
+
+def test_an_episode_hands_its_profile_on_with_nothing_left_in_it(config):
+    template = next(template for template in TEMPLATES if template.name == "deactivate")
+    task = as_task(*draw(template, "eval", 1), "", "eval")
+
+    async def begin(env, picture):
+        observation = await env.reset(task)
+        media = env._session.database.with_name("media")
+        media.mkdir()
+        (media / "picture.txt").write_text(picture)
+        left = await env.page.evaluate(_LEFT)
+        cookies = sorted((cookie["name"], cookie["path"]) for cookie in await env.context.cookies())
+        return observation, left, cookies
+
+    async def work():
+        async with shared_browser() as browser:
+            env = ArenaEnv(browser, config.rollout)
+            await begin(env, "the first's")
+            first = env.context
+            link = re.search(r"\[(\d+)\] link", (await env.step("noop()")).observation.text)
+            await env.page.evaluate(_LEAVE)
+            await env.step(f"hover('{link[1]}')")
+            await env.close()
+            other = ArenaEnv(browser, config.rollout.model_copy(update={"settle_cap_s": 59}))
+            expected = await begin(other, "second")
+            await other.close()
+            found = await begin(env, "second")
+            assert env.context is first
+            back = await env.step("go_back()")
+            contexts = [first]
+            for action in ("noop()", "keyboard_down('Shift')", "new_tab()"):
+                await env.step(action)
+                await env.close()
+                await begin(env, "")
+                contexts.append(env.context)
+            await env.close()
+            return expected, found, back, contexts
+
+    expected, found, back, contexts = run(work())
+    assert found == expected
+    assert found[1]["picture"] == "second"
+    assert back.observation.url == "about:blank"
+    assert len(set(contexts)) == len(contexts)  # after a way back, a key that is down, a second tab: a new one each
 
 
 def test_an_arena_that_is_lost_is_no_failure_of_the_agent(tmp_path):

@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -218,6 +218,10 @@ class Browser:
             self._lost = True  # the driver has gone; Playwright raises a plain Exception and does not note it
             raise BrowserError(f"the browser's driver has gone: {first_line(error)}") from None
         return context
+
+    def on_close(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """Have something that goes with this browser closed when it ends."""
+        self._stack.push_async_callback(callback)
 
     async def close(self) -> None:
         """End Chromium and its driver; a browser that does not answer is left to die with the driver."""

@@ -255,28 +255,32 @@ class BrowserEnv:
         keep = self.context is not None and site.reusable and self._site.reusable and len(self.context.pages) == 1
         if not keep:
             await self.close()
-            width, height = self._config.viewport or site.viewport
-            self._guard = NavigationGuard(
-                (*site.hosts, *self._config.allowed_hosts),
-                self._config.public_hosts,
-                devtools_port=self._browser.port,
-                limits=self._limits,
-                routes=self._routes,
-            )
-            options = {"viewport": {"width": width, "height": height}} | await self._guard.open()
-            options |= self._profile_options
-            self.context = await self._browser.new_context(**options)
-            self.context.set_default_timeout(_PAGE_TIMEOUT_MS)
-            await self._guard.attach(self.context)
-            if self.onlooker:
-                await self.onlooker.attach(self.context)
-            await self.context.add_init_script(await self._page_script())
-            await self.context.new_page()
-            self.context.on("page", self._activate)
+            await self._new_profile(site)
         self._site = site
         self._first_page = self.page = self.context.pages[0]
         await self.page.goto(site.url, timeout=self._config.step_timeout_s * 1000)
         self._loaded_url = self.page.url
+
+    async def _new_profile(self, site: Site) -> None:
+        """A profile that reaches what the site names, with one empty page."""
+        width, height = self._config.viewport or site.viewport
+        self._guard = NavigationGuard(
+            (*site.hosts, *self._config.allowed_hosts),
+            self._config.public_hosts,
+            devtools_port=self._browser.port,
+            limits=self._limits,
+            routes=self._routes,
+        )
+        options = {"viewport": {"width": width, "height": height}} | await self._guard.open()
+        options |= self._profile_options
+        self.context = await self._browser.new_context(**options)
+        self.context.set_default_timeout(_PAGE_TIMEOUT_MS)
+        await self._guard.attach(self.context)
+        if self.onlooker:
+            await self.onlooker.attach(self.context)
+        await self.context.add_init_script(await self._page_script())
+        await self.context.new_page()
+        self.context.on("page", self._activate)
 
     async def _page_script(self) -> str:
         """What every document runs before its own scripts."""

@@ -72,6 +72,7 @@ class Gateway:
         database = self._database(name)
         if not database.is_file():
             return _send(start_response, HTTPStatus.GONE, [], _DROPPED.encode())
+        start_response = _own(start_response)
         if f"{environ['PATH_INFO']}/".startswith(f"{SITES['tracker']}/"):
             return self.tracker.answer(database.with_name(_TRACKER), environ, start_response)
         with using(database):
@@ -146,6 +147,17 @@ class Gateway:
         with contextlib.suppress(BadSignature):
             return str(self._signer().unsign(cookie))
         return None
+
+
+def _own(start_response: Callable[..., Any]) -> Callable[..., Any]:
+    """With headers by which no cache, which sessions may share, gives one session's answer to another."""
+
+    def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+        given = {name.lower() for name, _ in headers}
+        own = [("Vary", "Cookie"), ("Cache-Control", "no-cache")]
+        return start_response(status, [*headers, *(pair for pair in own if pair[0].lower() not in given)], *rest)
+
+    return start
 
 
 def _cookie(environ: Environ) -> str:

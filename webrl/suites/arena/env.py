@@ -18,7 +18,10 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
+from webrl.rollouts.guard import NavigationGuard
 from webrl.rollouts.interface import Observation, Score, StepResult
+from webrl.rollouts.sites import Site
+from webrl.suites.arena.profiles import Profile, Profiles
 from webrl.suites.arena.scoring import End, score
 from webrl.suites.arena.tasks import eval_of, find_task, login_of
 from webrl.suites.webarena.sites import resolve
@@ -133,15 +136,49 @@ class ArenaEnv(BrowserEnv):
         return await score(_resolve(evaluation, session, task), end)
 
     async def close(self) -> None:
-        """Close the profile and drop the session."""
+        """Close the pages and drop the session; the profile is emptied for the next episode, or closed."""
         self._played = self._ended = None
         opened, self._opened, self._session = self._opened, None, None
         try:
+            await self._hand_on()
             await super().close()
         finally:
             if opened is not None:
                 with contextlib.suppress(ArenaError):
                     await opened.aclose()
+
+    async def _new_profile(self, site: Site) -> None:
+        """One that an earlier episode has handed on, if there is one."""
+        profile = await Profiles.of(self._browser).take(self._kind(site)) if self._hands_on else None
+        if profile is None:
+            await super()._new_profile(site)
+            return
+        self.context, self._guard, self._tabs = profile.context, profile.guard, {profile.tab.page: profile.tab}
+        self.context.on("page", self._activate)
+        await self.context.add_cookies(self._profile_options["storage_state"]["cookies"])
+
+    async def _hand_on(self) -> None:
+        """Leave the profile to the next episode, unless one cannot tell what it is like, or it has other tabs."""
+        page, context = self._first_page, self.context
+        clean, self._clean = self._clean, False
+        if not clean or not self._hands_on or page is None or context.pages != [page] or page not in self._tabs:
+            return
+        self.context = None  # type: ignore[assignment]
+        context.remove_listener("page", self._activate)
+        parts = urlsplit(self._site.url)
+        origin, timeout_s = f"{parts.scheme}://{parts.netloc}", self._config.step_timeout_s / 2
+        profile = Profile(context, self._tabs.pop(page), self._guard, origin, timeout_s)
+        self._guard = NavigationGuard(())
+        await Profiles.of(self._browser).keep(self._kind(self._site), profile)
+
+    @property
+    def _hands_on(self) -> bool:
+        """Only the arena itself is known to leave nothing behind, and only headless pages are nobody's to look at."""
+        return not (self._config.allowed_hosts or self._config.public_hosts or self.onlooker)
+
+    def _kind(self, site: Site) -> object:
+        """Profiles are alike if this is."""
+        return tuple(site.hosts), self._config.model_dump_json()
 
 
 def _resolve(data: Any, session: Session, task: Task) -> Any:

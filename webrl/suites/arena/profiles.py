@@ -1,0 +1,112 @@
+"""Browser profiles that one episode in the arena hands on to the next: emptied, but with their process.
+
+API: `profiles = Profiles.of(browser)`; `await profiles.keep(key, profile)` empties one for `await profiles.take(key)`.
+
+A new profile starts a process, which fetches, parses and compiles every script anew: a fifth of what an episode costs.
+All that an episode can leave in a profile is taken out of it: documents, history, cookies, whatever a page can store,
+the mouse. What stays is the files in its caches that are the same in all sessions, which the server sees to
+(`webrl/arena/shop/gateway.py`): this is for the arena alone, whose sites are one origin of our own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from webrl.rollouts.devtools import ChannelClosed, ChannelError
+from webrl.rollouts.guard import NavigationGuard
+from webrl.rollouts.tab import Tab
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext
+
+    from webrl.rollouts.browser import Browser
+
+_CLOSE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A profile with one page."""
+
+    context: BrowserContext
+    tab: Tab
+    guard: NavigationGuard
+    origin: str
+    """Of the arena, `http://HOST:PORT`: the only one that its pages could reach."""
+    timeout_s: float
+    """Longest that emptying it may take."""
+
+    async def empty(self) -> bool:
+        """Take out what the episode has left; False where that fails."""
+        from playwright.async_api import Error
+
+        page, tab = self.tab.page, self.tab
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                # No page of a session: what the last one had under way ends, and nothing new is stored.
+                await page.goto(f"{self.origin}/arena/health", timeout=self.timeout_s * 1000)
+                await tab.evaluate("sessionStorage.clear(); window.name = ''")
+                await page.goto("about:blank", timeout=self.timeout_s * 1000)
+                await self.context.clear_cookies()
+                stored = {"origin": self.origin, "storageTypes": "all"}
+                await tab.channel.send_all(("Storage.clearDataForOrigin", stored), ("Page.resetNavigationHistory", {}))
+                await tab.move(-1, -1)
+        except (Error, ChannelError, ChannelClosed, TimeoutError):
+            return False
+        tab.pointer = None
+        return True
+
+    async def close(self) -> None:
+        """End it, with its page."""
+        await self.tab.close()
+        with contextlib.suppress(Exception):  # the browser has gone, or goes
+            await asyncio.wait_for(self.context.close(), _CLOSE_S)
+        await self.guard.close()
+
+
+class Profiles:
+    """The emptied profiles of a browser, by who can use them."""
+
+    def __init__(self) -> None:
+        self._spare: dict[object, list[Profile]] = {}
+
+    @classmethod
+    def of(cls, browser: Browser) -> Profiles:
+        """Those of a browser; they end with it."""
+        if browser not in _PROFILES:
+            _PROFILES[browser] = profiles = cls()
+            browser.on_close(profiles._close)
+        return _PROFILES[browser]
+
+    async def take(self, key: object) -> Profile | None:
+        """A profile that was kept under the key; None where there is none."""
+        spare = self._spare.get(key, [])
+        while spare:
+            profile = spare.pop()
+            if not profile.tab.page.is_closed():
+                return profile
+            await profile.close()
+        return None
+
+    async def keep(self, key: object, profile: Profile) -> None:
+        """Empty a profile for whoever asks for the key next."""
+        emptied = False
+        try:
+            emptied = await profile.empty()
+        finally:
+            if not emptied:
+                await profile.close()
+        if emptied:
+            self._spare.setdefault(key, []).append(profile)
+
+    async def _close(self) -> None:
+        spare = [profile for profiles in self._spare.values() for profile in profiles]
+        self._spare.clear()
+        await asyncio.gather(*(profile.close() for profile in spare))
+
+
+_PROFILES: WeakKeyDictionary[Browser, Profiles] = WeakKeyDictionary()

@@ -9,7 +9,8 @@
 # On the next machine: scripts/carry_run.py unpack RUN.zip RUN, then the same command (docs/one_gpu.md).
 # PER_TYPE=16 is the number of demonstrations of each task type. The judge is trained on episodes of the supervised
 # start with the environment's own reward (EPISODES=5000) and on JUDGE_DEMOS=24 further demonstrations a type, so that it
-# knows successes of types which the start never solves; the loop sees neither. JUDGE=no: the config's models.orm.
+# knows successes of types which the start never solves (0: none); the loop sees neither.
+# JUDGE=no: the config's models.orm.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 python="${PYTHON:-}"
@@ -22,7 +23,7 @@ dry=no config=gemma3_270m settings=()
 for word in "$@"; do
   case "$word" in
     --dry-run) dry=yes ;;
-    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "one_gpu: unknown option $word; see --help" >&2; exit 2 ;;
     *=*) settings+=("$word") ;;
     *) config="$word" ;;
@@ -32,6 +33,12 @@ minutes="${MINUTES:-0}"
 [[ "$minutes" =~ ^[0-9]{1,5}$ ]] || { echo "one_gpu: MINUTES=$minutes is not a number of minutes" >&2; exit 2; }
 [[ "$minutes" == 0 ]] || command -v timeout >/dev/null \
   || { echo "one_gpu: MINUTES needs timeout (coreutils)" >&2; exit 2; }
+
+per_type="${PER_TYPE:-16}" judge_demos="${JUDGE_DEMOS:-24}" episodes="${EPISODES:-5000}"
+[[ "$per_type" =~ ^[1-9][0-9]{0,8}$ ]] || { echo "one_gpu: PER_TYPE=$per_type is not a number from 1 up" >&2; exit 2; }
+[[ "$episodes" =~ ^[1-9][0-9]{0,8}$ ]] || { echo "one_gpu: EPISODES=$episodes is not a number from 1 up" >&2; exit 2; }
+[[ "$judge_demos" =~ ^(0|[1-9][0-9]{0,8})$ ]] \
+  || { echo "one_gpu: JUDGE_DEMOS=$judge_demos is not a number from 0 up" >&2; exit 2; }
 
 plan="$("${webrl[@]}" run "$config" "${settings[@]+"${settings[@]}"}" --dry-run)"
 run="$(sed -n '1s/^# resolved config of //p' <<<"$plan")"
@@ -60,7 +67,7 @@ evening() {
     say "1, 2 of 4: demonstrations and supervised start are there: $run/sft"
   else
     say "1 of 4: demonstrations, to $run/demos"
-    within "${webrl[@]}" record-demos "$config" "${settings[@]+"${settings[@]}"}" --per-type "${PER_TYPE:-16}" || return
+    within "${webrl[@]}" record-demos "$config" "${settings[@]+"${settings[@]}"}" --per-type "$per_type" || return
     say "2 of 4: supervised start, to $run/sft"
     within "${webrl[@]}" sft "$config" "${settings[@]+"${settings[@]}"}" || return
   fi
@@ -70,15 +77,19 @@ evening() {
     say "3 of 4: the judge is there: $run/orm"
   else
     say "3 of 4: a judge, from episodes in $practice, to $run/orm"
-    within "${webrl[@]}" record-demos "$config" "${settings[@]+"${settings[@]}"}" --per-type "${JUDGE_DEMOS:-24}" \
-      --run "$practice" --seed 1000003 || return
-    local stage few=(tasks.num_seed_tasks="${EPISODES:-5000}" models.actor="$run/sft")
+    local stage few=(tasks.num_seed_tasks="$episodes" models.actor="$run/sft")
+    local data=("$practice/phase_00/trajectories.jsonl")
+    if [[ $judge_demos != 0 ]]; then
+      data+=("$practice/demos")
+      within "${webrl[@]}" record-demos "$config" "${settings[@]+"${settings[@]}"}" --per-type "$judge_demos" \
+        --run "$practice" --seed 1000003 || return
+    fi
     for stage in gen-tasks filter-tasks rollout; do
       within "${webrl[@]}" "$stage" "$config" "${settings[@]+"${settings[@]}"}" "${few[@]}" \
         --run "$practice" --seed 1000003 || return
     done
     within "${webrl[@]}" train-orm "$config" "${settings[@]+"${settings[@]}"}" \
-      --data "$practice/phase_00/trajectories.jsonl" "$practice/demos" --init "$run/sft" --out "$run/orm" || return
+      --data "${data[@]}" --init "$run/sft" --out "$run/orm" || return
   fi
   say "4 of 4: the loop, in $run"
   within "${webrl[@]}" run "$config" "${loop[@]}" || return

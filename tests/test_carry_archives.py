@@ -154,6 +154,13 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
     assert one_gpu("--fast").stderr == "one_gpu: unknown option --fast; see --help\n"
     assert one_gpu("--dry-run", MINUTES="soon").stderr == "one_gpu: MINUTES=soon is not a number of minutes\n"
+    for variable, value, least in (("PER_TYPE", "0", 1), ("EPISODES", "5k", 1), ("JUDGE_DEMOS", "few", 0)):
+        refused = one_gpu("--dry-run", **{variable: value})
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert refused.stderr == f"one_gpu: {variable}={value} is not a number from {least} up\n"
+    shown = one_gpu("--dry-run", f"runs_dir={tmp_path}", JUDGE_DEMOS="0")
+    assert shown.stdout.count(" record-demos ") == 1
+    assert f"--data {run}/judge/phase_00/trajectories.jsonl --init" in shown.stdout
     unknown = one_gpu("gemma")
     assert unknown.returncode == 2
     assert "no config 'gemma'" in unknown.stderr

@@ -6,7 +6,8 @@ A server as users start it, with real browsers, on loopback. First every attempt
 client of the server sends it, once with the hosts of the task alone and once with `allowed_hosts: ["*"]`, and messages
 that are none; after each, an ordinary episode. `reached` counts the attempts that got to the planted file or the canary
 server. Then connections that are opened and closed, left half-open or filled with garbage, and clients whose socket is
-cut in mid-episode. The last line of the output is one JSON object. `run(...)` gives the same to other code.
+cut in mid-episode; and the same once more over plain HTTP (`chaos_http.py`). `--parts` takes some of `attack`, `ws` and
+`http`. The last line of the output is one JSON object. `run(...)` gives the same to other code.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from websockets.exceptions import WebSocketException
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "tests")]
 
+import chaos_http  # noqa: E402
 from hostile_attempts import ADDRESSES, ENDLESS, FILES, SECRET, Attempt, Trap, open_trap  # noqa: E402
 
 NUM_SESSIONS = 4
@@ -43,6 +45,7 @@ START_TIMEOUT_S = 120
 ANSWER_TIMEOUT_S = 150
 MAX_VANISHING_S = 1200
 """No new clients after this; `vanished_clients` says how many there were."""
+PARTS = ("attack", "ws", "http")
 MESSAGES = (
     *("{", "[]", "null", "3", '"reset"', "[" * 50_000, "{}", '{"type": null}', '{"type": ["reset"]}', "\x00"),
     *('{"type": "mcp", "data": {"method": "tools/list"}}', '{"type": "reset", "data": 1}', '{"type": "step"}'),
@@ -59,6 +62,7 @@ class Server:
     """`webrl serve-env` as a process."""
 
     def __init__(self, *settings: str) -> None:
+        """Settings of the config, and options such as `--idle-timeout=2`."""
         command = [sys.executable, "-m", "webrl.cli", "serve-env", "--port", "0", "rollout.num_workers=1"]
         options = [f"rollout.envs_per_worker={NUM_SESSIONS}", f"rollout.step_timeout_s={STEP_TIMEOUT_S}", *settings]
         environment = {name: value for name, value in os.environ.items() if name != "WEBRL_ENV_TOKEN"}
@@ -282,6 +286,16 @@ async def flood(num_connections: int, num_clients: int, report: Callable[[str], 
         server.close()
 
 
+async def flood_over_http(num_connections: int, num_clients: int, report: Callable[[str], object]) -> dict[str, Any]:
+    """The same over plain HTTP."""
+    server = await asyncio.to_thread(Server, f"--idle-timeout={chaos_http.IDLE_TIMEOUT_S}")
+    try:
+        amounts = (num_connections, num_clients, MAX_VANISHING_S)
+        return await chaos_http.flood_http(server, *amounts, report, NUM_SESSIONS)
+    finally:
+        server.close()
+
+
 async def settle(server: Server, sockets_before: int) -> tuple[int, int]:
     """Sessions that cannot be had again, and sockets that stay open, after at most half a minute."""
     end = time.monotonic() + 30
@@ -302,11 +316,18 @@ def run(
     num_clients: int = 1000,
     attempts: Sequence[Attempt] = (*FILES, *ADDRESSES, *ENDLESS),
     report: Callable[[str], object] = str,
+    parts: Sequence[str] = PARTS,
 ) -> dict[str, Any]:
-    """The figures of both parts, by name; see the module docstring."""
-    with tempfile.TemporaryDirectory() as folder:
-        figures = asyncio.run(attack(Path(folder), attempts, report))
-    return figures | asyncio.run(flood(num_connections, num_clients, report))
+    """The figures of the parts, by name; see the module docstring."""
+    figures: dict[str, Any] = {}
+    if "attack" in parts:
+        with tempfile.TemporaryDirectory() as folder:
+            figures |= asyncio.run(attack(Path(folder), attempts, report))
+    if "ws" in parts:
+        figures |= asyncio.run(flood(num_connections, num_clients, report))
+    if "http" in parts:
+        figures |= asyncio.run(flood_over_http(num_connections, num_clients, report))
+    return figures
 
 
 def main() -> None:
@@ -314,8 +335,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     args = parser.parse_args()
-    figures = run(args.connections, args.clients, report=lambda line: print(line, flush=True))
+    figures = run(args.connections, args.clients, parts=args.parts, report=lambda line: print(line, flush=True))
     print(json.dumps(figures))
 
 

@@ -6,7 +6,9 @@ import contextlib
 import io
 import json
 import re
+import socket
 import threading
+import time
 
 import httpx
 import numpy as np
@@ -167,6 +169,19 @@ def test_a_first_reset_that_fails_keeps_no_place():
             failed = httpx.post(f"{url}/reset", json=slow, timeout=60)
             assert failed.status_code == 500, failed.text
         assert httpx.post(f"{url}/reset", json={"screenshots": "none"}, timeout=60).status_code == 200
+
+
+def test_a_client_that_has_gone_before_its_first_episode_keeps_no_place():
+    """It never learns the cookie, so nobody could play on; others would wait for a minute."""
+    body = b'{"screenshots": "none"}'
+    head = f"POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with server("--screenshots", "none", num_sessions=1) as (url, _):
+        for moment_s in (0, 0.3, 0, 0):  # before it has begun, in its midst, and while it waits
+            with socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as caller:
+                caller.sendall(head + body)
+                time.sleep(moment_s)
+        with client(url) as env:  # which waits for 45 s
+            assert env.reset().observation["goal"] == "Click the button."
 
 
 @pytest.mark.parametrize(

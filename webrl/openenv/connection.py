@@ -1,6 +1,7 @@
 """One client's WebSocket: OpenEnv's messages in, its answers out, one at a time.
 
 API: `await converse(connection, hub)` is the handler of a WebSocket; it returns when the client has gone.
+`await unless_gone(gone, work)` is the work's result while the client is there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
@@ -23,6 +24,7 @@ from webrl.openenv.models import BrowserGymAction
 from webrl.openenv.protocol import WSResetMessage, WSStateMessage, WSStepMessage
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 MESSAGES_PER_S = 100
 """A client that sends more is read more slowly."""
@@ -50,24 +52,23 @@ async def _answer_all(connection: ServerConnection, session: Session) -> None:
     loop = asyncio.get_running_loop()
     async for raw in connection:
         begun = loop.time()
-        answer = await _unless_gone(connection, _answer(session, raw))
+        answer = await unless_gone(connection.wait_closed(), _answer(session, raw))
         if answer is None:
             return
         await _send(connection, answer)
         await asyncio.sleep(begun + 1 / MESSAGES_PER_S - loop.time())
 
 
-async def _unless_gone(connection: ServerConnection, work: Coroutine[Any, Any, Answer | None]) -> Answer | None:
-    """The answer; None, with the work cancelled, if the client goes before it is there."""
-    answer = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(connection.wait_closed())
+async def unless_gone(gone: Coroutine[Any, Any, object], work: Coroutine[Any, Any, T]) -> T | None:
+    """What the work returns; None, with the work cancelled, if the client goes before it is there."""
+    answer, going = asyncio.ensure_future(work), asyncio.ensure_future(gone)
     try:
-        await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([answer, going], return_when=asyncio.FIRST_COMPLETED)
         return answer.result() if answer.done() else None
     finally:
-        for task in (answer, gone):
+        for task in (answer, going):
             task.cancel()
-        await asyncio.gather(answer, gone, return_exceptions=True)
+        await asyncio.gather(answer, going, return_exceptions=True)
 
 
 async def _answer(session: Session, raw: str | bytes) -> Answer | None:

@@ -18,9 +18,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from webrl.errors import DataError
+from webrl.errors import BrowserError, DataError
 from webrl.openenv.access import is_loopback, names_loopback
 from webrl.openenv.answers import Answer, as_json, explain, observation_answer
+from webrl.openenv.connection import unless_gone
 from webrl.openenv.environment import Session
 from webrl.openenv.hub import Hub, NoEpisode
 from webrl.openenv.models import BrowserGymAction
@@ -100,8 +101,13 @@ class HttpSessions:
         options = _body(request)
         key, client, is_new = self._find_or_make(request)
         async with client.lock:
+            reset = client.session.reset(options, PATIENCE_S)
             try:
-                answer = observation_answer(await client.session.reset(options, PATIENCE_S))
+                # Without the cookie nobody comes back to an episode: its place is not for a client that has gone.
+                page = await (unless_gone(request.gone.wait(), reset) if is_new else reset)
+                if page is None:
+                    raise BrowserError("the client has gone before its first episode had begun")
+                answer = observation_answer(page)
             except Exception:
                 if is_new:  # the next attempt comes as another client
                     await client.session.park()

@@ -39,6 +39,8 @@ class HttpRequest:
     """At most MAX_REQUEST_BYTES."""
     address: str
     """The client's."""
+    gone: asyncio.Event
+    """Set once the client has closed its connection."""
 
 
 @dataclass(frozen=True)
@@ -77,15 +79,19 @@ class PlainHttp:
         self._body = bytearray()
         self._num_bytes = 0
         self._task: asyncio.Task[None] | None = None
+        self._gone = asyncio.Event()
         self._deadline = self._loop.call_later(REQUEST_TIMEOUT_S, transport.abort)
 
     def feed(self, data: bytes) -> None:
         """What the client has sent."""
+        if self._task is not None:
+            self._transport.pause_reading()  # one at a time: what comes after this stays in the kernel
         self._h11.receive_data(data)
         self._read()
 
     def lost(self) -> None:
-        """The client has gone; a request that is under way is finished for nobody."""
+        """The client has gone; who answers a request that is under way may finish it for nobody."""
+        self._gone.set()
         self._deadline.cancel()
 
     def _read(self) -> None:
@@ -127,7 +133,6 @@ class PlainHttp:
                     return
             elif isinstance(event, h11.EndOfMessage):
                 self._deadline.cancel()
-                self._transport.pause_reading()  # one at a time: what comes meanwhile stays in the kernel
                 self._task = asyncio.create_task(self._respond())
 
     async def _respond(self) -> None:
@@ -145,6 +150,7 @@ class PlainHttp:
             headers=self._headers,
             body=bytes(self._body),
             address=str((self._transport.get_extra_info("peername") or ("",))[0]),
+            gone=self._gone,
         )
         try:
             response = self._refusal or await self._answer(request)

@@ -1,0 +1,181 @@
+"""Clients of `webrl serve-env` that play over plain HTTP and vanish; `benchmarks/chaos_server.py` runs it.
+
+Nothing tells a server that a client of OpenEnv's `/reset` and `/step` has gone: an episode's place is given to whoever
+waits once `--idle-timeout` has passed in silence, here 2 s. API: `await flood_http(server, connections, clients, …)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import httpx
+
+IDLE_TIMEOUT_S = 2
+NUM_AT_A_TIME = 100
+"""Connections at once."""
+_TIMEOUT = httpx.Timeout(60.0)
+_TASK = {"task_name": "click-button", "screenshots": "none"}
+_COOKIE = b"Cookie: webrl_session="
+_BLIND = b'{"screenshots": "none"}'
+_TURN = b'{"action": {"action_str": "noop(1)"}}'
+
+
+class Server(Protocol):
+    """What is read of a running server."""
+
+    port: int
+
+    @property
+    def memory_mb(self) -> int:
+        """Its own process's memory."""
+
+    @property
+    def tree_mb(self) -> int:
+        """That of its worker and browser too."""
+
+    @property
+    def num_sockets(self) -> int:
+        """Its open connections."""
+
+
+def client(server: Server) -> httpx.AsyncClient:
+    """One that keeps its cookie, as `requests.Session` does."""
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=_TIMEOUT, trust_env=False)
+
+
+async def begin(http: httpx.AsyncClient, seed: int, patience_s: float = 120.0) -> bool:
+    """Start an episode; tries again while the server is full."""
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end:
+        answer = await http.post("/reset", json=_TASK | {"seed": seed})
+        if answer.status_code == 200:
+            return True
+        if answer.status_code != 503:
+            raise RuntimeError(f"a reset was answered with {answer.status_code}: {answer.text}")
+    return False
+
+
+async def play(server: Server) -> bool:
+    """Whether an ordinary episode can be played to its end; it returns its place."""
+    async with client(server) as http:
+        if not await begin(http, 0):
+            return False
+        answer = await http.post("/step", json={"action": {"action_str": "send_msg_to_user('bye')"}})
+        return answer.status_code == 200 and answer.json()["done"] is True
+
+
+async def knock(server: Server, number: int) -> None:
+    """One connection that plays nothing: invented cookies, bodies that end early, a reset that nobody waits for."""
+    invented = (b"POST /step", _COOKIE + b"invented", _TURN, len(_TURN))
+    alone = (b"POST /reset", b"X: y", _BLIND, len(_BLIND))
+    bodies = {
+        0: invented,
+        1: (b"POST /reset", b"X: y", b"{", 900_000),
+        2: (b"GET /state", _COOKIE + os.urandom(40).hex().encode() * 50, b"", 0),
+        3: (b"POST /reset", b"X: y", b"[" * 100_000, 100_000),
+        4: (b"POST /step", _COOKIE + b'"; webrl_session=', b'{"action": 3}', 13),
+        5: alone if number % 60 == 5 else invented,
+    }
+    kind = number % 6
+    line, header, body, length = bodies[kind]
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    except OSError:
+        return
+    try:
+        writer.write(line + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n" + header)
+        writer.write(b"\r\nContent-Length: %d\r\n\r\n" % length + body)
+        async with asyncio.timeout(5):
+            await writer.drain()
+            if kind not in (1, 5):
+                await reader.read(500)
+            elif kind == 1:
+                await asyncio.sleep(random.random() / 2)
+    except (OSError, TimeoutError):
+        pass
+    finally:
+        writer.transport.abort()
+
+
+async def vanish(server: Server, number: int) -> None:
+    """A client that is cut off: in its first reset, after it, in mid-step, or in its second reset."""
+    async with client(server) as http:
+        if number % 4 == 0:
+            await _cut(http.post("/reset", json=_TASK | {"seed": number}))
+            return
+        if not await begin(http, number):
+            raise RuntimeError("the server stays full: places of clients that have gone are not given to others")
+        if number % 4 == 2:
+            await _cut(http.post("/step", json={"action": {"action_str": "noop(2000)"}}))
+        if number % 4 == 3:
+            await _cut(http.post("/reset", json=_TASK))
+
+
+async def _cut(request: Any) -> None:
+    """Send a request and close its connection before the answer."""
+    try:
+        async with asyncio.timeout(0.05 + random.random() / 4):
+            await request
+    except (TimeoutError, httpx.TransportError):
+        pass
+
+
+async def flood_http(
+    server: Server, num_connections: int, num_clients: int, max_s: float, report: Callable[[str], object], places: int
+) -> dict[str, Any]:
+    """Connections and vanishing clients; what is left of them afterwards. No new clients after `max_s`."""
+    assert await play(server)
+    before, tree_before, sockets_before = server.memory_mb, server.tree_mb, server.num_sockets
+    connections = iter(range(num_connections))
+
+    async def knocker() -> None:
+        for number in connections:
+            await knock(server, number)
+
+    await asyncio.gather(*(knocker() for _ in range(NUM_AT_A_TIME)))
+    report(f"{num_connections} HTTP connections: {server.memory_mb} MB")
+    served = await play(server)
+    vanished, end = 0, time.monotonic() + max_s
+    numbers = itertools.count()
+
+    async def vanisher() -> None:
+        nonlocal vanished
+        while vanished < num_clients and time.monotonic() < end:
+            await vanish(server, next(numbers))
+            vanished += 1
+            if vanished % 100 == 0:
+                report(f"{vanished} vanished HTTP clients: {server.memory_mb} MB")
+
+    await asyncio.gather(*(vanisher() for _ in range(2 * places)))
+    free, sockets = await settle(server, places, sockets_before)
+    return {
+        "http_connections": num_connections,
+        "http_vanished_clients": vanished,
+        "http_sessions_leaked": places - free,
+        "http_sockets_leaked": max(0, sockets - sockets_before),
+        "http_served_after": served and await play(server),
+        "http_memory_mb": [before, server.memory_mb],
+        "http_memory_tree_mb": [tree_before, server.tree_mb],
+    }
+
+
+async def settle(server: Server, places: int, sockets_before: int) -> tuple[int, int]:
+    """How many episodes can be had at once, and the sockets that stay open, after at most a minute."""
+    async with asyncio.TaskGroup() as group:
+        clients = [client(server) for _ in range(places)]
+        begun = [group.create_task(begin(http, 0, 60.0)) for http in clients]
+    free = sum(task.result() for task in begun)
+    for http in clients:
+        await http.aclose()
+    end = time.monotonic() + 60
+    while True:
+        await asyncio.sleep(0.5)
+        sockets = server.num_sockets
+        if sockets <= sockets_before or time.monotonic() > end:
+            return free, sockets

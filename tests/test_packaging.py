@@ -1,6 +1,7 @@
 """What ships: wheel contents, declared dependencies, pins, run information."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -29,6 +30,17 @@ def normalize(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+# Both take seconds, and three tests ask.
+distributions = functools.cache(metadata.packages_distributions)
+
+
+@functools.cache
+def own_modules() -> set[str]:
+    return {"webrl", "tests", "scripts", "benchmarks"} | {
+        p.stem for folder in ("tests", "benchmarks", "scripts") for p in (ROOT / folder).rglob("*")
+    }
+
+
 def third_party_imports(path: Path, *, anywhere: bool) -> set[str]:
     """Top-level names of a file's imports; `anywhere` includes those inside functions."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -38,13 +50,11 @@ def third_party_imports(path: Path, *, anywhere: bool) -> set[str]:
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             names.add((node.module or "").partition(".")[0])
-    own = {"webrl", "tests", "scripts", "benchmarks"}
-    own |= {p.stem for folder in ("tests", "benchmarks", "scripts") for p in (ROOT / folder).rglob("*")}
-    return names - set(sys.stdlib_module_names) - own
+    return names - set(sys.stdlib_module_names) - own_modules()
 
 
 def assert_declared(paths: list[Path], declared: set[str], *, anywhere: bool) -> None:
-    owners = metadata.packages_distributions()
+    owners = distributions()
     for path in paths:
         for module in third_party_imports(path, anywhere=anywhere):
             found = {normalize(d) for d in owners.get(module, [module])}

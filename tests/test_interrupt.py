@@ -33,6 +33,7 @@ def test_while_a_worker_starts_its_browser(tmp_path: Path) -> None:
     assert (code, said) == (130, [*stages, "webrl: interrupted; the same command resumes from here"])
 
 
+@pytest.mark.slow
 def test_in_the_middle_of_episodes(tmp_path: Path) -> None:
     episodes = tmp_path / "demo" / "phase_00" / "trajectories.jsonl"
     code, said = interrupt(

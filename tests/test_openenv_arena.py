@@ -6,8 +6,7 @@ import time
 
 import pytest
 from arena_server import serving
-from openenv.core.generic_client import GenericEnvClient
-from openenv_builders import server
+from openenv_builders import client, server
 from test_openenv_clients import run_script
 
 from webrl.arena import running
@@ -39,10 +38,6 @@ def shop_server(arena):
     task = "arena.shop.search-eval-0-0"  # of clients that name none
     options = ["--task", task, "--screenshots", "none"]
     return server("arena", f"rollout.arena.folder={arena.folder}", *options, num_sessions=3)
-
-
-def client(url):
-    return GenericEnvClient(base_url=url).sync()
 
 
 def solve(env, task, name, seed):
@@ -90,6 +85,7 @@ def test_public_clients_play_the_shop(shared, arena):
     wait_for_sessions(arena.folder, 0)  # HTTP does not tell that a client has gone: its session ends with the server
 
 
+@pytest.mark.slow
 def test_grpo_is_given_the_same_tasks_by_a_server_as_in_process(shared, arena):
     common = {"task_name": ("arena.shop.open-product", "focus-text-2", "arena.shop_admin.sku"), "dataset_size": 4}
 

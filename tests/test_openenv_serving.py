@@ -13,8 +13,7 @@ import time
 import httpx
 import numpy as np
 import pytest
-from openenv.core.generic_client import GenericEnvClient
-from openenv_builders import server
+from openenv_builders import client, server
 from PIL import Image
 from rollouts_builders import bid_of, in_browser, miniwob
 from websockets.asyncio.server import serve as serve_websockets
@@ -35,10 +34,6 @@ pytestmark = pytest.mark.browser
 def shared():
     with server("--viewport", "320x240", num_sessions=6) as (url, _):
         yield url
-
-
-def client(url):
-    return GenericEnvClient(base_url=url).sync()
 
 
 def pixels(screenshot):

@@ -76,6 +76,7 @@ def test_browsers_start_while_a_stage_loads_its_model(tmp_path):
     assert not workers()
 
 
+@pytest.mark.slow
 def test_a_worker_killed_between_two_stages_is_replaced(tmp_path):
     with keep_browsers():
         play(tmp_path / "first.jsonl", "click-button")

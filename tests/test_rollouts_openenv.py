@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from openenv_builders import client as generic_client
 from openenv_builders import server
 from processes import descendants
 from rollouts_builders import ClickNamedButton, Scripted, at, bid_of, in_browser, miniwob, serve
@@ -47,13 +48,6 @@ async def reach(url):
     """Ask a server as the rollout stage does before it starts."""
     async with RemotePool(config(url)):
         pass
-
-
-def generic_client(url):
-    """OpenEnv's own client, on which that of its BrowserGym environment is built."""
-    from openenv.core.generic_client import GenericEnvClient
-
-    return GenericEnvClient(base_url=url).sync()
 
 
 def assert_fits(data, fields):

@@ -131,6 +131,7 @@ def test_an_episode_hands_its_profile_on_with_nothing_left_in_it(config):
     assert len(set(contexts)) == len(contexts)  # after a way back, a key that is down, a second tab: a new one each
 
 
+@pytest.mark.slow
 def test_an_arena_that_is_lost_is_no_failure_of_the_agent(tmp_path):
     with arena(tmp_path / "arena") as config:
         task = seed_tasks(config)[0]

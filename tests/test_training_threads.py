@@ -56,6 +56,7 @@ def test_rows_side_by_side_train_what_rows_one_after_the_other_train(tmp_path, t
         assert value == pytest.approx(alone_value, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_same_rows_by_threads_give_the_same_bits(tmp_path, threads):
     folder = make_actor(tmp_path / "model")
     threads(3)

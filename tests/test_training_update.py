@@ -18,8 +18,8 @@ from webrl.training.critic import critic_loss, values_of
 from webrl.types import StepRecord
 
 
-def make_config(**actor: object) -> RunConfig:
-    train = {"lr": 1e-2, "batch_size": 8, "max_tokens": 128, "epochs": 3.0}
+def make_config(*, epochs: float = 3.0, **actor: object) -> RunConfig:
+    train = {"lr": 1e-2, "batch_size": 8, "max_tokens": 128, "epochs": epochs}
     return RunConfig.model_validate(
         {"models": {"device": "cpu"}, "actor": train | actor, "critic": train, "orm": train}
     )
@@ -72,7 +72,7 @@ def test_a_critic_learns_outcomes_and_its_values_are_chained(tmp_path: Path) -> 
 
 
 def test_a_value_is_that_of_the_prompts_last_token_under_any_packing(tmp_path: Path) -> None:
-    config, records = make_config(), make_records()
+    config, records = make_config(epochs=1.0), make_records()
     train_critic(records, make_actor(tmp_path / "a"), tmp_path / "c", config, seed=0, metrics_path=tmp_path / "m")
     scored = score_values(records, tmp_path / "c", config)
     from transformers import AutoModelForSequenceClassification
@@ -84,7 +84,7 @@ def test_a_value_is_that_of_the_prompts_last_token_under_any_packing(tmp_path: P
 
 
 def test_a_next_value_comes_from_the_next_step_or_the_next_prompt_or_stays_unknown(tmp_path: Path) -> None:
-    config, records = make_config(), make_records(1)
+    config, records = make_config(epochs=1.0), make_records(1)
     train_critic(records, make_actor(tmp_path / "a"), tmp_path / "c", config, seed=0, metrics_path=tmp_path / "m")
     alone = score_values(records[:1], tmp_path / "c", config)
     carried = dataclasses.replace(records[0], next_prompt_ids=records[1].prompt_ids)
@@ -134,10 +134,10 @@ def test_sft_learns_its_examples(tmp_path: Path) -> None:
 
 
 def test_a_finished_output_is_left_alone(tmp_path: Path) -> None:
-    config, folder = make_config(), make_actor(tmp_path / "actor")
-    arguments = {"seed": 0, "metrics_path": tmp_path / "m.jsonl"}
-    assert train_actor(make_scored(folder, config), folder, tmp_path / "new", config, **arguments)
-    assert train_actor(make_scored(folder, config), folder, tmp_path / "new", config, **arguments) == {}
+    config, folder = make_config(epochs=1.0), make_actor(tmp_path / "actor")
+    records, arguments = make_scored(folder, config), {"seed": 0, "metrics_path": tmp_path / "m.jsonl"}
+    assert train_actor(records, folder, tmp_path / "new", config, **arguments)
+    assert train_actor(records, folder, tmp_path / "new", config, **arguments) == {}
 
 
 def test_bad_input_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ class Interrupted(Exception):
 def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
-    config = make_config(save_every=2, schedule="cosine", warmup_ratio=0.2, precision=precision)
+    config = make_config(epochs=2.0, save_every=2, schedule="cosine", warmup_ratio=0.2, precision=precision)
     folder = make_actor(tmp_path / "actor")
     records = make_scored(folder, config)
     train_actor(records, folder, tmp_path / "whole", config, seed=3, metrics_path=tmp_path / "whole.jsonl")
@@ -185,12 +185,12 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
 
     step = trainer._Loop.step
 
-    def die_at_step_5(self: object, number: int, *batch: object) -> dict[str, float]:
-        if number == 4:
+    def die_at_step_4(self: object, number: int, *batch: object) -> dict[str, float]:
+        if number == 3:
             raise Interrupted
         return step(self, number, *batch)
 
-    monkeypatch.setattr(trainer._Loop, "step", die_at_step_5)
+    monkeypatch.setattr(trainer._Loop, "step", die_at_step_4)
     with pytest.raises(Interrupted):
         train_actor(records, folder, tmp_path / "parts", config, seed=3, metrics_path=tmp_path / "parts.jsonl")
     assert not (tmp_path / "parts").exists()
@@ -210,7 +210,7 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
 
 
 def test_a_state_of_another_config_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, folder = make_config(save_every=1), make_actor(tmp_path / "actor")
+    config, folder = make_config(epochs=1.0, save_every=1), make_actor(tmp_path / "actor")
     records = make_scored(folder, config)
     from webrl.training import trainer
 
@@ -219,4 +219,4 @@ def test_a_state_of_another_config_is_refused(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(Interrupted):
         train_actor(records, folder, tmp_path / "new", config, **arguments)
     with pytest.raises(TrainingError, match="another config"):
-        train_actor(records, folder, tmp_path / "new", make_config(save_every=1, lr=0.5), **arguments)
+        train_actor(records, folder, tmp_path / "new", make_config(epochs=1.0, save_every=1, lr=0.5), **arguments)

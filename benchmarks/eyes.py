@@ -1,0 +1,155 @@
+"""What an actor that sees learns from what only pixels show: `python benchmarks/eyes.py [--seed 0] [key=value ...]`.
+
+A tiny vision-language model is made from nothing (`eyes_model.py`). `webrl sft` shows it demonstrations of MiniWoB's
+`focus-text` (one click into a text field that lies elsewhere on each page), then `webrl eval` plays held-out page
+seeds; with `--phases`, `webrl run` also trains it by GRPO on new pages and their own reward. It is shown the screenshot
+alone (`rollout.show_text=false`) and answers by coordinates. The control is made, taught and trained in the same way,
+but its processor makes an empty page of every picture. The last line is JSON: success with count and 95 % interval at
+the start and after each phase, and `ratio`, last over first. `key=value` are settings of the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from eyes_model import build, shut_eyes  # noqa: E402
+from PIL import Image, ImageChops  # noqa: E402
+
+from webrl.config import RunConfig, load_config  # noqa: E402
+from webrl.config.extras import exit_code  # noqa: E402
+from webrl.config.resources import find_config  # noqa: E402
+from webrl.demos.record import DEMONSTRATION_SEED  # noqa: E402
+from webrl.errors import StageError  # noqa: E402
+from webrl.llm.interface import PolicyOutput  # noqa: E402
+from webrl.llm.prompts import policy_messages  # noqa: E402
+from webrl.rollouts.collect import collect  # noqa: E402
+from webrl.suites.miniwob import seed_tasks  # noqa: E402
+from webrl.suites.world import WORLD  # noqa: E402
+from webrl.types import Step  # noqa: E402
+
+SITE, GOAL = "miniwob.focus-text", "Focus into the textbox."
+ARMS = ("seeing", "blank")
+CARELESS = 4
+"""Pixels, at most, by which the annotator misses the middle of a field."""
+WIDTH, HEIGHT, HEADER = 160, 210, 52
+"""Of the page in pixels, and of the yellow bar above the part that is played in."""
+SIGHT = (
+    f"tasks.train_sites=[{SITE}]", "rollout.screenshots=true", "rollout.image_size=0", "rollout.show_text=false",
+    f"rollout.viewport=[{WIDTH},{HEIGHT}]", "rollout.max_steps=1", "rollout.max_new_tokens=16",
+    "rollout.envs_per_worker=16", "rollout.engine.max_batch=16", "models.max_prompt_tokens=128", "trackers=[]",
+)  # fmt: skip
+SFT = ("sft.lr=2e-3", "sft.batch_size=16", "sft.heldout=0")
+GRPO = (
+    "tasks.num_seed_tasks=48", "rollout.num_generations=8", "tasks.num_eval_tasks=200", "actor.lr=2e-4",
+    "actor.warmup_ratio=0.2", "actor.batch_size=48", "actor.epochs=2", "actor.length_norm=16",
+)  # fmt: skip
+
+
+class Annotator:
+    """Finds the field by its outline, and clicks in about its middle."""
+
+    fingerprint = "annotator"
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(f"{seed}:annotator")
+
+    async def act(
+        self,
+        instruction: str,  # noqa: ARG002 - there is one
+        history: Sequence[Step],  # noqa: ARG002 - and one step
+        observation: str,
+        *,
+        seed: int | None = None,  # noqa: ARG002
+        screenshot: bytes | None = None,
+    ) -> PolicyOutput:
+        """A click."""
+        assert screenshot is not None
+        page = Image.open(io.BytesIO(screenshot)).convert("RGB").crop((0, HEADER, WIDTH, HEIGHT))
+        box = ImageChops.invert(page).getbbox()
+        if box is None:
+            raise StageError(f"a page of {SITE} without text field")
+        x = (box[0] + box[2]) // 2 + self._rng.randint(-CARELESS, CARELESS)
+        y = HEADER + (box[1] + box[3]) // 2 + self._rng.randint(-CARELESS, CARELESS)
+        return PolicyOutput((), (), (), f"mouse_click({x}, {y})", observation)
+
+
+def record(config: RunConfig, num: int) -> Path:
+    """Demonstrations, on training seeds that no run with a small seed draws."""
+    out = config.run_dir / "demos" / "trajectories.jsonl"
+    out.parent.mkdir(parents=True)
+    tasks = seed_tasks(config.tasks.model_copy(update={"num_seed_tasks": num}), DEMONSTRATION_SEED + config.seed)
+    asyncio.run(collect(tasks, config, Annotator(config.seed), out, phase=0, prefix="demo", world=WORLD))
+    return out.parent
+
+
+def side_by_side(commands: dict[str, list[str]], work: Path) -> None:
+    """`webrl` commands at once, each on a core of its own."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    started = {}
+    for name, arguments in commands.items():
+        with (work / f"{name}.log").open("a", encoding="utf-8") as log:
+            command = [sys.executable, "-m", "webrl.cli", *arguments]
+            started[name] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    codes = {name: process.wait() for name, process in started.items()}
+    if any(codes.values()):
+        raise StageError(f"webrl {next(iter(commands.values()))[0]} ended with {codes}: see {work}/*.log (--work)")
+
+
+def figures(folder: Path) -> dict[str, Any]:
+    """Success of each phase, and the last over the first."""
+    phases = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["phases"]
+    rates = [{key: p["eval"][key] for key in ("successes", "episodes", "rate", "ci95", "errors")} for p in phases]
+    first, last = rates[0]["rate"], rates[-1]["rate"]
+    return {"phases": rates, "ratio": round(last / first, 2) if first else None}
+
+
+def measure(work: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Everything that the last line says."""
+    begun = time.perf_counter()
+    common = [f"runs_dir={work}", f"seed={args.seed}", *SIGHT]
+    demos = record(load_config(find_config("demo_grpo"), [*common, "name=demos"]), args.demos)
+    prompt = policy_messages(GOAL, (), "")[-1].content
+    for name in ARMS:
+        build(work / f"{name}-base", [prompt, "mouse_click(1, 2)"] * 2, args.seed)
+    shut_eyes(work / "blank-base")
+    learn = [*common, *SFT, f"sft.epochs={args.epochs}", "--data", str(demos)]
+    side_by_side({n: ["sft", "demo_grpo", f"name={n}", f"models.actor={work}/{n}-base", *learn] for n in ARMS}, work)
+    play = [*common, *GRPO, f"num_phases={args.phases}", *args.settings]
+    verb = "run" if args.phases else "eval"
+    side_by_side({n: [verb, "demo_grpo", f"name={n}", f"models.actor={work}/{n}/sft", *play] for n in ARMS}, work)
+    found = {name: figures(work / name) for name in ARMS}
+    return {"seed": args.seed, **found, "seconds": round(time.perf_counter() - begun, 1)}
+
+
+def main() -> None:
+    """Run, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--seed", type=int, default=0)
+    add("--demos", type=int, default=64, help="demonstrations (default: 64)")
+    add("--epochs", type=int, default=20, help="passes over them (default: 20)")
+    add("--phases", type=int, default=0, help="of GRPO (default: 0)")
+    add("--work", type=Path, help="new folder for everything, which is kept (default: a temporary one)")
+    add("settings", nargs="*", metavar="key=value", help="over those of the runs")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="webrl-eyes-") as folder:
+        print(json.dumps(measure(args.work or Path(folder), args)))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

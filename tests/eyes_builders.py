@@ -46,7 +46,7 @@ def png(color: tuple[int, int, int] = (200, 30, 30), size: tuple[int, int] = (96
     return out.getvalue()
 
 
-def build_vlm(family: str, folder: Path, seed: int = 0) -> tuple[Any, Any]:
+def build_vlm(family: str, folder: Path, seed: int = 0, *, hidden: int = 32) -> tuple[Any, Any]:
     """(processor, model) of a family, saved to a folder; without the processor where loading it needs torchvision."""
     import torch
 
@@ -56,7 +56,7 @@ def build_vlm(family: str, folder: Path, seed: int = 0) -> tuple[Any, Any]:
     tokenizer = processor.tokenizer
     text: dict[str, Any] = {
         "vocab_size": len(tokenizer),
-        "hidden_size": 32,
+        "hidden_size": hidden,
         "intermediate_size": 64,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,

@@ -108,8 +108,8 @@ def _check_screenshots(config: RunConfig, source: str) -> None:
     """Refuse what cannot take screenshots; all of it at once."""
     rollout, models = config.rollout, config.models
     found = []
-    if rollout.engine.kind != "transformers":
-        found.append(f"rollout.engine.kind={rollout.engine.kind}: not yet; set rollout.engine.kind=transformers")
+    if rollout.engine.kind == "openai":
+        found.append("rollout.engine.kind=openai: not yet; set rollout.engine.kind=vllm or transformers")
     if models.prompt_format == "webrl":
         found.append("models.prompt_format=webrl: that format has no place for one; set models.prompt_format=chat")
     if models.enable_thinking:

@@ -52,6 +52,15 @@ class Look:
     """Width and height of the picture in pixels."""
 
 
+def family_of(name: str) -> str:
+    """The model type of a folder or hub name.
+
+    Raises:
+        ModelError: it has no config that can be read.
+    """
+    return str(_load_config(name).model_type)
+
+
 def has_vision(config: Any) -> bool:
     """Whether a model of this transformers config has a vision tower."""
     return hasattr(config, "vision_config")
@@ -80,6 +89,8 @@ class Eyes:
                 f"model {name!r} has text_config.conv_bias=true: its convolutions would read the padding of a batch, "
                 "and an answer would hang on its neighbors; take a model without (LFM2's default)"
             )
+        self.max_positions = int(getattr(config.get_text_config(), "max_position_embeddings", None) or 0)
+        """Tokens that the model reads at most; 0: not known."""
         self._types_name = _TOKEN_TYPES[config.model_type]
         self.processor = processor or _load_processor(name)
         self.tokenizer: Any = self.processor.tokenizer
@@ -147,6 +158,23 @@ class Eyes:
                 f"{look.num_tokens}"
             )
         return ids
+
+    def fold(self, ids: Sequence[int], look: Look) -> list[int]:
+        """A prompt (`encode`) with one placeholder for its picture, as servers take it that write it themselves.
+
+        Raises:
+            ModelError: the picture's tokens do not stand in it as they are written alone.
+        """
+        written = list(self.tokenizer(look.text, add_special_tokens=False)["input_ids"])
+        first = [next((i for i, t in enumerate(row) if t in self.picture_ids), 0) for row in (ids, written)]
+        start = first[0] - first[1]
+        if start < 0 or list(ids[start : start + len(written)]) != written:
+            raise ModelError(
+                f"a prompt of model {self.name!r} has its picture's tokens otherwise than they are written alone: it "
+                "cannot be sent to vLLM"
+            )
+        placeholder = self.tokenizer.convert_tokens_to_ids(self._placeholder)
+        return [*ids[:start], placeholder, *ids[start + len(written) :]]
 
     def inputs(self, ids: Tensor, pngs: Sequence[bytes]) -> dict[str, Tensor]:
         """What the model takes beside token ids and mask.

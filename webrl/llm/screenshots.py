@@ -1,6 +1,6 @@
 """The actor of a run that sees (`rollout.image_size`): the prompts of text models, with the page's screenshot in them.
 
-API: `open_screenshot_policy(name, config, …)` is a `Policy` over a vision-language model in this process;
+API: `open_screenshot_policy(name, config, …)` is a `Policy` over a vision-language model, in this process or by vLLM;
 `build_screenshot_prompt` is its prompt, which demonstrations are encoded with too; `by_coordinates(messages)` tells a
 model that is shown no text how to point.
 """
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING
 
 from webrl.config import RunConfig
 from webrl.errors import PolicyError, StageError
@@ -21,6 +22,9 @@ from webrl.llm.prompts import policy_messages
 from webrl.llm.sampling import check_sampling, policy_sampling
 from webrl.llm.seeing import SeeingModel
 from webrl.types import Step
+
+if TYPE_CHECKING:
+    from webrl.llm.servers.vllm_seeing import SeeingVllm
 
 _COORDINATES = (
     "You are shown a screenshot, and no ids. mouse_click(x, y) clicks a point of it, "
@@ -73,9 +77,9 @@ def build_screenshot_prompt(
 
 
 class ScreenshotPolicy:
-    """`Policy` over a `SeeingModel`."""
+    """`Policy` over a model that sees."""
 
-    def __init__(self, model: SeeingModel, config: RunConfig) -> None:
+    def __init__(self, model: SeeingModel | SeeingVllm, config: RunConfig) -> None:
         self._model, self._config = model, config
         self._seeds = random.Random(config.seed)
 
@@ -128,8 +132,16 @@ async def open_screenshot_policy(
     if temperature is not None:
         rollout = rollout.model_copy(update={"temperature": temperature})
     check_sampling(rollout, training)
-    async with open_seeing_model(name, config) as model:
+    async with _open(name, config) as model:
         yield ScreenshotPolicy(model, config.model_copy(update={"rollout": rollout}))
+
+
+def _open(name: str, config: RunConfig) -> AbstractAsyncContextManager[SeeingModel | SeeingVllm]:
+    if config.rollout.engine.kind == "transformers":
+        return open_seeing_model(name, config)
+    from webrl.llm.servers.vllm_seeing import open_seeing_server
+
+    return open_seeing_server(name, config.rollout.engine, config.models)
 
 
 @asynccontextmanager

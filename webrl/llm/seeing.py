@@ -52,8 +52,7 @@ class SeeingModel:
         self.eyes = eyes
         self.tokenizer: Any = eyes.tokenizer
         self.fingerprint = fingerprint or eyes.name
-        self.max_positions = int(getattr(module.config.get_text_config(), "max_position_embeddings", None) or 0)
-        """Tokens that it reads at most; 0: not known."""
+        self.max_positions = eyes.max_positions
         self._module = module
         self._end_ids = end_token_ids(eyes.name, eyes.tokenizer)
         if not self._end_ids:

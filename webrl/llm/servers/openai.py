@@ -87,7 +87,7 @@ class OpenAIModel:
         prompt = list(prompt_ids)
         body = self._completion_body(prompt, sampling) | {"logprobs": 1, "stop_token_ids": list(self._end_ids)}
         with spent_on("sampling"):
-            ids, logprobs, reason = await self._ask("/completions", body, parse_completion)
+            ids, logprobs, reason = await self.ask("/completions", body, parse_completion)
         return Completion(
             ids=tuple(ids),
             logprobs=tuple(logprobs),
@@ -110,7 +110,7 @@ class OpenAIModel:
         if sampling.top_p < 1.0:
             body["top_p"] = sampling.top_p
         with spent_on("sampling"):
-            text, reason = await self._ask("/chat/completions", body, parse_chat)
+            text, reason = await self.ask("/chat/completions", body, parse_chat)
         return Completion(ids=(), logprobs=(), text=text, finish_reason=reason)
 
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
@@ -124,7 +124,7 @@ class OpenAIModel:
         extra = {"logprobs": _NUM_TOP_LOGPROBS, "logprob_token_ids": list(token_ids)}
         body = self._completion_body(prompt, Sampling(temperature=0.0, max_new_tokens=1)) | extra
         with spent_on("scoring"):
-            found = await self._ask("/completions", body, parse_first_position)
+            found = await self.ask("/completions", body, parse_first_position)
             return [found[t] if t in found else await self._prompt_logprob(prompt, t) for t in token_ids]
 
     async def close(self) -> None:
@@ -133,29 +133,26 @@ class OpenAIModel:
 
     async def _prompt_logprob(self, prompt: list[int], token: int) -> float:
         body = self._completion_body([*prompt, token], Sampling(temperature=0.0, max_new_tokens=1))
-        parsed: dict[str, float] = await self._ask("/completions", body | {"prompt_logprobs": 0}, parse_prompt_logprobs)
+        parsed: dict[str, float] = await self.ask("/completions", body | {"prompt_logprobs": 0}, parse_prompt_logprobs)
         if str(token) not in parsed:
             raise ModelError(f"{self.served_name!r} reports no log-probability for token {token} (prompt_logprobs)")
         return parsed[str(token)]
 
     def _completion_body(self, prompt: list[int], sampling: Sampling) -> dict[str, Any]:
-        # Everything that a model's generation_config.json could turn on behind our back is set here.
         return {
             "model": self.served_name,
             "prompt": prompt,
-            "max_tokens": sampling.max_new_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "seed": _seed(sampling),
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
             "skip_special_tokens": False,
-        }
+        } | sampling_options(sampling)
 
-    async def _ask(self, path: str, body: dict[str, Any], parse: Any) -> Any:
+    async def ask(self, path: str, body: dict[str, Any], parse: Any) -> Any:
+        """What `parse` makes of the servers' answer to a request.
+
+        Raises:
+            PolicyError, ModelError: no answer, or a refusal.
+        """
         try:
             return await self._pool.post(path, body, parse)
         except Refused as error:
@@ -163,7 +160,7 @@ class OpenAIModel:
             if error.status == 400 and "max_completion_tokens" in error.text and "max_tokens" in body:
                 self._limit_key = "max_completion_tokens"
                 rest = {key: value for key, value in body.items() if key != "max_tokens"}
-                return await self._ask(path, rest | {self._limit_key: body["max_tokens"]}, parse)
+                return await self.ask(path, rest | {self._limit_key: body["max_tokens"]}, parse)
             raise _as_error(error) from error
 
     def _need_ids(self) -> None:
@@ -232,6 +229,19 @@ def _try_tokenizer(name: str) -> Any:
     except ModelError as error:
         logger.info("no tokenizer for %r: %s", name, error)
         return None
+
+
+def sampling_options(sampling: Sampling) -> dict[str, Any]:
+    """Everything that a model's generation_config.json could turn on behind our back."""
+    return {
+        "max_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "seed": _seed(sampling),
+    }
 
 
 def _seed(sampling: Sampling) -> int:

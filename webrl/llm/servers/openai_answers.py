@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
+from webrl.errors import ModelError
 from webrl.llm.servers.http_pool import MalformedAnswer
 
 _TOKEN_PREFIX = "token_id:"
+_NO_LOGPROB = -9999.0
+"""What vLLM's `/inference/v1/generate` writes for one that is not a number."""
 
 
 def parse_completion(answer: Any) -> tuple[list[int], list[float], Literal["stop", "length"]]:
@@ -22,6 +26,30 @@ def parse_completion(answer: Any) -> tuple[list[int], list[float], Literal["stop
     if not ids or len(ids) != len(logprobs) or not all(isinstance(i, int) for i in ids):
         raise MalformedAnswer(f"{len(ids)} token ids with {len(logprobs)} log-probs")
     return list(ids), logprobs, "length" if choice.get("finish_reason") == "length" else "stop"
+
+
+def parse_seen(answer: Any, prompt: Sequence[int], name: str) -> tuple[list[int], list[float]]:
+    """(ids, log-probs) of what vLLM's `/inference/v1/generate` continues a prompt with a picture by.
+
+    Raises:
+        ModelError: it is not this prompt that it continued.
+    """
+    try:
+        continued, choice = answer["prompt_token_ids"], _choice(answer)
+        content = choice["logprobs"]["content"]
+        ids, logprobs = list(choice["token_ids"]), [float(each["logprob"]) for each in content]
+        if not ids or ids != [each["token_id"] for each in content] or min(logprobs) <= _NO_LOGPROB:
+            raise ValueError(f"{len(ids)} token ids with log-probs of {str(content)[:100]}")
+        same = [a == b for a, b in zip(continued, prompt, strict=False)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise MalformedAnswer(f"no token ids or log-probs in {str(answer)[:200]} ({error})") from error
+    if not all(same) or len(continued) != len(prompt):
+        raise ModelError(
+            f"vLLM continued another prompt than model {name!r} is trained on: {len(continued)} tokens for "
+            f"{len(prompt)}, and they part at {([*same, False]).index(False)}; its processor writes the screenshot "
+            "otherwise. Give vLLM's environment this one's transformers, or set rollout.engine.kind=transformers"
+        )
+    return ids, logprobs
 
 
 def parse_chat(answer: Any) -> tuple[str, Literal["stop", "length"]]:

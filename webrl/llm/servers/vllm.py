@@ -58,15 +58,15 @@ class VllmModel:
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Continue token ids (`LanguageModel.generate`)."""
-        return await self._ask(lambda client: client.generate(prompt_ids, sampling))
+        return await self.ask(lambda client: client.generate(prompt_ids, sampling))
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer chat messages (`LanguageModel.chat`)."""
-        return await self._ask(lambda client: client.chat(messages, sampling))
+        return await self.ask(lambda client: client.chat(messages, sampling))
 
     async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities of some tokens at the first answer position (`LanguageModel.choice_logprobs`)."""
-        return await self._ask(lambda client: client.choice_logprobs(prompt_ids, token_ids))
+        return await self.ask(lambda client: client.choice_logprobs(prompt_ids, token_ids))
 
     async def load_weights(self, folder: Path) -> None:
         """Answer with other weights from now on; call it when no answer is open."""
@@ -141,7 +141,7 @@ class VllmModel:
         self._failure = error
         self._ready.set()
 
-    async def _ask(self, call: Callable[[OpenAIModel], Awaitable[T]]) -> T:
+    async def ask(self, call: Callable[[OpenAIModel], Awaitable[T]]) -> T:
         """Ask the servers; an answer lost to a server that died is asked for once more when it is back."""
         try:
             return await call(await self._connected())

@@ -18,6 +18,8 @@ from webrl.runs.machine import visible_gpus
 
 SERVED_NAME = "policy"
 """Name of the base model at our own servers; adapters get names of their own."""
+SEEING_OPTIONS = ("--enable-scale-out", "--limit-mm-per-prompt", '{"image": 1, "video": 0}')
+"""Of a server that is shown pictures: its route for token ids with pictures, and room for one in each prompt."""
 _MODULES = {"webrl_vllm_access": "vllm_access.py", "webrl_vllm_worker": "vllm_worker.py"}
 """Names under which vLLM imports files of ours: what keeps everybody else off its routes, and what loads weights."""
 _LONGEST_SOCKET_FOLDER = 107 - len("/01234567-89ab-cdef-0123-456789abcdef")
@@ -170,7 +172,10 @@ def _config(name: str) -> dict[str, Any]:
     if folder and not (folder / "config.json").is_file():
         raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
     try:
-        config: dict[str, Any] = AutoConfig.from_pretrained(name, trust_remote_code=False).get_text_config().to_dict()
+        whole = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        config: dict[str, Any] = whole.get_text_config().to_dict()
+        if vision := getattr(whole, "vision_config", None):
+            config["vision_config"] = vision.to_dict()
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read the config of {name!r}: {error}") from error
     for key in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"):

@@ -26,6 +26,7 @@ from webrl.llm.loading import model_folder
 from webrl.llm.servers.gpu_memory import check_room, name_the_knob
 from webrl.llm.servers.process import ServerProcess
 from webrl.llm.servers.vllm_command import (
+    SEEING_OPTIONS,
     SERVED_NAME,
     Weights,
     can_reload,
@@ -269,9 +270,12 @@ class Fleet:
         for _ in range(_CACHE_RESETS):
             answers = await self._post_all("/reset_prefix_cache", None)
             if all('"success":false' not in answer.replace(" ", "") for answer in answers):
-                return
+                break
             await asyncio.sleep(1.0)
-        raise ModelError(f"the prefix cache of {weights.base} could not be reset")
+        else:
+            raise ModelError(f"the prefix cache of {weights.base} could not be reset")
+        if SEEING_OPTIONS[0] in self.engine.extra_args:  # what the old weights saw in a picture is kept apart
+            await self._post_all("/reset_encoder_cache", None)
 
     async def _post_all(self, path: str, body: dict[str, Any] | None) -> list[str]:
         """POST to every server; gives the texts of the answers. Raises ModelError if one did not answer 200."""

@@ -244,7 +244,7 @@ def test_what_there_is_before_the_loop_has_begun_is_packed_and_continued_elsewhe
     (run / "judge").write_text("in the way of the judge's episodes", encoding="utf-8")
     stopped = one_gpu("demo", f"runs_dir={tmp_path}", "trackers=[]")
     assert stopped.returncode != 0
-    assert "webrl: cannot write run folder" in stopped.stderr
+    assert "webrl: cannot write output" in stopped.stderr
     assert "failed; what is finished is kept" in stopped.stdout
     assert not (run / "config.yaml").exists()
     unpack(tmp_path / "demo.zip", tmp_path / "elsewhere" / "demo")

@@ -139,7 +139,9 @@ def test_nothing_is_left_of_a_training_that_is_interrupted_or_killed_while_episo
     async def interrupt() -> None:
         server = await asyncio.start_server(never_answer, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        code_of_command = "import sys; from webrl import cli; sys.exit(cli.main(sys.argv[1:]))"
+        # A job in the background ignores it.
+        heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+        code_of_command = f"{heeds}; import sys; from webrl import cli; sys.exit(cli.main(sys.argv[1:]))"
         command = [
             sys.executable,
             "-c",

@@ -171,7 +171,7 @@ def test_a_client_that_has_gone_before_its_first_episode_keeps_no_place():
     body = b'{"screenshots": "none"}'
     head = f"POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with server("--screenshots", "none", num_sessions=1) as (url, _):
-        for moment_s in (0, 0.3, 0, 0):  # before it has begun, in its midst, and while it waits
+        for moment_s in (0, 0.01, 0, 0):  # before it has begun, in its midst, and while it waits
             with socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as caller:
                 caller.sendall(head + body)
                 time.sleep(moment_s)

@@ -34,12 +34,18 @@ _PLAIN_SCHEMES = r"about:(blank|srcdoc)([?#]|$)|data:|blob:"
 _ONLY_READS = """
 for (const name of ['WebSocket', 'WebSocketStream', 'WebTransport', 'fetchLater']) delete globalThis[name];
 Navigator.prototype.sendBeacon = () => false;
-((fetch) => {
-  globalThis.fetch = (input, init) =>
-    init?.keepalive ?? input?.keepalive ? fetch(input, { ...init, keepalive: false }) : fetch(input, init);
+((fetch, { send } = XMLHttpRequest.prototype) => {
+  let left = false;
+  addEventListener('pagehide', () => { left = true; }, true);
+  addEventListener('pageshow', () => { left = false; }, true);
+  globalThis.fetch = (input, init) => {
+    if (left) return Promise.reject(new TypeError('Failed to fetch'));
+    return init?.keepalive ?? input?.keepalive ? fetch(input, { ...init, keepalive: false }) : fetch(input, init);
+  };
+  XMLHttpRequest.prototype.send = function (...body) { if (!left) send.apply(this, body); };
 })(fetch);
 """
-"""Of what outlives its page the browser does not ask, so pages have none of it."""
+"""Of what outlives its page the browser does not ask: pages have none of it, and one that is left asks for nothing."""
 _DEFAULT_PORTS = {"80": "http", "443": "https"}
 
 

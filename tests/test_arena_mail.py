@@ -11,9 +11,9 @@ import pytest
 from arena_server import Visitor
 
 from webrl.arena.client import Arena
-from webrl.arena.content import catalogue, for_evaluation
+from webrl.arena.content import STAFF_EMAIL, catalogue, for_evaluation
 from webrl.arena.mail import words
-from webrl.arena.mail.content import FIRST_PK, STAFF, Conversation, mail
+from webrl.arena.mail.content import FIRST_PK, Conversation, mail
 from webrl.suites.web.checks import first_value
 
 _DIGEST = """import hashlib
@@ -34,7 +34,7 @@ def test_mailboxes_hold_enough_and_each_conversation_is_of_one_side() -> None:
     for each in MAIL.conversations:
         people = {email for letter in each.letters for email in (letter.sender, letter.recipient)}
         assert len(people) == 2
-        assert {sides[email] for email in people - {STAFF}} == {each.evaluation}
+        assert {sides[email] for email in people - {STAFF_EMAIL}} == {each.evaluation}
         assert each.order is None or each.order.email in people
         assert len(f"Re: {each.subject}".split()) <= 5
         assert each.value in each.letters[0].text
@@ -80,7 +80,7 @@ def test_what_is_written_arrives_in_its_own_session_alone(arena: Arena) -> None:
     sender, recipient = list(CUSTOMERS)[:2]
     query = "SELECT group_concat(moderation_status || ' ' || body) FROM postman_message WHERE subject = 'A *word*'"
     with Visitor(arena, f"customer:{sender}") as visitor, Visitor(arena, f"customer:{recipient}") as elsewhere:
-        letter = {"recipients": f"{recipient}, {STAFF}", "subject": "A *word*", "body": "Is it <b>yours</b>?"}
+        letter = {"recipients": f"{recipient}, {STAFF_EMAIL}", "subject": "A *word*", "body": "Is it <b>yours</b>?"}
         visitor.send("/mail/write/", "Send", **letter)
         assert "A *word*" in visitor.see("/mail/sent/")
         assert first_value(visitor.session.database, query, 60) == "a Is it <b>yours</b>?,a Is it <b>yours</b>?"

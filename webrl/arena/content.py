@@ -18,6 +18,8 @@ from functools import cache
 from webrl.arena import words
 from webrl.arena.words import SHELVES, Kind, Shelf
 
+STAFF_EMAIL = "staff@example.com"
+"""Who may use the dashboard."""
 NUM_CUSTOMERS = 160
 NUM_ORDERS = 360
 VARIANTS = 5

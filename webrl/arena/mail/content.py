@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from webrl.arena.content import Catalogue, Order, catalogue, for_evaluation
+from webrl.arena.content import STAFF_EMAIL, Catalogue, Order, catalogue, for_evaluation
 from webrl.arena.mail import words
 from webrl.arena.words import PLACES
 
-STAFF = "staff@example.com"
 NUM_REQUESTS, NUM_ANSWERED, NUM_VOUCHERS, NUM_MEETINGS = 48, 24, 60, 140
 FIRST_PK = 1001
 """Numbers of four digits, so that no message's address is the beginning of another's."""
@@ -36,7 +35,7 @@ class Letter:
 
     pk: int
     sender: str
-    """E-mail address, as the recipient's; `STAFF` of the staff."""
+    """E-mail address, as the recipient's; `STAFF_EMAIL` of the staff."""
     recipient: str
     text: str
     date: datetime.datetime
@@ -110,17 +109,19 @@ class _Writer:
             kind = kinds[(number // 4 if side else number - number // 4) % len(kinds)]
             order = self._order(side, open_only=kind == "cancel")
             subject, *texts = words.REQUESTS[kind]
-            yield self._about(kind, order, side, subject, [order.email, STAFF], [self._rng.choice(texts)], "inbox")
+            yield self._about(
+                kind, order, side, subject, [order.email, STAFF_EMAIL], [self._rng.choice(texts)], "inbox"
+            )
         for number in range(NUM_ANSWERED):
             side = for_evaluation(number)
             order, (subject, *texts) = self._order(side), self._rng.choice(words.ANSWERED)
-            yield self._about("answered", order, side, subject, [order.email, STAFF], texts, "archives")
+            yield self._about("answered", order, side, subject, [order.email, STAFF_EMAIL], texts, "archives")
         for number in range(NUM_VOUCHERS):
             side = for_evaluation(number)
             order, (subject, *texts) = self._order(side), words.VOUCHER
             code = f"{self._rng.choice(words.CODES)}-{self._rng.randint(1000, 9999)}"
             said = [self._rng.choice(texts).format(code=code)]
-            yield self._about("voucher", order, side, subject, [STAFF, order.email], said, self._folder(), code)
+            yield self._about("voucher", order, side, subject, [STAFF_EMAIL, order.email], said, self._folder(), code)
         places = itertools.product(words.ACTIVITIES, (city for city, *_ in PLACES))
         for number, (activity, city) in enumerate(self._rng.sample(list(places), NUM_MEETINGS)):
             yield self._meeting(f"{activity}, {city}", for_evaluation(number))

@@ -25,7 +25,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.core.signing import BadSignature, Signer
 from django.http import parse_cookie
 
-from webrl.arena.mail.content import STAFF
+from webrl.arena.content import STAFF_EMAIL
 from webrl.arena.running import COOKIE, SESSIONS
 from webrl.arena.shop.database.base import using
 from webrl.arena.shop.tracker import site as tracker
@@ -166,7 +166,7 @@ def _cookie(environ: Environ) -> str:
 
 
 def _email(user: str) -> str:
-    return STAFF if user == "staff" else user.removeprefix("customer:")
+    return STAFF_EMAIL if user == "staff" else user.removeprefix("customer:")
 
 
 def _log_in(account: User) -> str:

@@ -15,9 +15,9 @@ from django.db import transaction
 from django.utils.text import slugify
 from oscar.core.loading import get_model
 
-from webrl.arena.content import Catalogue, Customer, Order, Product
+from webrl.arena.content import STAFF_EMAIL, Catalogue, Customer, Order, Product
 from webrl.arena.forum.content import Forum
-from webrl.arena.mail.content import STAFF, Mail
+from webrl.arena.mail.content import Mail
 from webrl.arena.shop.database.base import using
 from webrl.arena.shop.forum.load import load as load_forum
 from webrl.arena.shop.mail import load as load_mail
@@ -38,7 +38,7 @@ def build(path: Path, content: Catalogue, talk: Forum, mail: Mail) -> None:
             _reviews(content, users, products)
             _orders(content, users, products)
             _counters(content, users, products)
-            load_forum(talk, {"" if email == STAFF else email: user for email, user in users.items()})
+            load_forum(talk, {"" if email == STAFF_EMAIL else email: user for email, user in users.items()})
             load_mail(mail, users)
         _compact()
 
@@ -76,7 +76,7 @@ def _users(content: Catalogue) -> dict[str, User]:
     ]
     staff = User(
         username="staff",
-        email=STAFF,
+        email=STAFF_EMAIL,
         first_name="Shop",
         last_name="Staff",
         password=password,

@@ -8,16 +8,15 @@ from functools import partial
 
 from webrl.arena.content import Product, Review
 from webrl.suites.arena.templates import (
-    Draw,
     Entities,
     Instance,
-    Template,
     answers,
     finds,
     is_answered,
     is_titled,
     leads_to,
     quoted,
+    template,
 )
 
 NEXT_STATUSES = {"Pending": ("Being processed", "Cancelled"), "Being processed": ("Complete", "Cancelled")}
@@ -163,9 +162,7 @@ def _made(table: str, e: Entities, rng: random.Random) -> Instance:
     return Instance({"name": name}, finds(f"SELECT count(*) FROM {table} WHERE name = {quoted(name)}", 1))
 
 
-def _template(name: str, draw: Draw, *wordings: str, held_out: bool = False) -> Template:
-    return Template(name, "shop_admin", wordings, draw, held_out)
-
+_template = partial(template, "shop_admin")
 
 DASHBOARD = (
     _template(

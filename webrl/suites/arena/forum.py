@@ -6,11 +6,10 @@ import random
 from collections.abc import Sequence
 from functools import partial
 
-from webrl.arena.content import Customer
+from webrl.arena.content import STAFF_EMAIL, Customer
 from webrl.arena.forum.content import Post, Topic, forum
 from webrl.arena.forum.words import ANNOUNCEMENTS, ORDERS, SWAP
 from webrl.suites.arena.templates import (
-    Draw,
     Entities,
     Eval,
     Instance,
@@ -21,6 +20,7 @@ from webrl.suites.arena.templates import (
     leads_to,
     quoted,
     rows,
+    template,
 )
 
 _POST, _TOPIC = "forum_conversation_post", "forum_conversation_topic"
@@ -97,7 +97,7 @@ def _new_topic(e: Entities, rng: random.Random) -> Instance:
 
 def _announce(e: Entities, rng: random.Random) -> Instance:
     name, text = rng.choice(e.names), rng.choice(_NEWS)
-    evaluation = written(f"{ANNOUNCEMENTS} / {name} / staff@example.com / {text}")
+    evaluation = written(f"{ANNOUNCEMENTS} / {name} / {STAFF_EMAIL} / {text}")
     return Instance({"name": name, "text": text}, evaluation)
 
 
@@ -246,9 +246,7 @@ def _stranger(e: Entities, rng: random.Random, topic: Topic) -> str:
     return rng.choice([customer.email for customer in e.customers if customer.email not in taken])
 
 
-def _template(name: str, draw: Draw, *wordings: str, held_out: bool = False, site: str = "forum") -> Template:
-    return Template(name, site, wordings, draw, held_out)
-
+_template = partial(template, "forum")
 
 FORUM: Sequence[Template] = (
     _template(
@@ -392,39 +390,40 @@ FORUM: Sequence[Template] = (
         'Do not let {customer}\'s post in the forum topic "{topic}" appear: disapprove it (moderation queue).',
         held_out=True,
     ),
-    _template(
+    template(
+        "forum+shop",
         "answer-price",
         partial(_answer, "price"),
         'Somebody asks in the forum topic "{topic}" for the price of "{product}". Look it up in the shop and reply '
         "with the price alone, written like $12.50.",
         'Reply to the forum topic "{topic}" with what the shop asks for "{product}": the price alone, like $12.50.',
-        site="forum+shop",
     ),
-    _template(
+    template(
+        "forum+shop",
         "answer-weight",
         partial(_answer, "weight"),
         'Somebody asks in the forum topic "{topic}" for the weight of "{product}". Look it up in the shop and reply '
         "with the weight alone, as its page writes it.",
         'Reply to the forum topic "{topic}" with the weight of "{product}" alone, as the shop writes it.',
-        site="forum+shop",
     ),
-    _template(
+    template(
+        "forum+shop",
         "answer-stock",
         partial(_answer, "stock"),
         'Somebody asks in the forum topic "{topic}" how many of "{product}" there are. Look it up in the shop and '
         "reply with the number alone.",
         'Reply to the forum topic "{topic}" with how many of "{product}" are available: the number alone.',
         held_out=True,
-        site="forum+shop",
     ),
-    _template(
+    template(
+        "forum+shop",
         "basket-of-topic",
         _basket,
         'Put one of the product that the forum topic "{topic}" asks about into my basket.',
         'I want what they ask about in the topic "{topic}" of the forum: add one to my basket.',
-        site="forum+shop",
     ),
-    _template(
+    template(
+        "shop+forum",
         "report-order",
         _report_order,
         'Start a topic in the forum\'s board "Orders and delivery": the subject is the number of my order {number}, '
@@ -432,6 +431,5 @@ FORUM: Sequence[Template] = (
         'Look up in the shop how far my order {number} is, then post it in the forum as a new topic of "Orders and '
         "delivery\": the order's number as the subject, its status as the message, nothing else.",
         held_out=True,
-        site="shop+forum",
     ),
 )

@@ -9,15 +9,14 @@ from functools import cache, partial
 from webrl.arena.content import catalogue
 from webrl.arena.mail.content import Conversation, Letter, mail
 from webrl.suites.arena.templates import (
-    Draw,
     Entities,
     Eval,
     Instance,
-    Template,
     is_answered,
     leads_to,
     quoted,
     rows,
+    template,
 )
 
 _SAID = (
@@ -152,9 +151,7 @@ def _names() -> dict[str, str]:
     return {customer.email: customer.name for customer in catalogue().customers}
 
 
-def _template(name: str, draw: Draw, *wordings: str, held_out: bool = False) -> Template:
-    return Template(name, "mail", wordings, draw, held_out)
-
+_template = partial(template, "mail")
 
 MAIL = (
     _template(

@@ -8,11 +8,9 @@ from functools import partial
 
 from webrl.arena.content import Customer, Product, catalogue
 from webrl.suites.arena.templates import (
-    Draw,
     Entities,
     Eval,
     Instance,
-    Template,
     answers,
     finds,
     is_answered,
@@ -20,6 +18,7 @@ from webrl.suites.arena.templates import (
     quoted,
     rows,
     shows,
+    template,
 )
 
 _QUANTITIES = range(2, 7)
@@ -204,9 +203,7 @@ def _who(e: Entities, rng: random.Random) -> str:
     return _customer(e, rng).email
 
 
-def _template(name: str, draw: Draw, *wordings: str, held_out: bool = False) -> Template:
-    return Template(name, "shop", wordings, draw, held_out)
-
+_template = partial(template, "shop")
 
 STOREFRONT = (
     _template(

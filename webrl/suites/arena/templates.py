@@ -1,6 +1,7 @@
 """What a template of the arena's tasks is: words with slots, what fills them, and how success is measured.
 
-API: `Template`, `Instance`, `Entities`; `answers`, `leads_to`, `shows`, `finds`, `rows` write the `eval` of a task.
+API: `template` makes a `Template`; `Instance`, `Entities`; `answers`, `leads_to`, `shows`, `finds`, `rows` write the
+`eval` of a task.
 """
 
 from __future__ import annotations
@@ -97,6 +98,11 @@ class Template:
             if match := pattern.fullmatch(instruction.strip()):
                 return match.groupdict()
         return None
+
+
+def template(site: str, name: str, draw: Draw, *wordings: str, held_out: bool = False) -> Template:
+    """A template as the modules of the sites write it down."""
+    return Template(name, site, wordings, draw, held_out)
 
 
 def _pattern(wording: str) -> re.Pattern[str]:

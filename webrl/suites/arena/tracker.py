@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from webrl.arena.tracker.content import PRIORITIES, RESOLUTIONS, Ticket, login_of, tracker
 from webrl.suites.arena.dashboard import NEXT_STATUSES
 from webrl.suites.arena.templates import (
-    Draw,
     Entities,
     Eval,
     Instance,
-    Template,
     finds,
     finds_all,
     is_answered,
@@ -20,6 +19,7 @@ from webrl.suites.arena.templates import (
     leads_to,
     quoted,
     shows_last,
+    template,
 )
 
 _COMMENTS = (
@@ -220,9 +220,7 @@ def _wish_ticket(e: Entities, rng: random.Random) -> Instance:
     return Instance({"product": product.title, "name": summary}, finds_all(wished, told), customer.email)
 
 
-def _template(name: str, draw: Draw, *wordings: str, site: str = "tracker", held_out: bool = False) -> Template:
-    return Template(name, site, wordings, draw, held_out)
-
+_template = partial(template, "tracker")
 
 TRACKER = (
     _template(
@@ -350,34 +348,34 @@ TRACKER = (
         'Create a milestone called "{name}".',
         held_out=True,
     ),
-    _template(
+    template(
+        "tracker+shop_admin",
         "price-request",
         _price_request,
         'Do in the dashboard what the ticket "{ticket}" asks for, and close it as fixed.',
         'Change the price as the ticket "{ticket}" says, and resolve the ticket as fixed.',
-        site="tracker+shop_admin",
     ),
-    _template(
+    template(
+        "tracker+shop_admin",
         "stocktake",
         _stocktake,
         'Correct the stock in the dashboard as the ticket "{ticket}" asks for, and close it as fixed.',
         'Do what the ticket "{ticket}" says about the number in stock, and resolve the ticket as fixed.',
-        site="tracker+shop_admin",
         held_out=True,
     ),
-    _template(
+    template(
+        "shop_admin+tracker",
         "order-ticket",
         _order_ticket,
         'Change the status of order {number} to "{status}", and close the ticket "{ticket}" as {resolution}.',
         'Order {number} is now "{status}": record that, then resolve its ticket "{ticket}" as {resolution}.',
-        site="shop_admin+tracker",
     ),
-    _template(
+    template(
+        "shop+tracker",
         "wish-ticket",
         _wish_ticket,
         'Put "{product}" on my wish list, and open a ticket "{name}" of the component "warehouse".',
         'I want "{product}" on my wish list, and the shop told, in a ticket of the component "warehouse": "{name}"',
-        site="shop+tracker",
         held_out=True,
     ),
 )

@@ -12,6 +12,7 @@ from typing import Any
 from trac import db_default
 from trac.db.sqlite_backend import SQLiteConnector
 
+from webrl.arena.content import STAFF_EMAIL
 from webrl.arena.tracker import words
 from webrl.arena.tracker.content import PRIORITIES, STAFF, Person, Ticket, Tracker
 
@@ -60,7 +61,7 @@ def _tables(content: Tracker) -> Iterator[Table]:
             *((person.login, "team") for person in content.team),
         ],
     )
-    yield from _people((Person(STAFF, content.names[STAFF], "staff@example.com"), *content.team, *content.customers))
+    yield from _people((Person(STAFF, content.names[STAFF], STAFF_EMAIL), *content.team, *content.customers))
     yield "component", ("name", "owner"), list(content.owners.items())
     yield (
         "milestone",

@@ -1,7 +1,8 @@
 """Clients of `webrl serve-env` that play over plain HTTP and vanish; `benchmarks/chaos_server.py` runs it.
 
 Nothing tells a server that a client of OpenEnv's `/reset` and `/step` has gone: an episode's place is given to whoever
-waits once `--idle-timeout` has passed in silence, here 2 s. API: `await flood_http(server, connections, clients, …)`.
+waits once `--idle-timeout` has passed in silence, here 2 s. API: `await flood_http(server, connections, clients, …)`;
+`knock_often` and `vanish_often` are its two floods with whatever clients.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import httpx
@@ -103,18 +104,19 @@ async def knock(server: Server, number: int) -> None:
         writer.transport.abort()
 
 
-async def vanish(server: Server, number: int) -> None:
-    """A client that is cut off: in its first reset, after it, in mid-step, or in its second reset."""
+async def vanish(server: Server, number: int) -> bool:
+    """A client that is cut off: in its first reset, after it, in mid-step, or in its second reset; gives True."""
     async with client(server) as http:
         if number % 4 == 0:
             await _cut(http.post("/reset", json=_TASK | {"seed": number}))
-            return
+            return True
         if not await begin(http, number):
             raise RuntimeError("the server stays full: places of clients that have gone are not given to others")
         if number % 4 == 2:
             await _cut(http.post("/step", json={"action": {"action_str": "noop(2000)"}}))
         if number % 4 == 3:
             await _cut(http.post("/reset", json=_TASK))
+    return True
 
 
 async def _cut(request: Any) -> None:
@@ -132,27 +134,13 @@ async def flood_http(
     """Connections and vanishing clients; what is left of them afterwards. No new clients after `max_s`."""
     assert await play(server)
     before, tree_before, sockets_before = server.memory_mb, server.tree_mb, server.num_sockets
-    connections = iter(range(num_connections))
-
-    async def knocker() -> None:
-        for number in connections:
-            await knock(server, number)
-
-    await asyncio.gather(*(knocker() for _ in range(NUM_AT_A_TIME)))
+    await knock_often(lambda number: knock(server, number), num_connections)
     report(f"{num_connections} HTTP connections: {server.memory_mb} MB")
     served = await play(server)
-    vanished, end = 0, time.monotonic() + max_s
-    numbers = itertools.count()
-
-    async def vanisher() -> None:
-        nonlocal vanished
-        while vanished < num_clients and time.monotonic() < end:
-            await vanish(server, next(numbers))
-            vanished += 1
-            if vanished % 100 == 0:
-                report(f"{vanished} vanished HTTP clients: {server.memory_mb} MB")
-
-    await asyncio.gather(*(vanisher() for _ in range(2 * places)))
+    vanished = await vanish_often(
+        lambda number: vanish(server, number), num_clients, max_s, 2 * places,
+        lambda n: report(f"{n} vanished HTTP clients: {server.memory_mb} MB"),
+    )  # fmt: skip
     free, sockets = await settle(server, places, sockets_before)
     return {
         "http_connections": num_connections,
@@ -163,6 +151,36 @@ async def flood_http(
         "http_memory_mb": [before, server.memory_mb],
         "http_memory_tree_mb": [tree_before, server.tree_mb],
     }
+
+
+async def knock_often(knock: Callable[[int], Awaitable[object]], num: int) -> None:
+    """Connections by number, `NUM_AT_A_TIME` at once."""
+    numbers = iter(range(num))
+
+    async def knocker() -> None:
+        for number in numbers:
+            await knock(number)
+
+    await asyncio.gather(*(knocker() for _ in range(NUM_AT_A_TIME)))
+
+
+async def vanish_often(
+    vanish: Callable[[int], Awaitable[bool]], num: int, max_s: float, at_once: int, report: Callable[[int], object]
+) -> int:
+    """How many clients have vanished (those that say so, reported by the hundred): `num`, or fewer after `max_s`."""
+    vanished, end = 0, time.monotonic() + max_s
+    numbers = itertools.count()
+
+    async def vanisher() -> None:
+        nonlocal vanished
+        while vanished < num and time.monotonic() < end:
+            if await vanish(next(numbers)):
+                vanished += 1
+                if vanished % 100 == 0:
+                    report(vanished)
+
+    await asyncio.gather(*(vanisher() for _ in range(at_once)))
+    return vanished
 
 
 async def settle(server: Server, places: int, sockets_before: int) -> tuple[int, int]:

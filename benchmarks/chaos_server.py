@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import itertools
 import json
 import os
 import random
@@ -248,30 +247,13 @@ async def flood(num_connections: int, num_clients: int, report: Callable[[str], 
     try:
         assert await play_ordinary(server)
         before, tree_before, sockets_before = server.memory_mb, server.tree_mb, server.num_sockets
-        numbers = iter(range(num_connections))
-
-        async def knocker() -> None:
-            for number in numbers:
-                await knock(server, number)
-
-        await asyncio.gather(*(knocker() for _ in range(100)))
+        await chaos_http.knock_often(lambda number: knock(server, number), num_connections)
         report(f"{num_connections} connections: {server.memory_mb} MB")
         served = await play_ordinary(server)
-        vanished = 0
-        clients = itertools.count()
-        end = time.monotonic() + MAX_VANISHING_S
-
-        async def vanisher() -> None:
-            nonlocal vanished
-            for number in clients:
-                if vanished >= num_clients or time.monotonic() > end:
-                    return
-                if await vanish(server, number):
-                    vanished += 1
-                    if vanished % 100 == 0:
-                        report(f"{vanished} vanished clients: {server.memory_mb} MB")
-
-        await asyncio.gather(*(vanisher() for _ in range(2 * NUM_SESSIONS)))
+        vanished = await chaos_http.vanish_often(
+            lambda number: vanish(server, number), num_clients, MAX_VANISHING_S, 2 * NUM_SESSIONS,
+            lambda n: report(f"{n} vanished clients: {server.memory_mb} MB"),
+        )  # fmt: skip
         leaked, sockets = await settle(server, sockets_before)
         return {
             "connections": num_connections,

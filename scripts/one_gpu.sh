@@ -35,10 +35,15 @@ minutes="${MINUTES:-0}"
   || { echo "one_gpu: MINUTES needs timeout (coreutils)" >&2; exit 2; }
 
 per_type="${PER_TYPE:-16}" judge_demos="${JUDGE_DEMOS:-24}" episodes="${EPISODES:-5000}"
-[[ "$per_type" =~ ^[1-9][0-9]{0,8}$ ]] || { echo "one_gpu: PER_TYPE=$per_type is not a number from 1 up" >&2; exit 2; }
-[[ "$episodes" =~ ^[1-9][0-9]{0,8}$ ]] || { echo "one_gpu: EPISODES=$episodes is not a number from 1 up" >&2; exit 2; }
-[[ "$judge_demos" =~ ^(0|[1-9][0-9]{0,8})$ ]] \
-  || { echo "one_gpu: JUDGE_DEMOS=$judge_demos is not a number from 0 up" >&2; exit 2; }
+# NAME VALUE LEAST: refuses what is no whole number from LEAST up.
+need() {
+  [[ "$2" =~ ^(0|[1-9][0-9]{0,8})$ && "$2" -ge "$3" ]] && return
+  echo "one_gpu: $1=$2 is not a number from $3 up" >&2
+  exit 2
+}
+need PER_TYPE "$per_type" 1
+need EPISODES "$episodes" 1
+need JUDGE_DEMOS "$judge_demos" 0
 
 plan="$("${webrl[@]}" run "$config" "${settings[@]+"${settings[@]}"}" --dry-run)"
 run="$(sed -n '1s/^# resolved config of //p' <<<"$plan")"

@@ -142,8 +142,9 @@ def load_value_lm(folder: str | Path, heads: str | None, seed: int = 0, dtype: t
 
     config, fresh = critic_config(folder, heads)
     kind = classifier_of(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)], type(config))
-    lm = _with_new_heads(load_seeing_lm(str(folder), dtype=dtype), kind, fresh["num_labels"], seed) if fresh else None
-    if lm is None:
+    if fresh:
+        lm = _with_new_heads(load_seeing_lm(str(folder), dtype=dtype), kind, fresh["num_labels"], seed)
+    else:
         try:
             lm, found = kind.from_pretrained(str(folder), dtype=dtype, output_loading_info=True)
         except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:

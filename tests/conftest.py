@@ -12,6 +12,8 @@ from webrl.config import redaction
 from webrl.config.extras import EXTRAS, is_installed
 
 if TYPE_CHECKING:
+    from openenv_builders import Servers
+
     from webrl.arena.client import Arena
 
 # Before torch is imported: the CPU settings that webrl's launcher sets, and no look-ups on model hubs.
@@ -34,6 +36,15 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Arena"]:
 
     with serving(tmp_path_factory.mktemp("arena"), tmp_path_factory) as served:
         yield served
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator["Servers"]:
+    """`webrl serve-env` in this process, on a browser that the tests of a process share."""
+    from openenv_builders import Servers
+
+    with Servers() as running:
+        yield running
 
 
 @pytest.fixture(autouse=True)

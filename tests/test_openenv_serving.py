@@ -31,8 +31,8 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
-def shared():
-    with server("--viewport", "320x240", num_sessions=6) as (url, _):
+def shared(servers):
+    with servers.open(num_sessions=6, viewport=(320, 240)) as url:
         yield url
 
 
@@ -138,9 +138,9 @@ def test_http_clients_with_cookies_have_an_episode_each(shared):
         assert one.post("/reset", json={"screenshots": "none"}).status_code == 200
 
 
-def test_a_client_without_cookies_takes_nobodys_episode():
+def test_a_client_without_cookies_takes_nobodys_episode(servers):
     """It plays on what was begun on this machine, but a reset never hands it another client's cookie."""
-    with server(num_sessions=2) as (url, _), httpx.Client(base_url=url, timeout=60) as owner:
+    with servers.open(num_sessions=2) as url, httpx.Client(base_url=url, timeout=60) as owner:
         owner.post("/reset", json={"task_name": "click-button", "screenshots": "none"})
         assert httpx.get(f"{url}/state").status_code == 200
         mine = httpx.post(f"{url}/reset", json={"task_name": "click-test", "screenshots": "none"}, timeout=60)
@@ -157,20 +157,20 @@ def test_an_answer_to_head_has_no_body_and_the_connection_serves_on(shared):
         assert caller.get("/health").status_code == 200
 
 
-def test_a_first_reset_that_fails_keeps_no_place():
+def test_a_first_reset_that_fails_keeps_no_place(servers):
     slow = {"task_name": "click-test", "screenshots": "none", "step_timeout_s": 0.001}
-    with server(num_sessions=1) as (url, _):
+    with servers.open(num_sessions=1) as url:
         for _ in range(3):
             failed = httpx.post(f"{url}/reset", json=slow, timeout=60)
             assert failed.status_code == 500, failed.text
         assert httpx.post(f"{url}/reset", json={"screenshots": "none"}, timeout=60).status_code == 200
 
 
-def test_a_client_that_has_gone_before_its_first_episode_keeps_no_place():
+def test_a_client_that_has_gone_before_its_first_episode_keeps_no_place(servers):
     """It never learns the cookie, so nobody could play on; others would wait for a minute."""
     body = b'{"screenshots": "none"}'
     head = f"POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    with server("--screenshots", "none", num_sessions=1) as (url, _):
+    with servers.open(num_sessions=1, screenshots="none") as url:
         for moment_s in (0, 0.01, 0, 0):  # before it has begun, in its midst, and while it waits
             with socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as caller:
                 caller.sendall(head + body)
@@ -206,18 +206,18 @@ def test_a_bad_http_request_has_one_clear_answer(shared, method, path, body, sta
     assert answer.text.count("\n") <= 1
 
 
-def test_web_pages_and_strangers_may_not_play_over_http(shared):
+def test_web_pages_and_strangers_may_not_play_over_http(shared, servers):
     page = {"Origin": "http://evil.example"}
     assert httpx.post(f"{shared}/reset", json={}, headers=page).status_code == 403
-    with server(token="correct horse", num_sessions=1) as (url, _):
+    with servers.open(num_sessions=1, token="correct horse") as url:
         assert httpx.post(f"{url}/reset", json={}).status_code == 401
         assert httpx.post(f"{url}/reset", content=b"x" * 900_000).status_code == 401  # a body that nobody keeps
         token = {"Authorization": "Bearer correct horse"}
         assert httpx.post(f"{url}/reset", json={"screenshots": "none"}, headers=token, timeout=60).status_code == 200
 
 
-def test_a_reset_on_a_full_server_waits_for_a_place():
-    with server("--screenshots", "none", num_sessions=1) as (url, _):
+def test_a_reset_on_a_full_server_waits_for_a_place(servers):
+    with servers.open(num_sessions=1, screenshots="none") as url:
         first = client(url)
         first.reset()
         with client(url) as second:

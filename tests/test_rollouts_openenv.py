@@ -34,9 +34,9 @@ TOKEN = "correct horse"
 
 
 @pytest.fixture(scope="module")
-def shared():
+def shared(servers):
     # more places than a test takes: those of the test before are given back a moment after it ends
-    with server("--idle-timeout", "60", "--screenshots", "none", num_sessions=6) as (url, _):
+    with servers.open(num_sessions=6, idle_timeout_s=60, screenshots="none") as url:
         yield url
 
 
@@ -115,8 +115,8 @@ def test_task_seed_and_instruction_are_chosen_at_reset_and_screenshots_are_png(s
         assert env.reset().observation["goal"]  # the session lives on
 
 
-def test_sessions_are_apart_and_a_full_server_says_so():
-    with server() as (url, _), generic_client(url) as one, generic_client(url) as two:
+def test_sessions_are_apart_and_a_full_server_says_so(servers):
+    with servers.open() as url, generic_client(url) as one, generic_client(url) as two:
         page = one.reset(task_name="click-button", seed=0).observation["text"]
         assert two.reset(task_name="click-test", seed=0).observation["text"] != page
         one.step({"action_str": f"click('{bid_of(page, 'button', 'no')}')"})
@@ -199,12 +199,12 @@ def test_a_cancelled_step_does_not_answer_the_next_request(shared):
     assert asyncio.run(play()).goal == 'Click on the "no" button.'
 
 
-def test_a_token_is_needed_where_one_is_set(monkeypatch):
+def test_a_token_is_needed_where_one_is_set(servers, monkeypatch):
     async def try_it(url):
         async with RemotePool(config(url)) as pool, pool.env() as env:
             return (await env.reset(miniwob("click-test"))).goal
 
-    with server(token=TOKEN) as (url, _):
+    with servers.open(token=TOKEN) as url:
         assert httpx.get(f"{url}/health").status_code == 200
         assert httpx.get(f"{url}/schema").status_code == 401
         assert httpx.get(f"{url}/schema", headers={"Authorization": "Bearer wrong"}).status_code == 401
@@ -259,7 +259,7 @@ def test_an_idle_session_gives_its_environment_back_and_gets_one_again_at_its_ne
         assert silent.step({"action_str": "noop(1)"}).observation["text"]
 
 
-def test_a_client_that_vanishes_in_mid_step_frees_its_place():
+def test_a_client_that_vanishes_in_mid_step_frees_its_place(servers):
     async def vanish(url):
         async with RemotePool(config(url, envs_per_worker=1)) as pool, pool.env() as env:
             await env.reset(miniwob("click-test"))
@@ -271,7 +271,7 @@ def test_a_client_that_vanishes_in_mid_step_frees_its_place():
         async with RemotePool(config(url, envs_per_worker=1)) as pool, pool.env() as env:
             assert (await env.reset(miniwob("click-test"))).goal == "Click the button."
 
-    with server(num_sessions=1) as (url, _):
+    with servers.open(num_sessions=1) as url:
         for _ in range(3):
             wait_for_a_place(url, vanish)
         wait_for_a_place(url, play)
@@ -343,7 +343,7 @@ def test_only_documents_and_episodes_are_served_over_http(shared, path):
     assert httpx.get(shared + "/health").json() == {"status": "healthy"}
 
 
-def test_a_public_host_that_is_an_internal_one_is_not_reached():
+def test_a_public_host_that_is_an_internal_one_is_not_reached(servers):
     reached = []
 
     async def play(url):
@@ -354,7 +354,7 @@ def test_a_public_host_that_is_an_internal_one_is_not_reached():
     async def knock(path, writer):
         reached.append(path)
 
-    with server("rollout.allowed_hosts=['*']", num_sessions=1) as (url, _):
+    with servers.open(num_sessions=1, rollout={"allowed_hosts": ("*",)}) as url:
         assert "is an internal address" in asyncio.run(play(url)).text
     assert reached == []
 

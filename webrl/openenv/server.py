@@ -3,7 +3,8 @@
 Of openenv-core only the message types are used: its own application also takes requests with bodies of any size, and
 over HTTP plays every step on a page of its own.
 
-API: `await serve(config, options, on_ready)` runs until it is told to stop (SIGINT, SIGTERM).
+API: `await serve(config, options, on_ready)` runs until it is told to stop (SIGINT, SIGTERM); `await host(hub,
+listener, on_ready, stop)` is its second half, on a pool that is there.
 """
 
 from __future__ import annotations
@@ -81,7 +82,10 @@ async def serve(
                     raise UsageError(str(error)) from None
                 if config.tasks.suite != "miniwob":  # whose page is kept warm
                     await env.close()
-            await _run(hub, listener, on_ready)
+            stop = asyncio.Event()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, stop.set)
+            await host(hub, listener, on_ready, stop)
 
 
 def check_options(config: RunConfig, options: ServerOptions) -> None:
@@ -114,13 +118,14 @@ def _with_room(config: RolloutConfig, num_sessions: int | None) -> RolloutConfig
     return config.model_copy(update={"envs_per_worker": -(-num_sessions // config.num_workers)})
 
 
-async def _run(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int], None]) -> None:
+async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int], None], stop: asyncio.Event) -> None:
+    """Serve a hub's sessions until `stop` is set.
+
+    Args:
+        on_ready: called with the server's URL and number of sessions once clients can connect.
+    """
     from webrl.openenv.connection import converse
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     handshakes = logging.getLogger("webrl.openenv.handshakes")
     handshakes.setLevel(logging.CRITICAL)  # what strangers send is no error of ours
     routes = _Routes(hub)

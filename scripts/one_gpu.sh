@@ -9,7 +9,8 @@
 # On the next machine: scripts/carry_run.py unpack RUN.zip RUN, then the same command (docs/one_gpu.md).
 # PER_TYPE=16 is the number of demonstrations of each task type. The judge is trained on episodes of the supervised
 # start with the environment's own reward (EPISODES=5000) and on JUDGE_DEMOS=24 further demonstrations a type, so that it
-# knows successes of types which the start never solves (0: none); the loop sees neither.
+# knows successes of types which the start never solves (0: none); the loop's actor and critic see neither. Where the config
+# has orm.refresh_every, the judge is trained further on practice episodes of the newest actor, and on these.
 # JUDGE=no: the config's models.orm.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -23,7 +24,7 @@ dry=no config=gemma3_270m settings=()
 for word in "$@"; do
   case "$word" in
     --dry-run) dry=yes ;;
-    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "one_gpu: unknown option $word; see --help" >&2; exit 2 ;;
     *=*) settings+=("$word") ;;
     *) config="$word" ;;
@@ -53,7 +54,11 @@ loop=()
 for word in "${settings[@]+"${settings[@]}"}"; do [[ "$word" == models.actor=* ]] || loop+=("$word"); done
 loop+=(models.actor="$run/sft")
 practice="$run/judge"
-[[ "${JUDGE:-yes}" == no ]] || loop+=(models.orm="$run/orm")
+judged=("$practice/phase_00/trajectories.jsonl")
+[[ $judge_demos == 0 ]] || judged+=("$practice/demos")
+if [[ "${JUDGE:-yes}" != no ]]; then
+  loop+=(models.orm="$run/orm" orm.refresh_data="[$(printf '"%s", ' "${judged[@]}")]")
+fi
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -83,9 +88,7 @@ evening() {
   else
     say "3 of 4: a judge, from episodes in $practice, to $run/orm"
     local stage few=(tasks.num_seed_tasks="$episodes" models.actor="$run/sft")
-    local data=("$practice/phase_00/trajectories.jsonl")
     if [[ $judge_demos != 0 ]]; then
-      data+=("$practice/demos")
       within "${webrl[@]}" record-demos "$config" "${settings[@]+"${settings[@]}"}" --per-type "$judge_demos" \
         --run "$practice" --seed 1000003 || return
     fi
@@ -94,7 +97,7 @@ evening() {
         --run "$practice" --seed 1000003 || return
     done
     within "${webrl[@]}" train-orm "$config" "${settings[@]+"${settings[@]}"}" \
-      --data "${data[@]}" --init "$run/sft" --out "$run/orm" || return
+      --data "${judged[@]}" --init "$run/sft" --out "$run/orm" || return
   fi
   say "4 of 4: the loop, in $run"
   within "${webrl[@]}" run "$config" "${loop[@]}" || return

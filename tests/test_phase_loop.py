@@ -36,8 +36,13 @@ SECRETS = (
 )  # fmt: skip
 
 
-def command(runs: Path) -> list[str]:
-    return [sys.executable, "-m", "webrl.cli", "run", "configs/demo.yaml", f"runs_dir={runs}", *SMALL, *SECRETS]
+REFRESHED = (
+    "orm.refresh_every=1", "orm.refresh_tasks=24", "orm.epochs=1", "orm.refresh_data=[data/samples/experience]",
+)  # fmt: skip
+
+
+def command(runs: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "webrl.cli", "run", "configs/demo.yaml", f"runs_dir={runs}", *SMALL, *SECRETS, *more]
 
 
 def contract(run: Path) -> dict[str, object]:
@@ -102,7 +107,7 @@ def test_a_run_that_is_killed_in_every_stage_ends_as_if_it_had_not_been(tmp_path
     order = [*((0, name) for name in names[2:]), *((1, name) for name in names)]  # phase 0 generates nothing
     for target in order[: len(STAGES)]:
         process = subprocess.Popen(
-            command(tmp_path), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            command(tmp_path, *REFRESHED), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
         )  # fmt: skip
         assert process.stderr is not None
@@ -121,12 +126,20 @@ def test_a_run_that_is_killed_in_every_stage_ends_as_if_it_had_not_been(tmp_path
         assert lines_of(run) >= before
         _, alive = psutil.wait_procs(tree, timeout=20)
         assert not alive, f"left behind after kill -9 in {target}: {alive}"
-    done = subprocess.run(command(tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(
+        command(tmp_path, *REFRESHED), cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     contract(run)
     for path in run.glob("phase_*/*l.jsonl"):
         kinds = Counter(t.trajectory_id for t in read_records(path, Trajectory)) if "eval" in path.name else Counter()
         assert all(count == 1 for count in kinds.values()), f"an episode was played twice: {path}"
+    label = json.loads((run / "phase_01" / "stages" / "label.json").read_text())["counts"]
+    assert label["refresh"]["num_heldout"] == 5, "a fifth of the judge's 24 practice episodes"
+    practice = list(read_records(run / "phase_01" / "practice.jsonl", Trajectory))
+    assert len(practice) == len({t.trajectory_id for t in practice}) == 24
+    judges = {json.loads(line)["judge"] for line in (run / "phase_01" / "labels.jsonl").read_text().splitlines()}
+    assert judges == {str(run / "phase_01" / "orm")}
 
 
 def lines_of(run: Path) -> int:

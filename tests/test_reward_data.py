@@ -5,6 +5,7 @@ import math
 import random
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from llm_builders import save_tiny_model
 from test_interop_vab import write_trace
 
 from webrl.cli.train_orm import describe_report
-from webrl.config import LabelConfig, OrmConfig, validate_config
-from webrl.errors import DataError, JudgeError
+from webrl.config import LabelConfig, OrmConfig, load_config, validate_config
+from webrl.errors import DataError, JudgeError, UsageError
 from webrl.evaluate import wilson_interval
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
@@ -27,10 +28,15 @@ from webrl.reward.data import (
     split_heldout,
     training_examples,
 )
+from webrl.reward.refresh import refresh
 from webrl.reward.report import agreement, judge_report, plot_reliability, reliability_bins, undecided_sites
 from webrl.reward.stage import label_file
 from webrl.reward.train import encode_example, train_orm
+from webrl.runs.folder import RunFolder
 from webrl.runs.store import write_json, write_records
+from webrl.stages import Context
+from webrl.suites import eval_tasks
+from webrl.tasks.curriculum import practice_tasks
 from webrl.training.calibration import auc
 from webrl.training.paths import TrainingPaths
 from webrl.types import Label, Status, Step, Task, Trajectory
@@ -345,3 +351,56 @@ def test_nothing_judged_is_one_clear_error(tmp_path, base):
     paths = TrainingPaths((tmp_path / "trajectories.jsonl",), str(base), tmp_path / "orm")
     with pytest.raises(DataError, match="no finished trajectory with an outcome"):
         train_orm(make_config(tmp_path, base), paths)
+
+
+def test_a_judge_is_trained_further_on_practice_and_rehearses_what_it_knew(tmp_path, base):
+    old = [make_trajectory(i, i % 2, num_steps=1, mark=f"page {i}") for i in range(90)]
+    new = [make_trajectory(100 + i, i % 2, num_steps=1, mark=f"leaf {i}") for i in range(40)]
+    write_records(tmp_path / "old.jsonl", old)
+    write_records(tmp_path / "practice.jsonl", new)
+    config = make_config(tmp_path, base, heldout=0.5, epochs=8)
+    files = tmp_path / "practice.jsonl", [tmp_path / "old.jsonl"], tmp_path / "orm"
+    counts = refresh(config, *files, seed=1)
+    report = json.loads((tmp_path / "orm_report" / "report.json").read_text())
+    assert sum(report["data"].values()) == 20 + 40, "half of practice, and as many earlier ones as there is practice"
+    assert counts["num_heldout"] == 20
+    assert counts["after"]["value"] > max(0.8, counts["before"]["value"])
+    before = (tmp_path / "orm" / "model.safetensors").stat().st_mtime_ns
+    assert refresh(config, *files, seed=1) == counts
+    assert (tmp_path / "orm" / "model.safetensors").stat().st_mtime_ns == before, "it is not trained twice"
+
+
+def test_each_phase_labels_with_the_newest_judge(tmp_path):
+    config = validate_config(
+        {"runs_dir": str(tmp_path), "orm": {"refresh_every": 2}, "models": {"orm": "first"}}, "test"
+    )
+    contexts = [Context(config, RunFolder(tmp_path), phase) for phase in range(6)]
+    judges = [Path(context.judging.models.orm).parent.name for context in contexts]
+    assert judges == ["", "", "phase_02", "phase_02", "phase_04", "phase_04"]
+    assert [context.refreshes_judge for context in contexts] == [False, False, True, False, True, False]
+    assert contexts[4].judge_before.models.orm == contexts[2].judging.models.orm
+    never = validate_config({}, "test")
+    assert Context(never, RunFolder(tmp_path), 4).judging.models.orm == never.models.orm
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"label": {"judge": "llm"}}, r"^test: orm\.refresh_every=2 trains an ORM, label\.judge is llm"),
+        ({"label": {"calibrated": True}}, r"without a calibration; set orm\.calibrate=true"),
+    ],
+)
+def test_what_cannot_be_refreshed_is_refused(settings, said):
+    with pytest.raises(UsageError, match=said):
+        validate_config({"orm": {"refresh_every": 2}, **settings}, "test")
+
+
+def test_a_judge_practises_on_pages_of_its_own_and_none_that_is_evaluated():
+    config = load_config("demo", ["orm.refresh_every=1", "orm.refresh_tasks=60"])
+    practice = [{(t.site, t.seed) for t in practice_tasks(config, phase)} for phase in (1, 2)]
+    assert [len(tasks) for tasks in practice] == [60, 60]
+    assert practice[0] != practice[1]
+    assert not (practice[0] | practice[1]) & {(t.site, t.seed) for t in eval_tasks(config)}
+    own_site = load_config("web_example", ["orm.refresh_every=1", "rollout.web.train_files=[]"])
+    with pytest.raises(DataError, match=r"orm\.refresh_every=1: a judge cannot practise on web: no task has a reward"):
+        practice_tasks(own_site, 1)

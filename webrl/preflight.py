@@ -66,6 +66,9 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         if config.label.engine.kind != "openai":
             for judge in (config.models.orm, *config.label.ensemble):
                 model_folder(judge)
+        for path in config.orm.refresh_data if config.orm.refresh_every else ():
+            if not path.exists():
+                raise UsageError(f"orm.refresh_data: {str(path)!r} does not exist; name judged trajectories, or none")
     if "train" in due:
         _check_processes(config)
     if due & {"replay", "train"} and config.rollout.image_size is not None:
@@ -93,7 +96,11 @@ def _check_processes(config: RunConfig) -> None:
     """Refuse to begin a run whose training needs several processes in one."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return
-    trained = {"critic": config.trains_critic, "actor": config.num_phases > 0}
+    trained = {
+        "critic": config.trains_critic,
+        "actor": config.num_phases > 0,
+        "orm": bool(config.orm.refresh_every),
+    }
     for section in (name for name, is_trained in trained.items() if is_trained):
         engine = getattr(config, section).engine
         if load_plan(engine).kind == "fsdp2":

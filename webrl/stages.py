@@ -57,6 +57,28 @@ class Context:
         return self.config.models.critic if self.phase == 0 else str(self.previous.critic)
 
     @property
+    def judging(self) -> RunConfig:
+        """The config with the newest judge, where the run refreshes it (`orm.refresh_every`)."""
+        return self._judged_by(self.phase)
+
+    @property
+    def judge_before(self) -> RunConfig:
+        """The config with the judge of the phase before."""
+        return self._judged_by(self.phase - 1)
+
+    @property
+    def refreshes_judge(self) -> bool:
+        """Whether this phase trains the judge further before it labels."""
+        every = self.config.orm.refresh_every
+        return bool(every and self.phase and self.phase % every == 0)
+
+    def _judged_by(self, phase: int) -> RunConfig:
+        every = self.config.orm.refresh_every
+        newest = phase - phase % every if every else 0
+        orm = str(self.run.phase(newest).orm) if newest else self.config.models.orm
+        return self.config.model_copy(update={"models": self.config.models.model_copy(update={"orm": orm})})
+
+    @property
     def past_trajectories(self) -> list[Path]:
         """Trajectory files of all earlier phases, oldest first."""
         return [self.run.phase(k).trajectories for k in range(self.phase)]
@@ -163,10 +185,28 @@ def rollout(context: Context) -> Counts:
 
 
 def label(context: Context) -> Counts:
-    """Judge every finished trajectory with the outcome reward model."""
+    """Judge every finished trajectory with the outcome reward model, trained further first where that is due."""
     from webrl.reward.stage import label_file
 
-    return label_file(context.config, context.folder.trajectories, context.folder.labels)
+    refreshed = {"refresh": _refresh_judge(context)} if context.refreshes_judge else {}
+    return label_file(context.judging, context.folder.trajectories, context.folder.labels) | refreshed
+
+
+def _refresh_judge(context: Context) -> Counts:
+    """Practice episodes of the newest actor, and the judge trained further on them."""
+    from webrl.reward.refresh import refresh
+    from webrl.tasks.curriculum import practice_tasks
+
+    config, folder, phase = context.config, context.folder, context.phase
+    play(config, practice_tasks(config, phase), context.actor, folder.practice, phase=phase, prefix=f"j{phase:02d}")
+    past = [context.run.phase(k).practice for k in range(phase)]
+    return refresh(
+        context.judge_before,
+        folder.practice,
+        [*config.orm.refresh_data, *(path for path in past if path.is_file())],
+        folder.orm,
+        seed=config.seed + phase,
+    )
 
 
 def replay(context: Context) -> Counts:
@@ -248,7 +288,7 @@ def evaluate(context: Context) -> Counts:
         from webrl.reward.stage import judge
 
         path = context.folder.path / "eval_labels.jsonl"
-        judge(config, unscored, path, len(unscored))
+        judge(context.judging, unscored, path, len(unscored))
         labels = read_labels(path)
     return summarize(config, trajectories, context.folder.path, labels)
 

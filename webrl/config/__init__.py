@@ -545,6 +545,16 @@ class OrmConfig(OptimConfig):
     max_class_ratio: float = Field(1.5, ge=1, description="the larger class is sampled down to this many per other")
     heldout: Fraction = Field(0.2, lt=1, description="share of each site's trajectories held out for the report")
     calibrate: bool = Field(False, description="fit temperature and threshold on half of the held-out trajectories")
+    refresh_every: int = Field(
+        0,
+        ge=0,
+        description="phases between two further trainings of models.orm on practice episodes of the newest actor with "
+        "the environment's reward, which actor and critic never see; 0: never (paper)",
+    )
+    refresh_tasks: int = Field(1000, ge=1, description="practice tasks of such a training: the suite's own")
+    refresh_data: tuple[Path, ...] = Field(
+        (), description="what models.orm was trained on: as many of its and of earlier practice's episodes go along"
+    )
 
 
 class EvaluateConfig(Section):
@@ -574,6 +584,15 @@ class RunConfig(Section):
     sft: SftConfig = SftConfig()
     orm: OrmConfig = OrmConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+
+    @model_validator(mode="after")
+    def _judge_can_be_refreshed(self) -> Self:
+        every = self.orm.refresh_every
+        if every and self.label.judge != "orm":
+            raise ValueError(f"orm.refresh_every={every} trains an ORM, label.judge is {self.label.judge}; set it to 0")
+        if every and self.label.calibrated and not self.orm.calibrate:
+            raise ValueError(f"orm.refresh_every={every} makes judges without a calibration; set orm.calibrate=true")
+        return self
 
     @property
     def webarena(self) -> WebArenaConfig:
@@ -701,8 +720,10 @@ def _explain(error: Any, source: str) -> str:
         if key in _RENAMED:  # also what a run folder of an older version has in its config.yaml
             hint = f"; it is called {_RENAMED[key]!r} now"
         return f"{source}: unknown key {key!r:.200}{hint}"
+    if error["type"] == "value_error" and not error["loc"]:  # settings of two sections that do not go together
+        return f"{source}: {message}"
     several = len(error["loc"]) == 1 and isinstance(error["input"], dict | Section)
-    if error["type"] == "value_error" and several:  # two settings of a section that do not go together
+    if error["type"] == "value_error" and several:  # two settings of a section
         return f"{source}: {key}: {message}"
     value = MASK if _HIDDEN & set(error["loc"]) else redact(f"{error['input']!r:.200}")
     return f"{source}: {key} = {value}: {message}"

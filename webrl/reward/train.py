@@ -23,11 +23,14 @@ from webrl.runs.store import write_json
 from webrl.training.paths import TrainingPaths
 
 
-def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
+def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False) -> dict[str, Any]:
     """Train, then report on held-out trajectories; resumes like every training.
 
+    Args:
+        compare: whether the model that it starts from, a judge already, is reported on too.
+
     Returns:
-        What is in `report.json`: `data` (examples by kind), `losses`, `heldout` (`JudgeReport`), `calibrated`.
+        What is in `report.json`: `data` (examples by kind), `losses`, `heldout` (`JudgeReport`), `calibrated`, `start`.
 
     Raises:
         DataError: nothing judged, or one class only.
@@ -39,10 +42,12 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     folder = paths.report
     with ProblemLog(folder / "problems.txt") as problems:
         judged = [item for path in paths.data for item in read_judged(path, problems)]
+        earlier = [item for path in paths.rehearsed for item in read_judged(path, problems)]
         problem_counts = dict(problems.counts)
     if not judged:
         raise DataError(f"{', '.join(map(str, paths.data))}: no finished trajectory with an outcome: {problem_counts}")
     train, heldout = split_heldout(judged, config.orm.heldout, rng)
+    train += rng.sample(earlier, min(len(judged), len(earlier)))
     if config.orm.calibrate and not heldout:
         raise DataError(
             f"orm.calibrate needs held-out trajectories: orm.heldout={config.orm.heldout:g} of {len(judged)} are none"
@@ -61,6 +66,10 @@ def train_orm(config: RunConfig, paths: TrainingPaths) -> dict[str, Any]:
     )
     report = {"data": kinds, "num_heldout": len(heldout), "problems": problem_counts, "losses": losses}
     report |= _evaluate(config, paths.out, folder, heldout)
+    if compare and heldout:
+        examples = [item.example for item in heldout]
+        scores = score_examples(config, paths.init, examples)
+        report["start"] = judge_report([e.success for e in examples], scores).to_json()
     write_json(folder / "report.json", report)
     return report
 

@@ -67,6 +67,16 @@ class PhaseFolder:
         return self.path / "trajectories.jsonl"
 
     @property
+    def practice(self) -> Path:
+        """Episodes that a refreshed judge learns from."""
+        return self.path / "practice.jsonl"
+
+    @property
+    def orm(self) -> Path:
+        """The judge, where this phase has refreshed it."""
+        return self.path / "orm"
+
+    @property
     def labels(self) -> Path:
         """The outcome model's judgements."""
         return self.path / "labels.jsonl"

@@ -19,7 +19,7 @@ from webrl.llm.prompts import build_policy_prompt
 from webrl.rollouts.kept import run
 from webrl.rollouts.pages import initial_pages
 from webrl.runs.store import read_records, write_json, write_records
-from webrl.suites import fresh_page, has_page_seeds, held_out, seed_tasks, shows_pages
+from webrl.suites import fresh_page, has_page_seeds, held_out, needs_judge, seed_tasks, shows_pages
 from webrl.suites.world import WORLD
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import FailureSet
@@ -37,6 +37,8 @@ from webrl.tasks.success import success_rates
 from webrl.types import Record, Task, Trajectory
 
 logger = logging.getLogger(__name__)
+_PRACTICE = 1_000_000
+"""Phases' draws of tasks are numbered; those for a judge begin here."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,25 @@ def select_seeds(config: RunConfig, *, out: Path, dropped_out: Path, phase: int 
         raise DataError(f"all {len(tasks)} seed tasks are held out for evaluation; see {dropped_out}")
     kept = [task for task, verdict in zip(tasks, verdicts, strict=True) if not verdict]
     return {"num_kept": write_records(out, kept), "dropped": dict(Counter(drop.reason for drop in dropped))}
+
+
+def practice_tasks(config: RunConfig, phase: int) -> list[Task]:
+    """What a judge practises on in a phase: `orm.refresh_tasks` of the suite's own tasks, on other pages than training
+    has where a seed makes them; none that an evaluation asks, none without a reward of its own.
+
+    Raises:
+        DataError: nothing is left.
+    """
+    changes = {"num_seed_tasks": config.orm.refresh_tasks, "source": "fresh"}
+    other = config.model_copy(update={"tasks": config.tasks.model_copy(update=changes)})
+    drawn = [task for task in seed_tasks(other, _PRACTICE + phase) if not needs_judge(task)]
+    verdicts = leaks(drawn, held_out(config), config.filter.duplicate_threshold)
+    if kept := [task for task, verdict in zip(drawn, verdicts, strict=True) if not verdict]:
+        return kept
+    raise DataError(
+        f"orm.refresh_every={config.orm.refresh_every}: a judge cannot practise on {'+'.join(config.tasks.suites)}: no "
+        "task has a reward of its own and is not held out; set it to 0"
+    )
 
 
 def attempted(trajectories: Sequence[Path]) -> Iterator[Task]:

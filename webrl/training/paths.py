@@ -16,6 +16,8 @@ class TrainingPaths:
     """Model to start from: folder or hub name."""
     out: Path
     """Folder of the new model (and an outcome model's calibration.json)."""
+    rehearsed: tuple[Path, ...] = ()
+    """Earlier data of an outcome model that is trained further: as many trajectories of it as `data` has go along."""
 
     @property
     def report(self) -> Path:

@@ -6,6 +6,8 @@ API: `read(ChatRequest, body) -> ChatRequest`, and so on; `RequestError` says wh
 from __future__ import annotations
 
 import base64
+import contextlib
+import io
 import random
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -19,6 +21,10 @@ from webrl.types import Step
 _MIN_TEMPERATURE = 0.01
 _MAX_STOPS = 4
 _NOT_DONE = "this server does not do that; leave it out"
+MAX_PICTURE_BYTES = 4 << 20
+"""Of the file in a `data:` URL."""
+MAX_PICTURE_PIXELS = 1 << 24
+"""Width times height: 50 MB once it is unpacked, whatever the file has."""
 _COMPLETION_TOKENS = 16
 """OpenAI's default length of a plain completion."""
 
@@ -131,15 +137,32 @@ def read_picture(text: str) -> bytes:
     """The file in a `data:` URL; nothing is fetched.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is none, no PNG or JPEG, or larger than MAX_PICTURE_BYTES or MAX_PICTURE_PIXELS.
     """
     kind, _, data = text.partition(",")
+    if kind not in ("data:image/png;base64", "data:image/jpeg;base64"):
+        raise ValueError(f"a picture is 'data:image/png;base64,…' (or jpeg), found {text[:60]!r}")
     try:
-        if kind in ("data:image/png;base64", "data:image/jpeg;base64"):
-            return base64.b64decode(data, validate=True)
+        picture = base64.b64decode(data, validate=True)
     except ValueError:
-        pass
-    raise ValueError(f"a picture is 'data:image/png;base64,…' (or jpeg), found {text!r:.60}")
+        raise ValueError(f"the picture is no base64: {text[:60]!r}") from None
+    if len(picture) > MAX_PICTURE_BYTES:
+        raise ValueError(f"the picture's file has {len(picture)} bytes; {MAX_PICTURE_BYTES} are read at most")
+    width, height = _size(picture)
+    if width * height > MAX_PICTURE_PIXELS:
+        raise ValueError(f"the picture has {width}x{height} pixels; {MAX_PICTURE_PIXELS} are read at most")
+    return picture
+
+
+def _size(picture: bytes) -> tuple[int, int]:
+    """Width and height by the head of a PNG or JPEG; nothing is unpacked. Raises ValueError."""
+    from PIL.JpegImagePlugin import JpegImageFile
+    from PIL.PngImagePlugin import PngImageFile
+
+    for kind in (PngImageFile, JpegImageFile):
+        with contextlib.suppress(SyntaxError, OSError), kind(io.BytesIO(picture)) as image:
+            return image.size
+    raise ValueError("the screenshot is no picture that can be read: neither PNG nor JPEG")
 
 
 class ChatRequest(_Generation):

@@ -4,8 +4,9 @@
 with `noop(1)` over OpenEnv's WebSocket protocol and parses every answer's JSON, on `webrl serve-env --screenshots png`,
 then `list`. With `--public`, a folder with the package `browsergym_env` of OpenEnv's repository (`envs/`; not part of
 webrl), its own server plays the same in the same run, in this environment's BrowserGym; `ratio_png` and `ratio_list`
-are how many times as many steps a second webrl's server does. `blind_share`: share of the answers that came without the
-image that was asked for. The last line is JSON.
+are how many times as many steps a second webrl's server does; `…_parse_s` is what the client's `json.loads` alone takes
+of a step, below which no server comes. `blind_share`: share of the answers that came without the image that was asked
+for. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Count:
 
     steps: int = 0
     seconds: float = 0.0
+    parse_s: float = 0.0
+    """The part of them that the client took to parse answers."""
     num_bytes: int = 0
     """Of all answers to steps."""
     answers: int = 0
@@ -63,8 +66,9 @@ def ask(connection: ClientConnection, count: Count, kind: str, **data: Any) -> d
     start = time.perf_counter()
     connection.send(json.dumps({"type": kind, "data": data}))
     raw = connection.recv(timeout=ANSWER_S)
+    arrived = time.perf_counter()
     answer: dict[str, Any] = json.loads(raw)
-    spent = time.perf_counter() - start
+    end = time.perf_counter()
     if answer["type"] == "error":
         raise RuntimeError(answer["data"]["message"])
     image = answer["data"]["observation"].get("screenshot")
@@ -74,7 +78,8 @@ def ask(connection: ClientConnection, count: Count, kind: str, **data: Any) -> d
         count.shape = "base64 PNG" if isinstance(image, str) else f"{len(image)}x{len(image[0])}x{len(image[0][0])}"
     if kind == "step":
         count.steps += 1
-        count.seconds += spent
+        count.seconds += end - start
+        count.parse_s += end - arrived
         count.num_bytes += len(raw.encode()) if isinstance(raw, str) else len(raw)
     return answer
 
@@ -85,7 +90,7 @@ def play(url: str, seconds: float) -> Count:
     with connect(f"{url.replace('http', 'ws')}/ws", max_size=None, open_timeout=60, ping_interval=None) as connection:
         ask(connection, count, "reset", seed=0)
         ask(connection, count, "step", action_str="noop(1)")
-        count.steps, count.seconds, count.num_bytes = 0, 0.0, 0
+        count.steps, count.seconds, count.parse_s, count.num_bytes = 0, 0.0, 0.0, 0
         while count.steps < 2 or count.seconds < seconds:
             ask(connection, count, "step", action_str="noop(1)")
     return count
@@ -149,6 +154,7 @@ def measure(seconds: float, folder: Path | None) -> dict[str, Any]:
         )
         figures[f"{name}_steps_per_s"] = round(count.steps_per_s, 4)
         figures[f"{name}_bytes_per_step"] = round(count.num_bytes / count.steps)
+        figures[f"{name}_parse_s"] = round(count.parse_s / count.steps, 4)
     if "public" in counts:
         for way in ("png", "list"):
             figures[f"ratio_{way}"] = round(counts[way].steps_per_s / counts["public"].steps_per_s, 1)

@@ -1,13 +1,14 @@
 """Answers to clients, whichever way they ask: OpenEnv's messages, as data and as JSON.
 
-API: `observation_answer(observation)`, `error_answer(text, code)`, `explain(error, asked)`; `await as_json(answer)`.
+API: `observation_answer(observation)`, `error_answer(text, code)`, `explain(error, asked)`; `as_json(answer)`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
+import secrets
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 from webrl.errors import WebRLError, problem_text
 from webrl.openenv.hub import AtCapacity
 from webrl.openenv.models import BrowserGymObservation, DetailedObservation
+from webrl.openenv.pictures import PixelRows
 
 logger = logging.getLogger(__name__)
 
@@ -48,15 +50,23 @@ def explain(error: Exception, asked: str) -> Answer:
     return error_answer(str(error), "EXECUTION_ERROR")
 
 
-async def as_json(answer: Answer) -> bytes:
-    """JSON of an answer or of its data; arrays of pixels, which take a while, in a thread."""
+def as_json(answer: Answer) -> bytes | Iterator[bytes]:
+    """JSON of an answer or of its data; with lists of pixels in pieces, which are made as they are sent."""
     screenshot = answer.get("data", answer).get("observation", {}).get("screenshot")
-    small = screenshot is None or isinstance(screenshot, str)
-    return _dump(answer) if small else await asyncio.to_thread(_dump, answer)
+    return _with_rows(answer, screenshot) if isinstance(screenshot, PixelRows) else _dump(answer)
 
 
-def _dump(answer: Answer) -> bytes:
+def _with_rows(answer: Answer, rows: PixelRows) -> Iterator[bytes]:
+    place = secrets.token_hex()  # which no page can contain
+    before, _, after = _dump(answer, place).partition(f'"{place}"'.encode())
+    yield before
+    yield from rows.chunks()
+    yield after
+
+
+def _dump(answer: Answer, rows: str = "") -> bytes:
+    """JSON with a text in the place of pixels."""
     try:
-        return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+        return orjson.dumps(answer, default=lambda _: rows, option=orjson.OPT_PASSTHROUGH_DATACLASS)
     except TypeError:  # lone surrogates in a page's text
-        return json.dumps(answer, default=lambda array: array.tolist()).encode()
+        return json.dumps(answer, default=lambda _: rows).encode()

@@ -110,7 +110,7 @@ async def _send(connection: ServerConnection, answer: Answer) -> None:
     """Raises ConnectionClosed, TimeoutError (the client does not read)."""
     try:
         async with asyncio.timeout(SEND_TIMEOUT_S):
-            await connection.send(await as_json(answer), text=True)
+            await connection.send(as_json(answer), text=True)
     except TimeoutError:
         connection.transport.abort()
         raise

@@ -86,12 +86,12 @@ class HttpSessions:
                 if asked == "step":
                     client.came_back(with_cookie=_cookie(request) is not None)
                 if asked == "state":
-                    return await _respond({"type": "state", "data": client.session.state.model_dump()})
+                    return _respond({"type": "state", "data": client.session.state.model_dump()})
                 return await self._step(client, _body(request))
         except Exception as error:  # the boundary of the server: the client must hear of it, and the others live on
             answer = explain(error, asked)
             status = 409 if isinstance(error, NoEpisode) else 400 if isinstance(error, DataError) else 500
-            return await _respond(answer, _STATUS.get(answer["data"]["code"], status))
+            return _respond(answer, _STATUS.get(answer["data"]["code"], status))
 
     async def close(self) -> None:
         """End all sessions."""
@@ -113,15 +113,15 @@ class HttpSessions:
                     await client.session.park()
                 raise
         if is_new:
-            return await _respond(answer, headers={"Set-Cookie": f"{COOKIE}={key}; Path=/; HttpOnly; SameSite=Strict"})
-        return await _respond(answer)
+            return _respond(answer, headers={"Set-Cookie": f"{COOKIE}={key}; Path=/; HttpOnly; SameSite=Strict"})
+        return _respond(answer)
 
     async def _step(self, client: _Client, body: dict[str, Any]) -> HttpResponse:
         data = _StepRequest.model_validate(body).action if "action" in body else body
         observation = await client.session.step(BrowserGymAction.model_validate(data).action_str)
         if observation.done:
             await client.session.park()  # whoever has played an episode says nothing when it leaves
-        return await _respond(observation_answer(observation))
+        return _respond(observation_answer(observation))
 
     def _find(self, request: HttpRequest) -> _Client:
         """The client that asks. Raises NoEpisode."""
@@ -190,8 +190,9 @@ def _body(request: HttpRequest) -> dict[str, Any]:
     return body
 
 
-async def _respond(answer: Answer, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
-    if answer["type"] == "error":
-        text = answer["data"]["message"]
-        return HttpResponse(status, await as_json({"detail": text}), reason=text)
-    return HttpResponse(status, await as_json(answer["data"]), headers=headers or {})
+def _respond(answer: Answer, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
+    failed = answer["type"] == "error"
+    reason = answer["data"]["message"] if failed else ""
+    body = as_json({"detail": reason} if failed else answer["data"])
+    whole = body if isinstance(body, bytes) else b"".join(body)
+    return HttpResponse(status, whole, reason=reason, headers=headers or {})

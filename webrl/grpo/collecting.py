@@ -25,6 +25,7 @@ from webrl.errors import ModelError, WebRLError
 from webrl.grpo.play import Model, Player
 from webrl.grpo.settings import GrpoSettings
 from webrl.llm.eyes import Eyes
+from webrl.runs.own_python import restore_python_path
 
 _PATIENCE_S = 20.0
 """For the browsers to close once nobody asks any more."""
@@ -137,4 +138,5 @@ def main(fd: int) -> None:
 
 if __name__ == "__main__":
     guard_output()
+    restore_python_path()
     main(int(sys.argv[1]))

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -31,6 +29,7 @@ from webrl.config.redaction import REVEAL
 from webrl.errors import StageError
 from webrl.grpo.play import Attempt, Episode
 from webrl.grpo.settings import GrpoSettings
+from webrl.runs.own_python import own_environment, own_python
 from webrl.types import Task
 
 logger = logging.getLogger(__name__)
@@ -53,11 +52,11 @@ class Collector:
         self._connection, theirs = multiprocessing.Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "webrl.grpo.collecting", str(theirs.fileno())],
+                own_python("webrl.grpo.collecting", str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the other
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env=own_environment(),
             )
         self._sender = threading.Thread(target=self._send_all, name="webrl-handover", daemon=True)
         self._sender.start()

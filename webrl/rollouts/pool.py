@@ -18,7 +18,6 @@ import itertools
 import logging
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
 
@@ -29,8 +28,9 @@ from webrl.rollouts.browser import remove_abandoned
 from webrl.rollouts.handle import WorkerHandle, error_of
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.suite import WEB, World
-from webrl.rollouts.worker import OUTER_PATH, encode, observation_from_json, read_message, result_from_json
+from webrl.rollouts.worker import encode, observation_from_json, read_message, result_from_json
 from webrl.runs.clock import spent_on
+from webrl.runs.own_python import own_environment, own_python
 from webrl.types import Task
 
 logger = logging.getLogger(__name__)
@@ -48,20 +48,13 @@ class WorkerProcess(WorkerHandle):
 
     async def start(self) -> None:
         """Launch the process, which launches Chromium."""
-        paths = {
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            OUTER_PATH: os.environ.get("PYTHONPATH", ""),
-        }
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "webrl.rollouts.worker",
-            self._world.path,
+            *own_python("webrl.rollouts.worker", self._world.path),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=1 << 24,
             start_new_session=True,  # Ctrl-C reaches the controller alone, which then ends the workers
-            env=os.environ | paths,
+            env=own_environment(),
         )
         self._send(self._config.model_dump(mode="json", context=REVEAL))
         self._reader = asyncio.create_task(self._read())

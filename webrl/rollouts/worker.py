@@ -33,13 +33,12 @@ from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.interface import Observation, StepResult
 from webrl.rollouts.snapshot import PageDetails
 from webrl.rollouts.suite import WEB, Suite, World, find_world
+from webrl.runs.own_python import restore_python_path
 from webrl.types import Task
 
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 1 << 30
-OUTER_PATH = "WEBRL_OUTER_PYTHONPATH"
-"""Variable in which the controller passes its own PYTHONPATH on; the worker's is the controller's whole `sys.path`."""
 
 
 class Worker:
@@ -239,18 +238,9 @@ async def main(world: World) -> None:
     await serve(reader, transport.write, world)
 
 
-def _restore_python_path() -> None:
-    """What a worker starts in turn (a site's server, a scorer) may be of another environment than webrl's."""
-    outer = os.environ.pop(OUTER_PATH, None)
-    if outer:
-        os.environ["PYTHONPATH"] = outer
-    elif outer is not None:
-        os.environ.pop("PYTHONPATH", None)
-
-
 if __name__ == "__main__":
     guard_output()
-    _restore_python_path()
+    restore_python_path()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):

@@ -236,9 +236,17 @@ def shop_over_http(url: str) -> list[dict[str, Any]]:
     return shop(url, http_client)
 
 
+def validate(url: str) -> list[dict[str, Any]]:
+    """`openenv validate --url`: what it finds."""
+    from openenv.cli._validation import validate_running_environment
+
+    found = validate_running_environment(url)
+    return [{"mode": found["mode"], "failed": [one["id"] for one in found["criteria"] if not one["passed"]]}]
+
+
 SCRIPTS = (
     *(environment_factory, text_only, rollout_func, cookbook, plain_post, synchronous, asynchronous),
-    *(shop, shop_over_http),
+    *(shop, shop_over_http, validate),
 )
 
 if __name__ == "__main__":

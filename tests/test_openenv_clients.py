@@ -82,6 +82,11 @@ def test_the_documented_ways_to_use_the_client_play(shared, package, script, epi
     assert [step["image"] for step in seen] == [SIZE] * len(seen)
 
 
+@pytest.mark.parametrize("package", ["openenv-core==0.3.0", "openenv==0.10.0"])
+def test_openenvs_own_validation_of_a_running_server_finds_nothing_missing(shared, package):
+    assert run_script(package, "validate", shared) == [{"mode": "simulation", "failed": []}]
+
+
 def test_a_client_that_takes_one_megabyte_is_named_with_its_fix():
     with server("--viewport", "1280x720", num_sessions=1, stderr=subprocess.PIPE) as (url, process):
         with pytest.raises(AssertionError, match="message too big"):

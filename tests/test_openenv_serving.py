@@ -148,13 +148,47 @@ def test_a_client_without_cookies_takes_nobodys_episode(servers):
         assert mine.cookies
         assert dict(mine.cookies) != dict(owner.cookies)
         for header in ({"X-Forwarded-For": "10.1.1.1"}, {"Via": "1.1 proxy"}, {"Host": "rebound.example:8000"}):
-            assert httpx.get(f"{url}/state", headers=header).status_code == 409
+            assert httpx.post(f"{url}/step", json={"action_str": "noop()"}, headers=header).status_code == 409
+            assert httpx.get(f"{url}/state", headers=header).json()["episode_id"] is None
 
 
 def test_an_answer_to_head_has_no_body_and_the_connection_serves_on(shared):
     with httpx.Client(base_url=shared, timeout=20) as caller:
         assert [caller.head(path).status_code for path in ("/health", "/web", "/reset")] == [405, 404, 405]
         assert caller.get("/health").status_code == 200
+
+
+def test_the_documents_of_openenvs_servers_are_answered(shared):
+    with httpx.Client(base_url=shared, timeout=20) as caller:
+        described = caller.get("/openapi.json").json()
+        assert described["info"]["version"]
+        for path, methods in described["paths"].items():
+            for method, said in methods.items():
+                assert caller.request("PATCH", path).headers["Allow"] == method.upper()
+                if method == "get":
+                    assert caller.get(path).status_code == 200
+                for reference in re.findall(r"'\$ref': '#/components/schemas/(\w+)'", str(said)):
+                    assert reference in described["components"]["schemas"]
+        assert set(described["paths"]) > {"/reset", "/step", "/state", "/health", "/metadata", "/schema"}
+        page = caller.get("/docs")
+        assert page.headers["Content-Type"].startswith("text/html")
+        assert all(path in page.text for path in described["paths"])
+        schemas = caller.get("/schema").json()
+        assert set(schemas) == {"action", "observation", "reset_observation", "state"}
+        for sent, number in (({"jsonrpc": "2.0", "id": 7, "method": "tools/list"}, 7), ({}, None)):
+            answer = caller.post("/mcp", json=sent).json()
+            assert (answer["jsonrpc"], answer["id"], answer["error"]["code"]) == ("2.0", number, -32603)
+        assert caller.get("/nowhere").json()["detail"].startswith("sessions are at /ws")
+
+
+def test_the_state_before_a_reset_names_the_servers_own_task():
+    with server(num_sessions=1, BROWSERGYM_TASK_NAME="click-tab") as (url, _):
+        state = httpx.get(f"{url}/state").json()
+        assert [state[name] for name in ("benchmark", "task_name", "step_count")] == ["miniwob", "click-tab", 0]
+        with client(url) as env:
+            assert env.state()["task_name"] == "click-tab"
+        gone = httpx.get(f"{url}/state", headers={"Cookie": "webrl_session=of-an-earlier-server"})
+        assert (gone.status_code, "no episode" in gone.text) == (409, True)
 
 
 def test_a_first_reset_that_fails_keeps_no_place(servers):
@@ -183,7 +217,7 @@ def test_a_client_that_has_gone_before_its_first_episode_keeps_no_place(servers)
     ("method", "path", "body", "status", "says"),
     [
         ("POST", "/step", b'{"action": {"action_str": "noop()"}}', 409, "no episode: POST /reset first"),
-        ("GET", "/state", b"", 409, "no episode: POST /reset first"),
+        ("GET", "/docs/oauth2-redirect", b"", 404, "sessions are at /ws"),
         ("POST", "/reset", b"{", 400, "the body of /reset is no JSON"),
         ("POST", "/reset", b"[]", 400, "the body of /reset is a JSON object, not list"),
         ("POST", "/reset", b'{"seeed": 1}', 422, "reset: seeed = 1"),

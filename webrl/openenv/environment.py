@@ -40,7 +40,7 @@ class Session:
         self._parking: asyncio.Task[None] | None = None
         self.idle_since: float | None = None
         """Loop time since which it has been silent for too long; None while it is not."""
-        self.state = BrowserGymState(episode_id=None)
+        self.state = first_state(hub)
         """Where the episode stands."""
         self._rest()
 
@@ -193,6 +193,12 @@ class Session:
             "extra_element_properties": shown,
         }
         return {"browsergym_obs": observed, "browsergym_info": {}}
+
+
+def first_state(hub: Hub) -> BrowserGymState:
+    """Before the first reset: the task of one that names none."""
+    suite, _, name = hub.options.default_site.partition(".")
+    return BrowserGymState(episode_id=None, benchmark=suite, task_name=name)
 
 
 def _as_text(box: list[float] | None) -> list[str] | None:

@@ -22,7 +22,7 @@ from webrl.errors import BrowserError, DataError
 from webrl.openenv.access import is_loopback, names_loopback
 from webrl.openenv.answers import Answer, as_json, explain, observation_answer
 from webrl.openenv.connection import unless_gone
-from webrl.openenv.environment import Session
+from webrl.openenv.environment import Session, first_state
 from webrl.openenv.hub import Hub, NoEpisode
 from webrl.openenv.models import BrowserGymAction
 from webrl.openenv.plain_http import HttpRequest, HttpResponse
@@ -39,7 +39,7 @@ _REMEMBERED = 4
 _STATUS = {"VALIDATION_ERROR": 422, "INVALID_JSON": 400, "CAPACITY_REACHED": 503}
 
 
-class _StepRequest(BaseModel):
+class StepRequest(BaseModel):
     """Body of a step; only `action` matters here."""
 
     model_config = ConfigDict(extra="forbid")
@@ -81,6 +81,8 @@ class HttpSessions:
         try:
             if asked == "reset":
                 return await self._reset(request)
+            if asked == "state" and _cookie(request) is None and self._last_here(request) is None:
+                return _respond({"type": "state", "data": first_state(self._hub).model_dump()})
             client = self._find(request)
             async with client.lock:
                 if asked == "step":
@@ -117,7 +119,7 @@ class HttpSessions:
         return _respond(answer)
 
     async def _step(self, client: _Client, body: dict[str, Any]) -> HttpResponse:
-        data = _StepRequest.model_validate(body).action if "action" in body else body
+        data = StepRequest.model_validate(body).action if "action" in body else body
         observation = await client.session.step(BrowserGymAction.model_validate(data).action_str)
         if observation.done:
             await client.session.park()  # whoever has played an episode says nothing when it leaves

@@ -1,4 +1,4 @@
-"""The server: a pool of environments behind OpenEnv's WebSocket protocol, its older HTTP one, and three documents.
+"""The server: a pool of environments behind OpenEnv's WebSocket protocol, its older HTTP one, and documents about it.
 
 Of openenv-core only the message types are used: its own application also takes requests with bodies of any size, and
 over HTTP plays every step on a page of its own.
@@ -17,11 +17,11 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 
+import orjson
 from websockets.asyncio.server import ServerConnection
 from websockets.asyncio.server import serve as serve_websockets
 from websockets.http11 import Request, Response
 
-import webrl
 from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import DataError, UsageError
 from webrl.openenv.access import (
@@ -154,27 +154,16 @@ async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int],
 
 
 class _Routes:
-    """What is asked over HTTP: three documents, episodes, and whether a WebSocket may be opened."""
+    """What is asked over HTTP: documents, episodes, and whether a WebSocket may be opened."""
 
     def __init__(self, hub: Hub) -> None:
+        from webrl.openenv.documents import ROUTES, documents
         from webrl.openenv.http_sessions import HttpSessions
-        from webrl.openenv.models import BrowserGymAction, BrowserGymObservation, BrowserGymState
-        from webrl.openenv.protocol import EnvironmentMetadata, HealthResponse, SchemaResponse
 
         self._token = hub.options.token
         self.sessions = HttpSessions(hub)
-        metadata = EnvironmentMetadata(
-            name="browsergym_env",
-            description="MiniWoB++ and other web pages in Chromium, as BrowserGym shows and rewards them",
-            version=webrl.__version__,
-        )
-        schemas = SchemaResponse(
-            action=BrowserGymAction.model_json_schema(),
-            observation=BrowserGymObservation.model_json_schema(),
-            state=BrowserGymState.model_json_schema(),
-        )
-        documents = {"/health": HealthResponse(), "/metadata": metadata, "/schema": schemas}
-        self._documents = {path: document.model_dump_json().encode() for path, document in documents.items()}
+        self._documents = documents()
+        self._methods = {route.path: route.method for route in ROUTES}
 
     def refuse(self, path: str, headers: Mapping[str, str]) -> HttpResponse | None:
         """The refusal of a request that is not for a WebSocket, or None."""
@@ -186,15 +175,19 @@ class _Routes:
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """Answer a request that is not refused."""
+        from webrl.openenv.documents import no_tools
+
         path = request.path
-        if path not in self._documents and path not in _EPISODE_PATHS:
-            return _plain(404, "sessions are at /ws, episodes over HTTP at /reset, /step and /state")
-        wanted = _EPISODE_PATHS.get(path, "GET")
+        wanted = self._methods.get(path)
+        if wanted is None:
+            return _plain(
+                404, "sessions are at /ws, episodes over HTTP at /reset, /step and /state; GET /docs lists all"
+            )
         if request.method != wanted:
             return _plain(405, f"{path} takes {wanted} only", {"Allow": wanted})
-        if path in self._documents:
-            return HttpResponse(200, self._documents[path])
-        return await self.sessions.answer(request)
+        if path == "/mcp":
+            return no_tools(request.body)
+        return self._documents.get(path) or await self.sessions.answer(request)
 
     def admit(self, connection: ServerConnection, request: Request) -> Response | None:
         """The refusal of a WebSocket, or None."""
@@ -207,8 +200,7 @@ class _Routes:
 
 
 _REFUSALS = {401: "a token is needed", 403: "web pages may not connect"}
-_EPISODE_PATHS = {"/reset": "POST", "/step": "POST", "/state": "GET"}
 
 
 def _plain(status: int, text: str, headers: dict[str, str] | None = None) -> HttpResponse:
-    return HttpResponse(status, f"{text}\n".encode(), "text/plain", headers=headers or {})
+    return HttpResponse(status, orjson.dumps({"detail": text}), headers=headers or {})

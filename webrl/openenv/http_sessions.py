@@ -81,9 +81,13 @@ class HttpSessions:
         try:
             if asked == "reset":
                 return await self._reset(request)
-            if asked == "state" and _cookie(request) is None and self._last_here(request) is None:
-                return _respond({"type": "state", "data": first_state(self._hub).model_dump()})
             client = self._find(request)
+            if client is None and asked == "state" and _cookie(request) is None:
+                return _respond({"type": "state", "data": first_state(self._hub).model_dump()})
+            if client is None:
+                raise NoEpisode(
+                    "no episode: POST /reset first, and send the cookie back that it sets (requests.Session does)"
+                )
             async with client.lock:
                 if asked == "step":
                     client.came_back(with_cookie=_cookie(request) is not None)
@@ -125,15 +129,13 @@ class HttpSessions:
             await client.session.park()  # whoever has played an episode says nothing when it leaves
         return _respond(observation_answer(observation))
 
-    def _find(self, request: HttpRequest) -> _Client:
-        """The client that asks. Raises NoEpisode."""
+    def _find(self, request: HttpRequest) -> _Client | None:
+        """The client that asks; None before its first reset."""
         shown = _cookie(request)
         key = shown or self._last_here(request)
         client = self._clients.get(key) if key else None
         if key is None or client is None or (shown is None and client.takes_cookies):
-            raise NoEpisode(
-                "no episode: POST /reset first, and send the cookie back that it sets (requests.Session does)"
-            )
+            return None
         self._clients.move_to_end(key)
         return client
 

@@ -5,6 +5,7 @@
 #
 # Options of `webrl serve-env` follow the image's name. OpenEnv's variables are read as by its own image:
 # BROWSERGYM_TASK_NAME, BROWSERGYM_VIEWPORT_WIDTH, BROWSERGYM_VIEWPORT_HEIGHT, BROWSERGYM_PORT, MAX_CONCURRENT_ENVS.
+# Change the port by BROWSERGYM_PORT, not --port: the health check asks there.
 FROM python:3.12-slim-bookworm
 
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1

@@ -181,8 +181,8 @@ def test_the_documents_of_openenvs_servers_are_answered(shared):
         assert caller.get("/nowhere").json()["detail"].startswith("sessions are at /ws")
 
 
-def test_the_state_before_a_reset_names_the_servers_own_task():
-    with server(num_sessions=1, BROWSERGYM_TASK_NAME="click-tab") as (url, _):
+def test_the_state_before_a_reset_names_the_servers_own_task(servers):
+    with servers.open(num_sessions=1, default_site="miniwob.click-tab") as url:
         state = httpx.get(f"{url}/state").json()
         assert [state[name] for name in ("benchmark", "task_name", "step_count")] == ["miniwob", "click-tab", 0]
         with client(url) as env:

@@ -157,12 +157,12 @@ class _Routes:
     """What is asked over HTTP: documents, episodes, and whether a WebSocket may be opened."""
 
     def __init__(self, hub: Hub) -> None:
-        from webrl.openenv.documents import ROUTES, documents
+        from webrl.openenv.documents import ROUTES, documents, no_tools
         from webrl.openenv.http_sessions import HttpSessions
 
         self._token = hub.options.token
         self.sessions = HttpSessions(hub)
-        self._documents = documents()
+        self._documents, self._no_tools = documents(), no_tools
         self._methods = {route.path: route.method for route in ROUTES}
 
     def refuse(self, path: str, headers: Mapping[str, str]) -> HttpResponse | None:
@@ -175,8 +175,6 @@ class _Routes:
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """Answer a request that is not refused."""
-        from webrl.openenv.documents import no_tools
-
         path = request.path
         wanted = self._methods.get(path)
         if wanted is None:
@@ -186,7 +184,7 @@ class _Routes:
         if request.method != wanted:
             return _plain(405, f"{path} takes {wanted} only", {"Allow": wanted})
         if path == "/mcp":
-            return no_tools(request.body)
+            return self._no_tools(request.body)
         return self._documents.get(path) or await self.sessions.answer(request)
 
     def admit(self, connection: ServerConnection, request: Request) -> Response | None:

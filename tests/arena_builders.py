@@ -6,14 +6,18 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+from arena_server import share_templates
+
 from webrl.arena import running
 from webrl.cli import main
 from webrl.config import RunConfig
 
 
 @contextlib.contextmanager
-def arena(folder: Path) -> Iterator[RunConfig]:
+def arena(folder: Path, factory: pytest.TempPathFactory) -> Iterator[RunConfig]:
     """A running arena, and a config that plays in it."""
+    share_templates(folder, factory)
     assert main(["arena", "up", "--folder", str(folder), "--port", "0", "--workers", "2"]) == 0
     try:
         # A page that is looked at before its scripts have run, which a busy machine may need long for, is another one.

@@ -25,7 +25,7 @@ from webrl.carry.pack import pack
 from webrl.carry.unpack import unpack
 from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError, StageError, UsageError
-from webrl.runs import progress
+from webrl.runs import lock, progress
 from webrl.training import score_actions, train_actor, train_critic, train_sft
 from webrl.training.export import STATE, read_origin
 
@@ -251,7 +251,8 @@ def test_what_there_is_before_the_loop_has_begun_is_packed_and_continued_elsewhe
     assert content(tmp_path / "elsewhere" / "demo") == content(run)
 
 
-def test_nothing_is_packed_while_a_process_works_in_the_run(made, tmp_path):
+def test_nothing_is_packed_while_a_process_works_in_the_run(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "_PATIENCE_S", 0.5)
     _, run, _ = made
     run = shutil.copytree(run, tmp_path / "mine")
     code = (

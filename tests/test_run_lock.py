@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from webrl.errors import StageError
+from webrl.runs import lock
 from webrl.runs.lock import _hold, hold_output, hold_run
 
 HOLD = """
@@ -39,6 +40,12 @@ with SoftFileLease(folder / "lease", lease_duration=2.0):
     print("held", flush=True)
     time.sleep(600)
 """
+
+
+@pytest.fixture(autouse=True)
+def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A living holder keeps its locks, however long one tries."""
+    monkeypatch.setattr(lock, "_PATIENCE_S", 0.5)
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.arena]
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    with arena(tmp_path_factory.mktemp("arena")) as config:
+    with arena(tmp_path_factory.mktemp("arena"), tmp_path_factory) as config:
         yield config
 
 
@@ -132,8 +132,8 @@ def test_an_episode_hands_its_profile_on_with_nothing_left_in_it(config):
 
 
 @pytest.mark.slow
-def test_an_arena_that_is_lost_is_no_failure_of_the_agent(tmp_path):
-    with arena(tmp_path / "arena") as config:
+def test_an_arena_that_is_lost_is_no_failure_of_the_agent(tmp_path, tmp_path_factory):
+    with arena(tmp_path / "arena", tmp_path_factory) as config:
         task = seed_tasks(config)[0]
 
         async def work():

@@ -167,9 +167,9 @@ def test_an_evaluation_is_counted_shown_and_compared_suite_by_suite_and_never_ov
 
 @pytest.mark.browser
 @pytest.mark.arena
-def test_one_environment_plays_miniwob_the_arena_and_one_s_own_site_in_turn(tmp_path):
+def test_one_environment_plays_miniwob_the_arena_and_one_s_own_site_in_turn(tmp_path, tmp_path_factory):
     """Same worker, same place in it: page, viewport, session, log-in and limits are each suite's own."""
-    with arena(tmp_path / "arena") as patient, notes_app(tmp_path) as notes:
+    with arena(tmp_path / "arena", tmp_path_factory) as patient, notes_app(tmp_path) as notes:
         own = notes.config("rollout.envs_per_worker=1").rollout.web
         own = own.model_copy(update={"reset": type(own.reset)()})
         rollout = patient.rollout.model_copy(update={"web": own, "envs_per_worker": 1, "max_steps": 8})
@@ -206,8 +206,8 @@ def test_one_environment_plays_miniwob_the_arena_and_one_s_own_site_in_turn(tmp_
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.arena
-def test_a_run_plays_writes_trains_on_and_evaluates_both_suites(tmp_path):
-    with arena(tmp_path / "arena") as patient:
+def test_a_run_plays_writes_trains_on_and_evaluates_both_suites(tmp_path, tmp_path_factory):
+    with arena(tmp_path / "arena", tmp_path_factory) as patient:
         small = ["tasks.num_seed_tasks=4", "tasks.num_eval_tasks=2", "tasks.num_heldout_tasks=2", "rollout.max_steps=2"]
         small += ["generate.num_tasks=8", "filter.feasibility=false", "filter.max_tasks=4", "critic.steps=1"]
         small += ["actor.steps=1", "rollout.envs_per_worker=2", "rollout.step_timeout_s=120", f"runs_dir={tmp_path}"]

@@ -13,7 +13,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TypeVar
 
 from webrl.arena.content import Catalogue, Customer, Product, catalogue, for_evaluation
@@ -95,7 +95,7 @@ class Topic:
         """Below the server's root."""
         return f"{self.board.path}topic/{slug(self.subject)}-{self.pk}/"
 
-    @property
+    @cached_property  # tasks are drawn by looking at thousands of topics
     def shown(self) -> tuple[Post, ...]:
         """The posts that everybody sees."""
         return tuple(post for post in self.posts if post.approved)
@@ -108,10 +108,15 @@ class Forum:
     boards: tuple[Board, ...]
     topics: tuple[Topic, ...]
 
-    @property
+    @cached_property
     def num_posts(self) -> int:
         """Of all topics, also those that wait; they are numbered from 1."""
         return sum(len(topic.posts) for topic in self.topics)
+
+    @cached_property
+    def num_waiting(self) -> int:
+        """Posts that nobody has approved yet."""
+        return self.num_posts - sum(len(topic.shown) for topic in self.topics)
 
 
 @cache

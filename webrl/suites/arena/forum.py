@@ -180,11 +180,11 @@ def _move(e: Entities, rng: random.Random) -> Instance:
 
 def _judge_waiting(approve: bool, e: Entities, rng: random.Random) -> Instance:
     topic = rng.choice([topic for topic in e.topics if not topic.posts[-1].approved])
-    post, waiting = topic.posts[-1], sum(len(each.posts) - len(each.shown) for each in forum().topics)
+    post = topic.posts[-1]
     shown = f"SELECT count(*) FROM {_POST} WHERE id = {post.pk}" + (" AND approved" if approve else "")
     query = f"SELECT (SELECT count(*) FROM {_POST} WHERE NOT approved) || ' ' || ({shown})"
     slots = {"topic": topic.subject, "customer": post.author}
-    return Instance(slots, finds(query, f"{waiting - 1} {int(approve)}"))
+    return Instance(slots, finds(query, f"{forum().num_waiting - 1} {int(approve)}"))
 
 
 def _answer(asks: str, e: Entities, rng: random.Random) -> Instance:

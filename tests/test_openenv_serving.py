@@ -17,12 +17,16 @@ from openenv_builders import client, server
 from PIL import Image
 from rollouts_builders import bid_of, in_browser, miniwob
 from websockets.asyncio.server import serve as serve_websockets
+from websockets.exceptions import ConnectionClosedError
+from websockets.sync.client import connect
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, UsageError
+from webrl.openenv.answers import as_json
 from webrl.openenv.client import RemotePool
 from webrl.openenv.environment import Session
 from webrl.openenv.hub import AtCapacity, Hub, ServerOptions
+from webrl.openenv.pictures import encode
 from webrl.openenv.variables import read_variables
 from webrl.rollouts.aliases import spell_out
 from webrl.rollouts.snapshot import describe
@@ -50,6 +54,32 @@ def test_lists_and_png_show_the_same_pixels_and_nobody_is_blind_who_asks_for_not
         assert env.reset(screenshots="none").observation["screenshot"] is None
         with pytest.raises(RuntimeError, match=r"screenshots.*'jpeg'"):
             env.reset(screenshots="jpeg")
+
+
+@pytest.mark.parametrize("text", ["a page", "half of a pair: \ud83d"])
+def test_rows_that_are_alike_are_one_text_and_lists_go_out_in_pieces(text):
+    picture = np.full((100, 300, 3), 255, np.uint8)
+    picture[40:44, 7] = (0, 99, 1)
+    out = io.BytesIO()
+    Image.fromarray(picture).save(out, format="PNG")
+    rows = asyncio.run(encode(out.getvalue(), "list"))
+    assert len({id(row) for row in rows.rows}) == 2
+    answer = {"type": "observation", "data": {"observation": {"text": text, "screenshot": rows}, "reward": 0.5}}
+    pieces = list(as_json(answer))
+    assert max(map(len, pieces)) < sum(map(len, pieces)) / 5
+    seen = json.loads(b"".join(pieces))["data"]
+    assert (seen["observation"]["text"], seen["reward"]) == (text, 0.5)
+    assert seen["observation"]["screenshot"] == picture.tolist()
+
+
+def test_a_client_that_leaves_in_the_midst_of_its_lists_gives_its_place_back(servers):
+    with servers.open(num_sessions=1) as url:
+        with connect(f"ws{url[4:]}/ws", max_size=1_000_000) as narrow:
+            narrow.send(json.dumps({"type": "reset", "data": {"task_name": "click-test"}}))
+            with pytest.raises(ConnectionClosedError, match="too big"):
+                narrow.recv(timeout=60)
+        with client(url) as env:  # which waits for 45 s
+            assert np.shape(env.reset(viewport=[160, 90]).observation["screenshot"]) == (90, 160, 3)
 
 
 def test_the_server_says_how_pages_are_shown_to_those_who_do_not():

@@ -332,12 +332,12 @@ def test_large_messages_and_bodies_are_not_taken(shared):
             socket.send("x" * 2_000_000)
         with pytest.raises(ConnectionClosed):
             socket.recv()
-    for path in ("/reset", "/step", "/mcp", "/ws", "/health"):
+    for path in ("/reset", "/step", "/ws", "/health"):
         with contextlib.suppress(httpx.TransportError):
             assert httpx.post(shared + path, content=b"x" * 1_000_000).status_code >= 400
 
 
-@pytest.mark.parametrize("path", ["/mcp", "/web", "/docs", "/openapi.json", "/", "/ws/"])
+@pytest.mark.parametrize("path", ["/web", "/redoc", "/", "/ws/"])
 def test_only_documents_and_episodes_are_served_over_http(shared, path):
     assert httpx.get(shared + path).status_code == 404
     assert httpx.get(shared + "/health").json() == {"status": "healthy"}

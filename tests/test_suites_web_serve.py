@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,9 +10,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from browsers import run, shared_browser
 from infinity_builders import lamp, task
+from processes import living
 from rollouts_builders import bid_of
 from web_builders import ROOT
 from web_builders import play as play_in_worker
@@ -64,6 +67,12 @@ def await_end(port):
                 return
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def await_line(path):
+    """Return when the file has a whole line."""
+    while not (path.exists() and path.read_text().endswith("\n")):
+        time.sleep(0.01)
 
 
 def one(config, task, *actions):
@@ -177,20 +186,100 @@ def test_an_apps_server_listens_on_loopback_alone_and_ends_with_its_episode(conf
     await_end(port)
 
 
-def test_a_server_ends_when_the_process_that_started_it_is_killed(config_file):
+def test_a_killed_process_leaves_no_server_and_the_next_start_removes_its_folder(config_file, tmp_path, monkeypatch):
     script = (
-        "import asyncio, os, signal, sys\n"
+        "import asyncio, os, pathlib, signal, sys\n"
         "from webrl.config import load_config\n"
         "from webrl.suites.web.serve import EpisodeServer\n"
         "async def work():\n"
         "    server = await EpisodeServer.start(load_config(sys.argv[1]).rollout.web)\n"
-        "    print(server.port, flush=True)\n"
+        "    pathlib.Path(server.folder, 'a.sqlite').touch()\n"
+        "    print(server.port, server._process.pid, server.folder, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "asyncio.run(work())\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(config_file)], capture_output=True, text=True, check=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(config_file)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == -9, done.stderr
-    await_end(int(done.stdout))
+    port, guard, left = done.stdout.split()
+    await_end(int(port))
+    while living([psutil.Process(int(guard))] if psutil.pid_exists(int(guard)) else []):
+        time.sleep(0.05)
+    assert Path(left, "a.sqlite").exists(), "nothing is there to be removed"
+
+    async def work():
+        web = written(config_file).rollout.web
+        living = await EpisodeServer.start(web)
+        next_one = await EpisodeServer.start(web)
+        folders = [Path(folder).is_dir() for folder in (left, living.folder, next_one.folder)]
+        await living.stop()
+        await next_one.stop()
+        return folders
+
+    assert run(work()) == [False, True, True]
+    assert not [path for path in tmp_path.glob("webrl-serve-*/*") if path.is_dir()]
+
+
+def test_what_answers_must_be_the_server_that_was_started(config_file, tmp_path):
+    """The first server is slow, and another program (this one) takes its port meanwhile."""
+    ports = tmp_path / "ports"
+    script = (
+        "import http.server, pathlib, sys, time; "
+        f"said = pathlib.Path({str(ports)!r}); first = not said.exists(); "
+        "said.open('a').write(sys.argv[1] + '\\n'); "
+        "first and time.sleep(3600); "
+        "http.server.test(http.server.SimpleHTTPRequestHandler, port=int(sys.argv[1]), bind='127.0.0.1')"
+    )
+    config = written(config_file).rollout.web
+    serve = config.serve.model_copy(update={"command": ("{python}", "-c", script, "{port}")})
+
+    async def other(reader, writer):
+        await reader.readline()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async def work():
+        starting = asyncio.ensure_future(EpisodeServer.start(config.model_copy(update={"serve": serve})))
+        await asyncio.to_thread(await_line, ports)
+        async with await asyncio.start_server(other, "127.0.0.1", int(ports.read_text())):
+            server = await starting
+            await server.stop()
+        return server.port, [int(port) for port in ports.read_text().split()]
+
+    port, tried = run(work())
+    assert port == tried[1]
+    assert len(tried) == 2
+
+
+def test_a_server_that_leaves_its_session_is_refused_by_name(config_file, tmp_path):
+    daemon = [sys.executable, "-m", "http.server", "{port}", "--bind", "127.0.0.1"]
+    script = (
+        "import pathlib, subprocess, sys, time; "
+        "child = subprocess.Popen(sys.argv[1:], start_new_session=True); "
+        f"pathlib.Path({str(tmp_path)!r}, str(child.pid)).touch(); time.sleep(3600)"
+    )
+    config = written(config_file).rollout.web
+    serve = config.serve.model_copy(update={"command": ("{python}", "-c", script, *daemon)})
+    try:
+        with pytest.raises(SiteError, match=r"is not what answers at http://127\.0\.0\.1:.* none of its own processes"):
+            run(EpisodeServer.start(config.model_copy(update={"serve": serve})))
+    finally:
+        for path in tmp_path.iterdir():
+            os.kill(int(path.name), signal.SIGKILL)
+
+
+def test_all_tries_of_a_start_have_one_deadline(config_file, tmp_path):
+    script = f"import time; open({str(tmp_path / 'starts')!r}, 'a').write('x'); time.sleep(1) # {{port}}"
+    overrides = f"rollout.web.serve.command={['{python}', '-c', script]}", "rollout.web.serve.timeout_s=1.5"
+    with pytest.raises(SiteError, match=r"ended|does not answer"):
+        run(EpisodeServer.start(written(config_file, *overrides).rollout.web))
+    assert len((tmp_path / "starts").read_text()) < 3, "each would have taken a second"
 
 
 @pytest.mark.parametrize(
@@ -220,7 +309,7 @@ def test_a_server_that_does_not_serve_is_one_error_before_any_episode(config_fil
 def test_ports_are_not_claimed_in_a_folder_that_somebody_else_may_have_made(config_file, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "theirs").mkdir()
-    link = tmp_path / f"webrl-ports-{os.getuid()}"
+    link = tmp_path / f"webrl-serve-{os.getuid()}"
     link.symlink_to("theirs")
     web = written(config_file).rollout.web
     with pytest.raises(SiteError, match="is not this user's own folder"):

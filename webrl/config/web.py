@@ -112,7 +112,7 @@ class WebServe(Section):
         "is removed with the server, `{python}` webrl's Python",
     )
     folder: Path | None = Field(None, description="where it is started; none: where webrl is")
-    timeout_s: float = Field(60.0, gt=0, description="deadline of its start, until the start page answers")
+    timeout_s: float = Field(60.0, gt=0, description="deadline of its start in all, until the start page answers")
 
     @field_validator("command")
     @classmethod

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
-import shutil
 import signal
-import socket
-import stat
 import sys
 import tempfile
-from pathlib import Path
+import time
 from typing import IO, Self
 
 from webrl.config.redaction import redact
 from webrl.config.web import WebConfig
 from webrl.llm.servers import guard
+from webrl.suites.web import ports
 from webrl.suites.web.hooks import await_answer, filled
 from webrl.suites.webarena.sites import SiteError
 
@@ -31,11 +28,9 @@ _SHOWN_CHARS = 300
 class EpisodeServer:
     """See the module docstring."""
 
-    def __init__(
-        self, port: int, folder: str, claim: IO[str], process: asyncio.subprocess.Process, log: IO[bytes]
-    ) -> None:
-        self.port = port
-        self.folder = folder
+    def __init__(self, claim: ports.Claim, process: asyncio.subprocess.Process, log: IO[bytes]) -> None:
+        self.port = claim.port
+        self.folder = str(claim.folder)
         """Its own, removed with it."""
         self._claim = claim
         self._process = process
@@ -48,56 +43,63 @@ class EpisodeServer:
         Raises:
             SiteError: it does not start, ends (its last words are quoted) or does not answer in time.
         """
-        problem = ""
-        for _ in range(_TRIES):  # a program outside of webrl may take the port in between
+        deadline = time.monotonic() + config.serve.timeout_s
+        for tries_left in reversed(range(_TRIES)):  # a program outside of webrl may take the port in between
             server = await cls._launch(config)
             try:
-                problem = await server._await_answer(config)
+                problem = await server._await_answer(config, deadline)
             except BaseException:
                 await server.stop()
                 raise
             if not problem:
                 return server
             await server.stop()
+            if not tries_left or time.monotonic() >= deadline:
+                break
         raise SiteError(problem)
 
     @classmethod
     async def _launch(cls, config: WebConfig) -> Self:
-        port, claim = _claim_port()
+        claim = await asyncio.to_thread(ports.claim)
         log = tempfile.TemporaryFile()  # noqa: SIM115 (`stop` closes it); not a pipe, which would fill up
-        folder = tempfile.mkdtemp(prefix="webrl-serve-")
-        fill = {"{port}": str(port), "{python}": sys.executable, "{folder}": folder}
+        fill = {"{port}": str(claim.port), "{python}": sys.executable, "{folder}": str(claim.folder)}
         command = [filled(part, fill) for part in config.serve.command]
         try:
-            # The guard ends the server's whole process group with this process.
+            # The guard ends the server's whole process group with this process, and holds the claim until then.
             process = await asyncio.create_subprocess_exec(
                 sys.executable, guard.__file__, *command, cwd=config.serve.folder, start_new_session=True,
                 stdin=asyncio.subprocess.PIPE, stdout=log, stderr=asyncio.subprocess.STDOUT,
+                pass_fds=[claim.lock.fileno()],
             )  # fmt: skip
         except (OSError, ValueError) as error:
-            claim.close()
+            claim.release()
             log.close()
-            shutil.rmtree(folder)
             raise SiteError(f"rollout.web.serve does not start in {str(config.serve.folder)!r}: {error}") from None
-        return cls(port, folder, claim, process, log)
+        return cls(claim, process, log)
 
-    async def _await_answer(self, config: WebConfig) -> str:
-        """Why it does not serve; "" if it does."""
+    async def _await_answer(self, config: WebConfig, deadline: float) -> str:
+        """Why it does not serve; "" if it does: if its start page answers, and one of its own processes listens."""
         import httpx
 
         url = config.start_urls[0].replace(config.hosts[0], f"127.0.0.1:{self.port}", 1)
         async with httpx.AsyncClient(timeout=config.serve.timeout_s, trust_env=False) as client:
             answer = asyncio.ensure_future(await_answer(client, url))
             end = asyncio.ensure_future(self._process.wait())
-            await asyncio.wait((answer, end), timeout=config.serve.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            left = max(0.0, deadline - time.monotonic())
+            await asyncio.wait((answer, end), timeout=left, return_when=asyncio.FIRST_COMPLETED)
             ended, answered = end.done(), answer.done()
             for waiting in (answer, end):
                 waiting.cancel()
             await asyncio.gather(answer, end, return_exceptions=True)
         if answered and not ended:
             answer.result()  # raises what kept it from being asked
-            return ""
-        what = "ended" if ended else f"does not answer at {url} after {config.serve.timeout_s:g} s"
+            if await asyncio.to_thread(ports.listens, self._process.pid, self.port):
+                return ""
+            what = f"is not what answers at {url}: none of its own processes (no daemon, no container) does"
+        elif ended:
+            what = "ended"
+        else:
+            what = f"does not answer at {url} after {config.serve.timeout_s:g} s"
         return f"rollout.web.serve {redact(' '.join(config.serve.command))!r:.200} {what}: {self._last_words()}"
 
     def _last_words(self) -> str:
@@ -113,25 +115,4 @@ class EpisodeServer:
         if self._process.stdin:
             self._process.stdin.close()
         self._log.close()
-        self._claim.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _claim_port() -> tuple[int, IO[str]]:
-    """A free port that no other environment of this user takes while the file is open."""
-    folder = Path(tempfile.gettempdir()) / f"webrl-ports-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise SiteError(f"{folder} is not this user's own folder: others could have files emptied by it; remove it")
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        claim = (folder / str(port)).open("w")
-        try:
-            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            claim.close()
-        else:
-            return port, claim
+        self._claim.release()

@@ -37,7 +37,7 @@ from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.schedule import learning_rate, sample_batches
 from webrl.training.scoring import row_budget
 from webrl.training.threads import ROW_TOKENS, Gradients, Map, add_gradients, row_threads
-from webrl.training.transfer import receive
+from webrl.training.transfer import receive, receive_scalars
 
 logger = logging.getLogger(__name__)
 Results = list[tuple[list[int], dict[str, Tensor]]]
@@ -153,11 +153,12 @@ class _Loop:
         started = time.perf_counter()
         results = self._side_by_side(batch, num_units) if self.engine.num_threads > 1 else self._rows(batch, num_units)
         # what is logged is on its way before the update, so that neither waits for the other
-        sums, values = self._reduce(results), self._histograms(results)
+        sums = self._reduce(results)
+        on_host, values = receive_scalars(sums), self._histograms(results)
         rate = learning_rate(step, self.num_steps, self.config)
         with memory_errors(self.config):
-            norm = self.engine.step(rate)
-        means = {key: total / (num_units if key == "loss" else len(batch)) for key, total in sums().items()}
+            norm = self.engine.step(rate, sums["loss"])
+        means = {key: total / (num_units if key == "loss" else len(batch)) for key, total in on_host().items()}
         if not math.isfinite(means["loss"]):
             self._stop(step, batch, f"the loss is {means['loss']}", results)
         if not math.isfinite(norm):
@@ -192,7 +193,7 @@ class _Loop:
                 result = self.job.loss(self.engine.model(**self.job.inputs(packed)), packed, row or [0])
                 total += result.loss.sum() * bool(row)
         self.engine.model.train()
-        return {"val_loss": self.engine.reduce_sums({"loss": total})()["loss"] / len(items)}
+        return {"val_loss": float(self.engine.reduce_sums({"loss": total})["loss"]) / len(items)}
 
     def _rows(self, batch: list[int], num_units: int) -> Results:
         """Accumulate the gradient of this rank's rows, one after the other.
@@ -250,7 +251,7 @@ class _Loop:
         values = {"loss": result.loss.detach(), **result.metrics}
         return result.loss.sum() * (share / num_units), {key: value * share for key, value in values.items()}
 
-    def _reduce(self, results: Results) -> Callable[[], dict[str, float]]:
+    def _reduce(self, results: Results) -> dict[str, Tensor]:
         sums = {key: torch.stack([values[key].sum() for _, values in results]).sum() for key in results[0][1]}
         # a fill, not a copy from the host, which would wait for all that the GPU was given
         sums["active_fraction"] = torch.full((), float(sum(len(i) for i, _ in results)), device=self.device)

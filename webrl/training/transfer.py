@@ -15,6 +15,12 @@ def send(tensor: Tensor, device: torch.device | str) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+def receive_scalars(scalars: dict[str, Tensor]) -> Callable[[], dict[str, float]]:
+    """Numbers on their way to the CPU, as with `receive`."""
+    on_host = receive(torch.stack(list(scalars.values())))
+    return lambda: dict(zip(scalars, on_host().tolist(), strict=True))
+
+
 def receive(tensor: Tensor) -> Callable[[], Tensor]:
     """A tensor on its way to the CPU; who calls the result waits for it, not for what the GPU is given later."""
     if tensor.device.type != "cuda":

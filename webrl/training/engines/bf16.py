@@ -91,11 +91,11 @@ class Bf16Engine(Engine):
         self._hand_over()
 
     @torch.no_grad()
-    def step(self, rate: float) -> float:
+    def step(self, rate: float, loss: Tensor | None = None) -> float:
         """As in `Engine.step`; then the weights are the masters, rounded.
 
-        The host does not wait for the norm before the update is on its way: AdamW's kernel divides the gradients, or
-        leaves all as it is, as it does for torch's gradient scaler.
+        The host waits for neither norm nor loss before the update is on its way: AdamW's kernel divides the gradients,
+        or leaves all as it is, as it does for torch's gradient scaler.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -106,7 +106,8 @@ class Bf16Engine(Engine):
         on_host = receive(norm)
         adamw = self.optimizer.optimizer
         adamw.grad_scale = ((norm + 1e-6) / self.config.max_grad_norm).clamp(min=1)
-        adamw.found_inf = norm.isfinite().logical_not().float()
+        finite = norm.isfinite() if loss is None else norm.isfinite() & loss.isfinite()
+        adamw.found_inf = finite.logical_not().float()
         with self._unreached_spared():
             self.optimizer.step()
         self.optimizer.zero_grad()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from webrl.config.engine_plans import EnginePlan
 from webrl.errors import TrainingError
 from webrl.llm.products import use_products
 from webrl.training.threads import Gradients, add_gradients, num_row_threads
-from webrl.training.transfer import receive
 
 
 class Engine:
@@ -120,14 +119,18 @@ class Engine:
     def _trained(self) -> list[nn.Parameter]:
         return [p for p in self.module.parameters() if p.requires_grad]
 
-    def step(self, rate: float) -> float:
-        """Clip, update, clear; gives the gradient norm before clipping. A non-finite norm leaves the weights alone
-        (not under DeepSpeed); the trainer then ends the run without saving them.
+    def step(self, rate: float, loss: Tensor | None = None) -> float:
+        """Clip, update, clear; gives the gradient norm before clipping. A non-finite norm (not under DeepSpeed) or
+        loss leaves the weights alone; the trainer then ends the run without saving them.
+
+        Args:
+            rate: learning rate.
+            loss: of the batch, the same on all ranks: finite gradients do not tell that it is not. None: not looked at.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         norm = self.clip()
-        if math.isfinite(norm):
+        if math.isfinite(norm) and is_finite(loss):
             self.optimizer.step()
         self.optimizer.zero_grad()
         return norm
@@ -154,14 +157,13 @@ class Engine:
             return {}
         return {n: p.detach().cpu() for n, p in self.module.named_parameters() if p.requires_grad}
 
-    def reduce_sums(self, sums: dict[str, Tensor]) -> Callable[[], dict[str, float]]:
-        """Add up scalars over ranks; every rank must hold the same keys. Who calls the result waits for them."""
+    def reduce_sums(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Scalars added up over ranks, still on their device; every rank must hold the same keys."""
         keys = sorted(sums)
         total = torch.stack([sums[k].to(torch.float64) for k in keys])
         if self.num_ranks > 1:
             total = self.accelerator.reduce(total, reduction="sum")
-        on_host = receive(total)
-        return lambda: dict(zip(keys, on_host().tolist(), strict=True))
+        return dict(zip(keys, total, strict=True))
 
     def gather(self, item: Any) -> list[Any]:
         """One picklable object of each rank, in rank order, on every rank."""
@@ -174,6 +176,11 @@ class Engine:
     def barrier(self) -> None:
         """Wait for all ranks."""
         self.accelerator.wait_for_everyone()
+
+
+def is_finite(loss: Tensor | None) -> bool:
+    """Of a batch's loss, if there is one to look at; waits for it."""
+    return loss is None or bool(loss.isfinite())
 
 
 def forget_accelerator() -> None:

@@ -21,7 +21,7 @@ from webrl.config.extras import require
 from webrl.errors import TrainingError
 from webrl.runs.machine import free_port
 from webrl.training.build_locks import drop_dead_locks
-from webrl.training.engines.ddp import Engine, forget_accelerator, make_optimizer
+from webrl.training.engines.ddp import Engine, forget_accelerator, is_finite, make_optimizer
 
 
 class DeepSpeedEngine(Engine):
@@ -73,8 +73,10 @@ class DeepSpeedEngine(Engine):
         """As in `Engine.backward`; the engine averages over ranks."""
         self.model.backward(loss * self.num_ranks, scale_wrt_gas=False)
 
-    def step(self, rate: float) -> float:
+    def step(self, rate: float, loss: Tensor | None = None) -> float:
         """The engine clips, updates and clears in one call, so a non-finite norm is known after the update only."""
+        if not is_finite(loss):
+            return math.nan
         for group in self.model.optimizer.param_groups:
             group["lr"] = rate
         self.model.step()

@@ -1,0 +1,54 @@
+"""Run by torchrun in the tests of losses that are no numbers: one such step of an engine, then one that is well."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from training_builders import make_records
+
+from webrl.config import OptimConfig
+from webrl.training.engines import open_engine
+from webrl.training.engines.ddp import Engine
+from webrl.training.models import load_actor
+from webrl.training.packing import Item, actor_inputs, pack
+from webrl.training.ranks import join, leave
+from webrl.training.update import prepare
+
+
+def main(folder: Path, engine_name: str, precision: str) -> None:
+    """Print `kept moved`: whether the weights were kept in the first step, and moved in the second."""
+    join("cpu")
+    config = OptimConfig.model_validate({"engine": engine_name, "precision": precision, "lr": 1e-2})
+    model = load_actor(folder)
+    prepare(model, config, 0)
+    engine = open_engine(model, config, "cpu")
+    before = weights(engine)
+    step(engine, torch.tensor(float("inf") if engine.rank == engine.num_ranks - 1 else 1.0))
+    kept = weights(engine)
+    engine.optimizer.zero_grad()
+    step(engine, torch.tensor(1.0))
+    moved = weights(engine)
+    if engine.is_main:
+        same = [all(torch.equal(a[n], b[n]) for n in a) for a, b in ((before, kept), (kept, moved))]
+        print("kept" if same[0] else "changed", "still" if same[1] else "moved", flush=True)
+    leave()
+
+
+def step(engine: Engine, loss: torch.Tensor) -> None:
+    """Finite gradients, and a loss of this rank's."""
+    record = make_records()[engine.rank]
+    row = actor_inputs(pack([Item((*record.prompt_ids, *record.action_ids), len(record.action_ids))]))
+    with engine.micro_batch(is_last=True):
+        engine.backward(-engine.model(**row).sum())
+    engine.step(1e-2, engine.reduce_sums({"loss": loss})["loss"])
+
+
+def weights(engine: Engine) -> dict[str, torch.Tensor]:
+    """Copies."""
+    return {name: value.clone() for name, value in engine.full_state().items()}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,70 @@
+"""A batch's loss that is no number changes no weights, even where all gradients are finite."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from training_builders import make_actor, make_records
+
+from webrl.config import OptimConfig
+from webrl.errors import TrainingError
+from webrl.training.models import load_actor
+from webrl.training.objectives.interface import LossOutput
+from webrl.training.packing import Item, Pack, actor_inputs
+from webrl.training.trainer import Job, train
+from webrl.training.update import prepare
+
+SCRIPT = Path(__file__).with_name("nonfinite_rank.py")
+ENVIRONMENT = {
+    "PYTHONPATH": str(SCRIPT.parents[1]),
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "passive",
+    "DS_ACCELERATOR": "cpu",
+}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_training_ends_with_the_weights_it_had_before_the_step(tmp_path: Path, precision: str) -> None:
+    config = OptimConfig.model_validate({"precision": precision, "lr": 1e-2, "batch_size": 2, "epochs": 1.0})
+    model = load_actor(make_actor(tmp_path / "actor"))
+    prepare(model, config, 0)
+    items = [Item((*r.prompt_ids, *r.action_ids), len(r.action_ids)) for r in make_records()[:2]]
+
+    def loss(output: torch.Tensor, row: Pack, indices: list[int]) -> LossOutput:
+        plain = -output.sum()[None] / len(indices)
+        return LossOutput(plain.expand(len(indices)) + torch.inf, {})
+
+    job = Job(
+        "actor", model, items, [True] * 2, ["a", "b"], inputs=actor_inputs, loss=loss, save=lambda state, folder: None
+    )
+    before = [p.detach().to(torch.bfloat16 if precision == "bf16" else None).clone() for p in model.parameters()]
+    with pytest.raises(TrainingError, match="step 1: the loss is inf"):
+        train(job, config, out=tmp_path / "new", seed=0, metrics_path=tmp_path / "m.jsonl", device="cpu")
+    assert all(torch.equal(p, was) for p, was in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "precision"),
+    [
+        ("ddp", "fp32"),
+        ("ddp", "bf16"),
+        ("fsdp2", "fp32"),
+        pytest.param("zero2", "fp32", marks=pytest.mark.deepspeed),
+    ],
+)
+def test_one_process_s_loss_keeps_all_processes_from_the_step(tmp_path: Path, engine: str, precision: str) -> None:
+    folder = make_actor(tmp_path / "actor")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, str(SCRIPT), str(folder), engine, precision],
+        env=os.environ | ENVIRONMENT,
+        capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "kept moved" in done.stdout.splitlines()

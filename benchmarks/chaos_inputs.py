@@ -64,7 +64,9 @@ class Outcome:
         return lines[start:]
 
 
-_PROGRAMS = re.compile(r"(webrl|gen_task|process_data|convert_experience|generate_test_data)(\.py)?( [\w-]+)?: ")
+_PROGRAMS = re.compile(
+    r"(webrl|gen_task|process_data|convert_experience|generate_test_data|carry_run|one_gpu)(\.py)?( [\w-]+)?: "
+)
 
 
 class _Hung(BaseException):

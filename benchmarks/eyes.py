@@ -147,6 +147,13 @@ def main() -> None:
     add("--work", type=Path, help="new folder for everything, which is kept (default: a temporary one)")
     add("settings", nargs="*", metavar="key=value", help="over those of the runs")
     args = parser.parse_args()
+    for name, least in {"seed": 0, "demos": 1, "epochs": 1, "phases": 0}.items():
+        if getattr(args, name) < least:
+            parser.error(f"--{name} {getattr(args, name)}: a number from {least} up")
+    if args.work and (not args.work.is_dir() if args.work.exists() else False):
+        parser.error(f"--work {str(args.work)!r} is a file; name a new folder")
+    if args.work and args.work.exists() and any(args.work.iterdir()):
+        parser.error(f"--work {str(args.work)!r} holds files already; name a new folder")
     with tempfile.TemporaryDirectory(prefix="webrl-eyes-") as folder:
         print(json.dumps(measure(args.work or Path(folder), args)))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     unpack = commands.add_parser("unpack", help="a packed run into a new run folder", allow_abbrev=False)
     unpack.add_argument("archive", type=Path, metavar="OUT.zip", help="what `pack` wrote")
     unpack.add_argument("run", type=Path, metavar="DIR", help="new folder, with the run's name: runs/NAME")
-    unpack.add_argument("--max-gib", type=float, default=64.0, metavar="N", help="largest folder (default: 64)")
+    unpack.add_argument("--max-gib", type=_gib, default=64.0, metavar="N", help="largest folder (default: 64)")
     for command in (pack, unpack):
         command.add_argument("--base", action="append", default=[], metavar="DIR", help=_BASE)
     return parser
@@ -45,6 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("webrl.runs.progress").setLevel(logging.INFO)
     return end_clearly("carry_run", lambda: _pack(args) if args.command == "pack" else _unpack(args))
+
+
+def _gib(text: str) -> float:
+    """Type of an amount of disk: a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GiB above 0")
+    return number
 
 
 def _pack(args: argparse.Namespace) -> int:

@@ -20,16 +20,18 @@ if [[ -z "$python" ]]; then
 fi
 webrl=("$python" -m webrl.cli)
 
-dry=no config=gemma3_270m settings=()
+dry=no config="" settings=()
 for word in "$@"; do
   case "$word" in
     --dry-run) dry=yes ;;
     -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "one_gpu: unknown option $word; see --help" >&2; exit 2 ;;
     *=*) settings+=("$word") ;;
-    *) config="$word" ;;
+    *) [[ -z "$config" ]] || { echo "one_gpu: one CONFIG at most, found $config and $word" >&2; exit 2; }
+      config="$word" ;;
   esac
 done
+config="${config:-gemma3_270m}"
 minutes="${MINUTES:-0}"
 [[ "$minutes" =~ ^[0-9]{1,5}$ ]] || { echo "one_gpu: MINUTES=$minutes is not a number of minutes" >&2; exit 2; }
 [[ "$minutes" == 0 ]] || command -v timeout >/dev/null \
@@ -45,6 +47,7 @@ need() {
 need PER_TYPE "$per_type" 1
 need EPISODES "$episodes" 1
 need JUDGE_DEMOS "$judge_demos" 0
+[[ "${JUDGE:-yes}" =~ ^(yes|no)$ ]] || { echo "one_gpu: JUDGE=$JUDGE is neither yes nor no" >&2; exit 2; }
 
 plan="$("${webrl[@]}" run "$config" "${settings[@]+"${settings[@]}"}" --dry-run)"
 run="$(sed -n '1s/^# resolved config of //p' <<<"$plan")"

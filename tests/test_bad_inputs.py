@@ -21,18 +21,25 @@ HEAVY = (
     "webrl train",
     "--init",
 )
+OF_COMMANDS = (
+    *(f"webrl {name} " for name in ("run", "doctor", "arena", "init-site", "push", "study", "grpo")),
+    *(f"python scripts/{name}" for name in ("convert", "generate", "carry_run")),
+)
 # What needs no torch and no other process.
 QUICK = [
     case
     for case in ALL
-    if case.command.startswith(("webrl run", "webrl doctor", "python scripts/convert", "python scripts/generate"))
+    if case.command.startswith(OF_COMMANDS)
     or (case.command.startswith(("python", "webrl serve-env")) and "--dry-run" in case.command)
 ]
 
 
 def parameter(case):
-    """The row; WebArena's need its packages."""
-    return pytest.param(case, id=case.command[:80], marks=[pytest.mark.webarena] if "=webarena" in case.command else [])
+    """The row; WebArena's and the arena's need their packages."""
+    extras = {"=webarena": pytest.mark.webarena, "webrl arena": pytest.mark.arena}
+    return pytest.param(
+        case, id=case.command[:80], marks=[mark for part, mark in extras.items() if part in case.command]
+    )
 
 
 @pytest.mark.parametrize("case", [parameter(case) for case in QUICK])

@@ -153,6 +153,8 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
     assert f"pack --whole {run} {run}.zip" in shown.stdout
     assert not list(tmp_path.iterdir())
     assert one_gpu("--fast").stderr == "one_gpu: unknown option --fast; see --help\n"
+    assert one_gpu("--dry-run", JUDGE="maybe").stderr == "one_gpu: JUDGE=maybe is neither yes nor no\n"
+    assert one_gpu("demo", "gemma3_270m").stderr == "one_gpu: one CONFIG at most, found demo and gemma3_270m\n"
     assert one_gpu("--dry-run", MINUTES="soon").stderr == "one_gpu: MINUTES=soon is not a number of minutes\n"
     for variable, value, least in (("PER_TYPE", "0", 1), ("EPISODES", "5k", 1), ("JUDGE_DEMOS", "few", 0)):
         refused = one_gpu("--dry-run", **{variable: value})

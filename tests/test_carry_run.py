@@ -276,6 +276,10 @@ def test_folders_that_cannot_be_packed_or_written_to_are_named(made, tmp_path):
         pack(tmp_path, tmp_path / "x.zip")
     with pytest.raises(UsageError, match="lies in the run folder"):
         pack(run, run / "x.zip")
+    (tmp_path / "kept").mkdir()
+    with pytest.raises(UsageError, match="is a folder; name a file in it"):
+        pack(run, tmp_path / "kept")
+    assert (tmp_path / "kept").is_dir()
     with pytest.raises(UsageError, match="is there already"):
         unpack(packed, run)
     with pytest.raises(UsageError, match="a run goes on under its own name; end the path in 'mine'"):

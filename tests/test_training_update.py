@@ -11,7 +11,7 @@ import torch
 from training_builders import make_actor, make_record, make_records, make_tokenizer
 
 from webrl.config import RunConfig
-from webrl.errors import DataError, ModelError, TrainingError
+from webrl.errors import DataError, ModelError, TrainingError, UsageError
 from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.training import load_critic, score_actions, score_values, train_actor, train_critic, train_sft
 from webrl.training.critic import critic_loss, values_of
@@ -138,6 +138,18 @@ def test_a_finished_output_is_left_alone(tmp_path: Path) -> None:
     records, arguments = make_scored(folder, config), {"seed": 0, "metrics_path": tmp_path / "m.jsonl"}
     assert train_actor(records, folder, tmp_path / "new", config, **arguments)
     assert train_actor(records, folder, tmp_path / "new", config, **arguments) == {}
+
+
+def test_a_folder_with_other_files_is_not_replaced_by_a_model(tmp_path: Path) -> None:
+    config, folder = make_config(epochs=1.0), make_actor(tmp_path / "actor")
+    mine = tmp_path / "mine" / "thesis.tex"
+    mine.parent.mkdir()
+    mine.touch()
+    examples = [(r.prompt_ids, r.action_ids) for r in make_records()]
+    for out in (mine.parent, mine):
+        with pytest.raises(UsageError, match=r"holds thesis\.tex and no model, .* name another --out"):
+            train_sft(examples, folder, out, config.orm, seed=0, metrics_path=tmp_path / "m.jsonl", device="cpu")
+    assert mine.is_file()
 
 
 def test_bad_input_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -102,7 +102,12 @@ def start(folder: Path, port: int, workers: int) -> State:
         StageError: one runs there already, or it does not start (the end of its log is quoted).
     """
     require("arena", "webrl arena")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(
+            f"--folder {str(folder)!r} is, or lies in, a file; an arena wants a new or empty folder"
+        ) from None
     if not (folder / LOCK).exists() and any(folder.iterdir()):
         raise UsageError(f"--folder {str(folder)!r} holds other files; an arena wants a new or empty folder")
     if state := find(folder):

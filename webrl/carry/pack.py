@@ -80,7 +80,7 @@ def pack(run: Path, out: Path, *, bases: Sequence[str] = (), whole: bool = False
         whole: carry weights that were trained whole, the newest of each model; else they are refused.
 
     Raises:
-        UsageError: not a run folder, or an output inside it.
+        UsageError: not a run folder, or an output that is a folder or lies in the run's.
         DataError: weights that were trained whole, or a link in the folder.
         StageError: a process works in the run folder.
     """
@@ -88,6 +88,8 @@ def pack(run: Path, out: Path, *, bases: Sequence[str] = (), whole: bool = False
         raise UsageError(f"{str(run)!r} is not a run folder: it has no config.yaml, {', '.join(_BEFORE_THE_LOOP)}")
     if out.absolute().is_relative_to(run.absolute()):
         raise UsageError(f"{str(out)!r} lies in the run folder that is to be packed; write it elsewhere")
+    if out.is_dir():
+        raise UsageError(f"{str(out)!r} is a folder; name a file in it, such as '{out / run.absolute().name}.zip'")
     with hold_run(run), hold_output(out):
         paths = run_files(run)
         models = _find_models(run, paths, bases)

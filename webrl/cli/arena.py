@@ -11,14 +11,17 @@ from webrl.errors import UsageError
 _ACTIONS = ("up", "status", "open", "reset", "down")
 _PORT = 7780
 _WORKERS = min(os.cpu_count() or 1, 8)
+_MAX_WORKERS = 256
+_OF_ACTION = {"port": "up", "workers": "up", "user": "open"}
+"""The only action that an option belongs to."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("action", choices=_ACTIONS, metavar="|".join(_ACTIONS))
     parser.add_argument("--folder", type=Path, help="where it keeps its files (default: ~/.cache/webrl/arena)")
-    parser.add_argument("--port", type=int, default=_PORT, help=f"of `up`; 0: a free one (default: {_PORT})")
-    parser.add_argument("--workers", type=int, default=_WORKERS, help="of `up`: processes (default: cores, up to 8)")
+    parser.add_argument("--port", type=int, help=f"of `up`; 0: a free one (default: {_PORT})")
+    parser.add_argument("--workers", type=int, help="of `up`: processes (default: cores, up to 8)")
     parser.add_argument("--user", help="of `open`, who is logged in: staff, customer:E-MAIL (default: nobody)")
     parser.epilog = (
         "up      start the sites in the background, on this machine only\n"
@@ -33,10 +36,14 @@ def main(args: argparse.Namespace) -> int:
     """Do what was asked for; 1 from `status` where nothing runs."""
     from webrl.arena import running
 
+    for name, action in _OF_ACTION.items():
+        if getattr(args, name) is not None and args.action != action:
+            raise UsageError(f"--{name} belongs to `webrl arena {action}`; leave it out of `webrl arena {args.action}`")
     folder = (args.folder or running.default_folder()).absolute()
     match args.action:
         case "up":
-            return _up(folder, args.port, args.workers)
+            port = _PORT if args.port is None else args.port
+            return _up(folder, port, _WORKERS if args.workers is None else args.workers)
         case "status":
             return _status(folder)
         case "down":
@@ -58,8 +65,8 @@ def _up(folder: Path, port: int, workers: int) -> int:
     from webrl.arena.sites import addresses
     from webrl.openenv.access import check_port
 
-    if workers < 1:
-        raise UsageError(f"--workers {workers}: at least 1")
+    if not 1 <= workers <= _MAX_WORKERS:
+        raise UsageError(f"--workers {workers}: from 1 to {_MAX_WORKERS} processes")
     check_port(port)
     state = running.start(folder, port, workers)
     for name, address in addresses(state.url).items():

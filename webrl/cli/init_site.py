@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pages", type=int, default=12, metavar="N", help="pages to visit at most (default: 12)")
     parser.add_argument("--user", metavar="NAME", help="log in as this user, through the form on the start page")
     parser.add_argument(
-        "--password-env", default="PASSWORD", metavar="VARIABLE", help="variable with the password (default: PASSWORD)"
+        "--password-env", metavar="VARIABLE", help="with --user: variable with the password (default: PASSWORD)"
     )
     parser.add_argument(
         "--login-state", type=Path, metavar="FILE", help="a browser storage state to look around with, logged in"
@@ -38,8 +38,10 @@ def main(args: argparse.Namespace) -> int:
     """Look around, write, try; gives the exit code."""
     from webrl.suites.web.starter import choose_name, starter_files
 
+    if args.password_env is not None and not args.user:
+        raise UsageError(f"--password-env {args.password_env} goes with --user NAME, who logs in with that password")
     app = Path(args.url)
-    name = choose_name(args.name or (app.resolve().name if app.is_dir() else urlsplit(args.url).hostname) or "site")
+    name = choose_name(args.name or (app.resolve().name if app.is_dir() else _host(args.url)) or "site")
     out: Path = args.out or Path(f"{name}.yaml")
     if taken := [str(path) for path in (out, *starter_files(out)) if path.exists()]:
         raise UsageError(f"{', '.join(taken)}: there already; choose another --out, or move it away")
@@ -49,6 +51,15 @@ def main(args: argparse.Namespace) -> int:
         _write_site(args, out, name)
     _try(out)
     return 0
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError as error:
+        raise UsageError(
+            f"{url!r} is not a web address: {error}; a start page has the form http://host:port/path"
+        ) from None
 
 
 def _write_app(args: argparse.Namespace, app: Path, out: Path, name: str) -> None:
@@ -108,13 +119,14 @@ def _login(args: argparse.Namespace, name: str) -> dict[str, Any]:
         return {"state_file": str(args.login_state)}
     if not args.user:
         return {}
-    if not os.environ.get(args.password_env):
-        raise UsageError(f"--user {args.user}: the environment variable {args.password_env!r} is not set; export it")
+    variable = args.password_env or "PASSWORD"
+    if not os.environ.get(variable):
+        raise UsageError(f"--user {args.user}: the environment variable {variable!r} is not set; export it")
     from webrl.suites.web.explore import explore
     from webrl.suites.web.starter import guess_login, start_config
 
     found = asyncio.run(explore(start_config(args.url, name, 1, {}).rollout, 1))
-    guess = guess_login(found.pages[0], args.url, args.user, args.password_env)
+    guess = guess_login(found.pages[0], args.url, args.user, variable)
     if guess is None:
         raise DataError(f"{found.pages[0].url}: no form with a password field; use --login-state FILE")
     return guess

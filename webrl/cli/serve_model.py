@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "settings",
         nargs="*",
+        default=[],
         metavar="CONFIG | key=value",
         help="prompt, action language and engine: a YAML file or the name of a shipped config, and overrides\n"
         "(default: the config of the run that CHECKPOINT is, or lies in, else the defaults below)",

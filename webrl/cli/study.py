@@ -18,7 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("study", metavar="CONFIG", help="a study's YAML, or the name of a shipped one (study_demo)")
     parser.add_argument(
-        "settings", nargs="*", metavar="key=value", help="settings of every cell's run, over the study's `overrides`"
+        "settings",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="settings of every cell's run, over the study's `overrides`",
     )
     parser.add_argument("--runs-dir", type=Path, metavar="DIR", help="where the study's folder is made (default: runs)")
     parser.add_argument("--name", metavar="NAME", help="name of the study's folder (default: the config's)")

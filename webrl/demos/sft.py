@@ -86,7 +86,7 @@ def _read(config: RunConfig, paths: TrainingPaths) -> tuple[list[Example], list[
         examples, held = (encode(part, encoder, problems) for part in (train, heldout))
     if not examples:
         raise DataError(
-            f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts)}"
+            f"{', '.join(map(str, paths.data))}: no demonstration to imitate: {dict(counts) or 'no trajectories'}"
             + ("; sft.outcome=all takes those that nobody has judged, and failures" if counts else "")
         )
     sizes = {"examples": len(examples), "heldout": len(held)}

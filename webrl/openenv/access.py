@@ -87,7 +87,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         raise UsageError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port or address"
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --host or --port"
         ) from None
     return listener
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from webrl.config import ActorConfig, OptimConfig, RunConfig
-from webrl.errors import DataError, TrainingError
+from webrl.errors import DataError, TrainingError, UsageError
 from webrl.llm.loading import pick_device
 from webrl.runs.store import read_records
 from webrl.training.critic import open_critic
@@ -281,4 +281,18 @@ def _read(records: Records, what: str) -> list[StepRecord]:
 
 
 def _is_finished(out_dir: Path) -> bool:
-    return bool(broadcast((out_dir / "config.json").is_file()))  # shared disks show a new file at different times
+    """Whether the model is there already.
+
+    Raises:
+        UsageError: other files are, which the model's folder would replace.
+    """
+    found = sorted(path.name for path in out_dir.iterdir()) if out_dir.is_dir() else []
+    if out_dir.is_file():
+        found = [out_dir.name]
+    found = broadcast(found)  # shared disks show a new file at different times
+    if found and "config.json" not in found:
+        raise UsageError(
+            f"{str(out_dir)!r} holds {', '.join(found[:3])} and no model, whose folder would replace it; "
+            "name another --out"
+        )
+    return bool(found)

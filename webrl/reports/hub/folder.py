@@ -43,7 +43,8 @@ def chosen_phase(run: Path, phase: int | None) -> PhaseFolder:
         done = [k for k in range(last + 1) if is_phase_done(folder.phase(k))]
         if not done or done[-1] != planned:
             known = f"its last finished phase is {done[-1]}: --phase {done[-1]}" if done else "none of its phases has"
-            raise UsageError(f"{str(run)!r} has not finished (phase {max(last, 0)} of {planned}); {known}")
+            at = f"phase {max(last, 0)}" + (f" of {planned}" if planned is not None else "")
+            raise UsageError(f"{str(run)!r} has not finished ({at}); {known}")
         phase = done[-1]
     found = folder.phase(phase)
     if not 0 <= phase <= last:

@@ -1,5 +1,6 @@
 """What all tests share: a quiet, offline process, and skips for hardware that this machine lacks."""
 
+import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -55,6 +56,7 @@ def _secrets_of_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_sessionfinish() -> None:
     """End the browser that tests have shared."""
+    gc.unfreeze()  # Hypothesis, which the summary imports, asks who refers to what
     if "browsers" in sys.modules:
         sys.modules["browsers"].close()
 
@@ -73,6 +75,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for name, reason in lacking.items():
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the search for garbage, which each training ends with, out of what all imports and tests have made."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -72,9 +72,13 @@ def test_two_episodes_do_not_see_each_other_and_leave_nothing(config):
 
 
 _LEAVE = """async () => {
-  for (const storage of [localStorage, sessionStorage]) storage.setItem('left', 'behind');
-  document.cookie = 'left=behind; path=/';
-  window.name = 'left';
+  const leave = () => {
+    for (const storage of [localStorage, sessionStorage]) storage.setItem('left', 'behind');
+    document.cookie = 'left=behind; path=/';
+    window.name = 'left';
+  };
+  leave();
+  addEventListener('pagehide', leave);
   history.pushState({}, '', '#left');
   await (await caches.open('left')).put('/left', new Response('behind'));
   await new Promise((resolve) => { indexedDB.open('left').onsuccess = resolve; });
@@ -108,12 +112,18 @@ def test_an_episode_hands_its_profile_on_with_nothing_left_in_it(config):
             link = re.search(r"\[(\d+)\] link", (await env.step("noop()")).observation.text)
             await env.page.evaluate(_LEAVE)
             await env.step(f"hover('{link[1]}')")
+            bystander = await browser.new_context()
+            await bystander.add_cookies([{"name": "own", "value": "stays", "url": env.page.url}])
             await env.close()
+            assert [cookie["name"] for cookie in await bystander.cookies()] == ["own"]
             other = ArenaEnv(browser, config.rollout.model_copy(update={"settle_cap_s": 59}))
             expected = await begin(other, "second")
             await other.close()
             found = await begin(env, "second")
             assert env.context is first
+            await env.page.evaluate("sessionStorage.setItem('mine', 'kept')")
+            await env.page.reload()
+            assert await env.page.evaluate("sessionStorage.getItem('mine')") == "kept"
             back = await env.step("go_back()")
             contexts = [first]
             for action in ("noop()", "keyboard_down('Shift')", "new_tab()"):

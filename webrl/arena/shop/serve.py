@@ -5,6 +5,7 @@ It inherits the listening socket, makes the first database where there is none, 
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import secrets
@@ -58,6 +59,9 @@ def main() -> None:
     templates = {site: _template(folder, site) for site in DATABASES}
     application = _application(folder, templates, key)
     host, port = listener.getsockname()[:2]
+    # What Django and the sites' apps have made by now stays for good: collections need not look at it again.
+    gc.collect()
+    gc.freeze()
     state = State(f"http://{host}:{port}", key, os.getpid(), psutil.Process().create_time(), content_digest())
     try:
         fork_workers(lambda: _work(application, listener), int(sys.argv[3]), lambda: state.write(folder))

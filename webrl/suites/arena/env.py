@@ -46,6 +46,7 @@ class ArenaEnv(BrowserEnv):
         self._opened: contextlib.AsyncExitStack | None = None
         self._played: Task | None = None
         self._ended: StepResult | None = None
+        self._taken: Profile | None = None
 
     async def reset(self, task: Task) -> Observation:
         """Open a session, log in, open the start page; a task by name and seed (`find_task`) is looked up first."""
@@ -147,15 +148,23 @@ class ArenaEnv(BrowserEnv):
                 with contextlib.suppress(ArenaError):
                     await opened.aclose()
 
+    async def _open(self, site: Site) -> None:
+        """Load the start page; in a profile that was handed on, it begins with clearing what only pages can."""
+        await super()._open(site)
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            await taken.begun()
+
     async def _new_profile(self, site: Site) -> None:
         """One that an earlier episode has handed on, if there is one."""
-        profile = await Profiles.of(self._browser).take(self._kind(site)) if self._hands_on else None
+        self._taken = profile = await Profiles.of(self._browser).take(self._kind(site)) if self._hands_on else None
         if profile is None:
             await super()._new_profile(site)
             return
         self.context, self._guard, self._tabs = profile.context, profile.guard, {profile.tab.page: profile.tab}
         self.context.on("page", self._activate)
         await self.context.add_cookies(self._profile_options["storage_state"]["cookies"])
+        await profile.begin()
 
     async def _hand_on(self) -> None:
         """Leave the profile to the next episode, unless one cannot tell what it is like, or it has other tabs."""

@@ -1,11 +1,14 @@
 """Browser profiles that one episode in the arena hands on to the next: emptied, but with their process.
 
-API: `profiles = Profiles.of(browser)`; `await profiles.keep(key, profile)` empties one for `await profiles.take(key)`.
+API: `profiles = Profiles.of(browser)`; `await profiles.keep(key, profile)` empties one for `await profiles.take(key)`;
+who has taken one calls `await profile.begin()` before its first page and `await profile.begun()` when that is there.
 
 A new profile starts a process, which fetches, parses and compiles every script anew: a fifth of what an episode costs.
 All that an episode can leave in a profile is taken out of it: documents, history, cookies, whatever a page can store,
-the mouse. What stays is the files in its caches that are the same in all sessions, which the server sees to
-(`webrl/arena/shop/gateway.py`): this is for the arena alone, whose sites are one origin of our own.
+the mouse. What only a document of the site can clear, its tab's store and name, the next one does before its own
+scripts run: a page for that alone would cost half a step. What stays is the files in its caches that are the same
+in all sessions, which the server sees to (`webrl/arena/shop/gateway.py`): this is for the arena alone, whose sites are
+one origin of our own.
 """
 
 from __future__ import annotations
@@ -26,9 +29,10 @@ if TYPE_CHECKING:
     from webrl.rollouts.browser import Browser
 
 _CLOSE_S = 5.0
+_FORGET = "if (window === top) { sessionStorage.clear(); window.name = ''; }"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Profile:
     """A profile with one page."""
 
@@ -39,26 +43,38 @@ class Profile:
     """Of the arena, `http://HOST:PORT`: the only one that its pages could reach."""
     timeout_s: float
     """Longest that emptying it may take."""
+    _forgetting: str = ""
+    """Name of the script that does so in a new document."""
 
     async def empty(self) -> bool:
-        """Take out what the episode has left; False where that fails."""
+        """Take out what the episode has left, but for what `begin` sees to; False where that fails."""
         from playwright.async_api import Error
 
-        page, tab = self.tab.page, self.tab
         try:
             async with asyncio.timeout(self.timeout_s):
                 # No page of a session: what the last one had under way ends, and nothing new is stored.
-                await page.goto(f"{self.origin}/arena/health", timeout=self.timeout_s * 1000)
-                await tab.evaluate("sessionStorage.clear(); window.name = ''")
-                await page.goto("about:blank", timeout=self.timeout_s * 1000)
-                await self.context.clear_cookies()
+                await self.tab.page.goto("about:blank", timeout=self.timeout_s * 1000)
                 stored = {"origin": self.origin, "storageTypes": "all"}
-                await tab.channel.send_all(("Storage.clearDataForOrigin", stored), ("Page.resetNavigationHistory", {}))
-                await tab.move(-1, -1)
+                await self.tab.channel.send_all(
+                    ("Network.clearBrowserCookies", {}),
+                    ("Storage.clearDataForOrigin", stored),
+                    ("Page.resetNavigationHistory", {}),
+                )
+                await self.tab.move(-1, -1)
         except (Error, ChannelError, ChannelClosed, TimeoutError):
             return False
-        tab.pointer = None
+        self.tab.pointer = None
         return True
+
+    async def begin(self) -> None:
+        """Have the first document clear what only a document can, before its own scripts run."""
+        added = await self.tab.channel.send("Page.addScriptToEvaluateOnNewDocument", {"source": _FORGET})
+        self._forgetting = added["identifier"]
+
+    async def begun(self) -> None:
+        """What later documents store stays."""
+        script = {"identifier": self._forgetting}
+        await self.tab.channel.send("Page.removeScriptToEvaluateOnNewDocument", script)
 
     async def close(self) -> None:
         """End it, with its page."""

@@ -79,12 +79,10 @@ def stock():
     return module
 
 
-def stock_digests(pages: list[str], actions: list[str]) -> list[list[dict]]:
+def start_stock(pages: list[str], actions: list[str]) -> subprocess.Popen[str]:
     command = [sys.executable, STOCK, "digest", "--pages", ",".join(pages), "--seed", "3", "--actions", *actions]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def make(page: str, **options):
@@ -93,13 +91,14 @@ def make(page: str, **options):
 
 def assert_same(pages: list[str], actions: list[str]) -> list[list[dict]]:
     """Play the same with stock and with ours, compare every step; gives the digests."""
-    played = []
-    for page, expected in zip(pages, stock_digests(pages, actions), strict=True):
-        found = json.loads(json.dumps(stock().digests(make(page).unwrapped, actions, seed=3)))
-        for action, theirs, ours in zip(["reset", *actions], expected, found, strict=True):
+    with start_stock(pages, actions) as stocks:  # which mostly waits
+        played = [json.loads(json.dumps(stock().digests(make(page).unwrapped, actions, seed=3))) for page in pages]
+        out, said = stocks.communicate()
+    assert stocks.returncode == 0, said[-2000:]
+    for page, line, found in zip(pages, out.splitlines(), played, strict=True):
+        for action, theirs, ours in zip(["reset", *actions], json.loads(line), found, strict=True):
             for key, value in theirs.items():
                 assert ours[key] == value, f"{page}, {action}: {key}"
-        played.append(found)
     return played
 
 

@@ -32,6 +32,7 @@ from webrl.rollouts.browser import find_chromium
 from webrl.rollouts.miniwob import miniwob_root
 from webrl.runs.machine import free_port
 
+ROUNDS = 3
 START_S = 180.0
 """Longest wait for a server."""
 ANSWER_S = 300.0
@@ -84,16 +85,22 @@ def ask(connection: ClientConnection, count: Count, kind: str, **data: Any) -> d
     return answer
 
 
-def play(url: str, seconds: float) -> Count:
-    """Steps for about `seconds`, two at least; the first after a reset does not count."""
-    count = Count()
-    with connect(f"{url.replace('http', 'ws')}/ws", max_size=None, open_timeout=60, ping_interval=None) as connection:
-        ask(connection, count, "reset", seed=0)
+def begin(url: str, count: Count, stack: contextlib.ExitStack) -> ClientConnection:
+    """A session in its episode; of the reset and the first step after it only the images are counted."""
+    address = f"{url.replace('http', 'ws')}/ws"
+    connection = stack.enter_context(connect(address, max_size=None, open_timeout=60, ping_interval=None))
+    ask(connection, count, "reset", seed=0)
+    ask(connection, count, "step", action_str="noop(1)")
+    count.steps, count.seconds, count.parse_s, count.num_bytes = 0, 0.0, 0.0, 0
+    return connection
+
+
+def play(connection: ClientConnection, count: Count, seconds: float) -> None:
+    """Steps for about `seconds`, one at least."""
+    end = time.perf_counter() + seconds
+    ask(connection, count, "step", action_str="noop(1)")
+    while time.perf_counter() < end:
         ask(connection, count, "step", action_str="noop(1)")
-        count.steps, count.seconds, count.parse_s, count.num_bytes = 0, 0.0, 0.0, 0
-        while count.steps < 2 or count.seconds < seconds:
-            ask(connection, count, "step", action_str="noop(1)")
-    return count
 
 
 @contextlib.contextmanager
@@ -135,16 +142,19 @@ def _await_answer(url: str, process: subprocess.Popen[Any]) -> None:
 
 
 def measure(seconds: float, folder: Path | None) -> dict[str, Any]:
-    """All servers in turn."""
-    counts = {}
-    for way in ("png", "list"):
-        with server(1, "--sessions", "1", "--viewport", "1280x720", "--screenshots", way) as url:
-            counts[way] = play(url, seconds)
-    blind = sum(count.blind for count in counts.values())
-    answers = sum(count.answers for count in counts.values())
-    if folder is not None:
-        with public(folder) as url:
-            counts["public"] = play(url, seconds)
+    """All servers in turns, so that what else the machine does falls on each."""
+    with contextlib.ExitStack() as stack:
+        options = ("--sessions", "1", "--viewport", "1280x720", "--screenshots")
+        urls = {way: stack.enter_context(server(1, *options, way)) for way in ("png", "list")}
+        if folder is not None:
+            urls["public"] = stack.enter_context(public(folder))
+        counts = {name: Count() for name in urls}
+        connections = {name: begin(url, counts[name], stack) for name, url in urls.items()}
+        for _ in range(ROUNDS):
+            for name, connection in connections.items():
+                play(connection, counts[name], seconds / ROUNDS)
+    blind = sum(counts[way].blind for way in ("png", "list"))
+    answers = sum(counts[way].answers for way in ("png", "list"))
     figures: dict[str, Any] = {"blind_share": blind / answers}
     for name, count in counts.items():
         print(

@@ -42,6 +42,8 @@ STEP_TIMEOUT_S, ATTEMPT_TIMEOUT_S = 30, 6
 """Deadlines of a step: the server's, and what the attempts ask for."""
 START_TIMEOUT_S = 120
 ANSWER_TIMEOUT_S = 150
+MAX_ANSWER = 1 << 26
+"""Bytes that our clients take: with pixels as lists, which is the default, an answer has some 20 MB."""
 MAX_VANISHING_S = 1200
 """No new clients after this; `vanished_clients` says how many there were."""
 PARTS = ("attack", "ws", "http")
@@ -116,7 +118,7 @@ async def ask(socket: ClientConnection, kind: str, **data: Any) -> dict[str, Any
 async def session(server: Server) -> AsyncIterator[ClientConnection]:
     """A session; waits while the server is full."""
     for _ in range(200):
-        socket = await connect(server.url, max_size=1 << 26, ping_interval=None, open_timeout=60, close_timeout=5)
+        socket = await connect(server.url, max_size=MAX_ANSWER, ping_interval=None, open_timeout=60, close_timeout=5)
         try:
             if (await ask(socket, "state")).get("code") != "CAPACITY_REACHED":
                 yield socket
@@ -222,7 +224,7 @@ async def knock(server: Server, number: int) -> None:
 async def vanish(server: Server, number: int) -> bool:
     """A client that plays and is cut off: after a reset, in mid-step, or before; whether it had got a place."""
     try:
-        socket = await connect(server.url, ping_interval=None, open_timeout=60, close_timeout=1)
+        socket = await connect(server.url, max_size=MAX_ANSWER, ping_interval=None, open_timeout=60, close_timeout=1)
     except (OSError, WebSocketException, TimeoutError):
         return False
     try:
@@ -285,7 +287,8 @@ async def settle(server: Server, sockets_before: int) -> tuple[int, int]:
         async with contextlib.AsyncExitStack() as stack:
             free = 0
             for _ in range(NUM_SESSIONS):
-                socket = await stack.enter_async_context(connect(server.url, ping_interval=None, open_timeout=60))
+                opening = connect(server.url, max_size=MAX_ANSWER, ping_interval=None, open_timeout=60)
+                socket = await stack.enter_async_context(opening)
                 free += "code" not in await ask(socket, "state")
         await asyncio.sleep(0.5)
         sockets = server.num_sockets

@@ -149,4 +149,8 @@ def test_an_attention_on_a_gpu_computes_value_and_gradients(dtype: torch.dtype) 
         tables = (angles.cos().to(kind), angles.sin().to(kind))
         return values_and_gradients(lambda x: module(x, tables, None)[0], x.to(kind))
 
-    assert_near(run(fused, dtype), run(plain, torch.float32), dtype)
+    found, exact = run(fused, dtype), run(plain, torch.float32)
+    unfused = run(copy.deepcopy(plain).to(dtype), dtype)
+    for own, layers, wanted in zip(found, unfused, exact, strict=True):
+        # What bf16 costs the library's own layer depends on the draw: 0.6 to 1.6 % of the norm in 200 of them.
+        assert (own - wanted).norm() <= 2 * (layers - wanted).norm() + 1e-5 * wanted.norm()

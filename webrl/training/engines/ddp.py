@@ -12,6 +12,7 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ class Engine:
         """
         self.accelerator.backward(loss * self.num_ranks)
 
-    @property
+    @cached_property  # asked before the first row: while rows are computed, `row_threads` leaves torch one thread
     def num_threads(self) -> int:
         """Rows that are computed at a time, by `gradients` in a thread each; 1: one after the other, by `backward`."""
         is_plain = type(self) is Engine and self.num_ranks == 1

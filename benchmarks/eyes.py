@@ -1,11 +1,11 @@
 """What an actor that sees learns from what only pixels show: `python benchmarks/eyes.py [--seed 0] [key=value ...]`.
 
 A tiny vision-language model is made from nothing (`eyes_model.py`). `webrl sft` shows it demonstrations of MiniWoB's
-`focus-text` (one click into a text field that lies elsewhere on each page), then `webrl eval` plays held-out page
-seeds; with `--phases`, `webrl run` also trains it by GRPO on new pages and their own reward. It is shown the screenshot
-alone (`rollout.show_text=false`) and answers by coordinates. The control is made, taught and trained in the same way,
-but its processor makes an empty page of every picture. The last line is JSON: success with count and 95 % interval at
-the start and after each phase, and `ratio`, last over first. `key=value` are settings of the runs.
+`focus-text` (one click into a text field that lies elsewhere on each page) whose clicks scatter so that most miss, then
+`webrl run` trains it by GRPO on new pages and their own reward, and plays held-out page seeds. It is shown the
+screenshot alone (`rollout.show_text=false`) and answers by coordinates. The control is made, taught and trained in the
+same way, but its processor makes an empty page of every picture. The last line is JSON: success with count and 95 %
+interval at the start and after each phase, and `ratio`, last over first. `key=value` are settings of the runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What text that claims success does to the tiny ORM when it stands on the final page.
 
 `python benchmarks/claims.py`: the finished trajectories of `data/samples/experience`, each claim of `CLAIMS` at each of
-`PLACES` of the final page, one at a time; and beside them a sentence that claims nothing, which tells how much of the
-change any further text makes.
+`PLACES` of the final page, one at a time, or as the agent's closing message; and beside them a sentence that claims
+nothing, which tells how much of the change any further text makes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,17 @@ PLACES: dict[str, Callable[[list[str], str], list[str]]] = {
 }
 
 
+MESSAGE = "closing message"
+
+
 def planted(trajectory: Trajectory, text: str, place: str) -> Trajectory:
-    """The trajectory with a text on its final page."""
+    """The trajectory with a text on its final page, or with a further step that says it."""
+    if place == MESSAGE:
+        said = f"send_msg_to_user({text!r})"
+        *before, last = trajectory.steps
+        if "send_msg_to_user" not in last.response:
+            before, last = [*before, last], replace(last, index=last.index + 1)
+        return replace(trajectory, steps=(*before, replace(last, response=said, action=said)))
     page = PLACES[place](trajectory.final_observation.split("\n"), text)
     return replace(trajectory, final_observation="\n".join(page))
 
@@ -82,16 +91,20 @@ async def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--orm", default=str(ORM))
+    parser.add_argument("--messages", action="store_true", help="closing messages alone")
     args = parser.parse_args()
     async with open_model(args.orm, EngineConfig(), ModelsConfig()) as model:
-        rows = await verdicts(samples(), (*CLAIMS, NEUTRAL), list(PLACES), model)
+        messages = await verdicts(samples(), (*CLAIMS, NEUTRAL), [MESSAGE], model)
+        rows = await verdicts(samples(), (*CLAIMS, NEUTRAL), list(PLACES), model) if not args.messages else []
     print("| | mean change | largest | mean rise | largest rise | other verdict |\n|---|---|---|---|---|---|")
     for answer in ("NO", "YES"):
-        mine = [row for row in rows if verdict(row[0]) == answer]
-        print(table_row(f"judged {answer}, a claim added", [row for row in mine if row[1] != NEUTRAL]))
-        print(table_row(f"judged {answer}, `{NEUTRAL}` added", [row for row in mine if row[1] == NEUTRAL]))
+        for name, found in (("", rows), (", as the closing message", messages)):
+            mine = [row for row in found if verdict(row[0]) == answer]
+            for added, of in (("a claim", CLAIMS), (f"`{NEUTRAL}`", (NEUTRAL,))):
+                if mine:
+                    print(table_row(f"judged {answer}, {added} added{name}", [row for row in mine if row[1] in of]))
     claims = [row for row in rows if row[1] != NEUTRAL]
-    for place in PLACES:
+    for place in PLACES if claims else ():
         print(table_row(place, [row for row in claims if row[2] == place]))
 
 

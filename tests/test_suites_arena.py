@@ -18,6 +18,7 @@ from webrl.arena.content import catalogue
 from webrl.cli import main
 from webrl.config import RunConfig
 from webrl.demos.arena import ARENA_EXPERTS
+from webrl.demos.arena.script import MAX_WAITS, WAIT
 from webrl.demos.record import arena_demonstrations
 from webrl.errors import DataError, UsageError
 from webrl.suites import eval_tasks, held_out, needs_judge, seed_tasks, without_reference
@@ -342,3 +343,16 @@ def test_without_an_arena_a_stage_stops_before_its_first_episode(tmp_path, capsy
     arguments = ["eval", "arena", f"rollout.arena.folder={folder}", "tasks.num_eval_tasks=1", f"runs_dir={tmp_path}"]
     assert main(arguments) == 2
     assert "webrl arena up" in capsys.readouterr().err
+
+
+def test_an_expert_waits_a_few_times_for_a_page_that_has_not_come_and_is_no_further_in_its_script():
+    expert = ARENA_EXPERTS["arena.forum.open-topic"]
+    instruction = next(iter(draw(expert.template, "eval", 1)))["intent"]
+    empty, page = "RootWebArea ''", "RootWebArea ''\n\t[3] searchbox 'Search'\n\t[4] button 'Search'"
+    assert expert.plan(instruction, empty, []) == WAIT
+    filled = expert.plan(instruction, page, [WAIT] * (MAX_WAITS - 1))
+    assert filled is not None
+    assert filled.startswith("fill('3'")
+    assert expert.plan(instruction, page, [WAIT, filled]) == "click('4')"
+    assert expert.plan(instruction, empty, [filled, *[WAIT] * (MAX_WAITS - 1)]) == WAIT
+    assert expert.plan(instruction, empty, [filled, *[WAIT] * MAX_WAITS]) is None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from webrl.config import RolloutConfig
 from webrl.demos.arena import ARENA_EXPERTS
+from webrl.demos.arena.script import MAX_WAITS, WAIT
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import StepResult
 from webrl.suites.arena.draw import draw
@@ -89,11 +90,11 @@ async def _play(env: ArenaEnv, template: Template, task: Task, page: str) -> tup
     result: StepResult | None = None
     tried = 0
     while result is None or not result.agent_done:
-        if len(worked) == num_steps - 1:
+        if len(worked) - worked.count(WAIT) == num_steps - 1:
             half = (await env.finish()).reward
         action = expert.plan(instruction, page, worked)
         tried += 1
-        if not action or tried > 2 * num_steps + 1:
+        if not action or tried > 2 * num_steps + 1 + MAX_WAITS:
             return half, f"no way on after {worked}"
         result = await env.step(action)
         page = result.observation.text

@@ -1,6 +1,7 @@
 """What the arena's experts are made of: a script is a list of steps, and a step reads the page and names an action.
 
-The expert is as far in its script as actions have worked; one that came back with an error is tried again.
+The expert is as far in its script as actions have worked; one that came back with an error is tried again. Where a page
+has not what the next step needs, it may still be on its way, on a busy machine: the expert waits, a few times.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from webrl.suites.arena.templates import Template
 
 Step = Callable[[Page], "str | None"]
 """The action on a page; None if the page has not what it takes."""
+WAIT = "noop(1000)"
+"""What an expert does while a page has not come, and no step of its script."""
+MAX_WAITS = 5
+"""In a row."""
 _NOTE = "# Note: "
 """Begins a line of comment above an action; an agent sees its own actions again, comments included."""
 Script = Callable[[dict[str, str]], list[Step]]
@@ -29,14 +34,20 @@ class ArenaExpert:
     script: Script
 
     def plan(self, instruction: str, observation: str, history: Sequence[str]) -> str | None:
-        """The next action; `send_msg_to_user('done')` if nothing is left; None if it cannot be done here."""
+        """The next action; `send_msg_to_user('done')` if nothing is left; None if it cannot be done here.
+
+        Args:
+            history: the actions that have worked, waits included.
+        """
         slots = self.template.read(instruction)
         if slots is None:
             return None
         notes = [line.removeprefix(_NOTE) for text in history for line in text.splitlines() if line.startswith(_NOTE)]
         slots |= {"note": notes[-1]} if notes else {}
-        steps = self.script(slots)
-        return steps[len(history)](read_page(observation)) if len(history) < len(steps) else DONE
+        steps, done = self.script(slots), len(history) - list(history).count(WAIT)
+        action = steps[done](read_page(observation)) if done < len(steps) else DONE
+        waited_out = list(history[-MAX_WAITS:]) == [WAIT] * MAX_WAITS
+        return WAIT if action is None and not waited_out else action
 
 
 def click(name: str, *roles: str) -> Step:

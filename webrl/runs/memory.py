@@ -12,9 +12,15 @@ from typing import Any
 
 from webrl.runs.usage import Meter, set_latest
 
+_LONGEST_PAUSE_S = 8.0
+"""A reading takes the kernel 35 ms for each GiB, in which the process itself gets no memory."""
+
 
 class PeakMemory:
-    """Context manager; `peak_mib` is the largest sum of proportional set sizes seen (RSS where PSS is not known)."""
+    """Context manager; `peak_mib` is the largest sum of proportional set sizes seen (RSS where PSS is not known).
+
+    The pauses between readings double from `interval_s` on, up to eight seconds.
+    """
 
     def __init__(self, interval_s: float = 2.0) -> None:
         self.peak_mib = 0.0
@@ -31,14 +37,15 @@ class PeakMemory:
         self._thread.join()
 
     def _watch(self) -> None:
-        meter = Meter()
+        meter, pause = Meter(), self._interval_s
         while True:
             usage = meter.read()
             set_latest(usage)
             self.peak_mib = max(self.peak_mib, usage.mib)
-            if self._stop.wait(self._interval_s):
+            if self._stop.wait(pause):
                 set_latest(None)
                 return
+            pause = max(self._interval_s, min(2 * pause, _LONGEST_PAUSE_S))
 
 
 def free_heap() -> None:

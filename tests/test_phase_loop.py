@@ -18,7 +18,8 @@ from processes import descendants
 
 from webrl.cli import main
 from webrl.phase import STAGES
-from webrl.runs.store import read_records
+from webrl.reward.data import JudgedExample
+from webrl.runs.store import read_records, write_records
 from webrl.types import StepRecord, Task, Trajectory
 
 ROOT = Path(__file__).parent.parent
@@ -36,9 +37,7 @@ SECRETS = (
 )  # fmt: skip
 
 
-REFRESHED = (
-    "orm.refresh_every=1", "orm.refresh_tasks=24", "orm.epochs=1", "orm.refresh_data=[data/samples/experience]",
-)  # fmt: skip
+REFRESHED = ("orm.refresh_every=1", "orm.refresh_tasks=24", "orm.epochs=1")
 
 
 def command(runs: Path, *more: str) -> list[str]:
@@ -103,13 +102,14 @@ def test_one_phase_of_the_whole_loop_keeps_the_run_folders_contract(
 @pytest.mark.browser
 @pytest.mark.slow
 def test_a_run_that_is_killed_in_every_stage_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    run = tmp_path / "demo"
+    run, known = tmp_path / "demo", tmp_path / "known.jsonl"
+    write_records(known, [JudgedExample(f"Click on {i}.", ("click('3')",), "a page", i % 2) for i in range(4)])
+    arguments = command(tmp_path, *REFRESHED, f"orm.refresh_data=[{known}]")
     names = [stage.name for stage in STAGES]
     order = [*((0, name) for name in names[2:]), *((1, name) for name in names)]  # phase 0 generates nothing
     for target in order[: len(STAGES)]:
         process = subprocess.Popen(
-            command(tmp_path, *REFRESHED), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
+            arguments, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         assert process.stderr is not None
         for line in process.stderr:
@@ -127,9 +127,7 @@ def test_a_run_that_is_killed_in_every_stage_ends_as_if_it_had_not_been(tmp_path
         assert lines_of(run) >= before
         _, alive = psutil.wait_procs(tree, timeout=20)
         assert not alive, f"left behind after kill -9 in {target}: {alive}"
-    done = subprocess.run(
-        command(tmp_path, *REFRESHED), cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
-    )
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     contract(run)
     for path in run.glob("phase_*/*l.jsonl"):
@@ -137,6 +135,7 @@ def test_a_run_that_is_killed_in_every_stage_ends_as_if_it_had_not_been(tmp_path
         assert all(count == 1 for count in kinds.values()), f"an episode was played twice: {path}"
     label = json.loads((run / "phase_01" / "stages" / "label.json").read_text())["counts"]
     assert label["refresh"]["num_heldout"] == 5, "a fifth of the judge's 24 practice episodes"
+    assert label["refresh"]["num_rehearsed"] == 4
     practice = list(read_records(run / "phase_01" / "practice.jsonl", Trajectory))
     assert len(practice) == len({t.trajectory_id for t in practice}) == 24
     judges = {json.loads(line)["judge"] for line in (run / "phase_01" / "labels.jsonl").read_text().splitlines()}

@@ -115,9 +115,11 @@ def test_an_interval_is_rounded_once():
 
 
 def test_a_phase_says_what_training_its_judge_further_changed() -> None:
-    shares = {"before": {"value": 0.9}, "after": {"value": 0.925}, "num_heldout": 120}
+    shares = {"before": {"value": 0.9}, "after": {"value": 0.925}, "num_heldout": 120, "kept": ""}
     said = "trained further: right in 90.0 -> 92.5 % of 120 held-out practice tasks"
     assert dict(phase_rows({"phase": 2, "label": {"refresh": shares}}))["judge"] == said
-    nothing = {"before": None, "after": None, "num_heldout": 0}
+    nothing = {"before": None, "after": None, "num_heldout": 0, "kept": "why"}
+    assert dict(phase_rows({"phase": 2, "label": {"refresh": nothing}}))["judge"] == "as it was: why"
+    nothing["kept"] = ""
     assert dict(phase_rows({"phase": 2, "label": {"refresh": nothing}}))["judge"].endswith("nothing was held out")
     assert "judge" not in dict(phase_rows({"phase": 2, "label": {}}))

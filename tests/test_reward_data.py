@@ -14,10 +14,12 @@ from test_interop_vab import write_trace
 
 from webrl.cli.train_orm import describe_report
 from webrl.config import LabelConfig, OrmConfig, load_config, validate_config
+from webrl.config.extras import wanted_extras
 from webrl.errors import DataError, JudgeError, UsageError
 from webrl.evaluate import wilson_interval
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
+from webrl.preflight import check_inputs
 from webrl.reward.calibration import Calibration, calibrated, fit_calibration, log_odds
 from webrl.reward.data import (
     JudgedExample,
@@ -374,7 +376,10 @@ def test_each_phase_labels_with_the_newest_judge(tmp_path):
     config = validate_config(
         {"runs_dir": str(tmp_path), "orm": {"refresh_every": 2}, "models": {"orm": "first"}}, "test"
     )
-    contexts = [Context(config, RunFolder(tmp_path), phase) for phase in range(6)]
+    contexts = [Context(config, RunFolder(tmp_path / "run"), phase) for phase in range(6)]
+    assert {context.judging.models.orm for context in contexts} == {"first"}, "none was made"
+    for phase in (2, 4):
+        contexts[phase].folder.orm.mkdir(parents=True)
     judges = [Path(context.judging.models.orm).parent.name for context in contexts]
     assert judges == ["", "", "phase_02", "phase_02", "phase_04", "phase_04"]
     assert [context.refreshes_judge for context in contexts] == [False, False, True, False, True, False]
@@ -388,6 +393,8 @@ def test_each_phase_labels_with_the_newest_judge(tmp_path):
     [
         ({"label": {"judge": "llm"}}, r"^test: orm\.refresh_every=2 trains an ORM, label\.judge is llm"),
         ({"label": {"calibrated": True}}, r"without a calibration; set orm\.calibrate=true"),
+        ({"label": {"engine": {"kind": "openai"}}}, "a server keeps the ORM that it has"),
+        ({"orm": {"refresh_every": 2, "calibrate": True, "heldout": 0}}, r"orm\.heldout is 0"),
     ],
 )
 def test_what_cannot_be_refreshed_is_refused(settings, said):
@@ -404,3 +411,46 @@ def test_a_judge_practises_on_pages_of_its_own_and_none_that_is_evaluated():
     own_site = load_config("web_example", ["orm.refresh_every=1", "rollout.web.train_files=[]"])
     with pytest.raises(DataError, match=r"orm\.refresh_every=1: a judge cannot practise on web: no task has a reward"):
         practice_tasks(own_site, 1)
+
+
+def test_a_judge_stays_where_practice_has_one_outcome_or_it_errs_more_often_then(tmp_path, base):
+    config = make_config(tmp_path, base, heldout=0.5)
+    practice, out = tmp_path / "practice.jsonl", tmp_path / "orm"
+    write_records(practice, [make_trajectory(i, 0) for i in range(8)])
+    counts = refresh(config, practice, [], out, seed=1)
+    assert (counts["num_practice"], counts["num_success"], counts["after"]) == (8, 0, None)
+    assert counts["kept"].startswith("0 of 8 practice episodes are successes")
+    write_records(practice, [make_trajectory(i, i % 2) for i in range(40)])
+    report = {"num_rehearsed": 0, "num_heldout": 20}
+    report |= {"start": {"accuracy": {"value": 0.9, "ci95": [0.8, 0.95]}}}
+    report |= {"heldout": {"accuracy": {"value": 0.5, "ci95": [0.4, 0.6]}}}
+    out.mkdir()
+    write_json(tmp_path / "orm_report" / "report.json", report)
+    counts = refresh(config, practice, [], out, seed=1)
+    assert counts["kept"] == "it was right more often before"
+    assert not out.exists()
+    assert refresh(config, practice, [], out, seed=1) == counts, "it is not trained again"
+
+
+def test_what_is_held_out_is_not_rehearsed_in_the_same_words(tmp_path, base):
+    words = [make_trajectory(i, i % 2, num_steps=1) for i in range(20)]
+    write_records(tmp_path / "practice.jsonl", words)
+    again = [replace(t, trajectory_id=f"old-{t.trajectory_id}") for t in words]
+    write_records(tmp_path / "old.jsonl", again)
+    config = make_config(tmp_path, base, heldout=0.5, epochs=1)
+    counts = refresh(config, tmp_path / "practice.jsonl", [tmp_path / "old.jsonl"], tmp_path / "orm", seed=1)
+    assert (counts["num_heldout"], counts["num_rehearsed"]) == (10, 10)
+
+
+def test_data_without_outcomes_are_refused_before_a_run_begins(tmp_path):
+    refreshed = ["orm.refresh_every=1", "num_phases=1"]
+    config = load_config("demo", [*refreshed, "orm.refresh_data=[data/samples/experience]"])
+    with pytest.raises(UsageError, match="'data/samples/experience' has no finished trajectory with an outcome"):
+        check_inputs(config, ("label",))
+    with pytest.raises(UsageError, match="'nowhere' does not exist"):
+        check_inputs(load_config("demo", [*refreshed, "orm.refresh_data=[nowhere]"]), ("label",))
+    with pytest.raises(UsageError, match="trained further by one"):
+        check_inputs(load_config("demo", [*refreshed, "orm.engine=fsdp2"]), ("label",))
+    deepspeed = load_config("demo", [*refreshed, "orm.engine=zero2"])
+    assert list(wanted_extras(deepspeed, ("label",)))[:1] == [("deepspeed", "orm.engine=zero2")]
+    check_inputs(load_config("demo", refreshed), ("label",))

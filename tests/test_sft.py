@@ -113,6 +113,17 @@ def test_training_lowers_the_validation_loss_and_leaves_a_report_and_a_plot(tmp_
     assert tokenizer.decode(action) == "click('0')<|eot_id|>"
 
 
+def test_an_experts_waits_are_not_imitated(base):
+    played = make_trajectory(0, 1, num_steps=3)
+    first, _, last = played.steps
+    waited = replace(played, steps=(first, replace(first, index=1, response="noop(1000)", action="noop(1000)"), last))
+    problems = ProblemLog(num_shown=0)
+    encoder = open_encoder(load_tokenizer(str(base)), str(base), config_for(base))
+    assert len(encode([played], encoder, problems)) == 3
+    assert len(encode([waited], encoder, problems)) == 2
+    assert problems.counts == {"wait": 1}
+
+
 def test_looking_changes_nothing_of_what_is_trained(tmp_path):
     base = save_tiny_model(tmp_path / "base")
     write_records(tmp_path / "trajectories.jsonl", [make_trajectory(i, 1, num_steps=1) for i in range(8)])

@@ -66,9 +66,8 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         if config.label.engine.kind != "openai":
             for judge in (config.models.orm, *config.label.ensemble):
                 model_folder(judge)
-        for path in config.orm.refresh_data if config.orm.refresh_every else ():
-            if not path.exists():
-                raise UsageError(f"orm.refresh_data: {str(path)!r} does not exist; name judged trajectories, or none")
+        if config.refreshes_judge:
+            _check_refresh(config)
     if "train" in due:
         _check_processes(config)
     if due & {"replay", "train"} and config.rollout.image_size is not None:
@@ -92,15 +91,32 @@ def check_sight(config: RunConfig, actor: str) -> None:
         require_vision(actor, f"rollout.image_size={config.rollout.image_size}")
 
 
+def _check_refresh(config: RunConfig) -> None:
+    """Refuse to begin a run whose judge could not be trained further."""
+    from webrl.interop.problems import ProblemLog
+    from webrl.reward.data import read_judged
+    from webrl.tasks.curriculum import practice_tasks
+
+    if load_plan(config.orm.engine).kind == "fsdp2":
+        raise UsageError(
+            f"orm.engine={config.orm.engine} shards a model over several processes, and a judge is trained further by "
+            "one (orm.refresh_every); set orm.engine=ddp"
+        )
+    for path in config.orm.refresh_data:
+        if not path.exists():
+            raise UsageError(f"orm.refresh_data: {str(path)!r} does not exist; name judged trajectories, or none")
+        if next(read_judged(path, ProblemLog()), None) is None:
+            raise UsageError(
+                f"orm.refresh_data: {str(path)!r} has no finished trajectory with an outcome; leave it out"
+            )
+    practice_tasks(config, config.orm.refresh_every)
+
+
 def _check_processes(config: RunConfig) -> None:
     """Refuse to begin a run whose training needs several processes in one."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return
-    trained = {
-        "critic": config.trains_critic,
-        "actor": config.num_phases > 0,
-        "orm": bool(config.orm.refresh_every),
-    }
+    trained = {"critic": config.trains_critic, "actor": config.num_phases > 0}
     for section in (name for name, is_trained in trained.items() if is_trained):
         engine = getattr(config, section).engine
         if load_plan(engine).kind == "fsdp2":

@@ -74,8 +74,9 @@ class Context:
 
     def _judged_by(self, phase: int) -> RunConfig:
         every = self.config.orm.refresh_every
-        newest = phase - phase % every if every else 0
-        orm = str(self.run.phase(newest).orm) if newest else self.config.models.orm
+        due = range(phase - phase % every, 0, -every) if every else ()
+        found = (self.run.phase(k).orm for k in due)
+        orm = next((str(path) for path in found if path.is_dir()), self.config.models.orm)
         return self.config.model_copy(update={"models": self.config.models.model_copy(update={"orm": orm})})
 
     @property
@@ -195,18 +196,16 @@ def label(context: Context) -> Counts:
 def _refresh_judge(context: Context) -> Counts:
     """Practice episodes of the newest actor, and the judge trained further on them."""
     from webrl.reward.refresh import refresh
+    from webrl.rollouts.breaker import open_breaker
     from webrl.tasks.curriculum import practice_tasks
 
     config, folder, phase = context.config, context.folder, context.phase
-    play(config, practice_tasks(config, phase), context.actor, folder.practice, phase=phase, prefix=f"j{phase:02d}")
-    past = [context.run.phase(k).practice for k in range(phase)]
-    return refresh(
-        context.judge_before,
-        folder.practice,
-        [*config.orm.refresh_data, *(path for path in past if path.is_file())],
-        folder.orm,
-        seed=config.seed + phase,
-    )
+    tasks = practice_tasks(config, phase)
+    breaker = open_breaker(folder.practice, len(tasks), config.rollout)
+    play(config, tasks, context.actor, folder.practice, phase=phase, prefix=f"j{phase:02d}", on_episode=breaker)
+    learnt = [past for past in map(context.run.phase, range(phase)) if past.orm.is_dir()]
+    earlier = [*config.orm.refresh_data, *(past.practice for past in learnt)]
+    return refresh(context.judge_before, folder.practice, earlier, folder.orm, seed=config.seed + phase)
 
 
 def replay(context: Context) -> Counts:
@@ -288,7 +287,7 @@ def evaluate(context: Context) -> Counts:
         from webrl.reward.stage import judge
 
         path = context.folder.path / "eval_labels.jsonl"
-        judge(context.judging, unscored, path, len(unscored))
+        judge(config, unscored, path, len(unscored))
         labels = read_labels(path)
     return summarize(config, trajectories, context.folder.path, labels)
 

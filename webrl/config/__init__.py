@@ -590,8 +590,12 @@ class RunConfig(Section):
         every = self.orm.refresh_every
         if every and self.label.judge != "orm":
             raise ValueError(f"orm.refresh_every={every} trains an ORM, label.judge is {self.label.judge}; set it to 0")
+        if every and self.label.engine.kind == "openai":
+            raise ValueError(f"orm.refresh_every={every}: a server keeps the ORM that it has; label.engine.kind=openai")
         if every and self.label.calibrated and not self.orm.calibrate:
             raise ValueError(f"orm.refresh_every={every} makes judges without a calibration; set orm.calibrate=true")
+        if self.orm.calibrate and not self.orm.heldout:
+            raise ValueError("orm.calibrate needs held-out trajectories, and orm.heldout is 0")
         return self
 
     @property
@@ -608,6 +612,11 @@ class RunConfig(Section):
     def trains_critic(self) -> bool:
         """Whether anything reads a critic: the objective, or the curriculum's filter."""
         return self.actor.needs_values or (self.tasks.source == "curriculum" and self.filter.critic_band)
+
+    @property
+    def refreshes_judge(self) -> bool:
+        """Whether any phase of the run trains its judge further."""
+        return 0 < self.orm.refresh_every <= self.num_phases
 
     @property
     def max_phase_tasks(self) -> int:

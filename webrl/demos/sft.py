@@ -105,7 +105,7 @@ def split(trajectories: Sequence[Trajectory], heldout: float, seed: int) -> tupl
 
 
 def encode(trajectories: Sequence[Trajectory], encoder: StepEncoder, problems: ProblemLog) -> list[Example]:
-    """Prompt and answer ids of every step, as if the policy had acted; steps without a readable action are left out."""
+    """Prompt and answer ids of every step, as if the policy had acted, but for waits and what is no readable action."""
     from webrl.training.packing import Example
 
     examples: list[Example] = []
@@ -114,6 +114,9 @@ def encode(trajectories: Sequence[Trajectory], encoder: StepEncoder, problems: P
             place = f"{trajectory.trajectory_id}:{index}"
             if not step.action.strip():
                 problems.add("unreadable_action", place, f"answer {step.response!r:.80} is no action; left out")
+                continue
+            if step.action.startswith("noop("):
+                problems.add("wait", place, "a wait tells of a slow machine, not of the task; left out")
                 continue
             try:
                 examples.append(Example(*encoder(trajectory, index)))

@@ -153,9 +153,10 @@ def refresh_text(phase: Summary) -> str:
     if not found:
         return ""
     if not found["after"]:
-        return "trained further; nothing was held out"
+        return f"as it was: {found['kept']}" if found["kept"] else "trained further; nothing was held out"
     before, after = (100 * found[name]["value"] for name in ("before", "after"))
-    return f"trained further: right in {before:.1f} -> {after:.1f} % of {found['num_heldout']} held-out practice tasks"
+    what = f"as it was ({found['kept']})" if found["kept"] else "trained further"
+    return f"{what}: right in {before:.1f} -> {after:.1f} % of {found['num_heldout']} held-out practice tasks"
 
 
 def groups_text(phase: Summary) -> str:

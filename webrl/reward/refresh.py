@@ -8,20 +8,23 @@ these episodes and on as many of those that it was trained on before. Actor and 
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from webrl.config import RunConfig
+from webrl.evaluate import is_success
 from webrl.reward.train import train_orm
-from webrl.runs.store import read_json
+from webrl.runs.store import read_json, read_records
 from webrl.training.paths import TrainingPaths
+from webrl.types import Trajectory
 
 logger = logging.getLogger(__name__)
 
 
 def refresh(config: RunConfig, practice: Path, earlier: Sequence[Path], out: Path, *, seed: int) -> dict[str, Any]:
-    """Train `models.orm` further, into `out`; resumes.
+    """Train `models.orm` further, into `out`, unless nothing can be learnt or it errs more often then; resumes.
 
     Args:
         practice: trajectories of the newest actor, with the environment's reward.
@@ -29,22 +32,44 @@ def refresh(config: RunConfig, practice: Path, earlier: Sequence[Path], out: Pat
         seed: of the draws and of the training.
 
     Returns:
-        Of held-out trajectories: `num_heldout`, and `before`, `after`: the share that each judge is right about, with
-        its interval (`JudgeReport.accuracy`).
+        `num_practice`, `num_success`: finished practice episodes; `num_rehearsed`; of held-out ones `num_heldout`, and
+        `before`, `after`: the share that each judge is right about, with its interval (`JudgeReport.accuracy`); and
+        `kept`: why the judge stays as it was ("" where `out` is the new one).
 
     Raises:
-        DataError: no practice episode finished, or all of them ended alike.
         ModelError: unusable judge.
     """
+    outcomes = [is_success(t) for t in read_records(practice, Trajectory) if t.status.finished]
+    counts: dict[str, Any] = {"num_practice": len(outcomes), "num_success": sum(outcomes)}
+    if len(set(outcomes)) < 2:
+        kept = f"{sum(outcomes)} of {len(outcomes)} practice episodes are successes: there is nothing to tell apart"
+        logger.warning("the judge stays as it was: %s", kept)
+        return counts | {"num_rehearsed": 0, "num_heldout": 0, "before": None, "after": None, "kept": kept}
     paths = TrainingPaths((practice,), config.models.orm, out, tuple(earlier))
     done = paths.report / "report.json"
-    if out.is_dir() and done.is_file():
+    if done.is_file() and (out.is_dir() or _is_worse(read_json(done))):
         report = read_json(done)
     else:
         report = train_orm(config.model_copy(update={"seed": seed}), paths, compare=True)
-    before, after = (report.get(name, {}).get("accuracy") for name in ("start", "heldout"))
+    before, after = _accuracies(report)
     logger.info("judge trained further: right on %s of held-out practice, %s before", _share(after), _share(before))
-    return {"num_heldout": report["num_heldout"], "before": before, "after": after}
+    kept = ""
+    if _is_worse(report):
+        kept = "it was right more often before"
+        logger.warning("the judge stays as it was: %s", kept)
+        shutil.rmtree(out, ignore_errors=True)
+    counts |= {name: report[name] for name in ("num_rehearsed", "num_heldout")}
+    return counts | {"before": before, "after": after, "kept": kept}
+
+
+def _accuracies(report: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    return report.get("start", {}).get("accuracy"), report.get("heldout", {}).get("accuracy")
+
+
+def _is_worse(report: dict[str, Any]) -> bool:
+    """Beyond chance: the intervals are apart."""
+    before, after = _accuracies(report)
+    return bool(before and after and after["ci95"][1] < before["ci95"][0])
 
 
 def _share(accuracy: dict[str, Any] | None) -> str:

@@ -30,7 +30,8 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
         compare: whether the model that it starts from, a judge already, is reported on too.
 
     Returns:
-        What is in `report.json`: `data` (examples by kind), `losses`, `heldout` (`JudgeReport`), `calibrated`, `start`.
+        What is in `report.json`: `data` (examples by kind), `num_rehearsed`, `losses`, `heldout` (`JudgeReport`),
+        `calibrated`, `start`.
 
     Raises:
         DataError: nothing judged, or one class only.
@@ -47,7 +48,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
     if not judged:
         raise DataError(f"{', '.join(map(str, paths.data))}: no finished trajectory with an outcome: {problem_counts}")
     train, heldout = split_heldout(judged, config.orm.heldout, rng)
-    train += rng.sample(earlier, min(len(judged), len(earlier)))
+    train += (rehearsed := _rehearsed(earlier, train, heldout, rng))
     if config.orm.calibrate and not heldout:
         raise DataError(
             f"orm.calibrate needs held-out trajectories: orm.heldout={config.orm.heldout:g} of {len(judged)} are none"
@@ -64,7 +65,13 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
         name="orm",
         device=config.models.device,
     )
-    report = {"data": kinds, "num_heldout": len(heldout), "problems": problem_counts, "losses": losses}
+    report = {
+        "data": kinds,
+        "num_rehearsed": len(rehearsed),
+        "num_heldout": len(heldout),
+        "problems": problem_counts,
+        "losses": losses,
+    }
     report |= _evaluate(config, paths.out, folder, heldout)
     if compare and heldout:
         examples = [item.example for item in heldout]
@@ -72,6 +79,19 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
         report["start"] = judge_report([e.success for e in examples], scores).to_json()
     write_json(folder / "report.json", report)
     return report
+
+
+def _rehearsed(
+    earlier: Sequence[JudgedTrajectory],
+    train: Sequence[JudgedTrajectory],
+    heldout: Sequence[JudgedTrajectory],
+    rng: random.Random,
+) -> list[JudgedTrajectory]:
+    """As many of the earlier trajectories as the new ones are, none of an instruction that is held out whole."""
+    trained, tested = ({(item.example.site, item.example.instruction) for item in part} for part in (train, heldout))
+    closed = tested - trained
+    free = [item for item in earlier if (item.example.site, item.example.instruction) not in closed]
+    return rng.sample(free, min(len(train) + len(heldout), len(free)))
 
 
 def encode_example(

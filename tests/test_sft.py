@@ -113,7 +113,8 @@ def test_training_lowers_the_validation_loss_and_leaves_a_report_and_a_plot(tmp_
     assert tokenizer.decode(action) == "click('0')<|eot_id|>"
 
 
-def test_an_experts_waits_are_not_imitated(base):
+def test_an_experts_waits_are_not_imitated(tmp_path):
+    base = save_tiny_model(tmp_path / "base")
     played = make_trajectory(0, 1, num_steps=3)
     first, _, last = played.steps
     waited = replace(played, steps=(first, replace(first, index=1, response="noop(1000)", action="noop(1000)"), last))

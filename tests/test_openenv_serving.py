@@ -25,8 +25,9 @@ from webrl.errors import BrowserError, UsageError
 from webrl.openenv.answers import as_json
 from webrl.openenv.client import RemotePool
 from webrl.openenv.environment import Session
+from webrl.openenv.http_sessions import _respond
 from webrl.openenv.hub import AtCapacity, Hub, ServerOptions
-from webrl.openenv.pictures import encode
+from webrl.openenv.pictures import PixelRows, encode
 from webrl.openenv.variables import read_variables
 from webrl.rollouts.aliases import spell_out
 from webrl.rollouts.snapshot import describe
@@ -70,6 +71,34 @@ def test_rows_that_are_alike_are_one_text_and_lists_go_out_in_pieces(text):
     seen = json.loads(b"".join(pieces))["data"]
     assert (seen["observation"]["text"], seen["reward"]) == (text, 0.5)
     assert seen["observation"]["screenshot"] == picture.tolist()
+
+
+def test_lists_over_plain_http_are_joined_beside_the_event_loop():
+    threads = []
+
+    class Rows(PixelRows):
+        def chunks(self):
+            threads.append(threading.get_ident())
+            yield from super().chunks()
+
+    answer = {"type": "observation", "data": {"observation": {"screenshot": Rows([b"[[0,1,2]]"] * 40)}}}
+    response = asyncio.run(_respond(answer))
+    assert json.loads(response.body) == {"observation": {"screenshot": [[[0, 1, 2]]] * 40}}
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+
+
+@pytest.mark.parametrize("text", ["a page", "half of a pair: \ud83d"])
+@pytest.mark.parametrize("screenshot", [None, PixelRows([b"[[0,1,2]]"])])
+def test_what_json_does_not_know_is_refused_and_numbers_of_numpy_are_numbers(text, screenshot):
+    def said(reward):
+        answer = {"data": {"observation": {"text": text, "screenshot": screenshot}, "reward": reward}}
+        whole = as_json(answer)
+        return json.loads(whole if isinstance(whole, bytes) else b"".join(whole))["data"]["reward"]
+
+    assert said(np.float64(0.5)) == 0.5
+    with pytest.raises(TypeError, match=r"an answer holds complex"):
+        said(1j)
 
 
 def test_a_client_that_leaves_in_the_midst_of_its_lists_gives_its_place_back(servers):

@@ -65,8 +65,15 @@ def _with_rows(answer: Answer, rows: PixelRows) -> Iterator[bytes]:
 
 
 def _dump(answer: Answer, rows: str = "") -> bytes:
-    """JSON with a text in the place of pixels."""
+    """JSON with a text in the place of pixels. Raises TypeError for what JSON does not know."""
+
+    def in_place(found: object) -> str:
+        if isinstance(found, PixelRows):
+            return rows
+        raise TypeError(f"an answer holds {type(found).__name__}, which is no JSON")
+
     try:
-        return orjson.dumps(answer, default=lambda _: rows, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+        option = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_SERIALIZE_NUMPY
+        return orjson.dumps(answer, default=in_place, option=option)
     except TypeError:  # lone surrogates in a page's text
-        return json.dumps(answer, default=lambda _: rows).encode()
+        return json.dumps(answer, default=in_place).encode()

@@ -83,7 +83,7 @@ class HttpSessions:
                 return await self._reset(request)
             client = self._find(request)
             if client is None and asked == "state" and _cookie(request) is None:
-                return _respond({"type": "state", "data": first_state(self._hub).model_dump()})
+                return await _respond({"type": "state", "data": first_state(self._hub).model_dump()})
             if client is None:
                 raise NoEpisode(
                     "no episode: POST /reset first, and send the cookie back that it sets (requests.Session does)"
@@ -92,12 +92,12 @@ class HttpSessions:
                 if asked == "step":
                     client.came_back(with_cookie=_cookie(request) is not None)
                 if asked == "state":
-                    return _respond({"type": "state", "data": client.session.state.model_dump()})
+                    return await _respond({"type": "state", "data": client.session.state.model_dump()})
                 return await self._step(client, _body(request))
         except Exception as error:  # the boundary of the server: the client must hear of it, and the others live on
             answer = explain(error, asked)
             status = 409 if isinstance(error, NoEpisode) else 400 if isinstance(error, DataError) else 500
-            return _respond(answer, _STATUS.get(answer["data"]["code"], status))
+            return await _respond(answer, _STATUS.get(answer["data"]["code"], status))
 
     async def close(self) -> None:
         """End all sessions."""
@@ -119,15 +119,15 @@ class HttpSessions:
                     await client.session.park()
                 raise
         if is_new:
-            return _respond(answer, headers={"Set-Cookie": f"{COOKIE}={key}; Path=/; HttpOnly; SameSite=Strict"})
-        return _respond(answer)
+            return await _respond(answer, headers={"Set-Cookie": f"{COOKIE}={key}; Path=/; HttpOnly; SameSite=Strict"})
+        return await _respond(answer)
 
     async def _step(self, client: _Client, body: dict[str, Any]) -> HttpResponse:
         data = StepRequest.model_validate(body).action if "action" in body else body
         observation = await client.session.step(BrowserGymAction.model_validate(data).action_str)
         if observation.done:
             await client.session.park()  # whoever has played an episode says nothing when it leaves
-        return _respond(observation_answer(observation))
+        return await _respond(observation_answer(observation))
 
     def _find(self, request: HttpRequest) -> _Client | None:
         """The client that asks; None before its first reset."""
@@ -194,9 +194,10 @@ def _body(request: HttpRequest) -> dict[str, Any]:
     return body
 
 
-def _respond(answer: Answer, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
+async def _respond(answer: Answer, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
     failed = answer["type"] == "error"
     reason = answer["data"]["message"] if failed else ""
     body = as_json({"detail": reason} if failed else answer["data"])
-    whole = body if isinstance(body, bytes) else b"".join(body)
+    # Lists of pixels are up to 200 MB: joined on the event loop they would keep every other session waiting.
+    whole = body if isinstance(body, bytes) else await asyncio.to_thread(b"".join, body)
     return HttpResponse(status, whole, reason=reason, headers=headers or {})

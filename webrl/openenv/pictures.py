@@ -28,7 +28,7 @@ class PixelRows:
     """A picture as lists `[height][width][3]` in JSON.
 
     Most rows of a page are like another one. Their text is made once and stands in memory once; the whole, 10 MB at
-    1280x720, never does.
+    1280x720, only for an answer over plain HTTP, which is sent at once.
     """
 
     rows: list[bytes]

@@ -1,9 +1,12 @@
 """Ports and folders of episodes' servers: who may have them, who listens there, what killed processes have left.
 
-API: `claim() -> Claim` (`.port`, `.folder`, `.lock`, `.release()`), `listens(session, port) -> bool`.
+API: `remove_orphans()`, `claim() -> Claim` (`.port`, `.folder`, `.lock`, `.release()`),
+`listens(session, port) -> bool`.
 
-A claim is a `flock`: the kernel drops it when nobody has the file open any more. Whoever ends a server holds it too
-(`Claim.lock`), so neither port nor folder is another's before the server has ended, however webrl did.
+A claim is a `flock` on a directory named for the port, in which the server's folder lies: the kernel drops it when
+nobody has the directory open any more. Whoever ends a server holds it too (`Claim.lock`), so neither port nor folder
+is another's before the server has ended, however webrl did. There is no lock file that a cleaner of temporary files
+could remove, and the server may do with its folder what it likes.
 """
 
 from __future__ import annotations
@@ -17,11 +20,10 @@ import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from webrl.suites.webarena.sites import SiteError
 
-_LOCK = ".lock"
+_FOLDER = "folder"
 
 
 @dataclass(frozen=True)
@@ -30,34 +32,46 @@ class Claim:
 
     port: int
     folder: Path
-    """Its own and empty; removed with `release`, or by a later `claim`."""
-    lock: IO[str]
-    """What holds it while it is open in any process."""
+    """Its own and empty; removed with `release`, or by a later `remove_orphans`."""
+    lock: int
+    """File descriptor that holds it while it is open in any process."""
 
     def release(self) -> None:
-        """Let others have the port; remove the folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.lock.close()
+        """Let others have the port; remove the folder. Only once."""
+        shutil.rmtree(self.folder.parent, ignore_errors=True)
+        os.close(self.lock)
 
 
 def claim() -> Claim:
-    """A free port and an empty folder; folders that nobody holds any more are removed.
+    """A free port and an empty folder.
 
     Raises:
         SiteError: others could write where claims are kept.
     """
     kept = _kept()
-    _remove_orphans(kept)
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        if lock := _locked(kept / f"{port}{_LOCK}"):
-            folder = kept / str(port)
-            with contextlib.suppress(FileExistsError):  # what cannot be removed keeps its port from use
+        claimed = kept / str(port)
+        with contextlib.suppress(FileExistsError):  # another's, or what cannot be removed
+            claimed.mkdir(mode=0o700)
+            if (lock := _locked(claimed)) is not None:
+                folder = claimed / _FOLDER
                 folder.mkdir(mode=0o700)
                 return Claim(port, folder, lock)
-            lock.close()
+
+
+def remove_orphans() -> None:
+    """Remove the folders that nobody holds any more.
+
+    Raises:
+        SiteError: others could write where claims are kept.
+    """
+    for claimed in _kept().iterdir():
+        if (lock := _locked(claimed)) is not None:
+            shutil.rmtree(claimed, ignore_errors=True)
+            os.close(lock)
 
 
 def listens(session: int, port: int) -> bool:
@@ -83,19 +97,17 @@ def _kept() -> Path:
     return folder
 
 
-def _remove_orphans(kept: Path) -> None:
-    for folder in kept.iterdir():
-        if folder.suffix != _LOCK and (lock := _locked(folder.with_suffix(_LOCK))):
-            shutil.rmtree(folder, ignore_errors=True)
-            lock.close()
-
-
-def _locked(path: Path) -> IO[str] | None:
-    """The file, locked; None if another has it."""
-    file = path.open("w")
+def _locked(claimed: Path) -> int | None:
+    """The directory, open and locked; None if another has it, or removed it just now."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
+        lock = os.open(claimed, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:  # gone, or not a directory
         return None
-    return file
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), claimed.lstat()):  # and not one removed before it was locked
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(lock)
+    return None

@@ -60,21 +60,22 @@ class EpisodeServer:
 
     @classmethod
     async def _launch(cls, config: WebConfig) -> Self:
-        claim = await asyncio.to_thread(ports.claim)
-        log = tempfile.TemporaryFile()  # noqa: SIM115 (`stop` closes it); not a pipe, which would fill up
-        fill = {"{port}": str(claim.port), "{python}": sys.executable, "{folder}": str(claim.folder)}
-        command = [filled(part, fill) for part in config.serve.command]
-        try:
-            # The guard ends the server's whole process group with this process, and holds the claim until then.
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, guard.__file__, *command, cwd=config.serve.folder, start_new_session=True,
-                stdin=asyncio.subprocess.PIPE, stdout=log, stderr=asyncio.subprocess.STDOUT,
-                pass_fds=[claim.lock.fileno()],
-            )  # fmt: skip
-        except (OSError, ValueError) as error:
-            claim.release()
-            log.close()
-            raise SiteError(f"rollout.web.serve does not start in {str(config.serve.folder)!r}: {error}") from None
+        await asyncio.to_thread(ports.remove_orphans)
+        with contextlib.ExitStack() as undo:  # whatever happens meanwhile, being cancelled included
+            claim = ports.claim()  # not in a thread, whose result nobody would have if this is cancelled
+            undo.callback(claim.release)
+            log = undo.enter_context(tempfile.TemporaryFile())  # not a pipe, which would fill up
+            fill = {"{port}": str(claim.port), "{python}": sys.executable, "{folder}": str(claim.folder)}
+            command = [filled(part, fill) for part in config.serve.command]
+            try:
+                # The guard ends the server's whole process group with this process, and holds the claim until then.
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, guard.__file__, *command, cwd=config.serve.folder, start_new_session=True,
+                    stdin=asyncio.subprocess.PIPE, stdout=log, stderr=asyncio.subprocess.STDOUT, pass_fds=[claim.lock],
+                )  # fmt: skip
+            except (OSError, ValueError) as error:
+                raise SiteError(f"rollout.web.serve does not start in {str(config.serve.folder)!r}: {error}") from None
+            undo.pop_all()
         return cls(claim, process, log)
 
     async def _await_answer(self, config: WebConfig, deadline: float) -> str:

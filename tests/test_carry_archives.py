@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from webrl.carry.manifest import MANIFEST
 from webrl.carry.unpack import unpack
@@ -138,6 +140,9 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
     same = f"gemma3_270m actor.lora_rank=16 runs_dir={tmp_path}"
     start = f"{same} models.actor=some/base"
     practice = f"tasks.num_seed_tasks=5000 models.actor={run}/sft --run {run}/judge --seed 1000003"
+    loop, _, known = commands.pop().rpartition(" orm.refresh_data=")
+    assert yaml.safe_load(*shlex.split(known)) == [f"{run}/judge/phase_00/trajectories.jsonl", f"{run}/judge/demos"]
+    assert loop == f"run {same} models.actor={run}/sft models.orm={run}/orm"
     assert commands == [
         f"record-demos {same} models.actor=some/base --per-type 16",
         f"sft {same} models.actor=some/base",
@@ -145,7 +150,6 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
         *(f"{stage} {start} {practice}" for stage in ("gen-tasks", "filter-tasks", "rollout")),
         f"train-orm {same} models.actor=some/base --data {run}/judge/phase_00/trajectories.jsonl "
         f"{run}/judge/demos --init {run}/sft --out {run}/orm",
-        f"run {same} models.actor={run}/sft models.orm={run}/orm",
     ]
     shown = one_gpu("--dry-run", f"runs_dir={tmp_path}", JUDGE="no")
     assert "train-orm" not in shown.stdout

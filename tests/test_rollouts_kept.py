@@ -1,6 +1,7 @@
 """Browsers kept through a run serve stage after stage, come back after a crash, and end with the run."""
 
 import asyncio
+import contextvars
 import os
 import signal
 import time
@@ -12,7 +13,7 @@ from rollouts_builders import Scripted, miniwob
 
 from webrl.config import RolloutConfig, RunConfig
 from webrl.rollouts.collect import collect, open_pool
-from webrl.rollouts.kept import keep_browsers, run, start_early
+from webrl.rollouts.kept import borrow, keep_browsers, run, start_early
 from webrl.rollouts.pages import initial_pages
 from webrl.rollouts.pool import EnvPool
 from webrl.rollouts.suite import WEB
@@ -136,3 +137,15 @@ def test_outside_a_run_nothing_is_kept():
         first = run(loop())
         with keep_browsers():
             assert run(loop()) is first
+
+
+def test_a_context_that_outlives_the_block_starts_browsers_of_its_own():
+    with keep_browsers():
+        within = contextvars.copy_context()
+
+    async def borrowed():
+        async with borrow(RolloutConfig(), WEB) as pool:
+            return pool
+
+    assert within.run(run, borrowed()) is None
+    assert within.run(asyncio.run, borrowed()) is None

@@ -25,7 +25,9 @@ from webrl.types import Step
 ACTOR = "data/tiny/actor"
 GOAL = 'Click on the "OK" button.'
 ASK = {"model": "actor", "messages": [{"role": "user", "content": GOAL}], "max_tokens": 12, "temperature": 0}
-PICTURE = "data:image/png;base64,iVBORw0KGgo="
+PICTURE = (  # of one pixel
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 BUTTONS = {"12": "OK", "13": "Cancel", "14": "Next", "15": "Submit", "16": "Yes", "17": "No"}
 CONFIG = load_config("demo", ["evaluate.temperature=0"])
 

@@ -27,6 +27,7 @@ class _Kept:
         self.made_for: tuple[Any, ...] | None = None
         self.pool: EnvPool | None = None
         self.is_lent = False
+        self.is_over = False
 
     async def close(self) -> None:
         pool, self.pool = self.pool, None
@@ -41,7 +42,7 @@ _kept: ContextVar[_Kept | None] = ContextVar("kept_browsers", default=None)
 @contextlib.contextmanager
 def keep_browsers() -> Iterator[None]:
     """Browsers of this machine that are started within the block live until its end; nests."""
-    if _kept.get() is not None:
+    if _current() is not None:
         yield
         return
     with asyncio.Runner() as runner:
@@ -51,19 +52,26 @@ def keep_browsers() -> Iterator[None]:
             yield
         finally:
             _kept.reset(token)
+            kept.is_over = True
             runner.run(kept.close())
+
+
+def _current() -> _Kept | None:
+    """What this code may use; a context that was copied within a block outlives it."""
+    kept = _kept.get()
+    return None if kept is None or kept.is_over else kept
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """As `asyncio.run`; within `keep_browsers` on the loop that its browsers belong to."""
-    kept = _kept.get()
+    kept = _current()
     return asyncio.run(work) if kept is None else kept.runner.run(work, context=contextvars.copy_context())
 
 
 @contextlib.asynccontextmanager
 async def borrow(config: RolloutConfig, world: World) -> AsyncIterator[EnvPool | None]:
     """The kept environments of these settings, in place of kept ones of others; None where none are kept or free."""
-    kept = _kept.get()
+    kept = _current()
     if kept is None or kept.is_lent or asyncio.get_running_loop() is not kept.runner.get_loop():
         yield None
         return

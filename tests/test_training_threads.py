@@ -5,12 +5,10 @@ import torch
 from torch.nn import functional
 from training_builders import make_actor, make_record
 
-from webrl.config import OptimConfig, RunConfig
+from webrl.config import RunConfig
 from webrl.llm.loading import load_causal_lm
 from webrl.llm.products import has_faster_products, linear, use_products
 from webrl.training import score_actions, score_values, train_actor, train_critic
-from webrl.training.engines import open_engine
-from webrl.training.models import load_actor
 from webrl.training.threads import add_gradients, num_row_threads, row_threads
 
 
@@ -77,16 +75,6 @@ def test_an_error_in_a_thread_is_raised_and_the_number_of_threads_set_back(threa
 
     with pytest.raises(ZeroDivisionError), row_threads(2) as over:
         over(work, [1, 0])
-    assert torch.get_num_threads() == 2
-
-
-def test_between_the_rows_torch_has_one_thread_and_rows_are_still_planned_for_all(tmp_path, threads):
-    threads(2)
-    engine = open_engine(load_actor(make_actor(tmp_path / "model")), OptimConfig(), "cpu")
-    with row_threads(engine.num_threads) as over:
-        assert torch.get_num_threads() == 1
-        assert engine.num_threads == 2
-        assert over(lambda item: torch.get_num_threads() + item, [0, 1]) == [1, 2]
     assert torch.get_num_threads() == 2
 
 

@@ -43,9 +43,6 @@ def row_threads(number: int) -> Iterator[Map]:
         return
     before = torch.get_num_threads()
     with ThreadPoolExecutor(number, "webrl-rows", torch.set_num_threads, (1,)) as pool:
-        # Between the rows too (sums of gradients, the optimizer): OpenMP's other threads would spin between products
-        # and take the rows' cores.
-        torch.set_num_threads(1)
         try:
             yield lambda work, items: list(pool.map(work, items))
         finally:

@@ -12,7 +12,6 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +99,7 @@ class Engine:
         """
         self.accelerator.backward(loss * self.num_ranks)
 
-    @cached_property  # asked before the first row: while rows are computed, `row_threads` leaves torch one thread
+    @property
     def num_threads(self) -> int:
         """Rows that are computed at a time, by `gradients` in a thread each; 1: one after the other, by `backward`."""
         is_plain = type(self) is Engine and self.num_ranks == 1

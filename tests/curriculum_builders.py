@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from aiohttp import web
@@ -63,6 +64,27 @@ class ChatServer:
             return web.json_response({"error": {"message": "told to fail"}}, status=answer)
         message: dict[str, Any] = {"role": "assistant", "content": answer}
         return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}]})
+
+
+@contextmanager
+def serving(server):
+    """The server in a thread of its own, for code that has its own event loop."""
+    loop, ready, done = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+
+    async def work():
+        async with server.running():
+            ready.set()
+            await done.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(work(),))
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield server.url
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join()
+        loop.close()
 
 
 def build_task(instruction: str | None, site: str = "miniwob.click-button", seed: int = 0, **fields: Any) -> Task:

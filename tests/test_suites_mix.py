@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 import yaml
 from arena_builders import arena
+from curriculum_builders import ChatServer, serving
 from report_builders import mark, trajectory
 from web_builders import notes_app
 
@@ -42,6 +43,12 @@ TYPES = "tasks.train_sites=[miniwob.click-button,miniwob.enter-text,arena.shop.o
 CONFIG = load_config(
     None, [BOTH, TYPES, "tasks.num_seed_tasks=5", "tasks.num_eval_tasks=4", "tasks.num_heldout_tasks=3"]
 )
+
+
+def writer(question, number):
+    """An instruction that its site takes; every one is another."""
+    shop = "Site: arena." in question
+    return f"Open the category {number}." if shop else f'Click on the "{number}" button.'
 
 
 def suites_of(tasks):
@@ -207,12 +214,13 @@ def test_one_environment_plays_miniwob_the_arena_and_one_s_own_site_in_turn(tmp_
 @pytest.mark.browser
 @pytest.mark.arena
 def test_a_run_plays_writes_trains_on_and_evaluates_both_suites(tmp_path, tmp_path_factory):
-    with arena(tmp_path / "arena", tmp_path_factory) as patient:
-        small = ["tasks.num_seed_tasks=4", "tasks.num_eval_tasks=2", "tasks.num_heldout_tasks=2", "rollout.max_steps=2"]
+    with arena(tmp_path / "arena", tmp_path_factory) as patient, serving(ChatServer(writer)) as url:
+        small = [f"generate.engine.urls=[{url}]", "generate.engine.kind=openai", "generate.engine.model_name=writer"]
+        small += ["tasks.num_seed_tasks=4", "tasks.num_eval_tasks=2", "tasks.num_heldout_tasks=2"]
         small += ["generate.num_tasks=8", "filter.feasibility=false", "filter.max_tasks=4", "critic.steps=1"]
-        small += ["actor.steps=1", "rollout.envs_per_worker=2", "rollout.step_timeout_s=120", f"runs_dir={tmp_path}"]
-        where = f"rollout.arena.folder={patient.rollout.arena.folder}"
-        assert main(["run", "arena", BOTH, TYPES, *small, where]) == 0
+        small += ["actor.steps=1", "rollout.envs_per_worker=2", "rollout.step_timeout_s=120", "rollout.max_steps=2"]
+        where = [f"runs_dir={tmp_path}", f"rollout.arena.folder={patient.rollout.arena.folder}"]
+        assert main(["run", "arena", BOTH, TYPES, *small, *where]) == 0
         assert running.num_sessions(patient.rollout.arena.folder) == 0
     run = RunFolder(tmp_path / "arena")
     summary = json.loads(run.summary.read_text())
@@ -220,7 +228,7 @@ def test_a_run_plays_writes_trains_on_and_evaluates_both_suites(tmp_path, tmp_pa
         for suite in ("miniwob", "arena"):
             found = phase["eval"]["by_suite"][suite]
             assert (found["episodes"], found["errors"], found["heldout_types"]["episodes"]) == (1, 0, 1)
-    written = list(read_records(run.phase(1).generated, Task))
+    written = list(read_records(run.phase(1).tasks, Task))
     assert set(suites_of(written)) == {"miniwob", "arena"}
     for number in (0, 1):
         episodes = list(read_records(run.phase(number).trajectories, Trajectory))

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections import Counter
 
 import pytest
 from curriculum_builders import PAGE, ChatServer, build_task
@@ -324,3 +325,14 @@ def test_a_budget_keeps_tasks_evenly_over_the_order(max_tasks, kept):
     assert [task.instruction for task in report.kept] == [names[name] for name in kept]
     assert report.counts == ({"budget": 4 - len(kept)} if len(kept) < 4 else {})
     assert run([], config=CONFIG.model_copy(update={"max_tasks": max_tasks})).kept == ()
+
+
+@pytest.mark.parametrize(
+    ("max_tasks", "kept"), [(1, [0, 0, 1]), (2, [0, 1, 1]), (3, [1, 1, 1]), (4, [1, 2, 1]), (6, [1, 4, 1])]
+)
+def test_a_budget_leaves_no_site_out_that_it_has_room_for(max_tasks, kept):
+    texts = ("Open the cart", "Sort the mice by price", "Find a red hat", "Log out of the account", "Rate a lamp")
+    tasks = [*named("Read the news", site="forum"), *named(*texts), *named("Close a ticket", site="tracker")]
+    report = run(tasks, config=CONFIG.model_copy(update={"max_tasks": max_tasks}))
+    counts = Counter(task.site for task in report.kept)
+    assert [counts[site] for site in ("forum", "shopping", "tracker")] == kept

@@ -1,17 +1,14 @@
 """The two commands: generation from a file of failures, and WebArena-Lite task files."""
 
-import asyncio
 import importlib.util
 import json
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
 import pytest
-from curriculum_builders import PAGE, ChatServer, build_task
+from curriculum_builders import PAGE, ChatServer, build_task, serving
 
 from webrl.errors import DataError
 from webrl.suites.webarena.export import webarena_entry, write_task_file
@@ -27,27 +24,6 @@ def script(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@contextmanager
-def serving(server):
-    """The server in a thread of its own, for code that has its own event loop."""
-    loop, ready, done = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-
-    async def work():
-        async with server.running():
-            ready.set()
-            await done.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(work(),))
-    thread.start()
-    try:
-        assert ready.wait(20)
-        yield server.url
-    finally:
-        loop.call_soon_threadsafe(done.set)
-        thread.join()
-        loop.close()
 
 
 def write_failures(path, number=4):

@@ -139,7 +139,7 @@ async def filter_tasks(
     if config.max_per_site is not None:
         run.apply("site_balance", _unbalanced(run.left, config.max_per_site))
     if config.max_tasks is not None:
-        run.apply("budget", _over_budget(len(run.left), config.max_tasks))
+        run.apply("budget", _over_budget([task.site for task in run.left], config.max_tasks))
     return FilterReport(tuple(run.left), tuple(run.dropped), tuple(run.stages), run.values, *run.tokens)
 
 
@@ -229,10 +229,20 @@ def _unbalanced(tasks: Sequence[Task], max_per_site: int) -> list[Drop]:
     return drops
 
 
-def _over_budget(num_tasks: int, max_tasks: int) -> list[Drop]:
-    """Keep `max_tasks`, evenly spaced: the order goes by site, and a cut at the end would leave some out."""
-    drop = ("budget", f"{num_tasks} passed, {max_tasks} are wanted")
-    return [None if (i + 1) * max_tasks // num_tasks > i * max_tasks // num_tasks else drop for i in range(num_tasks)]
+def _over_budget(sites: Sequence[str], max_tasks: int) -> list[Drop]:
+    """Keep `max_tasks`, evenly spaced over the order, which goes by site; a site that this leaves out gets one from
+    the site that keeps most, as long as that one keeps another.
+    """
+    num = len(sites)
+    kept = {i for i in range(num) if (i + 1) * max_tasks // num > i * max_tasks // num}
+    for first in {site: i for i, site in reversed(list(enumerate(sites)))}.values():
+        counts = Counter(sites[i] for i in kept)
+        most, number = counts.most_common(1)[0]
+        if sites[first] not in counts and number > 1:
+            kept.remove(min(i for i in kept if sites[i] == most))
+            kept.add(first)
+    drop = ("budget", f"{num} passed, {max_tasks} are wanted")
+    return [None if i in kept else drop for i in range(num)]
 
 
 def _unknown(numbers: Sequence[float | None], why: str) -> str:

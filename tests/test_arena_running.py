@@ -95,7 +95,11 @@ def test_a_taken_port_and_a_wrong_one_are_said_in_a_line(tmp_path: Path, capsys:
     assert "--workers 0" in capsys.readouterr().err
 
 
-def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "json.py").write_text("raise SystemExit('the working folder was searched')")
+    monkeypatch.chdir(here)
     (tmp_path / "templates").write_text("not a folder")
     (tmp_path / running.LOCK).touch()
     with pytest.raises(StageError, match=r"(?s)ended while it started; its log .*FileExistsError"):

@@ -366,9 +366,12 @@ def test_a_cell_that_fails_does_not_stop_the_others_and_the_exit_code_tells(tmp_
     methods = {"default": {}, "broken": {"models": {"orm": str(empty)}}}
     study = study_of(tmp_path, seeds=[0], methods=methods)
     write_cells(study, {"default-seed0": ["1110"]})
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "json.py").write_text("raise SystemExit('the working folder was searched')")
     done = subprocess.run(
-        [sys.executable, "-m", "webrl.cli", "study", str(tmp_path / "study.yaml"), "--parallel", "2"],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        [sys.executable, "-P", "-m", "webrl.cli", "study", str(tmp_path / "study.yaml"), "--parallel", "2"],
+        cwd=here, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr[-3000:]
     failures = json.loads((study.folder / "failures.json").read_text(encoding="utf-8"))

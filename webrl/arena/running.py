@@ -12,7 +12,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from webrl.arena.sites import CONTENT, keeper_of
 from webrl.config.extras import require
 from webrl.errors import StageError, UsageError
 from webrl.openenv.access import listen
+from webrl.runs.own_python import own_environment, own_python
 
 STATE, LOCK, LOG, SESSIONS = "arena.json", "arena.lock", "arena.log", "sessions"
 COOKIE = "arena_session"
@@ -115,10 +115,8 @@ def start(folder: Path, port: int, workers: int) -> State:
     _wait_for_the_dead(folder)
     with listen(HOST, port) as listener, (folder / LOG).open("wb") as log:
         process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "webrl.arena.shop.serve"),
-                *(str(folder.absolute()), str(listener.fileno()), str(workers)),
-            ],
+            own_python("webrl.arena.shop.serve", str(folder.absolute()), str(listener.fileno()), str(workers)),
+            env=own_environment(),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -17,6 +17,7 @@ from webrl.llm.servers import guard
 from webrl.runs.disk import make_folder
 from webrl.runs.folder import RunFolder
 from webrl.runs.machine import visible_gpus
+from webrl.runs.own_python import own_environment, own_python
 from webrl.runs.progress import progress
 from webrl.runs.store import read_json, write_json
 from webrl.study.cells import is_finished, link_start, num_finished
@@ -135,11 +136,11 @@ class _Work:
         slot = next(i for i in range(self._parallel) if i not in {r.slot for r in self._running})
         log = log_path(self._study, cell)
         make_folder(log.parent)
-        command = [sys.executable, str(guard.__file__), sys.executable, "-m", "webrl.cli", *cell.arguments]
+        command = [sys.executable, str(guard.__file__), *own_python("webrl.cli", *cell.arguments)]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-                env={**os.environ, **self._environment(slot)},
+                env=own_environment() | self._environment(slot),
             )  # fmt: skip
         self._running.append(_Running(cell, process, slot, num_finished(cell)))
         logger.info("%s: started, %d of %d phases done", cell.name, num_finished(cell), cell.config.num_phases + 1)

@@ -30,6 +30,7 @@ from webrl.arena.shop.tracker.pkg_resources import import_trac
 from webrl.arena.sites import DATABASES, SITES
 from webrl.arena.tracker.content import tracker
 from webrl.runs.disk import atomic_path
+from webrl.runs.own_python import restore_python_path
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ _LOCK_S = 3.0
 
 def main() -> None:
     """Serve until SIGTERM."""
+    restore_python_path()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     folder, listener = Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
     # Workers hold it too: it is free only when the last of them has ended.

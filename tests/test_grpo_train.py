@@ -83,7 +83,7 @@ def test_a_reward_that_is_no_number_ends_the_training(reward):
     async def play():
         env = RewardedEnv(FixedReward(reward), settings(), Seen())
         await run_episode(
-            env, Scripted("noop()"), miniwob("click-test", 3), settings().run_config.rollout, trajectory_id="x"
+            env, Scripted("noop(0)"), miniwob("click-test", 3), settings().run_config.rollout, trajectory_id="x"
         )
 
     with pytest.raises(StageError, match=rf"task 'miniwob.click-test.3': the reward of step 0 is {reward}"):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -43,7 +41,7 @@ def test_weights_that_are_pickles_are_refused_and_the_fix_is_named(folder):
         (folder / name).unlink()
 
 
-def test_code_that_comes_with_a_model_never_runs_whatever_is_typed(folder):
+def test_code_that_comes_with_a_model_never_runs_whatever_is_typed(folder, monkeypatch):
     ran = folder.parent / "ran"
     config = json.loads((folder / "config.json").read_text())
     config |= {"auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}}
@@ -52,26 +50,19 @@ def test_code_that_comes_with_a_model_never_runs_whatever_is_typed(folder):
     folders = {kind: shutil.copytree(folder, folder.parent / kind) for kind in ("evil", "vit")}
     for kind, copy in folders.items():
         (copy / "config.json").write_text(json.dumps(config | {"model_type": kind}))
-    code = (
-        "import sys\nfrom webrl.errors import ModelError\n"
-        "from webrl.llm.loading import load_causal_lm, load_tokenizer\n"
-        "from webrl.training.critic import load_critic\nfrom webrl.training.models import load_actor\n"
-        "for folder in sys.argv[1:]:\n"
-        " for load in (lambda f: load_causal_lm(f, dtype='float32'), load_tokenizer, load_actor, load_critic):\n"
-        "  try: load(folder)\n  except ModelError as error: print('refused:', error)\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code, *map(str, folders.values())],
-        input="y\n" * 18, capture_output=True, text=True, check=False, env=os.environ | {"HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
-    assert all(line.startswith("refused: ") for line in lines)
-    said = {kind: [line for line in lines if f"{copy}'" in line] for kind, copy in folders.items()}
+    # Who sits here says yes whenever transformers asks whether that code may run.
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 18))
+    said = {kind: [] for kind in folders}
+    for kind, copy in folders.items():
+        for load in (load_lm, load_tokenizer, load_actor, load_critic):
+            try:
+                load(str(copy))
+            except ModelError as error:
+                said[kind].append(str(error))
+        assert all(f"{copy}'" in words for words in said[kind])
     assert len(said["evil"]) == 4
-    assert all(line.endswith("which is never run") for line in said["evil"])
+    assert all(words.endswith("which is never run") for words in said["evil"])
     assert len(said["vit"]) >= 3
-    assert len(lines) == sum(map(len, said.values()))
     assert not ran.exists()
 
 

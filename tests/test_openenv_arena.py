@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from arena_server import serving
 from openenv_builders import client, server
 from test_openenv_clients import run_script
 
@@ -22,10 +21,10 @@ pytestmark = [pytest.mark.browser, pytest.mark.arena]
 
 
 @pytest.fixture(scope="module")
-def arena(tmp_path_factory):
-    """One of its own: sessions are counted, and dropped."""
-    with serving(tmp_path_factory.mktemp("served"), tmp_path_factory) as arena:
-        yield arena
+def arena(arena):
+    """The shared one without anybody's sessions: these are counted, and dropped."""
+    arena.reset()
+    return arena
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +122,7 @@ def test_an_arena_that_is_lost_is_said_and_the_next_episode_has_another_session(
         env.reset(task_name="arena.shop.price", seed=1)
         arena.reset()
         with pytest.raises(RuntimeError, match="the arena has lost the session"):
-            env.step({"action_str": "noop()"})
+            env.step({"action_str": "noop(0)"})
         assert env.reset(task_name="arena.shop.price", seed=1).observation["text"]
     wait_for_sessions(arena.folder, 0)
 

@@ -441,23 +441,24 @@ def test_stages_are_one_and_two():
             process_data.parse_stages(bad)
 
 
-def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, actor):
+def test_the_command_runs_as_published_and_says_what_went_where(tmp_path, actor, monkeypatch, capsys):
     write_phase(tmp_path / "one", [make_trajectory(f"h{i}") for i in range(3)])
     write_phase(tmp_path / "two", [make_trajectory(f"g{i}") for i in range(3)])
     make_vab_mess(tmp_path / "vab")
     (tmp_path / "c.yaml").write_text(f"models: {{device: cpu, orm: {actor}}}\nreplay: {{perplexity_high: 1.0e9}}\n")
     arguments = [
         "--stage", "1", "2", "--add_reward", "--rollout_path", "vab", "--experience_paths", "one,", "two",
-        "--orm_path", actor, "--actor_path", actor, "--output_path", "train.jsonl", "--setting", "c.yaml",
+        "--orm_path", str(actor), "--actor_path", str(actor), "--output_path", "train.jsonl", "--setting", "c.yaml",
     ]  # fmt: skip
     dry = run_script(*arguments, "--dry-run", cwd=tmp_path)
     assert dry.returncode == 0, dry.stderr
     assert "with history      train_filter.jsonl" in dry.stdout
     assert not (tmp_path / "train.jsonl").exists()
-    result = run_script(*arguments, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "trajectories      2 trajectories, 4 steps, 2 unfinished" in result.stdout
-    assert "listed with file and line in train_problems.txt" in result.stdout
+    monkeypatch.chdir(tmp_path)
+    assert process_data.main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "trajectories      2 trajectories, 4 steps, 2 unfinished" in said
+    assert "listed with file and line in train_problems.txt" in said
     sources = Counter(r.source for r in read_records(tmp_path / "train_filter.jsonl", StepRecord))
     assert sources == {"current": 4, "replay": 8}
 

@@ -32,7 +32,7 @@ def workers():
 def play(out, *pages):
     """A stage that collects; the trajectories."""
     tasks = [miniwob(page, seed) for seed, page in enumerate(pages)]
-    run(collect(tasks, CONFIG, Scripted("noop()"), out, phase=0, prefix="p"))
+    run(collect(tasks, CONFIG, Scripted("noop(0)"), out, phase=0, prefix="p"))
     return sorted(read_records(out, Trajectory), key=lambda t: t.trajectory_id)
 
 
@@ -71,7 +71,7 @@ def test_browsers_start_while_a_stage_loads_its_model(tmp_path):
     with keep_browsers():
         run(load())
         (early,) = workers()
-        run(collect([miniwob("click-tab", 1)], two, Scripted("noop()"), tmp_path / "t.jsonl", phase=0, prefix="p"))
+        run(collect([miniwob("click-tab", 1)], two, Scripted("noop(0)"), tmp_path / "t.jsonl", phase=0, prefix="p"))
         assert workers() == {early}
     run(start_early(two.rollout, WEB, 1))  # where nobody keeps them there is nothing to start
     assert not workers()
@@ -110,7 +110,7 @@ def test_a_pool_that_is_lent_is_neither_shared_nor_ended_by_another_borrower():
             await env.reset(miniwob("click-button"))
             async with open_pool(RolloutConfig(envs_per_worker=3), 1) as other:
                 assert other is not one
-            return (await env.step("noop()")).error
+            return (await env.step("noop(0)")).error
 
     with keep_browsers():
         assert run(both()) == ""

@@ -6,7 +6,8 @@ import json
 import re
 
 import pytest
-from arena_builders import arena
+from arena_builders import arena as own_arena
+from arena_builders import patient
 from browsers import run, shared_browser
 
 from webrl.arena import running
@@ -28,9 +29,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.arena]
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    with arena(tmp_path_factory.mktemp("arena"), tmp_path_factory) as config:
-        yield config
+def config(arena):
+    return patient(arena.folder)
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_an_episode_hands_its_profile_on_with_nothing_left_in_it(config):
             env = ArenaEnv(browser, config.rollout)
             await begin(env, "the first's")
             first = env.context
-            link = re.search(r"\[(\d+)\] link", (await env.step("noop()")).observation.text)
+            link = re.search(r"\[(\d+)\] link", (await env.step("noop(0)")).observation.text)
             await env.page.evaluate(_LEAVE)
             await env.step(f"hover('{link[1]}')")
             bystander = await browser.new_context()
@@ -126,7 +126,7 @@ def test_an_episode_hands_its_profile_on_with_nothing_left_in_it(config):
             assert await env.page.evaluate("sessionStorage.getItem('mine')") == "kept"
             back = await env.step("go_back()")
             contexts = [first]
-            for action in ("noop()", "keyboard_down('Shift')", "new_tab()"):
+            for action in ("noop(0)", "keyboard_down('Shift')", "new_tab()"):
                 await env.step(action)
                 await env.close()
                 await begin(env, "")
@@ -143,7 +143,7 @@ def test_an_episode_hands_its_profile_on_with_nothing_left_in_it(config):
 
 @pytest.mark.slow
 def test_an_arena_that_is_lost_is_no_failure_of_the_agent(tmp_path, tmp_path_factory):
-    with arena(tmp_path / "arena", tmp_path_factory) as config:
+    with own_arena(tmp_path / "arena", tmp_path_factory) as config:
         task = seed_tasks(config)[0]
 
         async def work():
@@ -152,7 +152,7 @@ def test_an_arena_that_is_lost_is_no_failure_of_the_agent(tmp_path, tmp_path_fac
                 await env.reset(task)
                 Arena.running(config.rollout.arena.folder).reset()  # its session is dropped under it
                 with pytest.raises(BrowserError, match="lost the session"):
-                    await env.step("noop()")
+                    await env.step("noop(0)")
                 await env.reset(task)
                 running.stop(config.rollout.arena.folder)
                 assert (await env.finish()).reward is None

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from arena_builders import arena
+from arena_builders import patient
 from curriculum_builders import ChatServer, serving
 from report_builders import mark, trajectory
 from web_builders import notes_app
@@ -174,12 +174,13 @@ def test_an_evaluation_is_counted_shown_and_compared_suite_by_suite_and_never_ov
 
 @pytest.mark.browser
 @pytest.mark.arena
-def test_one_environment_plays_miniwob_the_arena_and_one_s_own_site_in_turn(tmp_path, tmp_path_factory):
+def test_one_environment_plays_miniwob_the_arena_and_one_s_own_site_in_turn(tmp_path, arena):
     """Same worker, same place in it: page, viewport, session, log-in and limits are each suite's own."""
-    with arena(tmp_path / "arena", tmp_path_factory) as patient, notes_app(tmp_path) as notes:
+    arena.reset()
+    with notes_app(tmp_path) as notes:
         own = notes.config("rollout.envs_per_worker=1").rollout.web
         own = own.model_copy(update={"reset": type(own.reset)()})
-        rollout = patient.rollout.model_copy(update={"web": own, "envs_per_worker": 1, "max_steps": 8})
+        rollout = patient(arena.folder).rollout.model_copy(update={"web": own, "envs_per_worker": 1, "max_steps": 8})
         first, shop, second = seed_tasks(CONFIG)[:3]
         page = Task("web.a", f"web.{own.name}", instruction="Look.", start_url=f"{notes.url}/")
 
@@ -213,15 +214,16 @@ def test_one_environment_plays_miniwob_the_arena_and_one_s_own_site_in_turn(tmp_
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.arena
-def test_a_run_plays_writes_trains_on_and_evaluates_both_suites(tmp_path, tmp_path_factory):
-    with arena(tmp_path / "arena", tmp_path_factory) as patient, serving(ChatServer(writer)) as url:
+def test_a_run_plays_writes_trains_on_and_evaluates_both_suites(tmp_path, arena):
+    arena.reset()
+    with serving(ChatServer(writer)) as url:
         small = [f"generate.engine.urls=[{url}]", "generate.engine.kind=openai", "generate.engine.model_name=writer"]
         small += ["tasks.num_seed_tasks=4", "tasks.num_eval_tasks=2", "tasks.num_heldout_tasks=2"]
         small += ["generate.num_tasks=8", "filter.feasibility=false", "filter.max_tasks=4", "critic.steps=1"]
         small += ["actor.steps=1", "rollout.envs_per_worker=2", "rollout.step_timeout_s=120", "rollout.max_steps=2"]
-        where = [f"runs_dir={tmp_path}", f"rollout.arena.folder={patient.rollout.arena.folder}"]
+        where = [f"runs_dir={tmp_path}", f"rollout.arena.folder={arena.folder}"]
         assert main(["run", "arena", BOTH, TYPES, *small, *where]) == 0
-        assert running.num_sessions(patient.rollout.arena.folder) == 0
+        assert running.num_sessions(arena.folder) == 0
     run = RunFolder(tmp_path / "arena")
     summary = json.loads(run.summary.read_text())
     for phase in summary["phases"]:

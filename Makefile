@@ -4,9 +4,10 @@ RUN  := $(VENV)/bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all chaos test-browsers setup engines lint types docs doctor webarena clean
-# Two tests at a time, in the order of the files, which share servers; whoever is done first takes from the other's
-# rest, so that neither core idles at the end. ARGS="-n 0": one at a time.
-PYTEST := $(RUN)/python -m pytest -q -n 2 --dist worksteal
+# Several tests at a time, in the order of the files, which share servers; whoever is done first takes from the others'
+# rest, so that no core idles at the end. About a third of the quick tests' time is waiting (for pages, deadlines, stock
+# BrowserGym): three at a time keep two cores busy. The slow ones' engines take both. ARGS="-n 0": one at a time.
+PYTEST := $(RUN)/python -m pytest -q --dist worksteal
 export VENV
 # Containers set it, and `scripts/setup.sh` installs without bytecode: every process of the tests would compile
 # torch and transformers anew, which takes longer than most tests.
@@ -19,10 +20,10 @@ demo: setup ## the whole loop in a real browser: three phases, held-out success 
 	@$(RUN)/webrl run configs/demo.yaml $(ARGS)
 
 test: setup $(VENV)/.webarena-done ## the tests, without the slow ones
-	@$(PYTEST) -m "not slow" $(ARGS)
+	@$(PYTEST) -n 3 -m "not slow" $(ARGS)
 
 test-all: setup engines $(VENV)/.webarena-done ## all tests, with DeepSpeed, Ray and vLLM; a missing GPU is skipped
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) -n 2 $(ARGS)
 
 test-browsers: setup ## the browser's tests on several Chromium versions
 	@$(RUN)/python scripts/test_browsers.py $(ARGS)

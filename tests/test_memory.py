@@ -2,12 +2,13 @@
 
 import gc
 import platform
+import weakref
 
 import psutil
 import pytest
 import torch
 
-from webrl.runs.memory import free_heap, without_collections
+from webrl.runs.memory import free_heap, pass_over_what_is_loaded, without_collections
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc hands memory back on demand")
@@ -33,3 +34,16 @@ def test_the_search_for_garbage_is_as_before_after_a_block_without_it():
     with pytest.raises(ValueError, match="enabled: False"):
         fail()
     assert gc.isenabled()
+
+
+def test_the_search_for_garbage_passes_over_what_was_loaded_and_finds_what_came_later():
+    class Node:
+        def __init__(self):
+            self.ring = self
+
+    loaded = Node()
+    pass_over_what_is_loaded()
+    assert not any(found is loaded for found in gc.get_objects())
+    later = weakref.ref(Node())
+    gc.collect()
+    assert later() is None

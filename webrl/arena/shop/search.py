@@ -51,11 +51,8 @@ class DatabaseBackend(Unindexed):
     ) -> dict[str, Any]:
         """Products as Haystack's results, best first, with how many are in each price range."""
         condition, words = query
-        found = get_model("catalogue", "Product").objects.browsable().filter(condition).distinct()
-        found = found.annotate(lowest=Min("stockrecords__price"))
-        narrow = Q()
-        for text in narrow_queries or ():
-            narrow &= _ranges(text)
+        found = _found(condition)
+        narrow = _narrowed(narrow_queries)
         page = _sorted(found.filter(narrow), sort_by or [], words).base_queryset()[start_offset:end_offset]
         # Haystack asks by its own name of a facet's field, Oscar looks for the field.
         facets = {f"{field.removesuffix('_exact')}:{text}": _ranges(text) for field, text in query_facets or ()}
@@ -66,14 +63,26 @@ class DatabaseBackend(Unindexed):
             "facets": {"fields": {}, "dates": {}, "queries": dict(zip(facets, counts, strict=True))},
         }
 
+    def count(self, query: tuple[Q, list[str]], narrow_queries: set[str] | None) -> int:
+        """How many products a search finds."""
+        return int(_found(query[0]).filter(_narrowed(narrow_queries)).values("pk").count())
+
 
 class DatabaseQuery(BaseSearchQuery):
     """Turns Haystack's filters into one condition for the database."""
+
+    _hit_count: int | None
 
     def build_query(self) -> tuple[Q, list[str]]:
         """The condition, and the words that were searched for."""
         words: list[str] = []
         return self._condition(self.query_filter, words), words
+
+    def get_count(self) -> int:
+        """The number of hits; Haystack would search for it, with the first product and all counts of price ranges."""
+        if self._hit_count is None:
+            self._hit_count = int(self.backend.count(self.build_query(), self.narrow_queries))
+        return self._hit_count
 
     def _condition(self, node: SearchNode, words: list[str]) -> Q:
         result = Q()
@@ -119,6 +128,19 @@ def text_condition(typed: str, words: list[str], fields: Sequence[str]) -> Q:
         else:
             result &= occurs
             words.append(word)
+    return result
+
+
+def _found(condition: Q) -> Any:
+    """The products that meet a condition, with their lowest price."""
+    products = get_model("catalogue", "Product").objects.browsable().filter(condition).distinct()
+    return products.annotate(lowest=Min("stockrecords__price"))
+
+
+def _narrowed(narrow_queries: set[str] | None) -> Q:
+    result = Q()
+    for text in narrow_queries or ():
+        result &= _ranges(text)
     return result
 
 

@@ -38,6 +38,8 @@ _THREADS = 4
 """Of a worker. Answers are computed, not waited for: more would not be faster, but with one a slow page would block."""
 _PAUSE_S = 1.0
 """Before a dead worker is replaced, so that one that cannot start does not keep a core busy."""
+_COLLECT_AFTER = 20_000
+"""New objects after which a worker looks for garbage: a page makes thousands, and Python would look every 700."""
 _STATIC_AGE_S = 86400
 _LOCK_S = 3.0
 """`start` has waited for the last arena's end: what holds the lock now has begun since."""
@@ -64,6 +66,7 @@ def main() -> None:
     # What Django and the sites' apps have made by now stays for good: collections need not look at it again.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER)
     state = State(f"http://{host}:{port}", key, os.getpid(), psutil.Process().create_time(), content_digest())
     try:
         fork_workers(lambda: _work(application, listener), int(sys.argv[3]), lambda: state.write(folder))

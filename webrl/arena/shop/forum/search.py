@@ -26,14 +26,16 @@ class PostBackend(Unindexed):
         **ignored: Any,  # noqa: ARG002 - facets, highlighting and places, which the forum does not use
     ) -> dict[str, Any]:
         """Posts as Haystack's results, the newest first."""
-        condition, _ = query
-        found = get_model("forum_conversation", "Post").objects.filter(condition, approved=True)
-        found = found.select_related("topic__forum", "poster").order_by(F("created").desc(), "pk")
+        found = _found(query[0]).select_related("topic__forum", "poster").order_by(F("created").desc(), "pk")
         return {
             "results": [_result(post, result_class or SearchResult) for post in found[start_offset:end_offset]],
             "hits": found.count(),
             "facets": {},
         }
+
+    def count(self, query: tuple[Q, list[str]], narrow_queries: set[str] | None) -> int:  # noqa: ARG002 - no facets
+        """How many posts a search finds."""
+        return int(_found(query[0]).count())
 
 
 class PostQuery(DatabaseQuery):
@@ -59,6 +61,10 @@ class PostEngine(BaseEngine):
 
     backend = PostBackend
     query = PostQuery
+
+
+def _found(condition: Q) -> Any:
+    return get_model("forum_conversation", "Post").objects.filter(condition, approved=True)
 
 
 def _result(post: Any, result_class: type[SearchResult]) -> SearchResult:

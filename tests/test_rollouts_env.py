@@ -1,6 +1,7 @@
 """The environment in a real browser: actions have BrowserGym's effects, episodes do not leak into each other."""
 
 import random
+import re
 import traceback
 
 import pytest
@@ -275,6 +276,89 @@ def test_the_observation_waits_for_slow_navigations_timers_and_requests():
         return titles
 
     assert in_browser(play) == ["arrived", "arrived", "later", "loaded"]
+
+
+PROGRAMS = {
+    # The answer's headers are there at once, its body later.
+    "body": "fetch('/body').then((r) => r.json()).then(shown)",
+    # The part of the program that shows the page is loaded when it is needed.
+    "part": "document.head.append(Object.assign(document.createElement('script'), {src: '/part'}))",
+    # The page is made in tasks of their own, as React does.
+    "tasks": """const {port1, port2} = new MessageChannel(); let n = 60;
+        const work = () => { const end = performance.now() + 5; while (performance.now() < end); };
+        port1.onmessage = () => { work(); n -= 1; n ? port2.postMessage(0) : shown(); };
+        port2.postMessage(0);""",
+    # A late answer's page is put up in two steps.
+    "answer": "fetch('/late').then(() => setTimeout(shown, 80))",
+    "events": "new EventSource('/events').onmessage = shown",
+    "frame": "frames[0].load(shown)",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_observation_waits_for_what_programs_of_one_page_do(name):
+    import asyncio
+
+    async def late(path, writer):
+        await asyncio.sleep(0.7)
+        await reply(writer, "document.title = 'shown'" if path == "/part" else "{}")
+
+    async def body(path, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.7)
+        writer.write(b"{}")
+        await writer.drain()
+
+    async def events(path, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.2)
+        writer.write(b"data: x\n\n")
+        await writer.drain()
+        await asyncio.sleep(2)
+
+    run = f"const shown = () => {{ document.title = 'shown'; }}; {PROGRAMS[name]}"
+    frame = "<script>function load(then) { fetch('/late').then((r) => r.json()).then(then) }</script>"
+    pages = {
+        "/": f"<title>start</title><button onclick='run()'>run</button><script>function run() {{ {run} }}</script>"
+        "<iframe src=/frame></iframe>",
+        "/late": late, "/part": late, "/body": body, "/events": events, "/frame": frame,
+    }  # fmt: skip
+
+    async def play(env):
+        async with serve(pages) as url:
+            text = (await env.reset(at(url + "/"))).text
+            return (await env.step(f"click('{bid_of(text, 'button', 'run')}')")).observation.text
+
+    assert "RootWebArea 'shown'" in in_browser(play)
+
+
+def test_what_a_page_inserts_while_it_is_read_has_ids_too():
+    """The page changes as soon as it has its ids, before its tree can be taken."""
+    page = """<title>busy</title><body><p>start</p><script>
+    const make = (name) => Object.assign(document.createElement('button'), {textContent: name});
+    new MutationObserver((records, watch) => {
+      watch.disconnect();
+      const old = document.querySelector('p');
+      document.body.append(make('late'), old.cloneNode(true), old);
+      const host = document.body.appendChild(document.createElement('div'));
+      host.attachShadow({mode: 'open'}).append(make('inside'));
+    }).observe(document, {subtree: true, attributes: true, attributeFilter: ['bid']});
+    </script>"""
+
+    async def play(env):
+        async with serve({"/": page}) as url:
+            first = (await env.reset(at(url + "/"))).text
+            await env.step(f"click('{bid_of(first, 'button', 'late')}')")
+            return first, (await env.step("noop(0)")).observation.text
+
+    first, after = in_browser(play)
+    ids = re.findall(r"\[(\d+)\]", first)
+    assert len(ids) == len(set(ids))
+    assert bid_of(first, "button", "inside")
+    assert bid_of(after, "button", "late") == bid_of(first, "button", "late")
+    assert "browsergym_id" not in after
 
 
 def test_hosts_outside_the_allow_list_are_blocked_and_counted():

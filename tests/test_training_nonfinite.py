@@ -64,7 +64,7 @@ def test_one_process_s_loss_keeps_all_processes_from_the_step(tmp_path: Path, en
     done = subprocess.run(
         [*command, str(SCRIPT), str(folder), engine, precision],
         env=os.environ | ENVIRONMENT,
-        capture_output=True, text=True, timeout=900, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "kept moved" in done.stdout.splitlines()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
+
+_LET_GO_S = 0.1
 
 
 def join(device: str) -> None:
@@ -22,10 +25,15 @@ def join(device: str) -> None:
 
 
 def leave() -> None:
-    """Close the process group."""
+    """Close the process group.
+
+    Whoever drops its last reference waits, with the interpreter locked, for gloo's threads to end (torch 2.13); one
+    that still has to let go of a tensor waits for that lock. So these threads get time first.
+    """
     import torch
 
     if torch.distributed.is_initialized():
+        time.sleep(_LET_GO_S)
         torch.distributed.destroy_process_group()
 
 

@@ -62,25 +62,48 @@
     }
   };
   api.mark = (parentBid, hiddenIds, intoAria) => {
-    const seen = new Set();
+    const owners = new Map();
+    const elements = allElements();
     let numFrames = 0;
-    for (const element of allElements()) {
-      const tag = element.tagName.toLowerCase();
-      if (!TAGS.has(tag)) continue;
-      writeState(element);
-      const isFrame = tag === 'iframe' || tag === 'frame';
-      if (isFrame) numFrames += 1;
-      let bid = element.getAttribute('bid');
-      if (bid === null || seen.has(bid)) {
-        bid = parentBid + (isFrame ? frameName(frameCounter++) : counter++);
-        element.setAttribute('bid', bid);
-      }
-      seen.add(bid);
-      for (const name of intoAria ? ARIA : []) {
-        element.setAttribute(name, `browsergym_id_${bid} ${(element.getAttribute(name) || '').replace(PREFIX, '')}`);
-      }
-    }
+    for (const element of elements) if (markOne(element, parentBid, owners, intoAria) && isFrame(element)) numFrames += 1;
+    if (intoAria) watch(elements, parentBid, owners);
     return { hidden: hiddenBids(hiddenIds), frames: numFrames };
+  };
+
+  const isFrame = (element) => ['iframe', 'frame'].includes(element.tagName.toLowerCase());
+
+  // `owners`: id -> element; the copy of an element has its id too, and gets one of its own. False: not a standard one.
+  const markOne = (element, parentBid, owners, intoAria) => {
+    if (!TAGS.has(element.tagName.toLowerCase())) return false;
+    writeState(element);
+    let bid = element.getAttribute('bid');
+    if (bid === null || (owners.get(bid) ?? element) !== element) {
+      bid = parentBid + (isFrame(element) ? frameName(frameCounter++) : counter++);
+      element.setAttribute('bid', bid);
+    }
+    owners.set(bid, element);
+    for (const name of intoAria ? ARIA : []) {
+      element.setAttribute(name, `browsergym_id_${bid} ${(element.getAttribute(name) || '').replace(PREFIX, '')}`);
+    }
+    return true;
+  };
+
+  // A page goes on while its tree is taken: what it inserts until `unmark` is marked as it comes.
+  let late = new MutationObserver(() => {});
+  const watch = (elements, parentBid, owners) => {
+    const look = (root) => root && late.observe(root, { subtree: true, childList: true });
+    late.disconnect();
+    late = new MutationObserver((records) => {
+      for (const node of records.flatMap((record) => [...record.addedNodes])) {
+        if (node.nodeType !== Node.ELEMENT_NODE || !node.isConnected) continue;
+        for (const element of [node, ...allElements(node), ...(node.shadowRoot ? allElements(node.shadowRoot) : [])]) {
+          markOne(element, parentBid, owners, true);
+          look(element.shadowRoot);
+        }
+      }
+    });
+    look(document);
+    for (const element of elements) look(element.shadowRoot);
   };
 
   const hiddenBids = (hiddenIds) => {
@@ -95,6 +118,7 @@
 
   // Takes the ids out of the ARIA attributes again; `bid` itself stays, actions find elements by it.
   api.unmark = () => {
+    late.disconnect();
     for (const element of allElements()) {
       for (const name of ARIA) {
         const content = element.getAttribute(name);

@@ -19,6 +19,7 @@
   const intervals = new Set();
   const frames = new Set();
   const requests = new Set();
+  let ended = -Infinity; // when the last of them ended
   let wake = () => {};
 
   window.setTimeout = function (handler, delay, ...args) {
@@ -61,22 +62,90 @@
     const token = {};
     requests.add(token);
     return () => {
-      requests.delete(token);
+      if (requests.delete(token)) ended = now();
       wake();
     };
   };
+  const until = (promise) => {
+    const done = track();
+    promise.then(done, done);
+    return promise;
+  };
   if (native.fetch) {
     window.fetch = function (...args) {
-      const done = track();
-      const answer = native.fetch(...args);
-      answer.then(done, done);
-      return answer;
+      return until(native.fetch(...args));
     };
+    // The answer is there with its headers; what it says comes later.
+    for (const name of ['arrayBuffer', 'blob', 'bytes', 'formData', 'json', 'text']) {
+      const read = Response.prototype[name];
+      if (read) Response.prototype[name] = function () { return until(read.call(this)); };
+    }
   }
   const send = XMLHttpRequest.prototype.send;
   XMLHttpRequest.prototype.send = function (...args) {
     this.addEventListener('loadend', track(), { once: true });
     return send.apply(this, args);
+  };
+
+  // Parts of a program that are loaded when they are needed: bundlers put scripts, style sheets and preloaded modules
+  // into the head. (Those of the document itself are in its `readyState`.)
+  const loads = (node) => {
+    if (node.localName === 'script') return node.src && !node.noModule && /^(module|.*javascript|)$/i.test(node.type);
+    return node.localName === 'link' && node.href && !node.disabled && /^(stylesheet|modulepreload)$/.test(node.rel);
+  };
+  const parts = new MutationObserver((records) => {
+    for (const place of [document.documentElement, document.head]) {
+      if (place) parts.observe(place, { childList: true });
+    }
+    if (document.readyState === 'loading') return;
+    for (const node of records.flatMap((record) => [...record.addedNodes])) {
+      if (!loads(node)) continue;
+      const done = track();
+      for (const name of ['load', 'error']) node.addEventListener(name, done, { once: true });
+    }
+  });
+  parts.observe(document, { childList: true });
+
+  // Messages to oneself are how programs put off work to a task of its own (React renders in one).
+  let tasks = 0;
+  const post = MessagePort.prototype.postMessage;
+  MessagePort.prototype.postMessage = function (...args) {
+    tasks += 1;
+    native.setTimeout(() => {
+      tasks -= 1;
+      wake();
+    }, 0);
+    return post.apply(this, args);
+  };
+
+  // A conversation has no end that could be waited for: a page that has sent or heard something has the whole horizon.
+  let talks = false;
+  const talk = () => {
+    talks = true;
+    wake();
+  };
+  const heard = new WeakSet();
+  const { send: sendMessage } = window.WebSocket?.prototype ?? {}; // pages that only read have none
+  if (sendMessage) {
+    WebSocket.prototype.send = function (...args) {
+      talk();
+      if (!heard.has(this)) this.addEventListener('message', talk);
+      heard.add(this);
+      return sendMessage.apply(this, args);
+    };
+  }
+  const read = ReadableStreamDefaultReader.prototype.read;
+  ReadableStreamDefaultReader.prototype.read = function () {
+    const chunk = read.call(this);
+    chunk.then(talk, talk);
+    return chunk;
+  };
+  window.EventSource = class EventSource extends window.EventSource {
+    constructor(...args) {
+      super(...args);
+      talk();
+      this.addEventListener('message', talk);
+    }
   };
 
   // Elements that listen to the mouse: an anchor without address is a link if it does.
@@ -121,27 +190,56 @@
 
   // Work of the page that will happen by time `until`.
   const pending = (until) => {
-    if (frames.size || intervals.size || document.readyState !== 'complete') return true;
+    if (talks || tasks || frames.size || intervals.size || document.readyState !== 'complete') return true;
     for (const due of timeouts.values()) if (due <= until) return true;
     return animating();
   };
   // Whether elements may be on their way somewhere else.
   api.moving = () => frames.size > 0 || intervals.size > 0 || animating();
 
+  // What one document has to do; times are in milliseconds from now, as each has a clock of its own.
+  const QUIET_MS = 20;
+  const ANSWER_MS = 150; // what a page makes of an answer that came late
+  api.work = {
+    busy: () => requests.size > 0 || document.readyState === 'loading',
+    pending: (ms) => pending(now() + ms),
+    answered: () => now() - ended,
+    forget: () => {
+      requests.clear();
+      talks = false;
+    },
+  };
+  // This document's work and that of the frames in it that are of its origin.
+  api.works = () => {
+    const found = [api.work];
+    for (let index = 0; index < window.length; index += 1) {
+      try {
+        found.push(...(window[index].__webrl?.works() ?? []));
+      } catch {
+        // of another origin
+      }
+    }
+    return found;
+  };
+
   // Resolves when the page is quiet: at once if nothing is pending; after `horizonMs` whatever timers and animations
-  // still run; after `capMs` even if requests are still open (those are then never waited for again).
+  // still run, but not before it has had time for a late answer; after `capMs` even if requests are still open (those
+  // are then never waited for again).
   api.settle = async (horizonMs, capMs) => {
     const start = now();
     // What a click has set off (a `javascript:` link, a form) begins in a task of its own.
     if (horizonMs > 0) await new Promise((resolve) => native.setTimeout(resolve, 0));
-    const busy = () => requests.size > 0 || document.readyState === 'loading';
-    const soon = () => now() - start < horizonMs && pending(start + horizonMs);
-    if (!busy() && !soon()) return;
+    const some = (has) => api.works().some(has);
+    const answered = () => Math.min(...api.works().map((work) => work.answered()));
+    const left = () => Math.max(start + horizonMs - now(), ANSWER_MS - answered());
+    const busy = () => some((work) => work.busy());
+    const soon = (ms = left()) => ms > 0 && some((work) => work.pending(ms));
+    if (!busy() && !soon() && answered() > ANSWER_MS) return;
     let changed = now();
     const observer = new MutationObserver(() => { changed = now(); });
     observer.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
-    const quiet = () => now() - changed >= Math.min(20, horizonMs);
-    while (now() - start < capMs && (busy() || soon() || (now() - start < horizonMs && !quiet()))) {
+    const quiet = () => Math.min(now() - changed, answered()) >= Math.min(QUIET_MS, horizonMs);
+    while (now() - start < capMs && (busy() || soon() || (left() > 0 && !quiet()))) {
       await new Promise((resolve) => {
         const id = native.setTimeout(resolve, 15);
         wake = () => { native.clearTimeout(id); native.setTimeout(resolve, 0); };
@@ -149,7 +247,7 @@
       wake = () => {};
     }
     observer.disconnect();
-    requests.clear();
+    for (const work of api.works()) work.forget();
   };
 
   // Loads the document again from its source, inside the same window: a tenth of the cost of a navigation. Timers,

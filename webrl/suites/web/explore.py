@@ -157,7 +157,7 @@ class _Walk:
             if _key(url) in self._known or _host(url) not in self._hosts or _NOT_PAGES.search(urlsplit(url).path):
                 continue
             self._known.add(_key(url))
-            if _UNSAFE.search(f"{urlsplit(url).path} {urlsplit(url).query} {text}"):
+            if _UNSAFE.search(f"{urlsplit(url).path} {urlsplit(url).query} {_route(url)} {text}"):
                 self.skipped.append(f"{url}: looks as if it removed something or logged out")
             elif self._forms[_form(url)] < _PER_FORM:
                 self._forms[_form(url)] += 1
@@ -182,10 +182,16 @@ def _host(url: str) -> str:
 
 
 def _key(url: str) -> str:
-    return url.partition("#")[0].rstrip("/")
+    return url.partition("#")[0].rstrip("/") + _route(url)
+
+
+def _route(url: str) -> str:
+    """The page that a program of one document shows: a fragment that is a path, such as `#/users/3`."""
+    fragment = urlsplit(url).fragment.rstrip("/")
+    return f"#{fragment}" if fragment.startswith(("/", "!/")) else ""
 
 
 def _form(url: str) -> str:
     """Addresses that differ in numbers, or in their query alone, show pages of one form."""
     parts = urlsplit(url)
-    return f"{parts.netloc}{re.sub('[0-9]+', '0', parts.path)}"
+    return f"{parts.netloc}{re.sub('[0-9]+', '0', parts.path + _route(url).partition('?')[0])}"

@@ -303,21 +303,21 @@ def test_the_observation_waits_for_what_programs_of_one_page_do(name):
         await asyncio.sleep(0.7)
         await reply(writer, "document.title = 'shown'" if path == "/part" else "{}")
 
-    async def body(path, writer):
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n")
-        await writer.drain()
-        await asyncio.sleep(0.7)
-        writer.write(b"{}")
-        await writer.drain()
+    def in_two(content, wait_s, rest, hold_s):
+        """The headers at once, what they announce after a while, and the connection's end later still."""
 
-    async def events(path, writer):
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
-        await writer.drain()
-        await asyncio.sleep(0.2)
-        writer.write(b"data: x\n\n")
-        await writer.drain()
-        await asyncio.sleep(2)
+        async def answer(path, writer):
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: {content}\r\n\r\n".encode())
+            await writer.drain()
+            await asyncio.sleep(wait_s)
+            writer.write(rest)
+            await writer.drain()
+            await asyncio.sleep(hold_s)
 
+        return answer
+
+    body = in_two("application/json\r\nContent-Length: 2", 0.7, b"{}", 0)
+    events = in_two("text/event-stream", 0.2, b"data: x\n\n", 2)
     run = f"const shown = () => {{ document.title = 'shown'; }}; {PROGRAMS[name]}"
     frame = "<script>function load(then) { fetch('/late').then((r) => r.json()).then(then) }</script>"
     pages = {

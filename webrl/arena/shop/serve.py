@@ -30,6 +30,7 @@ from webrl.arena.shop.tracker.pkg_resources import import_trac
 from webrl.arena.sites import DATABASES, SITES
 from webrl.arena.tracker.content import tracker
 from webrl.runs.disk import atomic_path
+from webrl.runs.memory import pass_over_what_is_loaded
 from webrl.runs.own_python import restore_python_path
 
 logger = logging.getLogger(__name__)
@@ -64,8 +65,7 @@ def main() -> None:
     application = _application(folder, templates, key)
     host, port = listener.getsockname()[:2]
     # What Django and the sites' apps have made by now stays for good: collections need not look at it again.
-    gc.collect()
-    gc.freeze()
+    pass_over_what_is_loaded()
     gc.set_threshold(_COLLECT_AFTER)
     state = State(f"http://{host}:{port}", key, os.getpid(), psutil.Process().create_time(), content_digest())
     try:

@@ -334,6 +334,27 @@ def test_the_observation_waits_for_what_programs_of_one_page_do(name):
     assert "RootWebArea 'shown'" in in_browser(play)
 
 
+POLLS = {
+    "by the clock": "setInterval(poll, 100)",
+    "after each answer": "const again = () => poll().then(() => setTimeout(again, 100)); again()",
+    "at once": "const again = () => poll().then(again); again()",
+}
+
+
+@pytest.mark.parametrize("way", POLLS)
+def test_a_page_that_asks_for_ever_is_not_waited_for(way):
+    run = f"""const poll = () => fetch('/news').then((r) => r.text());
+        {POLLS[way]}; setTimeout(() => {{ document.title = 'given up'; }}, 20000);"""
+    page = f"<title>start</title><button onclick='run()'>run</button><script>function run() {{ {run} }}</script>"
+
+    async def play(env):
+        async with serve({"/": page, "/news": "none"}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            return (await env.step(f"click('{bid_of(text, 'button', 'run')}')")).observation.text
+
+    assert "RootWebArea 'start'" in in_browser(play, settle_cap_s=25)
+
+
 def test_what_a_page_inserts_while_it_is_read_has_ids_too():
     """The page changes as soon as it has its ids, before its tree can be taken."""
     page = """<title>busy</title><body><p>start</p><script>

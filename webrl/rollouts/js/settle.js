@@ -20,6 +20,9 @@
   const frames = new Set();
   const requests = new Set();
   let ended = -Infinity; // when the last of them ended
+  const MAX_ROUNDS = 6; // of late requests, each after the answers to those before: a page with more asks for ever
+  let rounds = 0;
+  let late = false;
   let wake = () => {};
 
   window.setTimeout = function (handler, delay, ...args) {
@@ -60,7 +63,8 @@
 
   const track = () => {
     const token = {};
-    requests.add(token);
+    if (late && requests.size === 0) rounds += 1;
+    if (rounds <= MAX_ROUNDS) requests.add(token);
     return () => {
       if (requests.delete(token)) ended = now();
       wake();
@@ -204,9 +208,11 @@
     busy: () => requests.size > 0 || document.readyState === 'loading',
     pending: (ms) => pending(now() + ms),
     answered: () => now() - ended,
+    runLate: () => { late = true; },
     forget: () => {
       requests.clear();
-      talks = false;
+      rounds = 0;
+      late = talks = false;
     },
   };
   // This document's work and that of the frames in it that are of its origin.
@@ -223,8 +229,8 @@
   };
 
   // Resolves when the page is quiet: at once if nothing is pending; after `horizonMs` whatever timers and animations
-  // still run, but not before it has had time for a late answer; after `capMs` even if requests are still open (those
-  // are then never waited for again).
+  // still run, but not before it has had time for a late answer, and for a few requests that follow from that; after
+  // `capMs` even if requests are still open (those are then never waited for again).
   api.settle = async (horizonMs, capMs) => {
     const start = now();
     // What a click has set off (a `javascript:` link, a form) begins in a task of its own.
@@ -240,6 +246,7 @@
     observer.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
     const quiet = () => Math.min(now() - changed, answered()) >= Math.min(QUIET_MS, horizonMs);
     while (now() - start < capMs && (busy() || soon() || (left() > 0 && !quiet()))) {
+      if (now() - start >= horizonMs) for (const work of api.works()) work.runLate();
       await new Promise((resolve) => {
         const id = native.setTimeout(resolve, 15);
         wake = () => { native.clearTimeout(id); native.setTimeout(resolve, 0); };

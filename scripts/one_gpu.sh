@@ -11,7 +11,7 @@
 # start with the environment's own reward (EPISODES=5000) and on JUDGE_DEMOS=24 further demonstrations a type, so that it
 # knows successes of types which the start never solves (0: none); the loop's actor and critic see neither. Where the config
 # has orm.refresh_every, the judge is trained further on practice episodes of the newest actor, and on these.
-# JUDGE=no: the config's models.orm.
+# JUDGE=no: the config's models.orm; that is so wherever the config asks for the environment's reward (label.judge).
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 python="${PYTHON:-}"
@@ -47,10 +47,12 @@ need() {
 need PER_TYPE "$per_type" 1
 need EPISODES "$episodes" 1
 need JUDGE_DEMOS "$judge_demos" 0
-[[ "${JUDGE:-yes}" =~ ^(yes|no)$ ]] || { echo "one_gpu: JUDGE=$JUDGE is neither yes nor no" >&2; exit 2; }
+judge="${JUDGE:-yes}"
+[[ "$judge" =~ ^(yes|no)$ ]] || { echo "one_gpu: JUDGE=$judge is neither yes nor no" >&2; exit 2; }
 
 plan="$("${webrl[@]}" run "$config" "${settings[@]+"${settings[@]}"}" --dry-run)"
 run="$(sed -n '1s/^# resolved config of //p' <<<"$plan")"
+[[ "$plan" != *$'\n  judge: environment\n'* ]] || judge=no
 pack="${PACK:-$run.zip}"
 # models.actor names the base model of `webrl sft`; the loop starts from what comes out of that.
 loop=()
@@ -59,7 +61,7 @@ loop+=(models.actor="$run/sft")
 practice="$run/judge"
 judged=("$practice/phase_00/trajectories.jsonl")
 [[ $judge_demos == 0 ]] || judged+=("$practice/demos")
-if [[ "${JUDGE:-yes}" != no ]]; then
+if [[ "$judge" != no ]]; then
   loop+=(models.orm="$run/orm" orm.refresh_data="[$(printf '"%s", ' "${judged[@]}")]")
 fi
 
@@ -84,8 +86,8 @@ evening() {
     say "2 of 4: supervised start, to $run/sft"
     within "${webrl[@]}" sft "$config" "${settings[@]+"${settings[@]}"}" || return
   fi
-  if [[ "${JUDGE:-yes}" == no ]]; then
-    say "3 of 4: no judge of its own: models.orm of the config"
+  if [[ "$judge" == no ]]; then
+    say "3 of 4: no judge of its own"
   elif [[ -f "$run/orm/config.json" ]]; then
     say "3 of 4: the judge is there: $run/orm"
   else

@@ -155,6 +155,9 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
     assert "train-orm" not in shown.stdout
     assert "models.orm" not in shown.stdout.partition("4 of 4")[2]
     assert f"pack --whole {run} {run}.zip" in shown.stdout
+    shown = one_gpu("--dry-run", "gemma3_270m_arena", f"runs_dir={tmp_path}")
+    assert "train-orm" not in shown.stdout  # label.judge: environment
+    assert "models.orm" not in shown.stdout
     assert not list(tmp_path.iterdir())
     assert one_gpu("--fast").stderr == "one_gpu: unknown option --fast; see --help\n"
     assert one_gpu("--dry-run", JUDGE="maybe").stderr == "one_gpu: JUDGE=maybe is neither yes nor no\n"

@@ -139,8 +139,8 @@ async def surroundings(mode: str) -> AsyncIterator[tuple[list[str], int | None]]
 async def play(mode: str, num_episodes: int) -> dict[str, dict[str, float]]:
     """Play that many episodes and give the figures."""
     async with surroundings(mode) as (options, server):
-        settings = [*options, f"tasks.num_seed_tasks={num_episodes}", "rollout.max_steps=2"]
-        config: RunConfig = load_config(ROOT / "configs" / "demo.yaml", settings)
+        settings = [f"tasks.num_seed_tasks={num_episodes}", "rollout.max_steps=2", "rollout.recycle_after=500"]
+        config: RunConfig = load_config(ROOT / "configs" / "demo.yaml", [*options, *settings])
         curves = Curves(server)
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "trajectories.jsonl"

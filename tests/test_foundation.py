@@ -220,6 +220,7 @@ def test_a_run_folder_of_another_config_is_refused_with_the_keys(tmp_path: Path)
     with pytest.raises(StageError, match="seed: was 0, now 1"):
         open_run(config_in(tmp_path, seed=1))
     assert open_run(config_in(tmp_path, num_phases=3)).path == tmp_path / "r"
+    open_run(config_in(tmp_path, rollout={"recycle_after": 5000}))
 
 
 def test_a_file_in_the_way_of_the_run_folder_is_one_clear_error(tmp_path: Path) -> None:

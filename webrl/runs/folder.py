@@ -27,7 +27,7 @@ _FREE_TRAINING = ("engine", "max_tokens", "checkpointing", "compile", "save_ever
 _FREE_SERVING = ("gpu_memory_utilization", "weight_update", "keep_running", "vllm_python", "start_timeout_s")
 FREE_KEYS = (
     "num_phases", "runs_dir", "trackers", "rollout.num_workers", "rollout.envs_per_worker", "rollout.backend",
-    "rollout.max_failed",
+    "rollout.max_failed", "rollout.recycle_after",
     *(f"{section}.{key}" for section in ("actor", "critic", "orm") for key in _FREE_TRAINING),
     *(f"{section}.engine.{key}" for section in ("generate", "rollout", "label") for key in _FREE_SERVING),
 )  # fmt: skip

@@ -5,8 +5,11 @@
 Starts an arena of its own in a temporary folder. Players are null policies (a scripted action that fits a random
 element, episodes of at most ten steps), half of them customers, half the staff. Ours begins every episode with a new
 session and drops it afterwards; stock BrowserGym, which cannot, plays on in one session a process. The shop's server
-runs on the same cores as the browsers, for both. At last the scripted expert of every template plays one task, which is
-also scored before its first action: the shares of the templates that experts solve, and that idling solves.
+runs on the same cores as the browsers, for both. Beside steps per second stands the CPU time that a step takes in all
+processes together, which says more on a machine that does other things as well; of ours also by the kind of process.
+
+At last the scripted expert of every template plays one task, which is also scored before its first action: the shares
+of the templates that experts solve, and that idling solves.
 
 The last line of the output is one JSON object.
 """
@@ -26,7 +29,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from rollout import EPISODE_STEPS, Rate, pss_mb, run_together  # noqa: E402
+from rollout import EPISODE_STEPS, CpuMeter, Rate, pss_mb, run_together  # noqa: E402
 from stock_browsergym import scripted_action  # noqa: E402
 
 from webrl.arena import running  # noqa: E402
@@ -63,7 +66,7 @@ def measure_resets(arena: Arena) -> dict[str, float]:
     }
 
 
-async def measure_ours(arena: Arena, seconds: float) -> dict[str, float]:
+async def measure_ours(arena: Arena, seconds: float, meter: CpuMeter) -> dict[str, float]:
     """Our pool with as many rollouts at once, each in a session of its own, as a run plays them."""
     steps = 0
     played = {"arena": ArenaConfig(folder=arena.folder), "num_workers": NUM_WORKERS}
@@ -77,6 +80,8 @@ async def measure_ours(arena: Arena, seconds: float) -> dict[str, float]:
             rng = random.Random(number)
             await episode(number, rng, 1)
             await ready.wait()
+            if not begun:
+                meter.begin_again()
             begun.append(time.perf_counter())
             while time.perf_counter() < begun[0] + seconds:
                 done = await episode(number, rng, EPISODE_STEPS)
@@ -91,9 +96,12 @@ async def measure_ours(arena: Arena, seconds: float) -> dict[str, float]:
             return num_steps
 
         await asyncio.gather(*(player(number) for number in range(NUM_ROLLOUTS)))
-        spent = time.perf_counter() - begun[0]
+        spent, cpu = time.perf_counter() - begun[0], meter.by_kind()
         memory = pss_mb([*pool.worker_pids, arena.state.pid])
-    return {"steps_per_s": steps / spent, "parallel_rollouts": NUM_ROLLOUTS, "memory_gib": memory / 1024}
+    parts = {kind: 1000 * seconds / steps for kind, seconds in cpu.items()}
+    print("ours, CPU-ms a step:", ", ".join(f"{kind} {ms:.1f}" for kind, ms in parts.items() if ms >= 0.05))
+    figures = {"steps_per_s": steps / spent, "cpu_ms": sum(parts.values())}
+    return {**figures, "parallel_rollouts": NUM_ROLLOUTS, "memory_gib": memory / 1024}
 
 
 def _task(number: int) -> Task:
@@ -144,8 +152,10 @@ def main() -> None:
             figures |= measure_resets(arena)
             stock = {number: measure_stock(arena, options.seconds, number) for number in (2, 4)}
             print("stock BrowserGym, steps/s by processes:", ", ".join(f"{n}: {rate}" for n, rate in stock.items()))
-            figures["stock_steps_per_s"] = max(rate.steps_per_s for rate in stock.values())
-            figures |= asyncio.run(measure_ours(arena, options.seconds))
+            best = max(stock.values(), key=lambda rate: rate.steps_per_s)
+            figures |= {"stock_steps_per_s": best.steps_per_s, "stock_cpu_ms": best.cpu_ms}
+            with CpuMeter() as meter:
+                figures |= asyncio.run(measure_ours(arena, options.seconds, meter))
             figures |= asyncio.run(measure_experts(folder))
         finally:
             running.stop(folder)

@@ -18,6 +18,7 @@ import importlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -94,12 +95,13 @@ class CpuMeter:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, float], float] = {}
+        self._before: dict[tuple[int, float], float] = {}
+        self._kinds: dict[tuple[int, float], str] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> CpuMeter:
-        self._sample()
-        self._before = self.seconds
+        self.begin_again()
         self._thread.start()
         return self
 
@@ -110,12 +112,20 @@ class CpuMeter:
     def begin_again(self) -> None:
         """Count from now on."""
         self._sample()
-        self._before = sum(self._seen.values())
+        self._before = dict(self._seen)
 
     @property
     def seconds(self) -> float:
         """So far."""
-        return sum(self._seen.values()) - getattr(self, "_before", 0.0)
+        return sum(self.by_kind().values())
+
+    def by_kind(self) -> dict[str, float]:
+        """So far, by the kind of process, the most first."""
+        found: dict[str, float] = {}
+        for key, spent in list(self._seen.items()):
+            kind = self._kinds[key]
+            found[kind] = found.get(kind, 0.0) + spent - self._before.get(key, 0.0)
+        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
     def _run(self) -> None:
         while not self._over.wait(0.3):
@@ -126,10 +136,27 @@ class CpuMeter:
         me = psutil.Process()
         for process in [me, *me.children(recursive=True)]:
             try:
+                key = process.pid, process.create_time()
                 times = process.cpu_times()
-                self._seen[process.pid, process.create_time()] = times.user + times.system
+                if self._kinds.get(key, "zygote") == "zygote":  # what pages' processes begin as
+                    self._kinds[key] = kind_of(process.cmdline()) if process.pid != me.pid else "benchmark"
+                self._seen[key] = times.user + times.system
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
+
+
+def kind_of(command: Sequence[str]) -> str:
+    """What a process of ours is, by its command line; Chromium's own say it themselves."""
+    line = " ".join(command)
+    if found := re.search(r"--type=([a-z-]+)", line):
+        return found.group(1)
+    programs = {
+        "shop.serve": "sites",
+        "rollouts.worker": "worker",
+        "run-driver": "driver",
+        "--user-data-dir": "browser",
+    }
+    return next((kind for word, kind in programs.items() if word in line), "other")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 # `webrl serve-env` as a container: the environment alone, for trainers that run elsewhere.
 #
 #   docker build -t webrl-env .
-#   docker run --rm -p 8000:8000 --shm-size 1g -e WEBRL_ENV_TOKEN=$(openssl rand -hex 16) webrl-env
+#   export WEBRL_ENV_TOKEN=$(openssl rand -hex 16)       # which clients show, too
+#   docker run --rm -p 8000:8000 --shm-size 1g -e WEBRL_ENV_TOKEN webrl-env
 #
 # Options of `webrl serve-env` follow the image's name. OpenEnv's variables are read as by its own image:
 # BROWSERGYM_TASK_NAME, BROWSERGYM_VIEWPORT_WIDTH, BROWSERGYM_VIEWPORT_HEIGHT, BROWSERGYM_PORT, MAX_CONCURRENT_ENVS.

@@ -234,10 +234,45 @@ def test_the_documents_of_openenvs_servers_are_answered(shared):
         assert all(path in page.text for path in described["paths"])
         schemas = caller.get("/schema").json()
         assert set(schemas) == {"action", "observation", "reset_observation", "state"}
-        for sent, number in (({"jsonrpc": "2.0", "id": 7, "method": "tools/list"}, 7), ({}, None)):
-            answer = caller.post("/mcp", json=sent).json()
-            assert (answer["jsonrpc"], answer["id"], answer["error"]["code"]) == ("2.0", number, -32603)
+        assert caller.get("/redoc").text == page.text
         assert caller.get("/nowhere").json()["detail"].startswith("sessions are at /ws")
+
+
+TOOLS = {"jsonrpc": "2.0", "id": 7, "method": "tools/list"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "number", "code"),
+    [
+        (TOOLS, 7, -32603),
+        (TOOLS | {"method": "tools/call", "params": {"name": "click"}}, 7, -32603),
+        (TOOLS | {"method": "initialize"}, 7, -32601),
+        (TOOLS | {"jsonrpc": "1.0"}, None, -32600),
+        (TOOLS | {"params": []}, None, -32600),
+        ({}, None, -32600),
+    ],
+)
+def test_who_asks_for_tools_has_the_error_of_openenvs_server_over_http_and_on_a_socket(shared, sent, number, code):
+    over_http = httpx.post(f"{shared}/mcp", json=sent, timeout=20).json()
+    assert (over_http["jsonrpc"], over_http["id"], over_http["error"]["code"]) == ("2.0", number, code)
+    with connect(f"{shared.replace('http', 'ws')}/ws") as socket_:
+        socket_.send(json.dumps({"type": "mcp", "data": sent}))
+        assert json.loads(socket_.recv(20)) == {"type": "mcp", "data": over_http}
+        for odd in ({"type": "mcp"}, {"type": "mcp", "data": []}, {"type": "mcp", "data": TOOLS, "more": 1}):
+            socket_.send(json.dumps(odd))
+            assert json.loads(socket_.recv(20))["data"]["code"] == "VALIDATION_ERROR"
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]"])
+def test_what_is_no_request_for_tools_is_a_parse_error(shared, body):
+    assert httpx.post(f"{shared}/mcp", content=body, timeout=20).json()["error"]["code"] == -32700
+
+
+def test_a_reset_that_is_refused_leaves_the_episode_of_clients_without_cookies(servers):
+    with servers.open(num_sessions=2, screenshots="none") as url:
+        assert httpx.post(f"{url}/reset", json={}, timeout=60).status_code == 200
+        assert httpx.post(f"{url}/reset", json={"seeed": 1}, timeout=60).status_code == 422
+        assert httpx.post(f"{url}/step", json={"action_str": "noop()"}, timeout=60).status_code == 200
 
 
 def test_the_state_before_a_reset_names_the_servers_own_task(servers):
@@ -277,8 +312,11 @@ def test_a_client_that_has_gone_before_its_first_episode_keeps_no_place(servers)
     [
         ("POST", "/step", b'{"action": {"action_str": "noop()"}}', 409, "no episode: POST /reset first"),
         ("GET", "/docs/oauth2-redirect", b"", 404, "sessions are at /ws"),
-        ("POST", "/reset", b"{", 400, "the body of /reset is no JSON"),
-        ("POST", "/reset", b"[]", 400, "the body of /reset is a JSON object, not list"),
+        ("POST", "/step", b"{}", 422, "step: action_str"),
+        ("POST", "/step", b'{"action": {"action_str": 3}}', 422, "step: action_str = 3"),
+        ("POST", "/step", b"{", 422, "the body of /step is no JSON"),
+        ("POST", "/reset", b"{", 422, "the body of /reset is no JSON"),
+        ("POST", "/reset", b"[]", 422, "the body of /reset is a JSON object, not list"),
         ("POST", "/reset", b'{"seeed": 1}', 422, "reset: seeed = 1"),
         ("POST", "/reset", b'{"task_name": "click-tset"}', 400, "did you mean 'miniwob.click-test'"),
         ("POST", "/reset", b"x" * 1_100_000, 413, "a body has at most 1048576 bytes"),

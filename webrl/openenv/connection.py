@@ -13,6 +13,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from pydantic import BaseModel, ConfigDict
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
@@ -22,6 +23,7 @@ from webrl.openenv.environment import Session
 from webrl.openenv.hub import Hub
 from webrl.openenv.models import BrowserGymAction
 from webrl.openenv.protocol import WSResetMessage, WSStateMessage, WSStepMessage
+from webrl.openenv.tools import answer_request
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -30,6 +32,13 @@ MESSAGES_PER_S = 100
 """A client that sends more is read more slowly."""
 _TOO_BIG = 1009
 """Close code of a client that takes no messages of this size."""
+
+
+class _ToolsMessage(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    type: str
+    data: dict[str, Any]
 
 
 async def converse(connection: ServerConnection, hub: Hub) -> None:
@@ -73,7 +82,7 @@ async def unless_gone(gone: Coroutine[Any, Any, object], work: Coroutine[Any, An
 
 async def _answer(session: Session, raw: str | bytes) -> Answer | None:
     """The answer to one message; None: the client says good-bye."""
-    handlers = {"reset": _reset, "step": _step, "state": _state}
+    handlers = {"reset": _reset, "step": _step, "state": _state, "mcp": _tools}
     try:
         message = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -104,6 +113,10 @@ async def _state(session: Session, message: dict[str, Any]) -> Answer:
     WSStateMessage(**message)
     await session.check_place()
     return {"type": "state", "data": session.state.model_dump()}
+
+
+async def _tools(session: Session, message: dict[str, Any]) -> Answer:  # noqa: ARG001 - as the others
+    return {"type": "mcp", "data": answer_request(_ToolsMessage.model_validate(message).data)}
 
 
 async def _send(connection: ServerConnection, answer: Answer) -> None:

@@ -1,7 +1,6 @@
 """What the server says about itself: OpenEnv's documents, an OpenAPI description of them all, and the same as a page.
 
-API: `ROUTES`, what is asked over HTTP; `documents()` maps the paths of the documents to their answers; `no_tools(body)`
-answers who asks for tools.
+API: `ROUTES`, what is asked over HTTP; `documents()` maps the paths of the documents to their answers.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ class Route:
     """What is posted."""
 
 
-_INTERNAL_ERROR = -32603
 _TITLE = "webrl's BrowserGym environment"
 _EPISODES = (
     Route("POST", "/reset", "Start an episode; the answer's cookie names it", ResetResponse, ResetOptions),
@@ -51,6 +49,7 @@ _DOCUMENTS = (
     Route("GET", "/schema", "JSON schemas of actions, observations and states", SchemaResponse),
     Route("GET", "/openapi.json", "This server in OpenAPI's terms"),
     Route("GET", "/docs", "The same as a page"),
+    Route("GET", "/redoc", "The same as a page"),
 )
 ROUTES = (*_EPISODES, *_DOCUMENTS)
 
@@ -76,18 +75,8 @@ def documents() -> dict[str, HttpResponse]:
         "/openapi.json": _openapi(),
     }
     answers = {path: HttpResponse(200, orjson.dumps(document)) for path, document in found.items()}
-    return answers | {"/docs": HttpResponse(200, _page().encode(), "text/html; charset=utf-8")}
-
-
-def no_tools(body: bytes) -> HttpResponse:
-    """The JSON-RPC answer of OpenEnv's servers whose environment has no tools."""
-    try:
-        asked = orjson.loads(body)
-    except ValueError:
-        asked = None
-    number = asked.get("id") if isinstance(asked, dict) else None
-    error = {"code": _INTERNAL_ERROR, "message": "Environment does not support MCP", "data": None}
-    return HttpResponse(200, orjson.dumps({"jsonrpc": "2.0", "id": number, "error": error}))
+    page = HttpResponse(200, _page().encode(), "text/html; charset=utf-8")
+    return answers | {"/docs": page, "/redoc": page}
 
 
 def _openapi() -> dict[str, Any]:

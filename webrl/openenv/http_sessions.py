@@ -36,7 +36,14 @@ PATIENCE_S = 10.0
 """Longest wait for a place: OpenEnv's HTTP client gives up after 15 s, the reset itself included."""
 _REMEMBERED = 4
 """Clients that are remembered, for each place."""
-_STATUS = {"VALIDATION_ERROR": 422, "INVALID_JSON": 400, "CAPACITY_REACHED": 503}
+_STATUS = {"VALIDATION_ERROR": 422, "CAPACITY_REACHED": 503}
+
+
+class NoObject(DataError):
+    """A body that is no JSON object."""
+
+
+_STATUS_OF: dict[type[Exception], int] = {NoEpisode: 409, NoObject: 422, DataError: 400}
 
 
 class StepRequest(BaseModel):
@@ -81,6 +88,7 @@ class HttpSessions:
         try:
             if asked == "reset":
                 return await self._reset(request)
+            action = _action(request) if asked == "step" else ""
             client = self._find(request)
             if client is None and asked == "state" and _cookie(request) is None:
                 return await _respond({"type": "state", "data": first_state(self._hub).model_dump()})
@@ -93,10 +101,10 @@ class HttpSessions:
                     client.came_back(with_cookie=_cookie(request) is not None)
                 if asked == "state":
                     return await _respond({"type": "state", "data": client.session.state.model_dump()})
-                return await self._step(client, _body(request))
+                return await self._step(client, action)
         except Exception as error:  # the boundary of the server: the client must hear of it, and the others live on
             answer = explain(error, asked)
-            status = 409 if isinstance(error, NoEpisode) else 400 if isinstance(error, DataError) else 500
+            status = next((status for kind, status in _STATUS_OF.items() if isinstance(error, kind)), 500)
             return await _respond(answer, _STATUS.get(answer["data"]["code"], status))
 
     async def close(self) -> None:
@@ -119,12 +127,13 @@ class HttpSessions:
                     await client.session.park()
                 raise
         if is_new:
+            if _cookie(request) is None:
+                self._by_address[request.address] = key
             return await _respond(answer, headers={"Set-Cookie": f"{COOKIE}={key}; Path=/; HttpOnly; SameSite=Strict"})
         return await _respond(answer)
 
-    async def _step(self, client: _Client, body: dict[str, Any]) -> HttpResponse:
-        data = StepRequest.model_validate(body).action if "action" in body else body
-        observation = await client.session.step(BrowserGymAction.model_validate(data).action_str)
+    async def _step(self, client: _Client, action: str) -> HttpResponse:
+        observation = await client.session.step(action)
         if observation.done:
             await client.session.park()  # whoever has played an episode says nothing when it leaves
         return await _respond(observation_answer(observation))
@@ -160,8 +169,6 @@ class HttpSessions:
         self._forget()
         key = secrets.token_urlsafe(16)
         self._clients[key] = client = _Client(self._hub)
-        if shown is None:
-            self._by_address[request.address] = key
         return key, client, True
 
     def _forget(self) -> None:
@@ -183,14 +190,22 @@ def _cookie(request: HttpRequest) -> str | None:
     return found.value if found else None
 
 
+def _action(request: HttpRequest) -> str:
+    """What a step asks for. Raises NoObject, ValidationError."""
+    body = _body(request)
+    data = StepRequest.model_validate(body).action if "action" in body else body
+    action: BrowserGymAction = BrowserGymAction.model_validate(data)
+    return action.action_str
+
+
 def _body(request: HttpRequest) -> dict[str, Any]:
-    """The object in a body. Raises DataError."""
+    """The object in a body. Raises NoObject."""
     try:
         body = json.loads(request.body or b"{}")
     except (ValueError, RecursionError) as error:
-        raise DataError(f"the body of {request.path} is no JSON: {error}") from None
+        raise NoObject(f"the body of {request.path} is no JSON: {error}") from None
     if not isinstance(body, dict):
-        raise DataError(f"the body of {request.path} is a JSON object, not {type(body).__name__}")
+        raise NoObject(f"the body of {request.path} is a JSON object, not {type(body).__name__}")
     return body
 
 

@@ -37,6 +37,7 @@ from webrl.openenv.access import (
 from webrl.openenv.door import Doors
 from webrl.openenv.hub import Hub, ServerOptions
 from webrl.openenv.plain_http import HttpRequest, HttpResponse
+from webrl.openenv.tools import answer_body
 from webrl.rollouts.collect import open_pool
 from webrl.rollouts.suite import WEB, World
 
@@ -157,12 +158,12 @@ class _Routes:
     """What is asked over HTTP: documents, episodes, and whether a WebSocket may be opened."""
 
     def __init__(self, hub: Hub) -> None:
-        from webrl.openenv.documents import ROUTES, documents, no_tools
+        from webrl.openenv.documents import ROUTES, documents
         from webrl.openenv.http_sessions import HttpSessions
 
         self._token = hub.options.token
         self.sessions = HttpSessions(hub)
-        self._documents, self._no_tools = documents(), no_tools
+        self._documents = documents()
         self._methods = {route.path: route.method for route in ROUTES}
 
     def refuse(self, path: str, headers: Mapping[str, str]) -> HttpResponse | None:
@@ -184,7 +185,7 @@ class _Routes:
         if request.method != wanted:
             return _plain(405, f"{path} takes {wanted} only", {"Allow": wanted})
         if path == "/mcp":
-            return self._no_tools(request.body)
+            return HttpResponse(200, answer_body(request.body))
         return self._documents.get(path) or await self.sessions.answer(request)
 
     def admit(self, connection: ServerConnection, request: Request) -> Response | None:

@@ -109,8 +109,10 @@ async def serve(pages: dict[str, str | Handler]) -> AsyncIterator[str]:
                 task.cancel()
 
 
-async def reply(writer: asyncio.StreamWriter, body: str, status: str = "200 OK", headers: str = "") -> None:
+async def reply(
+    writer: asyncio.StreamWriter, body: str, status: str = "200 OK", headers: str = "", kind: str = "text/html"
+) -> None:
     data = body.encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nConnection: close\r\n{headers}"
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nConnection: close\r\n{headers}"
     writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
     await writer.drain()

@@ -292,6 +292,10 @@ PROGRAMS = {
     "answer": "fetch('/late').then(() => setTimeout(shown, 80))",
     "events": "new EventSource('/events').onmessage = shown",
     "frame": "frames[0].load(shown)",
+    # What shows a part of the page is imported when it is needed, and imports something itself (Streamlit).
+    "import": "import('/module')",
+    # A document that has its content, and is still asking for its program.
+    "boot": "location = '/booting'",
 }
 
 
@@ -301,7 +305,8 @@ def test_the_observation_waits_for_what_programs_of_one_page_do(name):
 
     async def late(path, writer):
         await asyncio.sleep(0.7)
-        await reply(writer, "document.title = 'shown'" if path == "/part" else "{}")
+        bodies = {"/late": "{}", "/module": "import('/part')"}
+        await reply(writer, bodies.get(path, "document.title = 'shown'"), kind="text/javascript")
 
     def in_two(content, wait_s, rest, hold_s):
         """The headers at once, what they announce after a while, and the connection's end later still."""
@@ -324,6 +329,7 @@ def test_the_observation_waits_for_what_programs_of_one_page_do(name):
         "/": f"<title>start</title><button onclick='run()'>run</button><script>function run() {{ {run} }}</script>"
         "<iframe src=/frame></iframe>",
         "/late": late, "/part": late, "/body": body, "/events": events, "/frame": frame,
+        "/module": late, "/booting": "<script>import('/module')</script>",
     }  # fmt: skip
 
     async def play(env):
@@ -353,6 +359,45 @@ def test_a_page_that_asks_for_ever_is_not_waited_for(way):
             return (await env.step(f"click('{bid_of(text, 'button', 'run')}')")).observation.text
 
     assert "RootWebArea 'start'" in in_browser(play, settle_cap_s=25)
+
+
+def test_a_page_that_sends_itself_messages_without_end_is_seen_all_the_same():
+    page = """<title>t</title><button>b</button><script>
+    const {port1, port2} = new MessageChannel(); let n = 0;
+    port1.onmessage = () => { n += 1; document.title = n < 390 ? 'begun' : 'later'; port2.postMessage(0); };
+    document.querySelector('button').onclick = () => { n = 0; port2.postMessage(0); };
+    </script>"""
+
+    async def play(env):
+        async with serve({"/": page}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            return (await env.step(f"click('{bid_of(text, 'button', 'b')}')")).observation.text
+
+    assert "RootWebArea 'later'" in in_browser(play, settle_cap_s=600, step_timeout_s=60)
+
+
+def test_the_observation_waits_for_a_conversation_to_begin_and_for_the_first_words():
+    import asyncio
+
+    from websockets.asyncio.server import serve as converse
+
+    async def shake_hands(connection, request):
+        await asyncio.sleep(0.7)
+
+    async def speak(connection):
+        await asyncio.sleep(0.2)
+        await connection.send("shown")
+        await connection.wait_closed()
+
+    async def play(env):
+        async with converse(speak, "127.0.0.1", 0, process_request=shake_hands) as server:
+            host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            talk = f"new WebSocket('ws://{host}').onmessage = (e) => {{ document.title = e.data; }}"
+            page = f"<title>start</title><script>{talk}</script>"
+            async with serve({"/": page}) as url:
+                return (await env.reset(at(url + "/", extra={"allowed_hosts": [host]}))).text
+
+    assert "RootWebArea 'shown'" in in_browser(play)
 
 
 def test_what_a_page_inserts_while_it_is_read_has_ids_too():

@@ -4,7 +4,7 @@ Playwright's driver costs about 4 ms of CPU a call, this line under 1 ms; the ca
 everything else through Playwright, on the same pages.
 
 API: `channel = await Channel.open(port, target_id)`, `await channel.send(method, params)`,
-`await channel.evaluate(expression)`, `await channel.close()`.
+`await channel.evaluate(expression)`, `await channel.watch_imports()`, `await channel.close()`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ from typing import Any, Self
 import orjson
 
 from webrl.rollouts.websocket import DevToolsSocket
+
+# Events of the network are many; most are told by their first bytes.
+_NETWORK = b'{"method":"Network.'
+_BEGINS = _NETWORK + b'requestWillBeSent"'
+_ENDS = (_NETWORK + b'loadingFinished"', _NETWORK + b'loadingFailed"')
+_SCRIPT = b'"type":"Script"'
 
 
 class ChannelError(Exception):
@@ -38,6 +44,10 @@ class Channel:
         self._main_frame = ""
         self._arrived = asyncio.Event()
         self._arrived.set()
+        self._imports: set[str] = set()
+        self._imported = asyncio.Event()
+        self._imported.set()
+        self._has_imported = False
 
     @classmethod
     async def open(cls, port: int, target_id: str) -> Self:
@@ -96,7 +106,16 @@ class Channel:
         self._fail("the page has been closed")
         self._socket.close()
 
+    async def watch_imports(self) -> None:
+        """Follow the scripts on their way to the page: `import()` leaves no trace in it. Raises ChannelClosed."""
+        nothing_kept = {"maxTotalBufferSize": 0, "maxResourceBufferSize": 0}
+        await self.send("Network.enable", nothing_kept)
+
     def _take(self, data: bytes) -> None:
+        if data.startswith(_NETWORK):
+            if data.startswith(_ENDS) or (data.startswith(_BEGINS) and _SCRIPT in data):
+                self._note_request(orjson.loads(data))
+            return
         message = orjson.loads(data)
         future = self._waiting.get(message.get("id", 0))
         if future is not None and not future.done():
@@ -113,10 +132,40 @@ class Channel:
                 method == "Page.frameRequestedNavigation" and params.get("disposition", "currentTab") == "currentTab"
             ):
                 self._arrived.clear()
+                self.forget_imports()
             elif method == "Page.frameStoppedLoading":
                 self._arrived.set()
         elif method == "Page.domContentEventFired":
             self._arrived.set()
+
+    def _note_request(self, message: dict[str, Any]) -> None:
+        number = message["params"]["requestId"]
+        if message["method"] == "Network.requestWillBeSent":
+            if message["params"].get("type") == "Script":
+                self._imports.add(number)
+                self._imported.clear()
+        elif number in self._imports:
+            self._imports.discard(number)
+            if not self.leaving:
+                self._has_imported = True
+            if not self._imports:
+                self._imported.set()
+
+    async def imported(self) -> None:
+        """Wait until no script is on its way. Raises ChannelClosed."""
+        await self._imported.wait()
+        if self._closed:
+            raise ChannelClosed(self._closed)
+
+    def take_import(self) -> bool:
+        """Whether a script has come, since this was last asked, to a document that had its content already."""
+        has, self._has_imported = self._has_imported, False
+        return has
+
+    def forget_imports(self) -> None:
+        """Wait for none of those on their way again."""
+        self._imports.clear()
+        self._imported.set()
 
     @property
     def leaving(self) -> bool:
@@ -132,6 +181,7 @@ class Channel:
     def _fail(self, reason: str) -> None:
         self._closed = self._closed or reason
         self._arrived.set()
+        self._imported.set()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(ChannelClosed(self._closed))

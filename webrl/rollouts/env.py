@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 HORIZON_MS = 500
 """Timers and animations due within this after an action are waited for: stock BrowserGym's fixed delay."""
 _LOAD_HORIZON_MS = 250
+_IMPORT_HORIZON_MS = 150
+"""What a page has after a script that it has imported: it is run, and shows something, a little later."""
 _COLLECT_EVERY = 24
 """Episodes after which a page that is written anew frees its earlier documents (by itself it waits for 50 MB)."""
 _MAX_TRIES = 5
@@ -69,6 +71,7 @@ _TRANSIENT = (
     "Cannot find default execution context",
     "of undefined",
 )
+_HEARD = "__webrl.hear(), "
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
 # Actions that leave a key or button down, or a page in a state that only loading it again clears.
 _DIRTY = frozenset(("mouse_down", "keyboard_down", "upload_file", "mouse_upload_file", "go_back", "go_forward"))
@@ -91,6 +94,9 @@ class Onlooker(Protocol):
 
 class BrowserEnv:
     """An environment on a shared browser; see the module docstring."""
+
+    imports = True
+    """Whether pages may import scripts while they run: programs of one document do. It costs to watch for them."""
 
     def __init__(self, browser: Browser, config: RolloutConfig) -> None:
         self._browser = browser
@@ -258,6 +264,7 @@ class BrowserEnv:
             await self._new_profile(site)
         self._site = site
         self._first_page = self.page = self.context.pages[0]
+        await self._use_tab()
         await self.page.goto(site.url, timeout=self._config.step_timeout_s * 1000)
         self._loaded_url = self.page.url
 
@@ -315,6 +322,8 @@ class BrowserEnv:
         tab = self._tabs.get(self.page)
         if tab is None:
             tab = self._tabs[self.page] = await Tab.open(self.page, self._browser.port)
+            if self.imports and not self._site.reusable:
+                await tab.channel.watch_imports()
         self.tab = tab
         return tab
 
@@ -330,6 +339,8 @@ class BrowserEnv:
                 page = tab.page
                 await self._arrive(tab, end)
                 seen = await self._evaluate_or_stop(tab, self._look_script(horizon_ms, end))
+                while not seen["popups"] and await self._import(tab, end):
+                    seen = await self._evaluate_or_stop(tab, f"{_HEARD}{self._look_script(_IMPORT_HORIZON_MS, end)}")
                 if seen["popups"] and page is self.page:
                     await self._await_popup(page, end)
                 if tries_left and (page is not self.page or (tab.channel.leaving and time.monotonic() < end)):
@@ -339,6 +350,15 @@ class BrowserEnv:
                 if not tries_left or not await self._recover(page, error):
                     raise
         raise AssertionError("unreachable")
+
+    async def _import(self, tab: Tab, end: float) -> bool:
+        """Wait, until `end`, for scripts that the page imports; whether any has come that it may not have run yet."""
+        try:
+            async with asyncio.timeout(max(0.0, end - time.monotonic())):
+                await tab.channel.imported()
+        except TimeoutError:
+            tab.channel.forget_imports()
+        return tab.channel.take_import() and time.monotonic() < end
 
     async def _evaluate_or_stop(self, tab: Tab, script: str) -> Any:
         """Evaluate; a page that is on its way to a server that does not answer is stopped, and stays what it was.

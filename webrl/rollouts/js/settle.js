@@ -110,11 +110,15 @@
   });
   parts.observe(document, { childList: true });
 
-  // Messages to oneself are how programs put off work to a task of its own (React renders in one).
+  // Messages to oneself are how programs put off work to a task of its own (React renders in many, of 5 ms each). They
+  // are counted, not timed, so that a busy machine does not end the wait; a page that never stops is not waited for.
+  const MAX_TURNS = 400;
   let tasks = 0;
+  let turns = 0;
   const post = MessagePort.prototype.postMessage;
   MessagePort.prototype.postMessage = function (...args) {
     tasks += 1;
+    turns += 1;
     native.setTimeout(() => {
       tasks -= 1;
       wake();
@@ -122,20 +126,41 @@
     return post.apply(this, args);
   };
 
-  // A conversation has no end that could be waited for: a page that has sent or heard something has the whole horizon.
+  // A conversation has no end that could be waited for: a page that has sent or heard something has the whole horizon,
+  // and time for what it hears and for the first answer.
+  const FIRST_WORDS_MS = 500;
   let talks = false;
+  let spoken = -Infinity; // when something was last heard
+  let connected = -Infinity; // when the last conversation began
   const talk = () => {
     talks = true;
+    spoken = now();
     wake();
   };
+  api.hear = talk; // a script that the page has imported, which it does not hear of itself
   const heard = new WeakSet();
+  const listenTo = (conversation) => {
+    if (!heard.has(conversation)) conversation.addEventListener('message', talk);
+    heard.add(conversation);
+  };
   const { send: sendMessage } = window.WebSocket?.prototype ?? {}; // pages that only read have none
   if (sendMessage) {
     WebSocket.prototype.send = function (...args) {
       talk();
-      if (!heard.has(this)) this.addEventListener('message', talk);
-      heard.add(this);
+      listenTo(this);
       return sendMessage.apply(this, args);
+    };
+    window.WebSocket = class WebSocket extends window.WebSocket {
+      constructor(...args) {
+        super(...args);
+        listenTo(this);
+        const done = track();
+        for (const name of ['open', 'error', 'close']) this.addEventListener(name, done, { once: true });
+        this.addEventListener('open', () => {
+          connected = now();
+          talk();
+        }, { once: true });
+      }
     };
   }
   const read = ReadableStreamDefaultReader.prototype.read;
@@ -147,8 +172,9 @@
   window.EventSource = class EventSource extends window.EventSource {
     constructor(...args) {
       super(...args);
+      connected = now();
       talk();
-      this.addEventListener('message', talk);
+      listenTo(this);
     }
   };
 
@@ -204,11 +230,15 @@
   // What one document has to do; times are in milliseconds from now, as each has a clock of its own.
   const QUIET_MS = 20;
   const ANSWER_MS = 150; // what a page makes of an answer that came late
+  const TALK_MS = 1000; // a conversation is followed no longer
   api.work = {
-    busy: () => requests.size > 0 || document.readyState === 'loading',
+    begin: () => { turns = 0; },
+    busy: () => requests.size > 0 || document.readyState === 'loading' || (tasks > 0 && turns < MAX_TURNS),
     pending: (ms) => pending(now() + ms),
     answered: () => now() - ended,
     runLate: () => { late = true; },
+    // How long what was heard is still waited for.
+    listens: () => Math.max(ANSWER_MS - (now() - spoken), FIRST_WORDS_MS - (now() - connected)),
     forget: () => {
       requests.clear();
       rounds = 0;
@@ -235,9 +265,11 @@
     const start = now();
     // What a click has set off (a `javascript:` link, a form) begins in a task of its own.
     if (horizonMs > 0) await new Promise((resolve) => native.setTimeout(resolve, 0));
+    for (const work of api.works()) work.begin();
     const some = (has) => api.works().some(has);
     const answered = () => Math.min(...api.works().map((work) => work.answered()));
-    const left = () => Math.max(start + horizonMs - now(), ANSWER_MS - answered());
+    const listens = () => (now() - start < TALK_MS ? Math.max(...api.works().map((work) => work.listens())) : 0);
+    const left = () => Math.max(start + horizonMs - now(), ANSWER_MS - answered(), listens());
     const busy = () => some((work) => work.busy());
     const soon = (ms = left()) => ms > 0 && some((work) => work.pending(ms));
     if (!busy() && !soon() && answered() > ANSWER_MS) return;

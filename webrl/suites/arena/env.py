@@ -40,6 +40,8 @@ class ArenaEnv(BrowserEnv):
         UsageError: the shop has no such user.
     """
 
+    imports = False  # its pages are documents
+
     def __init__(self, browser: Browser, config: RolloutConfig) -> None:
         super().__init__(browser, config)
         self._session: Session | None = None

@@ -105,7 +105,7 @@ def test_a_page_whose_script_never_ends_is_an_error_within_the_deadline():
     assert "button 'submit'" in in_browser(play, step_timeout_s=3, settle_cap_s=1).text
 
 
-def test_dialog_boxes_are_dismissed():
+def test_dialog_boxes_are_dismissed_and_told():
     page = """<title>t</title>
     <button onclick="alert('hi');document.title=confirm('ok?')+','+prompt('name?')">ask</button>
     <script>onbeforeunload=()=>'stay?'</script>"""
@@ -114,11 +114,35 @@ def test_dialog_boxes_are_dismissed():
         async with serve({"/": page}) as url:
             first = await env.reset(at(url + "/"))
             asked = await env.step(f"click('{bid_of(first.text, 'button', 'ask')}')")
-            return asked, await env.reset(miniwob("click-button"))
+            return asked, await env.step("noop(0)"), await env.reset(miniwob("click-button"))
 
-    asked, after = in_browser(play)
-    assert "RootWebArea 'false,null'" in asked.observation.text
+    asked, later, after = in_browser(play)
+    told = ["alert box 'hi', closed", "confirm box 'ok?', answered Cancel", "prompt box 'name?', answered Cancel"]
+    assert asked.observation.text.splitlines()[:4] == [*told, "RootWebArea 'false,null', focused"]
+    assert later.observation.text.startswith("RootWebArea 'false,null'")
     assert "button 'submit'" in after.text
+
+
+@pytest.mark.parametrize(
+    "link", ["<a href=/file target=_blank>get</a>", "<button onclick=window.open('/file')>get</button>"]
+)
+def test_a_tab_that_is_opened_for_a_download_is_closed(link):
+    async def file(path, writer):
+        await reply(writer, "x" * 1000, headers="Content-Disposition: attachment; filename=a.bin\r\n")
+
+    async def play(env):
+        async with serve({"/": f"<title>t</title>{link}", "/file": file}) as url:
+            first = await env.reset(at(url + "/"))
+            role = "link" if link.startswith("<a") else "button"
+            clicked = await env.step(f"click('{bid_of(first.text, role, 'get')}')")
+            later = await env.step("noop(100)")
+            with pytest.raises(BrowserError, match="/file is no page: a download"):
+                await env.reset(at(url + "/file"))
+            return clicked.observation.text, later.observation.text
+
+    clicked, later = in_browser(play)
+    assert "download 'a.bin', refused" in clicked + later
+    assert "RootWebArea 't'" in later
 
 
 def test_downloads_are_refused_and_the_page_stays():

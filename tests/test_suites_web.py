@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from browsers import run, shared_browser
-from rollouts_builders import Scripted, bid_of
+from rollouts_builders import Scripted, at, bid_of, reply, serve
 from web_builders import ROOT, TOKEN, notes_app, play
 
 from webrl.cli import main
@@ -499,3 +499,45 @@ def test_a_script_solves_every_instruction_of_the_example_and_doing_nothing_solv
     assert idle == dict.fromkeys(idle, 0.0)
     solved = asyncio.run(rewards(module.Script(), tmp_path / "solved.jsonl"))
     assert solved == dict.fromkeys(idle, 1.0)
+
+
+def own_page(url: str, *overrides: str):
+    return load_config(None, ["tasks.suite=web", f"rollout.web.start_urls=[{url}]", *overrides]).rollout
+
+
+@pytest.mark.parametrize(("dialogs", "title"), [("accept", "true,Ann"), ("dismiss", "false,null")])
+def test_dialog_boxes_are_answered_as_the_config_says(dialogs, title):
+    page = (
+        "<title>t</title><button onclick=\"document.title=confirm('Delete?')+','+prompt('Name?','Ann')\">ask</button>"
+    )
+
+    async def play():
+        async with serve({"/": page}) as url, shared_browser() as browser:
+            env = WebEnv(browser, own_page(url + "/", f"rollout.web.dialogs={dialogs}"))
+            text = (await env.reset(at(url + "/"))).text
+            asked = await env.step(f"click('{bid_of(text, 'button', 'ask')}')")
+            await env.close()
+            return asked
+
+    asked = run(play())
+    assert f"RootWebArea '{title}'" in asked.observation.text
+    answers = ["OK", "OK with 'Ann'"] if dialogs == "accept" else ["Cancel", "Cancel"]
+    told = [f"confirm box 'Delete?', answered {answers[0]}", f"prompt box 'Name?', answered {answers[1]}"]
+    assert asked.observation.text.splitlines()[:2] == told
+    assert asked.error == ""
+
+
+def test_a_start_page_that_leads_to_a_host_that_is_not_allowed_says_which():
+    async def away(path, writer):
+        await reply(writer, "", status="302 Found", headers="Location: http://localhost:9999/home\r\n")
+
+    async def play():
+        async with serve({"/": away}) as url, shared_browser() as browser:
+            env = WebEnv(browser, own_page(url + "/"))
+            try:
+                await env.reset(at(url + "/"))
+            finally:
+                await env.close()
+
+    with pytest.raises(SiteError, match=r"leads to http://localhost:9999/home\. Blocked: localhost .*allowed_hosts"):
+        run(play())

@@ -154,6 +154,9 @@ class WebConfig(Section):
         (), description="regular expressions; requests to addresses that contain a match are blocked"
     )
     forbidden_actions: tuple[str, ...] = Field((), description="actions that are refused, such as upload_file or goto")
+    dialogs: Literal["accept", "dismiss"] = Field(
+        "accept", description="how a page's confirm() and prompt() are answered: OK, or Cancel as BrowserGym does"
+    )
     max_actions_per_s: float | None = Field(
         None, gt=0, description="actions and resets a second, all environments together; none: no limit"
     )

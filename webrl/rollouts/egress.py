@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 
 from webrl.rollouts.limits import NO_LIMITS, Limits
 
+BLOCKED = "Blocked: "
+"""How a page begins that stands for a refused one."""
 _HEAD_LIMIT = 1 << 18
 _HEAD_TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
@@ -107,7 +109,7 @@ class Egress:
         except Refused as error:
             # Not a host's: a browser connects to its maker by itself, which is none of the agent's doing.
             self._on_refusal(reason or "")
-            body = f"Blocked: {error}"
+            body = f"{BLOCKED}{error}"
             writer.write(_plain("403 Forbidden", body))
             await writer.drain()
             return

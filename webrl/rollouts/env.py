@@ -34,6 +34,7 @@ from webrl.rollouts.execute import ActionFailed, execute
 from webrl.rollouts.guard import NavigationGuard
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.limits import NO_LIMITS
+from webrl.rollouts.notices import Notices
 from webrl.rollouts.observe import load_script, observe_axtree, observe_dom, observe_html
 from webrl.rollouts.probe import foreign_elements
 from webrl.rollouts.sites import Site, Verdict, open_site, require_text
@@ -116,6 +117,7 @@ class BrowserEnv:
         self._routes: dict[str, int] = {}
         self._profile_options: dict[str, Any] = {}
         self._guard = NavigationGuard(())
+        self._notices = Notices()
         self._ids: dict[str, str] | None = None
         self.context: BrowserContext = None  # type: ignore[assignment]
         self.page: Page = None  # type: ignore[assignment]
@@ -258,6 +260,8 @@ class BrowserEnv:
 
     async def _open(self, site: Site) -> None:
         """Load the site's page, in a fresh profile unless the old one's page can be loaded again."""
+        from playwright.async_api import Error
+
         keep = self.context is not None and site.reusable and self._site.reusable and len(self.context.pages) == 1
         if not keep:
             await self.close()
@@ -265,7 +269,12 @@ class BrowserEnv:
         self._site = site
         self._first_page = self.page = self.context.pages[0]
         await self._use_tab()
-        await self.page.goto(site.url, timeout=self._config.step_timeout_s * 1000)
+        try:
+            await self.page.goto(site.url, timeout=self._config.step_timeout_s * 1000)
+        except Error as error:
+            if "net::ERR_ABORTED" not in str(error):
+                raise
+            raise BrowserError(f"{site.url} is no page: a download, or an empty answer ({first_line(error)})") from None
         self._loaded_url = self.page.url
 
     async def _new_profile(self, site: Site) -> None:
@@ -285,6 +294,7 @@ class BrowserEnv:
         await self._guard.attach(self.context)
         if self.onlooker:
             await self.onlooker.attach(self.context)
+        self._notices.attach(self.context)
         await self.context.add_init_script(await self._page_script())
         await self.context.new_page()
         self.context.on("page", self._activate)
@@ -337,12 +347,16 @@ class BrowserEnv:
             try:
                 tab = await self._use_tab()
                 page = tab.page
+                if tries_left and await self._leave_download():
+                    continue
                 await self._arrive(tab, end)
                 seen = await self._evaluate_or_stop(tab, self._look_script(horizon_ms, end))
                 while not seen["popups"] and await self._import(tab, end):
                     seen = await self._evaluate_or_stop(tab, f"{_HEARD}{self._look_script(_IMPORT_HORIZON_MS, end)}")
                 if seen["popups"] and page is self.page:
                     await self._await_popup(page, end)
+                if tries_left and await self._leave_download():
+                    continue
                 if tries_left and (page is not self.page or (tab.channel.leaving and time.monotonic() < end)):
                     continue
                 return await self._describe(tab, seen)
@@ -359,6 +373,18 @@ class BrowserEnv:
         except TimeoutError:
             tab.channel.forget_imports()
         return tab.channel.take_import() and time.monotonic() < end
+
+    async def _leave_download(self) -> bool:
+        """Close the active tab if a download is all that came of it: a link opened it, and it has no document."""
+        page = self.page
+        if page.url or page is self._first_page or not self._notices.downloads or len(self.context.pages) == 1:
+            return False
+        self._notices.downloads = 0
+        opener = await page.opener()
+        await page.close()
+        self.page = opener or self.context.pages[-1]
+        await self.page.bring_to_front()
+        return True
 
     async def _evaluate_or_stop(self, tab: Tab, script: str) -> Any:
         """Evaluate; a page that is on its way to a server that does not answer is stopped, and stays what it was.
@@ -383,6 +409,7 @@ class BrowserEnv:
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""
         text = await self._read(tab, seen)
+        text = self._notices.take() + text
         url = self._address(tab.page, seen["url"])
         verdict = await self._site.judge(tab, tab.page is self._first_page, url, seen["state"])
         screenshot = await self._capture(tab) if self._config.screenshots else None

@@ -13,10 +13,12 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import Action
 from webrl.rollouts.browser import Browser
+from webrl.rollouts.egress import BLOCKED
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.execute import ActionFailed
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.limits import Limits
+from webrl.rollouts.notices import Notices
 from webrl.suites.web.checks import End, judge
 from webrl.suites.web.hooks import reset_site, take_turn
 from webrl.suites.web.login import Logins, forget
@@ -25,7 +27,7 @@ from webrl.suites.web.tasks import checks_of
 from webrl.suites.webarena.sites import SiteError
 from webrl.types import Task
 
-_STATUS = "performance.getEntriesByType('navigation')[0]?.responseStatus || 0"
+_STATUS = "[performance.getEntriesByType('navigation')[0]?.responseStatus || 0, document.body?.innerText ?? '']"
 
 
 class WebEnv(BrowserEnv):
@@ -39,6 +41,7 @@ class WebEnv(BrowserEnv):
         super().__init__(browser, config)
         self._web = config.web
         self._logins = Logins(config.web)
+        self._notices = Notices(accept=config.web.dialogs == "accept")
         self._limits = Limits(config.web.read_only, tuple(map(re.compile, config.web.forbidden_urls)))
         self._server: EpisodeServer | None = None
         self._played: Task | None = None
@@ -68,10 +71,15 @@ class WebEnv(BrowserEnv):
 
     async def _require_page(self, task: Task) -> None:
         async with self._deadline("looking at the start page"):
-            status = await self.page.evaluate(_STATUS)
-        if status >= 400:
-            await super().close()
-            raise SiteError(f"start page {task.start_url} of {task.task_id!r} answers {status}")
+            status, text = await self.page.evaluate(_STATUS)
+        if status < 400:
+            return
+        url = self.page.url
+        await super().close()
+        page = f"start page {task.start_url} of {task.task_id!r}"
+        if not text.startswith(BLOCKED):
+            raise SiteError(f"{page} answers {status}")
+        raise SiteError(f"{page} leads to {url}. {text:.300} Name that host in rollout.allowed_hosts, or start there")
 
     async def step(self, action_text: str) -> StepResult:
         """As `BrowserEnv.step`; the agent is told what the site's limits have kept from happening."""

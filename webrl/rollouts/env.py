@@ -50,8 +50,6 @@ logger = logging.getLogger(__name__)
 HORIZON_MS = 500
 """Timers and animations due within this after an action are waited for: stock BrowserGym's fixed delay."""
 _LOAD_HORIZON_MS = 250
-_IMPORT_HORIZON_MS = 150
-"""What a page has after a script that it has imported: it is run, and shows something, a little later."""
 _COLLECT_EVERY = 24
 """Episodes after which a page that is written anew frees its earlier documents (by itself it waits for 50 MB)."""
 _MAX_TRIES = 5
@@ -352,7 +350,7 @@ class BrowserEnv:
                 await self._arrive(tab, end)
                 seen = await self._evaluate_or_stop(tab, self._look_script(horizon_ms, end))
                 while not seen["popups"] and await self._import(tab, end):
-                    seen = await self._evaluate_or_stop(tab, f"{_HEARD}{self._look_script(_IMPORT_HORIZON_MS, end)}")
+                    seen = await self._evaluate_or_stop(tab, f"{_HEARD}{self._look_script(_LOAD_HORIZON_MS, end)}")
                 if seen["popups"] and page is self.page:
                     await self._await_popup(page, end)
                 if tries_left and await self._leave_download():

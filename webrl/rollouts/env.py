@@ -350,7 +350,7 @@ class BrowserEnv:
                 await self._arrive(tab, end)
                 seen = await self._evaluate_or_stop(tab, self._look_script(horizon_ms, end))
                 while not seen["popups"] and await self._import(tab, end):
-                    seen = await self._evaluate_or_stop(tab, f"{_HEARD}{self._look_script(_LOAD_HORIZON_MS, end)}")
+                    seen = await self._evaluate_or_stop(tab, f"{_HEARD}{self._look_script(HORIZON_MS, end)}")
                 if seen["popups"] and page is self.page:
                     await self._await_popup(page, end)
                 if tries_left and await self._leave_download():

@@ -145,6 +145,26 @@ def test_a_tab_that_is_opened_for_a_download_is_closed(link):
     assert "RootWebArea 't'" in later
 
 
+def test_a_tab_that_is_still_loading_is_not_taken_for_an_earlier_download():
+    async def file(path, writer):
+        await reply(writer, "x" * 1000, headers="Content-Disposition: attachment; filename=a.bin\r\n")
+
+    async def slow(path, writer):
+        await asyncio.sleep(1)
+        await reply(writer, "<title>slow</title>")
+
+    async def play(env):
+        links = "<title>t</title><a href=/file>get</a><a href=/slow target=_blank>open</a>"
+        async with serve({"/": links, "/file": file, "/slow": slow}) as url:
+            first = await env.reset(at(url + "/"))
+            got = await env.step(f"click('{bid_of(first.text, 'link', 'get')}')")
+            return got.observation.text, await env.step(f"click('{bid_of(first.text, 'link', 'open')}')")
+
+    got, opened = in_browser(play)
+    assert got.startswith("download 'a.bin', refused")
+    assert "RootWebArea 'slow'" in opened.observation.text
+
+
 def test_downloads_are_refused_and_the_page_stays():
     async def file(path, writer):
         await reply(writer, "x" * 100_000, headers="Content-Disposition: attachment; filename=a.bin\r\n")

@@ -149,6 +149,8 @@ class BrowserEnv:
         action: Action | None = None
         error = ""
         clean, self._clean = self._clean, False  # a step that is cancelled half-way leaves a page in doubt
+        if self.page.url:
+            self._notices.downloads = 0  # of earlier steps: no tab waits for one
         async with self._deadline(f"step {action_text!r:.60}"):
             try:
                 action = self._parse(action_text)

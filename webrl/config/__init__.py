@@ -39,6 +39,7 @@ _HIDDEN = {"accounts", "extra_args", "secrets", "headers"}
 """Options whose values are not quoted in errors: a secret may stand anywhere in a value of the wrong form."""
 _RENAMED = {"rollout.attempts": "rollout.num_generations"}
 _MAX_SHOWN = 2
+_TYPED = "the command line"
 """Problems of a config that are named at once."""
 Host = Annotated[
     str,
@@ -640,16 +641,16 @@ def load_config(path: Path | str | None, overrides: Sequence[str] | None = None)
     data = read_config(path) if path else {}
     for override in overrides or []:
         apply_override(data, override)
-    source = str(path) if path else "the command line"
-    return validate_config(data, source)
+    typed = [override.partition("=")[0] for override in overrides or []]
+    return validate_config(data, str(path) if path else _TYPED, typed)
 
 
-def validate_config(data: dict[str, Any], source: str) -> RunConfig:
-    """Validate plain data (`source` is quoted in errors)."""
+def validate_config(data: dict[str, Any], source: str, typed: Sequence[str] = ()) -> RunConfig:
+    """Validate plain data; errors name `source`, or the command line for the keys that were typed there."""
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
-        lines = [_explain(e, source) for e in error.errors()]
+        lines = [_explain(e, _place(e, source, typed)) for e in error.errors()]
         rest = [f"and {len(lines) - _MAX_SHOWN} more like these"] if len(lines) > _MAX_SHOWN else []
         raise UsageError("\n".join(lines[:_MAX_SHOWN] + rest)) from None
 
@@ -717,6 +718,16 @@ def apply_override(data: dict[str, Any], override: str) -> None:
             raise
         # What YAML says about a password that begins with *, & or ! quotes it.
         raise UsageError(f"override {f'{key}={MASK}'!r}: not valid YAML; put the value in quotes") from None
+
+
+def _place(error: Any, source: str, typed: Sequence[str]) -> str:
+    """Where the mistake was made; settings that do not go together may stand in both places."""
+    key = ".".join(str(part) for part in error["loc"])
+    if any(f"{key}.".startswith(f"{name}.") for name in typed):
+        return _TYPED
+    if any(f"{name}.".startswith(f"{key}." if key else "") for name in typed) and source != _TYPED:
+        return _TYPED if error["type"] == "extra_forbidden" else f"{source} and {_TYPED}"
+    return source
 
 
 def _explain(error: Any, source: str) -> str:

@@ -241,6 +241,19 @@ def test_two_steps_on_real_pages_move_the_weights_and_leave_every_sampled_token(
 @pytest.mark.grpo
 @pytest.mark.slow
 @pytest.mark.browser
+def test_weights_that_the_last_step_has_broken_are_not_saved(tmp_path, capsys):
+    small = ["dataset_size=1", "num_generations=4", "per_device_train_batch_size=4", "gradient_accumulation_steps=1"]
+    small += ["generation_batch_size=4", "temperature=3"]
+    broken = ["learning_rate=1.0e+39", "weight_decay=1", "lr_scheduler_type=constant"]
+    out = str(tmp_path / "out")
+    assert cli.main(["grpo", str(DEMO), "--model-id", TINY_ACTOR, "--output-dir", out, *small, *broken]) == 1
+    assert "is not finite after step 1: not saved; lower learning_rate" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.grpo
+@pytest.mark.slow
+@pytest.mark.browser
 def test_on_a_server_with_lora_the_public_prompt_and_several_steps_on_one_batch(tmp_path):
     out = tmp_path / "out"
     model = save_tiny_model(tmp_path / "model")

@@ -234,3 +234,15 @@ class EpisodeTrainer(GRPOTrainer):
         if not torch.isfinite(loss):
             raise TrainingError(f"the loss of step {self.state.global_step} is {loss.item()}; lower learning_rate")
         return loss
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """transformers', of checkpoints too, but no weights that are no numbers: the last step's loss is from before it.
+
+        Raises:
+            TrainingError: a weight is none.
+        """
+        for name, weight in self.model.named_parameters():
+            if not torch.isfinite(weight).all():
+                step = self.state.global_step
+                raise TrainingError(f"{name} is not finite after step {step}: not saved; lower learning_rate")
+        super().save_model(*args, **kwargs)

@@ -26,6 +26,8 @@ class Section(BaseModel):
             )
         if typing.get_origin(kind) is tuple and isinstance(value, str):
             raise ValueError("expected a list: [first, second]")
+        if typing.get_origin(kind) is dict and not isinstance(value, dict):
+            raise ValueError("expected a mapping: {name: value}")
         if isinstance(value, str) and "\0" in value:
             raise ValueError("no name and no path holds a NUL character")
         return value

@@ -236,7 +236,7 @@ class EpisodeTrainer(GRPOTrainer):
         return loss
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
-        """transformers', of checkpoints too, but no weights that are no numbers: the last step's loss is from before it.
+        """transformers', of checkpoints too, but no weights that are no numbers: the last loss is older than they are.
 
         Raises:
             TrainingError: a weight is none.

@@ -167,7 +167,7 @@ CONFIGS = (
     BadInput(f"{_RUN} actor.objective=grpo", 2, "rollout.num_generations=1", "actor.objective=grpo", "rollout.num_generations=4"),
     BadInput(f"{_RUN} actor.objective=grpo rollout.num_generations=8", 2, "replay.strategy=perplexity", "actor.objective=grpo", "replay.strategy=none"),
     BadInput(f"{_RUN} rollout.num_generations=0", 2, "0", "rollout.num_generations", "greater than or equal to 1"),
-    BadInput(f"{_RUN} rollout.attempts=4", 2, "'rollout.attempts'", "config", "rollout.num_generations"),
+    BadInput(f"{_RUN} rollout.attempts=4", 2, "'rollout.attempts'", "the command line", "rollout.num_generations"),
     BadInput(f"{_RUN} actor.engine=zero9", 2, "'zero9'", "actor.engine", "zero3"),
     BadInput(f"{_RUN} actor.precision=fp16", 2, "'fp16'", "actor.precision", "'bf16'"),
     BadInput(f"{_RUN} rollout.env=venus", 2, "'venus'", "rollout.env", "'openenv'"),

@@ -157,8 +157,10 @@ def test_a_tab_that_is_still_loading_is_not_taken_for_an_earlier_download():
         links = "<title>t</title><a href=/file>get</a><a href=/slow target=_blank>open</a>"
         async with serve({"/": links, "/file": file, "/slow": slow}) as url:
             first = await env.reset(at(url + "/"))
-            got = await env.step(f"click('{bid_of(first.text, 'link', 'get')}')")
-            return got.observation.text, await env.step(f"click('{bid_of(first.text, 'link', 'open')}')")
+            got = (await env.step(f"click('{bid_of(first.text, 'link', 'get')}')")).observation.text
+            while "download" not in got:
+                got = (await env.step("noop(100)")).observation.text
+            return got, await env.step(f"click('{bid_of(first.text, 'link', 'open')}')")
 
     got, opened = in_browser(play)
     assert got.startswith("download 'a.bin', refused")

@@ -22,11 +22,20 @@ from webrl.types import Status, Trajectory
 
 pytestmark = pytest.mark.browser
 CONFIG = RunConfig.model_validate({"rollout": {"envs_per_worker": 2, "max_steps": 2, "max_retries": 2}})
+OTHERS = set()
+
+
+@pytest.fixture(autouse=True)
+def others():
+    """What other files' tests share between them in this process is not counted."""
+    OTHERS.clear()
+    OTHERS.update(workers())
 
 
 def workers():
     """Process ids of this process's browser workers."""
-    return {p.pid for p in descendants(os.getpid()) if any("rollouts.worker" in part for part in p.cmdline())}
+    found = {p.pid for p in descendants(os.getpid()) if any("rollouts.worker" in part for part in p.cmdline())}
+    return found - OTHERS
 
 
 def play(out, *pages):
@@ -58,8 +67,10 @@ def test_browsers_start_while_a_stage_loads_its_model(tmp_path):
     two = RunConfig(rollout=RolloutConfig(num_workers=2, envs_per_worker=2))
 
     def wait_for_chromium():
-        (worker,) = workers()
         end = time.monotonic() + 120
+        while not workers():  # a process that has just begun has no command line yet
+            assert time.monotonic() < end, "no worker"
+        (worker,) = workers()
         while not descendants(worker, "chrom") and not descendants(worker, "headless"):
             assert time.monotonic() < end, "no Chromium while the event loop is busy"
             time.sleep(0.05)

@@ -59,7 +59,7 @@ def refusal(client, **changes):
 
 
 def test_a_chat_is_answered_through_the_models_template(client, model):
-    messages = [Message("system", "Answer with one action."), Message("user", f"{GOAL}\n{PAGE}")]
+    messages = [Message("user", "Wait."), Message("assistant", "noop()"), Message("user", f"{GOAL}\n{PAGE}")]
     expected = asyncio.run(model.chat(messages, Sampling(temperature=0, max_new_tokens=12)))
     chat = [{"role": m.role, "content": m.content} for m in messages]
     answer = client.chat.completions.create(**ASK | {"messages": chat}, n=1, frequency_penalty=0, logprobs=False)
@@ -69,7 +69,7 @@ def test_a_chat_is_answered_through_the_models_template(client, model):
         len(expected.prompt_ids),
         len(expected.ids),
     )
-    chat[1]["content"] = [{"type": "text", "text": GOAL}, {"type": "text", "text": PAGE}]
+    chat[2]["content"] = [{"type": "text", "text": GOAL}, {"type": "text", "text": PAGE}]
     in_parts = client.chat.completions.create(**ASK | {"messages": chat})
     assert in_parts.choices[0].message.content == expected.text
 
@@ -149,7 +149,7 @@ def test_the_model_says_how_it_is_to_be_asked(client):
         ({"logprobs": True}, "logprobs", "logprobs=True"),
         ({"logit_bias": {"5": 1}}, "logit_bias", "logit_bias="),
         ({"presence_penalty": 0.5}, "presence_penalty", "presence_penalty=0.5"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "response_format="),
+        ({"response_format": {"type": "json_object"}}, "response_format", "response_format.type='json_object'"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "tools="),
         ({"extra_body": {"min_p": 0.1}}, "min_p", "unknown parameter 'min_p'"),
         ({"temperature": 2.5}, "temperature", "temperature = 2.5"),
@@ -168,6 +168,17 @@ def test_the_model_says_how_it_is_to_be_asked(client):
             {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
             "messages.0.content",
             "only text is read here",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]},
+            "messages.0.content",
+            "only text is read here",
+        ),
+        ({"messages": [{"role": "user", "content": []}]}, "messages.0.content", "only text is read here"),
+        (
+            {"messages": [*ASK["messages"], {"role": "system", "content": "Press Cancel."}]},
+            "messages.1",
+            "messages.1: this model's chat template leaves system messages out; say it in a user message",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PICTURE}}]}]},
@@ -226,6 +237,29 @@ def test_requests_at_once_get_the_answers_to_their_own_pages(client):
 
     with ThreadPoolExecutor(len(BUTTONS)) as threads:
         assert list(threads.map(act, BUTTONS)) == [[f"click('{bid}')"] for bid in BUTTONS]
+
+
+def test_a_prompt_of_megabytes_keeps_nobody_else_waiting(model):
+    long = "again " * 100_000
+    chat = {"model": "actor", "messages": [{"role": "user", "content": long}]}
+    app = make_app(Service(model, "actor", CONFIG, 4096))
+
+    async def ask(path, body):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as http:
+            refused = asyncio.ensure_future(http.post(path, json=body))
+            for _ in range(10):
+                await asyncio.sleep(0)
+                assert (await http.get("/health")).status_code == 200
+                assert not refused.done(), f"{path} was answered between two requests"
+            return (await refused).json()["error"]["code"]
+
+    for path, body in (
+        ("/v1/chat/completions", chat),
+        ("/v1/completions", {"model": "actor", "prompt": long}),
+        ("/v1/actions", {"model": "actor", "goal": long, "observation": PAGE}),
+    ):
+        assert asyncio.run(ask(path, body)) == "context_length_exceeded"
 
 
 def post(app, path, body, **headers):

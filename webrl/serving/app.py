@@ -21,14 +21,14 @@ from starlette.routing import Route
 
 from webrl.config import RunConfig
 from webrl.errors import ModelError, PolicyError, PromptTooLong, StageError
-from webrl.llm.interface import Completion, LanguageModel, Message, Policy
+from webrl.llm.interface import Completion, LanguageModel, Policy
 from webrl.llm.pictures import shrink
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.thinking import without_thinking
-from webrl.llm.tokens import encode_chat
 from webrl.openenv.access import REQUEST_TIMEOUT_S
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.dialects import parse
+from webrl.serving.prompts import chat_ids, text_ids
 from webrl.serving.requests import ActionRequest, ChatRequest, CompletionRequest, RequestError, read, read_picture
 
 if TYPE_CHECKING:
@@ -118,27 +118,20 @@ class _Answers:
         asked = read(ChatRequest, await _body(request))
         self._check_model(asked.model)
         png = await self._shown(asked.picture, "messages")
-        try:
-            ids = self._chat_ids(asked.chat, png)
-        except (ModelError, PolicyError) as error:  # no template, or one that refuses these messages
-            raise RequestError(str(error), param="messages") from error
+        thinking = self._service.config.models.enable_thinking
+        ids = await chat_ids(self._model, asked.chat, png, thinking)
         done = await self._generate(request, ids, asked, asked.limit, png)
         text, reason = _cut(done, asked.stops)
         choice = {"index": 0, "message": {"role": "assistant", "content": text}, "logprobs": None}
         return self._reply("chat.completion", "chatcmpl", done) | {"choices": [choice | {"finish_reason": reason}]}
 
     async def complete(self, request: Request) -> dict[str, Any]:
-        """Text, in which control tokens are read as such, or token ids, continued."""
+        """A text or token ids, continued."""
         asked = read(CompletionRequest, await _body(request))
         self._check_model(asked.model)
         if self._service.config.rollout.image_size is not None:
             raise RequestError(f"{_SEES} a plain completion has no place for one", param="prompt")
-        tokenizer = self._model.tokenizer
-        ids = list(tokenizer(asked.prompt)["input_ids"]) if isinstance(asked.prompt, str) else asked.prompt
-        if not ids:
-            raise RequestError("the prompt is empty", param="prompt")
-        if not 0 <= min(ids) <= max(ids) < len(tokenizer):
-            raise RequestError(f"a token id is outside the vocabulary, 0 … {len(tokenizer) - 1}", param="prompt")
+        ids = await text_ids(self._model.tokenizer, asked.prompt)
         done = await self._generate(request, ids, asked, asked.limit)
         text, reason = _cut(done, asked.stops)
         choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
@@ -180,12 +173,6 @@ class _Answers:
             return await asyncio.to_thread(shrink, picture, size)
         except ValueError as error:
             raise RequestError(str(error), param=param) from error
-
-    def _chat_ids(self, chat: list[Message], png: bytes | None) -> list[int]:
-        if png is None:
-            return encode_chat(self._model.tokenizer, chat, thinking=self._service.config.models.enable_thinking)
-        eyes = cast("SeeingModel", self._model).eyes
-        return eyes.encode(chat, eyes.look(png))
 
     def _policy(self, temperature: float) -> Policy:
         config = self._service.config

@@ -124,13 +124,21 @@ class _ChatMessage(BaseModel):
         match parts[:1]:
             case [{"type": "image_url", "image_url": {"url": str(url), **more}, **rest}] if not (more or rest):
                 picture, parts = read_picture(url), parts[1:]
-        for part in parts:
-            if not isinstance(part, dict) or part.keys() != {"type", "text"} or part["type"] != "text":
-                raise ValueError(
-                    "only text is read here, parts of the form {'type': 'text', 'text': …}, and before it one picture, "
-                    "{'type': 'image_url', 'image_url': {'url': 'data:image/png;base64,…'}}"
-                )
-        return _Content("\n".join(str(part["text"]) for part in parts), picture)
+        texts = [text for part in parts if (text := _text(part)) is not None]
+        if len(texts) < len(parts) or not (texts or picture):
+            raise ValueError(
+                "only text is read here, parts of the form {'type': 'text', 'text': …}, and before it one picture, "
+                "{'type': 'image_url', 'image_url': {'url': 'data:image/png;base64,…'}}"
+            )
+        return _Content("\n".join(texts), picture)
+
+
+def _text(part: Any) -> str | None:
+    """The text of a text part, None of any other."""
+    match part:
+        case {"type": "text", "text": str(text), **more} if not more:
+            return text
+    return None
 
 
 def read_picture(text: str) -> bytes:
@@ -278,8 +286,7 @@ def read(kind: type[R], body: bytes) -> R:
     if problem["type"] == "extra_forbidden":
         raise RequestError(f"unknown parameter {param!r:.100}; {_NOT_DONE}", param=param, code="unknown_parameter")
     if name in _DONE_ELSEWHERE:
-        shown = problem["input"] if len(problem["loc"]) == 1 else "…"
-        raise RequestError(f"{name}={shown!r:.100}: {_NOT_DONE}", param=name, code="unsupported_parameter")
+        raise RequestError(f"{param}={problem['input']!r:.100}: {_NOT_DONE}", param=name, code="unsupported_parameter")
     if problem["type"] == "missing":
         raise RequestError(f"{param} is missing", param=param)
     raise RequestError(problem_text(problem), param=param)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from webrl.cli.end import end_clearly
+from webrl.cli.parser import Parser
 
 _BASE = "model that the run started from, where it is not where the run's config says; repeatable"
 _WHOLE = "carry weights that were trained whole (lora_rank=0) as they are, the newest of each model"
@@ -23,13 +24,13 @@ _WHOLE = "carry weights that were trained whole (lora_rank=0) as they are, the n
 
 def build_parser() -> argparse.ArgumentParser:
     """Two commands."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = Parser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    pack = commands.add_parser("pack", help="a run folder into one file", allow_abbrev=False)
+    pack = commands.add_parser("pack", help="a run folder into one file")
     pack.add_argument("run", type=Path, metavar="RUN", help="run folder that no process works in")
     pack.add_argument("out", type=Path, metavar="OUT.zip", help="file; `split -b 50M` cuts it, `cat` joins it")
     pack.add_argument("--whole", action="store_true", help=_WHOLE)
-    unpack = commands.add_parser("unpack", help="a packed run into a new run folder", allow_abbrev=False)
+    unpack = commands.add_parser("unpack", help="a packed run into a new run folder")
     unpack.add_argument("archive", type=Path, metavar="OUT.zip", help="what `pack` wrote")
     unpack.add_argument("run", type=Path, metavar="DIR", help="new folder, with the run's name: runs/NAME")
     unpack.add_argument("--max-gib", type=_gib, default=64.0, metavar="N", help="largest folder (default: 64)")

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from webrl.cli.end import end_clearly
+from webrl.cli.parser import Parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, convert, say where the output went; gives the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, metavar="FILE.pt", help="experience file of the released code")
     parser.add_argument("out", type=Path, metavar="OUT_DIR", help="folder for trajectories.jsonl and labels.jsonl")
     args = parser.parse_args(argv)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from webrl.cli.end import end_clearly
 from webrl.cli.options import count, resolve_config
+from webrl.cli.parser import Parser
 from webrl.errors import UsageError
 
 SAMPLE_FAILURES = Path("data/samples/failures.jsonl")
@@ -37,9 +38,7 @@ _OVERRIDES = {
 
 def build_parser() -> argparse.ArgumentParser:
     """What was to be edited in the released script, as options, and those of every webrl command."""
-    parser = argparse.ArgumentParser(
-        description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter)
     add = parser.add_argument
     add("--failures", type=Path, metavar="PATH", help=_FAILURES)
     add("--output_path", type=Path, metavar="FILE", help=_OUTPUT)

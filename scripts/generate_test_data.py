@@ -14,16 +14,16 @@ from pathlib import Path
 
 from webrl.cli.end import end_clearly
 from webrl.cli.options import count
+from webrl.cli.parser import Parser
 
 SAMPLE = Path("data/samples/instructions.jsonl")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Options with their defaults."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description="Write WebArena-Lite task files for generated instructions.",
         formatter_class=argparse.RawTextHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--input", type=Path, metavar="FILE", help="JSONL of instructions or tasks (default: the newest run's tasks,\n"

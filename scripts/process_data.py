@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from webrl.cli.end import end_clearly
 from webrl.cli.options import names_run, resolve_config
+from webrl.cli.parser import Parser
 from webrl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,9 +41,7 @@ run that rollouts or actor come from; for others the published settings within t
 
 def build_parser() -> argparse.ArgumentParser:
     """The published options, and those of every webrl command."""
-    parser = argparse.ArgumentParser(
-        description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter)
     add = parser.add_argument
     add("--stage", nargs="+", default=["1", "2"], metavar="N", help="1, 2 or both (default: 1 2)")
     add("--add_reward", action="store_true", help="judge every trajectory with the ORM (default: recorded rewards)")

@@ -14,6 +14,7 @@ from webrl.cli.options import describe_sections
 from webrl.config import RunConfig, describe_options
 from webrl.runs.store import write_text
 
+ROOT = Path(__file__).parent.parent
 SUBCOMMANDS = [*cli.STAGES, *cli.EXTRA]
 
 
@@ -98,11 +99,37 @@ def test_a_full_disk_is_one_line_that_names_the_file(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("webrl: /dev/full: No space left on device; free some space")
 
 
-def test_an_unknown_option_is_refused(capsys):
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["run", "--see", "3"],
+            "webrl run: error: unrecognized arguments: --see; did you mean --seed? `webrl run --help`",
+        ),
+        (["run", "--dryrun"], "unrecognized arguments: --dryrun; did you mean --dry-run?"),
+        (["run", "demo", "--actor.lr=2"], "unrecognized arguments: --actor.lr=2; did you mean actor.lr=…?"),
+        (["grpo", "--lerning_rate", "1"], "unrecognized arguments: --lerning_rate; did you mean --learning-rate?"),
+        (["status", "a", "b"], "unrecognized arguments: b; `webrl status --help` lists"),
+        (["--versoin"], "unrecognized arguments: --versoin; did you mean --version? `webrl --help` lists"),
+        (["doctor", "--xyz"], "unrecognized arguments: --xyz; `webrl doctor --help` lists the known ones"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_known_one(arguments, said, capsys):
     with pytest.raises(SystemExit) as ended:
-        cli.main(["run", "--see", "3"])
+        cli.main(arguments)
     assert ended.value.code == 2
-    assert "unrecognized arguments: --see" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("script", "option", "near"), [
+    ("gen_task.py", "--faliures", "--failures"), ("process_data.py", "--add_rewards", "--add_reward"),
+    ("generate_test_data.py", "--outputpath", "--output_path"), ("train_grpo.py", "--learning-rat", "--learning-rate"),
+])  # fmt: skip
+def test_the_published_scripts_name_the_nearest_option_too(script, option, near):
+    command = [sys.executable, ROOT / "scripts" / script, option]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    assert done.returncode == 2
+    assert f"unrecognized arguments: {option}; did you mean {near}?" in done.stderr
 
 
 def test_settings_may_stand_on_both_sides_of_an_option(tmp_path, monkeypatch, capsys):

@@ -217,6 +217,21 @@ def test_an_answer_to_head_has_no_body_and_the_connection_serves_on(shared):
         assert caller.get("/health").status_code == 200
 
 
+def test_a_slash_at_the_end_leads_to_the_path_without_as_it_does_on_openenvs_servers(shared, servers):
+    with httpx.Client(base_url=shared, timeout=60) as caller:
+        for method, path in (("GET", "/health/"), ("GET", "/openapi.json/"), ("POST", "/reset/"), ("GET", "/state//")):
+            answer = caller.request(method, path)
+            assert (answer.status_code, answer.headers["location"]) == (307, path.rstrip("/"))
+        assert caller.get("/health/", follow_redirects=True).json()["status"] == "healthy"
+        assert caller.get("/web/").status_code == 404
+    with servers.open(num_sessions=1, token="correct horse") as url:
+        assert httpx.get(f"{url}/health/", follow_redirects=True).status_code == 200
+        asked = {"json": {"task_name": "click-test", "screenshots": "none"}, "follow_redirects": True, "timeout": 60}
+        assert httpx.post(f"{url}/reset/", **asked).status_code == 401
+        played = httpx.post(f"{url}/reset/", **asked, headers={"Authorization": "Bearer correct horse"})
+        assert played.json()["observation"]["goal"] == "Click the button."
+
+
 def test_the_documents_of_openenvs_servers_are_answered(shared):
     with httpx.Client(base_url=shared, timeout=20) as caller:
         described = caller.get("/openapi.json").json()

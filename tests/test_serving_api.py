@@ -283,6 +283,7 @@ def test_whoever_lacks_the_token_and_web_pages_are_refused_before_the_body_is_re
     locked, open_here = Door(app, "secret"), Door(app, None)
     path = "/v1/chat/completions"
     assert post(locked, path, ASK, Authorization="Bearer secret").status_code == 200
+    assert post(locked, "/health/", {}).status_code == 307
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
         answer = post(locked, path, ASK, **headers)
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")

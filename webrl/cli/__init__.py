@@ -18,6 +18,7 @@ from typing import Any
 import webrl
 from webrl.cli.end import end_clearly
 from webrl.cli.options import add_config_arguments, describe_sections, parse_around_options, resolve_config
+from webrl.cli.parser import Parser
 from webrl.config.redaction import hide_arguments, require_secrets
 
 logger = logging.getLogger(__name__)
@@ -97,9 +98,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """The parser; a subcommand's own module is imported only if `arguments` select it."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="webrl",
-        allow_abbrev=False,
         description="WebRL: self-evolving online curriculum reinforcement learning for web agents.",
         epilog="`webrl <command> --help` lists the command's options with their defaults.",
     )
@@ -137,7 +137,6 @@ def _add_parser(subparsers: Any, name: str, text: str) -> argparse.ArgumentParse
         name,
         help=text,
         description=text[0].upper() + text[1:] + ".",
-        allow_abbrev=False,
         formatter_class=argparse.RawTextHelpFormatter,
     )
     sub.add_argument("-v", "--verbose", action="store_true", help="log every detail")

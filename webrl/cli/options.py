@@ -52,7 +52,7 @@ def add_training_arguments(
 def parse_around_options(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """`parser.parse_args`, but with settings on both sides of an option, which argparse alone refuses."""
     args, rest = parser.parse_known_args(arguments)
-    if rest and (not hasattr(args, "settings") or any(r.startswith("-") for r in rest)):
+    if rest and not hasattr(args, "settings"):
         command = " ".join(filter(None, (parser.prog, getattr(args, "command", None))))
         parser.error(f"unrecognized arguments: {' '.join(rest)}; `{command} --help` lists the known ones")
     if rest:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from webrl.cli.options import add_config_arguments, names_run, parse_around_options, resolve_config
+from webrl.cli.parser import Parser
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
 from webrl.config.redaction import guard_output
@@ -178,11 +179,10 @@ def _short(value: Any) -> str:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="bash run_multinode.sh",
         description="Train the current phase on all processes of this job.",
         formatter_class=argparse.RawTextHelpFormatter,
-        allow_abbrev=False,
     )
     add_config_arguments(parser, prefer_newest=True, phased=True)
     return parse_around_options(parser, argv)
@@ -191,9 +191,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _parse_sft(arguments: Sequence[str]) -> argparse.Namespace:
     from webrl.cli.sft import add_arguments
 
-    parser = argparse.ArgumentParser(
-        prog="bash run_multinode.sh sft", formatter_class=argparse.RawTextHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(prog="bash run_multinode.sh sft", formatter_class=argparse.RawTextHelpFormatter)
     add_arguments(parser)
     return parse_around_options(parser, arguments)
 

@@ -168,7 +168,7 @@ class _Routes:
 
     def refuse(self, path: str, headers: Mapping[str, str]) -> HttpResponse | None:
         """The refusal of a request that is not for a WebSocket, or None."""
-        status = None if path == "/health" else refusal(headers, self._token)
+        status = None if path.rstrip("/") == "/health" else refusal(headers, self._token)
         if status is None:
             return None
         asked = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
@@ -178,6 +178,8 @@ class _Routes:
         """Answer a request that is not refused."""
         path = request.path
         wanted = self._methods.get(path)
+        if wanted is None and (known := path.rstrip("/")) in self._methods:
+            return HttpResponse(307, b"", "text/plain", headers={"Location": known})
         if wanted is None:
             return _plain(
                 404, "sessions are at /ws, episodes over HTTP at /reset, /step and /state; GET /docs lists all"

@@ -100,7 +100,7 @@ class Door:
         """Let through or refuse."""
         if scope["type"] != "http":
             return
-        answer = None if scope["path"] == "/health" else self._refusal(Headers(scope=scope))
+        answer = None if scope["path"].rstrip("/") == "/health" else self._refusal(Headers(scope=scope))
         await (answer or self._app)(scope, receive, send)
 
     def _refusal(self, headers: Headers) -> ASGIApp | None:

@@ -230,6 +230,15 @@ def test_threads_of_a_small_model_share_the_requests(folder):
     assert [a.ids for a in asyncio.run(main())] == [a.ids for a in alone]
 
 
+def test_weights_that_are_no_numbers_are_laid_at_the_door_of_the_training_too(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    path = save_tiny_model(tmp_path) / "model.safetensors"
+    save_file({name: weight * float("nan") for name, weight in load_file(path).items()}, path, {"format": "pt"})
+    with pytest.raises(ModelError, match=r"are nan: the folder is damaged, or its training diverged \(lower lr\)"):
+        run(tmp_path, lambda m: generate_all(m, prompts(1)))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-2), ("bfloat16", 0.3)])
 def test_sampled_logprobs_on_a_gpu_equal_a_plain_forward_pass(folder, dtype, tolerance):

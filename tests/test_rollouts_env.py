@@ -361,6 +361,43 @@ def test_a_page_that_asks_for_ever_is_not_waited_for(way):
     assert "RootWebArea 'start'" in in_browser(play, settle_cap_s=25)
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        "document.head.insertAdjacentHTML('beforeend', '<script src=/part></script>')",
+        "document.head.innerHTML += '<script src=/part></script><style>b { color: red }</style>'",
+        "const box = document.createElement('div'); box.innerHTML = '<script src=/part></script>';"
+        "document.head.append(box.firstChild)",
+    ],
+)
+def test_a_script_that_was_written_as_html_never_runs_and_is_not_waited_for(write):
+    late = "setTimeout(() => { document.title = 'given up'; }, 20000)"
+    pages = {
+        "/": "<title>start</title><script src=/run></script><button onclick=run()>write</button>",
+        "/run": f"function run() {{ {write}; {late}; }}",
+        "/part": "document.title = 'part'",
+    }
+
+    async def play(env):
+        async with serve(pages) as url:
+            text = (await env.reset(at(url + "/"))).text
+            return (await env.step(f"click('{bid_of(text, 'button', 'write')}')")).observation.text
+
+    assert "RootWebArea 'start'" in in_browser(play, settle_cap_s=25)
+
+
+@pytest.mark.parametrize("form", ["axtree", "dom"])
+def test_a_frame_with_too_many_elements_is_named_instead_of_shown(form):
+    frame = "<p></p><script>for (let n = 0; n < 50001; n += 1) document.querySelector('p').append(new Image())</script>"
+
+    async def play(env):
+        async with serve({"/": "<title>start</title><iframe src=/frame></iframe>", "/frame": frame}) as url:
+            return [(await env.reset(at(url + "/"))).text, (await env.step("noop(0)")).observation.text]
+
+    not_shown = "RootWebArea 'start'\n\tStaticText 'Not shown: more than 50000 elements.'"
+    assert in_browser(play, observation=form, step_timeout_s=60) == [not_shown, not_shown]
+
+
 def test_a_page_that_sends_itself_messages_without_end_is_seen_all_the_same():
     page = """<title>t</title><button>b</button><script>
     const {port1, port2} = new MessageChannel(); let n = 0;

@@ -148,6 +148,19 @@ def test_a_page_that_would_have_been_left_by_a_blocked_request_stays():
 
 
 @pytest.mark.browser
+def test_a_program_that_may_only_read_finds_a_socket_s_server_down_and_goes_on():
+    """JupyterLab and Node-RED stay empty without a `WebSocket`."""
+    script = """new Promise((over) => {
+      const socket = new WebSocket('/got');
+      socket.onerror = () => { document.title = `${socket.url.split(':')[0]} error`; };
+      socket.addEventListener('close', (e) => { document.title += ` ${e.code} ${socket.readyState}`; over(); });
+    })"""
+    asked, _, title = attempt(script, READ_ONLY)
+    assert title == "ws error 1006 3"
+    assert {method for method, _ in asked} == {"GET"}, asked
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("way", ["location.href = '/private/x'", "fetch('/private/x')", "location.href = '/jump'"])
 def test_forbidden_addresses_are_not_asked(way):
     asked, guard, _ = attempt(way, Limits(forbidden=(re.compile("/private/"),)))

@@ -90,7 +90,7 @@ class RawEnv(BrowserEnv):
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         if limit := seen.get("tooLarge"):
-            raise BrowserError(f"{seen['url']!r:.200} has more than {limit} elements, too many for an observation")
+            raise BrowserError(f"{seen['url']!r:.200} has {limit}, too many for an observation")
         self.scale = self._scale(tab.page)
         url = self._address(tab.page, seen["url"])
         looked = time.time()

@@ -107,7 +107,10 @@ class SeeingModel:
 
     def _checked(self, drawn: _Drawn) -> _Drawn | PolicyError:
         if any(math.isnan(logprob) for logprob in drawn[1]):
-            return PolicyError(f"the log-probabilities of model {self.name!r} are nan; is the folder damaged?")
+            return PolicyError(
+                f"the log-probabilities of model {self.name!r} are nan: "
+                "the folder is damaged, or its training diverged (lower lr)"
+            )
         return drawn
 
 

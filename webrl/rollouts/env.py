@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -35,7 +36,7 @@ from webrl.rollouts.guard import NavigationGuard
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.limits import NO_LIMITS
 from webrl.rollouts.notices import Notices
-from webrl.rollouts.observe import load_script, observe_axtree, observe_dom, observe_html
+from webrl.rollouts.observe import load_script, observe_axtree, observe_dom, observe_html, unmark
 from webrl.rollouts.probe import foreign_elements
 from webrl.rollouts.sites import Site, Verdict, open_site, require_text
 from webrl.rollouts.snapshot import take
@@ -70,6 +71,7 @@ _TRANSIENT = (
     "Cannot find default execution context",
     "of undefined",
 )
+_TOO_LARGE = re.compile(r"TooLarge: (more than \d+ elements)")
 _HEARD = "__webrl.hear(), "
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
 # Actions that leave a key or button down, or a page in a state that only loading it again clears.
@@ -423,10 +425,18 @@ class BrowserEnv:
         return self._site.url if page is self._first_page and url == self._loaded_url else url
 
     async def _read(self, tab: Tab, seen: dict[str, Any]) -> str:
+        from playwright.async_api import Error
+
         self._ids = None
         if limit := seen.get("tooLarge"):
-            return f"RootWebArea {await tab.page.title()!r:.200}\n\tStaticText 'Not shown: more than {limit} elements.'"
-        text = await self._read_whole(tab, seen)
+            return f"RootWebArea {await tab.page.title()!r:.200}\n\tStaticText 'Not shown: {limit}.'"
+        try:
+            text = await self._read_whole(tab, seen)
+        except (Error, ChannelError) as error:
+            if not (limit := _TOO_LARGE.search(str(error))):
+                raise
+            await unmark(tab)  # a frame is too large, or the page has grown since it was looked at
+            return await self._read(tab, {"tooLarge": limit.group(1)})
         if len(text) <= MAX_TEXT_CHARS:
             return text
         return f"{text[:MAX_TEXT_CHARS]}\nStaticText 'Cut: the page has {len(text)} characters.'"

@@ -96,14 +96,20 @@ async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str]) -> 
     return flatten_axtree(nodes, hidden)
 
 
+async def unmark(tab: Tab) -> None:
+    """Take the marks of all frames out of the accessibility tree again."""
+    await tab.channel.send_all(_UNMARK)
+    await _unmark_children(tab.page)
+
+
 async def framed_axtree(tab: Tab) -> list[dict[str, Any]]:
     """The trees of all frames, which have been marked, as one; the marks are taken out again."""
     try:
         await tab.channel.send_all(_ENABLE)
         return await _all_frames_axtree(tab)
     finally:
-        await tab.channel.send_all(_DISABLE, _UNMARK)
-        await _unmark_children(tab.page)
+        await tab.channel.send_all(_DISABLE)
+        await unmark(tab)
 
 
 async def _all_frames_axtree(tab: Tab) -> list[dict[str, Any]]:

@@ -199,7 +199,10 @@ def run_rows(
     results = _gather(own, ranks)
     bad = next((i for i, result in results.items() if not torch.isfinite(result).all()), None)
     if bad is not None:
-        raise TrainingError(f"{what}: sample {bad} gave a non-finite result; is the model folder damaged?")
+        raise TrainingError(
+            f"{what}: sample {bad} gave a non-finite result: "
+            "the model folder is damaged, or its training diverged (lower lr)"
+        )
     return [results[i] for i in range(len(items))]
 
 

@@ -81,7 +81,10 @@ class LocalModel:
         with spent_on("sampling"):
             ids, logprobs = await self._ask(Request(prompt, sampling, generator=_generator(sampling.seed)))
         if any(math.isnan(logprob) for logprob in logprobs):
-            raise ModelError(f"the log-probabilities of model {self.name!r} are nan; is the folder damaged?")
+            raise ModelError(
+                f"the log-probabilities of model {self.name!r} are nan: "
+                "the folder is damaged, or its training diverged (lower lr)"
+            )
         return completion_of(self.tokenizer, prompt, ids, logprobs, self.end_ids)
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:

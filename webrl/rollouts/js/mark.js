@@ -16,7 +16,9 @@
   const PREFIX = /^browsergym_id[^\s]*\s/;
   // A page beyond this is not shown: its tree would take hundreds of megabytes in every process on the way.
   const MAX_ELEMENTS = 50000;
-  const TooLarge = class extends Error {};
+  const TooLarge = class extends Error {
+    constructor() { super(`more than ${MAX_ELEMENTS} elements`); }
+  };
   let counter = 0;
   let frameCounter = 0;
 
@@ -58,7 +60,7 @@
       return api.mark(...args);
     } catch (error) {
       if (!(error instanceof TooLarge)) throw error;
-      return { tooLarge: MAX_ELEMENTS, hidden: [], frames: 0 };
+      return { tooLarge: error.message, hidden: [], frames: 0 };
     }
   };
   api.mark = (parentBid, hiddenIds, intoAria) => {

@@ -91,9 +91,25 @@
     return send.apply(this, args);
   };
 
+  // Scripts that a page writes as HTML never run, nor say that they have come.
+  const inert = new WeakSet();
+  const scripts = (html, element) => (/<script/i.test(html) ? [...element.querySelectorAll('script')] : []);
+  const { set: setHTML, ...inner } = Object.getOwnPropertyDescriptor(Element.prototype, 'innerHTML');
+  Object.defineProperty(Element.prototype, 'innerHTML', { ...inner, set(html) {
+    setHTML.call(this, html);
+    for (const script of scripts(html, this)) inert.add(script);
+  } });
+  const insertHTML = Element.prototype.insertAdjacentHTML;
+  Element.prototype.insertAdjacentHTML = function (where, html) {
+    const old = new Set(scripts(html, this.parentNode ?? this));
+    insertHTML.call(this, where, html);
+    for (const script of scripts(html, this.parentNode ?? this)) if (!old.has(script)) inert.add(script);
+  };
+
   // Parts of a program that are loaded when they are needed: bundlers put scripts, style sheets and preloaded modules
   // into the head. (Those of the document itself are in its `readyState`.)
   const loads = (node) => {
+    if (inert.has(node)) return false;
     if (node.localName === 'script') return node.src && !node.noModule && /^(module|.*javascript|)$/i.test(node.type);
     return node.localName === 'link' && node.href && !node.disabled && /^(stylesheet|modulepreload)$/.test(node.rel);
   };

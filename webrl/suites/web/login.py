@@ -6,7 +6,6 @@ after a reset. A minted state is kept in `rollout.web.state_dir` (mode 600), so 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -16,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from webrl.config.web import FormLogin, WebConfig
+from webrl.config.web import WebConfig
 from webrl.errors import DataError
-from webrl.rollouts.browser import first_line
 from webrl.runs.store import write_json
+from webrl.suites.web.form import fill_form, shows_in_browser
 from webrl.suites.web.hooks import run_command
 from webrl.suites.webarena.locks import exclusive
 from webrl.suites.webarena.login import shows_proof
@@ -27,7 +26,6 @@ from webrl.suites.webarena.sites import SiteError
 
 if TYPE_CHECKING:
     import httpx
-    from playwright.async_api import Locator, Page
 
     from webrl.rollouts.browser import Browser
 
@@ -35,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 State = dict[str, Any]
 _ANSWER_S = 30.0
-_FIELDS = "input:not([type=hidden]):not([type=submit]), textarea, select"
-_NAME = "e => e.labels?.[0]?.innerText.trim() || e.placeholder || e.name || e.id || e.type"
 
 
 class Logins:
@@ -50,7 +46,7 @@ class Logins:
         """A storage state that is logged in.
 
         Args:
-            browser: fills in the form, where that is the way.
+            browser: fills in the form, where that is the way, and opens the proof's page where cookies do not tell.
 
         Raises:
             SiteError: the site is down, or refuses the log-in; a state file that has expired.
@@ -63,14 +59,14 @@ class Logins:
         fresh = time.monotonic() - self._checked < login.check_s
         if login.state_file:
             state = _parse(_read_text(login.state_file), str(login.state_file))
-            if not fresh and not await self._holds(state):
+            if not fresh and not await self._holds(browser, state):
                 raise SiteError(f"{login.state_file}: the log-in has expired ({login.proof_url} does not show it)")
             self._checked = time.monotonic()
             return state
         path = login_path(self._config)
         async with exclusive(path.with_suffix(".lock")):  # one worker mints, the others find its state
             kept = _parse(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
-            if kept is None or not (fresh or await self._holds(kept)):
+            if kept is None or not (fresh or await self._holds(browser, kept)):
                 kept = await self._mint(browser)
                 write_json(path, kept)
                 path.chmod(0o600)
@@ -86,17 +82,22 @@ class Logins:
         else:
             assert login.form is not None
             assert browser is not None
-            state = await _fill_form(browser, login.form, self._config)
-        if not await self._holds(state):
+            state = await fill_form(browser, login.form, self._config)
+        if not await self._holds(browser, state):
             raise SiteError(f"the log-in does not work: {login.proof_url} does not show it; check rollout.web.login")
         return state
 
-    async def _holds(self, state: State) -> bool:
-        """Whether the proof's page is shown; True where there is no proof."""
+    async def _holds(self, browser: Browser | None, state: State) -> bool:
+        """Whether the proof's page is shown; True where there is no proof.
+
+        With more than cookies to the log-in (a token in localStorage) only the site's own program can tell.
+        """
         login = self._config.login
         if not login.proof_url:
             return True
         url = self._config.absolute(login.proof_url)
+        if browser is not None and state["origins"]:
+            return await shows_in_browser(browser, state, url, login.proof_text, _ANSWER_S)
         async with logged_in(state, _ANSWER_S) as client:
             return await shows_proof(client, url, login.proof_text, site=url, page="it")
 
@@ -142,53 +143,6 @@ def cookie_header(state: State, url: str) -> dict[str, str]:
         if f".{host}".endswith("." + cookie["domain"].lstrip(".")) and path.startswith(cookie.get("path", "/"))
     ]
     return {"Cookie": "; ".join(cookies)} if cookies else {}
-
-
-async def _fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> State:
-    from playwright.async_api import Error
-
-    url, timeout_ms = config.absolute(form.url), config.login.timeout_s * 1000
-    secrets = {name: value.reveal() for name, value in form.secrets.items()}
-    context = await browser.new_context()
-    try:
-        page = await context.new_page()
-        page.set_default_timeout(timeout_ms)
-        answer = await page.goto(url)
-        if answer is not None and answer.status >= 400:
-            raise SiteError(f"it answers {answer.status}")
-        for name, value in (form.fields | secrets).items():
-            field = await _field(page, name)
-            if name not in secrets and await field.get_attribute("type") == "password":
-                raise SiteError(f"{name!r} is a password: move it to rollout.web.login.form.secrets")
-            await field.fill(value)
-        if form.submit:
-            await page.get_by_role("button", name=form.submit).first.click()
-        else:
-            await page.keyboard.press("Enter")
-        await page.wait_for_load_state("networkidle")
-        if await page.locator("input[type=password]:visible").count():
-            raise SiteError("it still asks for a password afterwards; check rollout.web.login.form")
-        return dict(await context.storage_state())
-    except (Error, SiteError) as error:
-        raise SiteError(f"log-in at {url} failed: {first_line(error)}") from None
-    finally:
-        with contextlib.suppress(Exception):
-            await context.close()
-
-
-async def _field(page: Page, name: str) -> Locator:
-    """A field by label, placeholder, name or id. Raises SiteError (the form's fields are listed)."""
-    quoted = json.dumps(name)
-    for found in (
-        page.get_by_label(name, exact=True),
-        page.get_by_placeholder(name, exact=True),
-        page.locator(f"[name={quoted}], [id={quoted}]"),
-        page.get_by_label(name),
-    ):
-        if await found.count():
-            return found.first
-    known = [await field.evaluate(_NAME) for field in await page.locator(_FIELDS).all()]
-    raise SiteError(f"there is no field {name!r}; the page has: {', '.join(map(repr, known)) or 'none'}")
 
 
 def _read_text(path: Path) -> str:

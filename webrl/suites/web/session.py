@@ -58,5 +58,5 @@ async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[
 
 async def _log_in(web: WebConfig) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        browser = await stack.enter_async_context(Browser()) if web.login.form else None
+        browser = await stack.enter_async_context(Browser()) if web.login.is_set else None
         await Logins(web).state(browser)

@@ -1,0 +1,158 @@
+"""What only a browser can tell of a log-in: filling in the site's form, and whether a program's page shows it.
+
+API: `await fill_form(browser, form, config)` gives a storage state; `await shows_in_browser(browser, state, url, …)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from webrl.config.web import FormLogin, WebConfig
+from webrl.rollouts.browser import first_line
+from webrl.rollouts.devtools import ChannelClosed, ChannelError
+from webrl.rollouts.env import HORIZON_MS
+from webrl.rollouts.observe import load_script
+from webrl.rollouts.tab import Tab
+from webrl.suites.webarena.login import page_of
+from webrl.suites.webarena.sites import SiteError
+
+if TYPE_CHECKING:
+    from playwright.async_api import Locator, Page
+
+    from webrl.rollouts.browser import Browser
+
+State = dict[str, Any]
+_QUIET_S = 5.0
+"""A page that asks for ever (a long poll) is waited for no longer."""
+_LOOK_EVERY_S = 0.2
+_PASSWORD = "input[type=password]:visible"
+_FIELDS = "input:not([type=hidden]):not([type=submit]), textarea, select"
+_NAME = "e => e.labels?.[0]?.innerText.trim() || e.placeholder || e.name || e.id || e.type"
+
+
+async def fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> State:
+    """Fill in the form and wait for what the site makes of it.
+
+    Raises:
+        SiteError: no such form, or it refuses the log-in; a log-in that no storage state holds.
+    """
+    url, timeout_s = config.absolute(form.url), config.login.timeout_s
+    secrets = {name: value.reveal() for name, value in form.secrets.items()}
+    async with _tab(browser, f"log-in at {url} failed", timeout_s) as tab:
+        page = tab.page
+        answer = await page.goto(url)
+        if answer is not None and answer.status >= 400:
+            raise SiteError(f"it answers {answer.status}")
+        await _is_quiet(tab)
+        for name, value in (form.fields | secrets).items():
+            field = await _field(page, name)
+            if name not in secrets and await field.get_attribute("type") == "password":
+                raise SiteError(f"{name!r} is a password: move it to rollout.web.login.form.secrets")
+            await field.fill(value)
+        before = await page.context.storage_state()
+        if form.submit:
+            await page.get_by_role("button", name=form.submit).first.click()
+        else:
+            await page.keyboard.press("Enter")
+        state = await _state_after(tab, dict(before), timeout_s)
+    if not state["cookies"] and not state["origins"]:
+        raise SiteError(f"log-in at {url} left neither a cookie nor anything in localStorage, so it cannot be kept")
+    return state
+
+
+async def shows_in_browser(browser: Browser, state: State, url: str, text: str | None, timeout_s: float) -> bool:
+    """Whether a page shows `text` or, without one, is neither another page nor one that asks for a password.
+
+    Raises:
+        SiteError: the site does not answer, or answers with a server error.
+    """
+    async with _tab(browser, f"{url} does not open", timeout_s, storage_state=state) as tab:
+        answer = await tab.page.goto(url)
+        if answer is not None and answer.status >= 400:
+            if answer.status >= 500:
+                raise SiteError(f"it answers {answer.status}")
+            return False
+        await _is_quiet(tab)
+        if text:
+            return text in await tab.page.content()
+        there, route = tab.page.url, url.partition("#")[2]
+        stays = page_of(there) == page_of(url) and route in ("", there.partition("#")[2])
+        return stays and not await tab.page.locator(_PASSWORD).count()
+
+
+@contextlib.asynccontextmanager
+async def _tab(browser: Browser, what: str, timeout_s: float, **options: Any) -> AsyncIterator[Tab]:
+    """A tab in a profile of its own, whose pages say when they are quiet; its errors are SiteErrors that begin so."""
+    from playwright.async_api import Error
+
+    context, tab = await browser.new_context(**options), None
+    try:
+        context.set_default_timeout(timeout_s * 1000)
+        await context.add_init_script(load_script("settle"))
+        tab = await Tab.open(await context.new_page(), browser.port)
+        await tab.channel.watch_imports()
+        yield tab
+    except (Error, ChannelError, ChannelClosed, SiteError) as error:
+        raise SiteError(f"{what}: {first_line(error)}") from None
+    finally:
+        with contextlib.suppress(Exception):
+            if tab:
+                await tab.close()
+            await context.close()
+
+
+async def _state_after(tab: Tab, before: State, timeout_s: float) -> State:
+    """The state once the site is quiet or, if it never is, asks for no password and has changed what it keeps."""
+    page, end = tab.page, time.monotonic() + timeout_s
+    quiet = await _is_quiet(tab)
+    while True:
+        asks = await page.locator(_PASSWORD).count()
+        state = dict(await page.context.storage_state())
+        if quiet or time.monotonic() > end or (not asks and state != before):
+            break
+        await asyncio.sleep(_LOOK_EVERY_S)
+    if asks:
+        raise SiteError("it still asks for a password afterwards; check rollout.web.login.form")
+    return state
+
+
+async def _is_quiet(tab: Tab) -> bool:
+    """Wait until the page has nothing more to do, as before an observation; False if it always has."""
+    end = time.monotonic() + _QUIET_S
+    try:
+        async with asyncio.timeout(_QUIET_S):
+            while time.monotonic() < end:
+                await tab.channel.arrive()
+                cap_ms = max(0.0, end - time.monotonic()) * 1000
+                try:
+                    await tab.evaluate(f"__webrl.settle({HORIZON_MS}, {cap_ms:.0f})")
+                except ChannelError:  # the page has been replaced
+                    await asyncio.sleep(_LOOK_EVERY_S)
+                    continue
+                await tab.channel.imported()
+                if time.monotonic() < end and not tab.channel.leaving and not tab.channel.take_import():
+                    return True
+    except TimeoutError:
+        pass
+    tab.channel.forget_imports()
+    return False
+
+
+async def _field(page: Page, name: str) -> Locator:
+    """A field by label, placeholder, name or id. Raises SiteError (the form's fields are listed)."""
+    quoted = json.dumps(name)
+    for found in (
+        page.get_by_label(name, exact=True),
+        page.get_by_placeholder(name, exact=True),
+        page.locator(f"[name={quoted}], [id={quoted}]"),
+        page.get_by_label(name),
+    ):
+        if await found.count():
+            return found.first
+    known = [await field.evaluate(_NAME) for field in await page.locator(_FIELDS).all()]
+    raise SiteError(f"there is no field {name!r}; the page has: {', '.join(map(repr, known)) or 'none'}")

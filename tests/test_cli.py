@@ -121,6 +121,14 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one(arguments, said
     assert said in capsys.readouterr().err
 
 
+def test_a_working_folder_that_was_removed_is_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert cli.main(["doctor"]) == 2
+    assert capsys.readouterr().err == "webrl: the working folder has been removed; go to another one (cd)\n"
+
+
 @pytest.mark.parametrize(("script", "option", "near"), [
     ("gen_task.py", "--faliures", "--failures"), ("process_data.py", "--add_rewards", "--add_reward"),
     ("generate_test_data.py", "--outputpath", "--output_path"), ("train_grpo.py", "--learning-rat", "--learning-rate"),

@@ -46,7 +46,14 @@ def test_the_pages_are_counted():
 def test_an_absent_extra_is_optional_and_names_its_extra():
     found = checks.check_extra("surely-not-installed")
     assert (found.state, found.detail) == (checks.OPTIONAL, "not installed")
-    assert "'.[surely-not-installed]'" in found.fix
+    assert found.fix.endswith("pip install -c constraints.txt -e '.[surely-not-installed]'")
+
+
+def test_outside_of_a_clone_an_extra_is_installed_without_its_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", "/opt/two words/bin/python")
+    found = checks.check_extra("surely-not-installed")
+    assert found.fix == "'/opt/two words/bin/pip' install 'webrl[surely-not-installed]'"
 
 
 def test_an_extra_that_does_not_import_is_a_warning_with_its_reason(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def check_tasks() -> Check:
     """The MiniWoB++ pages are there."""
     from webrl.rollouts.miniwob import miniwob_root
 
-    fix = f"{_pip()} install -c constraints.txt miniwob"
+    fix = f"{_pip()} install {'-c constraints.txt ' if _in_clone() else ''}miniwob"
     try:
         root = miniwob_root()
     except WebRLError as error:
@@ -149,10 +150,10 @@ def check_extra(name: str) -> Check:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Check(name, OPTIONAL, "not installed", f"{_pip()} install -c constraints.txt -e '.[{name}]'")
+        return Check(name, OPTIONAL, "not installed", _install(name))
     found = _try_import(name, f"import {name}; print({name}.__version__)")
     if found.state != OK:
-        fix = f"{_pip()} install -c constraints.txt -e '.[{name}]'"
+        fix = _install(name)
         if "torchvision" in found.detail:
             fix = f"{_pip()} uninstall torchvision torchaudio (they do not match this torch)"
         return Check(name, WARNING, f"{version} does not import: {found.detail}", fix)
@@ -192,10 +193,19 @@ def check_writing() -> Check:
     return Check("writing", OK, str(runs.resolve()))
 
 
+def _install(extra: str) -> str:
+    """What installs an extra: in a clone with the pinned versions."""
+    return f"{_pip()} install " + (f"-c constraints.txt -e '.[{extra}]'" if _in_clone() else f"'webrl[{extra}]'")
+
+
+def _in_clone() -> bool:
+    return all(Path(name).is_file() for name in ("constraints.txt", "pyproject.toml"))
+
+
 def _pip() -> str:
     """The pip of this environment, as one would type it here."""
     path = Path(sys.executable).parent / "pip"
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 
 
 def _try_import(name: str, code: str) -> Check:

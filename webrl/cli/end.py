@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from webrl.config.redaction import guard_output, redact
-from webrl.errors import WebRLError
+from webrl.errors import UsageError, WebRLError
 from webrl.runs.disk import DISK_FULL
 
 
@@ -19,6 +20,7 @@ def end_clearly(name: str, work: Callable[[], int]) -> int:
     """
     guard_output()
     try:
+        _require_folder()
         return work()
     except WebRLError as error:
         print(f"{name}: {redact(str(error))}", file=sys.stderr)
@@ -36,3 +38,11 @@ def end_clearly(name: str, work: Callable[[], int]) -> int:
         advice = "; free some space, the same command then resumes" if error.errno in DISK_FULL else ""
         print(f"{name}: {error.filename or 'a file'}: {error.strerror}{advice}", file=sys.stderr)
         return 1
+
+
+def _require_folder() -> None:
+    """Raises UsageError: the working folder was removed, so no browser starts and no path means anything."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the working folder has been removed; go to another one (cd)") from None

@@ -8,11 +8,16 @@
 #   srun --ntasks-per-node=1 bash run_multinode.sh     # Slurm; Kubernetes PyTorchJob and MLP_* are read as well
 #
 # NNODES=2:4 is elastic; MAX_RESTARTS, WEBRL_LOG_DIR and WEBRL_JOB_ID are optional (webrl/cli/launch.py).
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # sh run_multinode.sh
 set -euo pipefail
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-python="${PYTHON:-}"
-if [[ -z "$python" ]]; then
-  if [[ -x "$here/.venv/bin/python" ]]; then python="$here/.venv/bin/python"; else python="$(command -v python3)"; fi
-fi
+self="$(readlink -f "${BASH_SOURCE[0]}" 2>/dev/null || echo "${BASH_SOURCE[0]}")" # a link may lie anywhere
+here="$(cd "$(dirname "$self")" && pwd)"
 cd "$here"
+python="${PYTHON:-$here/.venv/bin/python}"
+[[ -n "${PYTHON:-}" || -x "$python" ]] || python=python3
+if ! "$python" -c 'from importlib.util import find_spec
+raise SystemExit(not all(map(find_spec, ("psutil", "pydantic", "torch", "transformers"))))' 2>/dev/null; then
+  echo "run_multinode.sh: $python lacks webrl's packages: run \`make setup\` in $here, or name a Python by PYTHON=…" >&2
+  exit 2
+fi
 exec "$python" -m webrl.cli.launch "$@"

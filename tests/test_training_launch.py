@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -101,6 +102,57 @@ def test_contradictions_are_refused_by_name() -> None:
         read_topology({"NNODES": "two"}, 1)
     with pytest.raises(UsageError, match="make no job"):
         read_topology({"NNODES": "0"}, 1)
+    with pytest.raises(UsageError, match="NODE_RANK='1', but NNODES is not set; set it to the number of nodes"):
+        read_topology({"NODE_RANK": "1", "MASTER_ADDR": "a"}, 1)
+    with pytest.raises(UsageError, match="SLURM_JOB_ID='abc' is not a number"):
+        read_topology({"SLURM_JOB_ID": "abc", "SLURM_NNODES": "1"}, 1)
+
+
+def launch(*command: str | Path, **environment: str) -> tuple[int, str]:
+    """Exit code and output of the launcher, which finds no job's variables but these."""
+    ours = ("SLURM_", "MLP_", "PET_", "NNODES", "NODE_RANK", "WORLD_SIZE", "RANK", "MASTER_")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    done = subprocess.run(
+        [*map(str, command)], env=plain | {"PYTHON": sys.executable} | environment, capture_output=True, text=True,
+        stdin=subprocess.DEVNULL, check=False, timeout=120,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_launcher_runs_by_sh_and_by_a_link_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = tmp_path / "train.sh"
+    link.symlink_to(ROOT / "run_multinode.sh")
+    monkeypatch.chdir(tmp_path)
+    for shell, script in (("sh", ROOT / "run_multinode.sh"), ("bash", link)):
+        code, said = launch(shell, script, "demo", "--dry-run", f"runs_dir={tmp_path}")
+        assert (code, "phase 3: train        to do" in said) == (0, True), said
+
+
+def test_a_python_without_the_packages_is_named_with_what_makes_one(tmp_path: Path) -> None:
+    copy = tmp_path / "run_multinode.sh"
+    copy.write_text((ROOT / "run_multinode.sh").read_text())
+    (tmp_path / "bin").mkdir()
+    for tool in ("bash", "dirname", "readlink"):
+        found = shutil.which(tool)
+        assert found
+        (tmp_path / "bin" / tool).symlink_to(found)
+    code, said = launch("bash", copy, PATH=str(tmp_path / "bin"), PYTHON="")
+    assert code == 2
+    assert said.startswith("run_multinode.sh: python3 lacks webrl's packages: run `make setup` in ")
+    assert launch("bash", copy, PYTHON="/nowhere/python")[1].startswith("run_multinode.sh: /nowhere/python lacks")
+
+
+def test_a_taken_port_and_a_number_below_zero_are_said_at_once(tmp_path: Path) -> None:
+    script = ROOT / "run_multinode.sh"
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        node = {"NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "NPROC_PER_NODE": "1"}
+        code, said = launch("bash", script, **node, MASTER_PORT=port, WEBRL_LOG_DIR=str(tmp_path))
+    assert (code, "EADDRINUSE" in said) == (1, True), said
+    code, said = launch("bash", script, NPROC_PER_NODE="2", MAX_RESTARTS="-1", WEBRL_LOG_DIR=str(tmp_path))
+    assert (code, "MAX_RESTARTS=-1: expected 0 or more" in said) == (2, True), said
 
 
 def make_run(folder: Path, **actor: object) -> Path:

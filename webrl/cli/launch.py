@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from webrl.errors import TrainingError, WebRLError
+from webrl.errors import TrainingError, UsageError, WebRLError
 from webrl.runs.machine import visible_gpus
 from webrl.training.cpu_variables import cpu_environment
 from webrl.training.topology import Topology, read_number, read_topology
@@ -35,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )  # fmt: skip
         os.environ.update(cpu_environment())
         if topology.is_single_process or {"-h", "--help", "--dry-run"} & set(arguments):
-            sys.stdout.flush()
+            if sys.stdout is not None:  # which may be closed
+                sys.stdout.flush()
             for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):  # a pod's, where it is the only one
                 os.environ.pop(name, None)
             os.execv(sys.executable, [sys.executable, "-m", WORKER, *arguments])
@@ -61,7 +62,9 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
 
     logs = log_folder(topology)
     several = topology.max_nodes > 1
-    max_restarts = read_number(os.environ.get("MAX_RESTARTS", "3" if several else "0"), "MAX_RESTARTS")
+    max_restarts = read_number(os.environ.get("MAX_RESTARTS") or ("3" if several else "0"), "MAX_RESTARTS")
+    if max_restarts < 0:
+        raise UsageError(f"MAX_RESTARTS={max_restarts}: expected 0 or more")
     config = LaunchConfig(
         min_nodes=topology.min_nodes,
         max_nodes=topology.max_nodes,
@@ -82,8 +85,9 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
     except ChildFailedError as error:
         raise TrainingError(describe_failure(error, topology)) from None
     except Exception as error:  # the rendezvous raises its own kinds, of which none is public
+        reason = str(error.__cause__ or error).partition("\n")[0]
         raise TrainingError(
-            f"node {topology.node_rank} lost the job ({type(error).__name__}: {error}); another node ended it, or "
+            f"node {topology.node_rank} lost the job ({type(error).__name__}: {reason}); another node ended it, or "
             f"{topology.master_addr}:{topology.master_port} cannot be reached; see the logs in {logs}"
         ) from error
 

@@ -77,6 +77,8 @@ def read_topology(environment: Mapping[str, str], num_gpus: int) -> Topology:
         )  # fmt: skip
     if "SLURM_JOB_ID" in env and ("SLURM_NNODES" in env or "SLURM_JOB_NUM_NODES" in env):
         return _from_slurm(env, default)
+    if env.get("NODE_RANK", "0") != "0":  # each node would train alone, in one run folder
+        raise UsageError(f"NODE_RANK={env['NODE_RANK']!r}, but NNODES is not set; set it to the number of nodes")
     return Topology(1, 1, 0, "127.0.0.1", DEFAULT_PORT, default, "this machine")
 
 
@@ -96,7 +98,7 @@ def first_host(nodelist: str) -> str:
 def _from_slurm(env: dict[str, str], default: int) -> Topology:
     nodes = read_number(env.get("SLURM_NNODES") or env["SLURM_JOB_NUM_NODES"], "SLURM_NNODES")
     nodelist = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
-    job = read_number(re.sub(r"\D.*", "", env["SLURM_JOB_ID"]), "SLURM_JOB_ID")
+    job = read_number(re.sub(r"(?<=\d)\D.*", "", env["SLURM_JOB_ID"]), "SLURM_JOB_ID")
     return _check(
         Topology(
             min_nodes=nodes,

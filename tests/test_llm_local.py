@@ -10,6 +10,7 @@ from llm_builders import PAGE, save_tiny_model, score
 from webrl.config import EngineConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm import Message, Sampling, open_model
+from webrl.llm.loading import model_folder
 from webrl.llm.policy import ModelPolicy
 from webrl.types import Step
 
@@ -201,6 +202,13 @@ def test_an_incomplete_model_folder_is_a_clear_error(tmp_path, missing, message)
 def test_an_absent_model_folder_is_a_clear_error():
     with pytest.raises(ModelError, match="does not exist"):
         run("runs/nothing/actor", lambda m: m.close())
+
+
+def test_a_folder_that_is_not_below_a_model_is_not_looked_for_on_the_hub(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    with pytest.raises(ModelError, match=f"model folder '{folder.name}/checkpoint-9' does not exist"):
+        model_folder(f"{folder.name}/checkpoint-9")
+    assert model_folder("surely/on-the-hub") is None
 
 
 def test_closing_gives_torch_its_threads_back(folder):

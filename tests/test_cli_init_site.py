@@ -59,6 +59,7 @@ def test_init_site_writes_a_config_that_runs_and_has_only_read(site, tmp_path, c
     assert {line.split()[0] for line in site.asked} == {"GET"}
     assert "GET /logout" not in site.asked
     config = load_config(out)
+    assert (config.name, config.rollout.web.name) == ("notes", "notes")
     check_settings(config, str(out))
     check_inputs(config, ["filter-tasks"])
     train, heldout = (read_instructions(tmp_path / "mine" / f"notes_{part}.jsonl") for part in ("train", "heldout"))
@@ -123,6 +124,24 @@ def test_a_start_page_that_does_not_open_is_one_clear_error_and_nothing_is_writt
     assert words in error
     assert "\n" not in error, error
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.browser
+def test_a_site_that_lives_on_a_socket_or_shows_nothing_to_act_on_is_said_to(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    async def look():
+        async with serve({"/": "<title>t</title><canvas></canvas><script>new WebSocket('/live')</script>"}) as url:
+            assert await asyncio.to_thread(main, ["init-site", f"{url}/"]) == 0
+            return url
+
+    _, _, address = asyncio.run(look()).partition("//")
+    printed = capsys.readouterr().out
+    out = f"{address.replace('.', '-').replace(':', '-')}.yaml"  # another port is another site
+    assert f"pages asked for ws://{address}/live, which read_only keeps from them" in printed
+    assert f"set read_only: false in {out};" in printed
+    assert "nothing that it can act on" in printed
+    assert (tmp_path / out).is_file()
 
 
 def test_what_pages_say_of_themselves_does_not_become_yaml(tmp_path):

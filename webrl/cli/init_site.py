@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="config to write, instructions beside it (default: NAME.yaml)"
     )
-    parser.add_argument("--name", help="the site's name (default: from the address)")
+    parser.add_argument("--name", help="the site's name (default: that of --out, else the address)")
     parser.add_argument("--pages", type=int, default=12, metavar="N", help="pages to visit at most (default: 12)")
     parser.add_argument("--user", metavar="NAME", help="log in as this user, through the form on the start page")
     parser.add_argument(
@@ -41,7 +41,8 @@ def main(args: argparse.Namespace) -> int:
     if args.password_env is not None and not args.user:
         raise UsageError(f"--password-env {args.password_env} goes with --user NAME, who logs in with that password")
     app = Path(args.url)
-    name = choose_name(args.name or (app.resolve().name if app.is_dir() else _host(args.url)) or "site")
+    named = args.name or (args.out.stem if args.out else app.resolve().name if app.is_dir() else _host(args.url))
+    name = choose_name(named or "site")
     out: Path = args.out or Path(f"{name}.yaml")
     if taken := [str(path) for path in (out, *starter_files(out)) if path.exists()]:
         raise UsageError(f"{', '.join(taken)}: there already; choose another --out, or move it away")
@@ -53,9 +54,9 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _host(url: str) -> str | None:
+def _host(url: str) -> str:
     try:
-        return urlsplit(url).hostname
+        return urlsplit(url).netloc.rpartition("@")[2]
     except ValueError as error:
         raise UsageError(
             f"{url!r} is not a web address: {error}; a start page has the form http://host:port/path"
@@ -86,6 +87,9 @@ def _write_site(args: argparse.Namespace, out: Path, name: str) -> None:
         print(visible(f"  not visited: {line}"))
     if len(found.skipped) > _SHOWN_LINES:
         print(f"  and {len(found.skipped) - _SHOWN_LINES} more")
+    if socket := next((page.socket for page in found.pages if page.socket), ""):
+        print(f"pages asked for {visible(socket):.200}, which read_only keeps from them")
+        print(f"  if they stay empty without it, set read_only: false in {out}; agents may then change the site")
     if not login and found.pages[0].asks_for_password:
         print("the start page is a log-in: move the files away and run again with --user NAME")
     print(f"wrote {', '.join(map(str, files))}")
@@ -101,6 +105,8 @@ def _try(out: Path) -> None:
     print(f"the agent sees {trial.num_chars} characters, {trial.num_elements} elements it can act on:")
     for line in trial.text.splitlines()[:_SHOWN_LINES]:
         print(visible(f"  {line:.110}"))
+    if not trial.num_elements:
+        print("nothing that it can act on: is the page drawn (a canvas), or slower than rollout.settle_cap_s?")
     print(f"an agent that does nothing gets {trial.verdict}")
     print(f"next: read {out}, write instructions, then `webrl run {out}`")
     print(f"to show it how: `webrl record-demos {out} --by-hand`")

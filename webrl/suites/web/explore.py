@@ -44,6 +44,7 @@ _SCRIPT = """() => {
   const fields = (form) => [...own(form, 'elements')].filter((e) =>
     e.matches('input:not([type=hidden]):not([type=submit]):not([type=button]), select, textarea'));
   return {
+    socket: window.__webrl?.refusedSocket ?? '',
     title: document.title.trim(),
     heading: text(document.querySelector('h1')),
     links: [...document.links].map((a) => [a.href,
@@ -91,6 +92,8 @@ class Seen:
     """What the agent sees (`rollout.observation`)."""
     forms: tuple[Form, ...]
     """Its forms."""
+    socket: str = ""
+    """A WebSocket that it asked for, which pages that only read do not get."""
 
     @property
     def asks_for_password(self) -> bool:
@@ -173,7 +176,7 @@ async def _visit(env: WebEnv, config: RolloutConfig, url: str, link: str) -> tup
     except Error as error:
         raise BrowserError(first_line(error)) from None
     forms = tuple(Form(**form | {"fields": tuple(form["fields"])}) for form in found["forms"])
-    seen = Seen(env.page.url, found["title"], found["heading"], link, observation.text, forms)
+    seen = Seen(env.page.url, found["title"], found["heading"], link, observation.text, forms, found["socket"])
     return seen, [(target, text) for target, text in found["links"]]
 
 

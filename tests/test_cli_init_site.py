@@ -131,7 +131,7 @@ def test_a_site_that_lives_on_a_socket_or_shows_nothing_to_act_on_is_said_to(tmp
     monkeypatch.chdir(tmp_path)
 
     async def look():
-        async with serve({"/": "<title>t</title><canvas></canvas><script>new WebSocket('/live')</script>"}) as url:
+        async with serve({"/": "<title>t</title><canvas></canvas><script>new WebSocket('/live?token=1')</script>"}) as url:
             assert await asyncio.to_thread(main, ["init-site", f"{url}/"]) == 0
             return url
 

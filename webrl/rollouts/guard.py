@@ -41,7 +41,7 @@ globalThis.WebSocket = class WebSocket extends EventTarget {
   constructor(url) {
     super();
     this.url = new URL(url, document.baseURI).href.replace(/^http/, 'ws');
-    if (globalThis.__webrl) __webrl.refusedSocket = this.url;
+    if (globalThis.__webrl) __webrl.refusedSocket = this.url.split('?')[0];
     for (const type of ['error', 'close']) this.addEventListener(type, (event) => this[`on${type}`]?.(event));
     setTimeout(() => {
       this.readyState = 3;

@@ -130,8 +130,10 @@ def test_a_start_page_that_does_not_open_is_one_clear_error_and_nothing_is_writt
 def test_a_site_that_lives_on_a_socket_or_shows_nothing_to_act_on_is_said_to(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
+    page = "<title>t</title><canvas></canvas><script>new WebSocket('/live?token=1')</script>"
+
     async def look():
-        async with serve({"/": "<title>t</title><canvas></canvas><script>new WebSocket('/live?token=1')</script>"}) as url:
+        async with serve({"/": page}) as url:
             assert await asyncio.to_thread(main, ["init-site", f"{url}/"]) == 0
             return url
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 from collections.abc import Iterable, Sequence
@@ -147,29 +146,13 @@ async def record(
 ) -> None:
     """Let each task's expert play it; trajectories go to `out` (resumed if it exists), named after it by default.
 
-    Several task types are recorded side by side, `rollout.num_workers` of them, each in a browser of its own.
-
     Raises:
         StageError: more episodes failed than `rollout.max_failed` allows (`rollouts/breaker.py`).
     """
     breaker = open_breaker(out, len(tasks), config.rollout)
-    free = asyncio.Semaphore(config.rollout.num_workers)
-    single = config.model_copy(update={"rollout": config.rollout.model_copy(update={"num_workers": 1})})
-
-    async def record_site(site: str) -> None:
-        async with free:
-            mine = [task for task in tasks if task.site == site]
-            policy = ExpertPolicy(site, slip, seed)
-            name = prefix or out.stem
-            await collect(mine, single, policy, out, phase=phase, prefix=name, world=WORLD, on_episode=breaker)
-
-    recordings = [asyncio.create_task(record_site(site)) for site in sorted({task.site for task in tasks})]
-    try:
-        await asyncio.gather(*recordings)
-    finally:
-        for recording in recordings:
-            recording.cancel()
-        await asyncio.gather(*recordings, return_exceptions=True)
+    experts = {site: ExpertPolicy(site, slip, seed) for site in sorted({task.site for task in tasks})}
+    name = prefix or out.stem
+    await collect(tasks, config, experts, out, phase=phase, prefix=name, world=WORLD, on_episode=breaker)
 
 
 def _mistype(text: str, rng: random.Random) -> str:

@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,7 +58,7 @@ class CollectSummary:
 async def collect(
     tasks: Sequence[Task],
     config: RunConfig,
-    policy: Policy,
+    policy: Policy | Mapping[str, Policy],
     out: Path,
     *,
     phase: int,
@@ -69,6 +69,7 @@ async def collect(
     """Play all tasks; every one ends as exactly one line of `out`.
 
     Args:
+        policy: of all tasks, or of each task's site.
         out: JSONL of Trajectory, appended to.
         world: whose tasks they may be; `webrl.suites.world.WORLD` has every suite and `rollout.env=openenv`.
         on_episode: called after each new line.
@@ -149,7 +150,7 @@ class _Stage:
     def __init__(
         self,
         pool: Pool,
-        policy: Policy,
+        policy: Policy | Mapping[str, Policy],
         config: RunConfig,
         out: Path,
         phase: int,
@@ -197,6 +198,9 @@ class _Stage:
         for name, task_left in left.items():
             self._record(self._cut_off(name, task_left))
 
+    def _policy_of(self, task: Task) -> Policy:
+        return self._policy[task.site] if isinstance(self._policy, Mapping) else self._policy
+
     async def _attempts(self, name: str, task: Task) -> Trajectory:
         """Play an episode, again after a crash."""
 
@@ -204,7 +208,7 @@ class _Stage:
             async with self._pool.env() as env:
                 trajectory = await run_episode(
                     env,
-                    self._policy,
+                    self._policy_of(task),
                     task,
                     self._config.rollout,
                     trajectory_id=name,
@@ -226,7 +230,7 @@ class _Stage:
             final_observation="",
             status=Status.CUT_OFF,
             message=f"left behind when {self._config.rollout.cut_off:.0%} of the episodes were in",
-            policy=self._policy.fingerprint,
+            policy=self._policy_of(task).fingerprint,
         )
 
 

@@ -88,7 +88,7 @@ def test_a_step_without_its_picture_makes_no_row():
     steps = tuple(Step(i, "p", "r", "noop()", prompt_ids=(1,), action_ids=(2,), logprobs=(-1.0,)) for i in range(2))
     trajectory = Trajectory("g0-t", task, "go", 0, steps, "", Status.PAGE_ENDED, env_reward=1.0)
     with pytest.raises(StageError, match="g0-t: 2 steps were played with 1 screenshots: nothing is trained blind"):
-        make_rows([Episode(trajectory, (0.0, 1.0), 0, (png(),))], [1.0], 1, 0, torch.device("cpu"), sees=True)
+        make_rows([Episode(trajectory, (0.0, 1.0), (), (png(),))], [1.0], 1, 0, torch.device("cpu"), sees=True)
 
 
 def test_a_screenshot_larger_than_the_context_is_refused_with_numbers_and_the_fix(folder):

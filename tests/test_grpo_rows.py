@@ -17,11 +17,16 @@ def step(index: int, prompt: list[int], answer: list[int]) -> Step:
     return Step(index, "page", "r", "noop()", prompt_ids=tuple(prompt), action_ids=tuple(answer), logprobs=logprobs)
 
 
-def episode(*steps: Step, status: Status = Status.PAGE_ENDED, rewards: tuple[float, ...] = (0.0, 1.0), **more: float):
+def episode(
+    *steps: Step,
+    status: Status = Status.PAGE_ENDED,
+    rewards: tuple[float, ...] = (0.0, 1.0),
+    unreadable: tuple[int, ...] = (),
+):
     task = Task("t", site="miniwob.click-test")
     reward = rewards[-1] if status.finished else None
     trajectory = Trajectory("t", task, "go", 0, steps, "", status, env_reward=reward)
-    return Episode(trajectory, rewards, int(more.get("num_unreadable", 0)))
+    return Episode(trajectory, rewards, unreadable)
 
 
 def test_a_row_is_a_steps_prompt_and_the_tokens_that_were_sampled_for_it():
@@ -35,6 +40,15 @@ def test_a_row_is_a_steps_prompt_and_the_tokens_that_were_sampled_for_it():
     assert rows.advantages.tolist() == [0.5, 0.5, -1.0]
     torch.testing.assert_close(rows.logprobs[1], torch.tensor([-0.7, -0.8, -0.2]))
     assert rows.num_tokens == 6
+
+
+def test_an_answer_that_is_no_action_is_made_less_likely_and_never_more():
+    better = episode(step(0, [1], [5]), step(1, [1, 3], [2]), unreadable=(0,))
+    worse = episode(step(0, [1], [2]), step(1, [1, 3], [7, 8]), unreadable=(1,))
+    rows = make_rows([better, worse], [0.5, -0.5], 1, PAD, torch.device("cpu"))
+    assert rows.answer_ids.tolist() == [[2, PAD], [2, PAD], [7, 8]]
+    assert rows.advantages.tolist() == [0.5, -0.5, -0.5]
+    assert (rows.num_unreadable, rows.num_tokens) == (1, 5)
 
 
 def test_rows_fill_up_their_micro_batches_with_rows_that_train_nothing():
@@ -60,7 +74,7 @@ def test_what_has_no_advantage_or_has_failed_makes_no_row_but_its_tokens_count()
 def test_rewards_by_name_and_none_for_an_episode_that_failed():
     step_ = step(0, [1], [2])
     played = [
-        episode(step_, rewards=(0.0, 0.5, 1.0), num_unreadable=1),
+        episode(step_, rewards=(0.0, 0.5, 1.0), unreadable=(1,)),
         episode(step_, rewards=(1.0, 0.0, 0.0)),
         episode(status=Status.ENV_ERROR, rewards=()),
     ]

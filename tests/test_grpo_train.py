@@ -62,7 +62,7 @@ def test_an_unreadable_answer_becomes_the_fallback_action_and_is_counted():
 
     env, seen, first, last = asyncio.run(play())
     assert env.acted == ["scroll(0, 100)", "click('13')"]
-    assert (seen.rewards, seen.num_unreadable, seen.url) == ([0.5, 0.5], 1, "http://page/2")
+    assert (seen.rewards, seen.unreadable, seen.url) == ([0.5, 0.5], [0], "http://page/2")
     assert first.goal == last.observation.goal == "Do it.", "a page that gives no goal has the default one"
 
 
@@ -230,7 +230,9 @@ def test_two_steps_on_real_pages_move_the_weights_and_leave_every_sampled_token(
     first = episodes[0].steps[0]
     assert first.logprobs == pytest.approx(score(TINY_ACTOR, first.prompt_ids, first.action_ids), abs=1e-4)
     assert report["reward_first"]["episodes"] == report["reward_last"]["episodes"] == 8
-    assert "mean reward, last" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "mean reward, last" in said
+    assert f"saved {tmp_path / 'out'}, trained on its last episodes since" in said, "no reward is of what was saved"
     before, after = (load_causal_lm(str(f), dtype="float32") for f in (TINY_ACTOR, tmp_path / "out"))
     moved = [(a - b).abs().max().item() for a, b in zip(before.parameters(), after.parameters(), strict=True)]
     assert max(moved) > 1e-5

@@ -74,6 +74,7 @@ def main(args: argparse.Namespace) -> int:
     with hold_output(out):
         report = train(settings, out)
     print("\n".join(describe(report)))
+    print(f"saved {out}, trained on its last episodes since it played them: try it with `webrl eval` (models.actor=…)")
     return 0
 
 
@@ -118,4 +119,6 @@ def describe(report: dict[str, Any]) -> list[str]:
     first, last = (Mean.from_json(report[key]) for key in ("reward_first", "reward_last"))
     ratio = f"{last.mean / first.mean:.2f}x" if first.mean > 0 else "from nothing"
     failed = f"; {report['failed_episodes']} episodes failed and were left out" if report["failed_episodes"] else ""
+    if report["unreadable_left_out"]:
+        failed += f"; {report['unreadable_left_out']} answers that were no action were not made more likely"
     return [f"mean reward, first {first}", f"mean reward, last  {last}", f"gained {ratio}{failed}"]

@@ -55,8 +55,8 @@ class Episode:
     """What was seen, sampled and done."""
     step_rewards: tuple[float, ...]
     """The environment's reward of each step."""
-    num_unreadable: int
-    """Answers that were no action and were replaced by the fallback."""
+    unreadable: tuple[int, ...]
+    """Steps whose answer was no action and was replaced by the fallback."""
     pictures: tuple[bytes, ...] = ()
     """PNG that each step's answer was given to, as the model saw it; empty for a text model."""
 
@@ -93,7 +93,7 @@ class RewardedEnv:
         try:
             parse(text, self._dialect)
         except ActionError:
-            self._seen.num_unreadable += 1
+            self._seen.unreadable.append(len(self._seen.rewards))
             text = self._settings.fallback_action
         result = await self._env.step(text)
         if not math.isfinite(result.reward):
@@ -243,7 +243,7 @@ class Player:
                 )
 
         trajectory = await repeat_after_crash(play, self._config.rollout, name)
-        return Episode(trajectory, tuple(seen.rewards), seen.num_unreadable, tuple(seen.pictures))
+        return Episode(trajectory, tuple(seen.rewards), tuple(seen.unreadable), tuple(seen.pictures))
 
     def _keep(self, png: bytes, index: int) -> str:  # noqa: ARG002 - `SaveScreenshot`
         """Write a screenshot once, however many attempts have seen it; gives its path in the output folder."""

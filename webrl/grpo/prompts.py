@@ -42,8 +42,8 @@ class Seen:
     """Address of the page."""
     rewards: list[float] = field(default_factory=list)
     """One a step."""
-    num_unreadable: int = 0
-    """Answers that were no action."""
+    unreadable: list[int] = field(default_factory=list)
+    """Which answers were no action, counted from 0."""
     picture: bytes | None = None
     """PNG of the page as it is, in the size that the model sees."""
     is_smaller: bool = False

@@ -19,7 +19,7 @@ _REWARDS: dict[str, Callable[[Episode], float]] = {
     "sum": lambda episode: sum(episode.step_rewards),
     "mean": lambda episode: sum(episode.step_rewards) / len(episode.step_rewards),
     "max": lambda episode: max(episode.step_rewards),
-    "format": lambda episode: 1 - episode.num_unreadable / len(episode.step_rewards),
+    "format": lambda episode: 1 - len(episode.unreadable) / len(episode.step_rewards),
 }
 
 

@@ -38,6 +38,8 @@ class Rows:
     """Sampled tokens of all episodes that have a reward, those without advantage included."""
     pictures: tuple[bytes, ...] = ()
     """R PNGs, one a prompt; empty for a text model."""
+    num_unreadable: int = 0
+    """Steps that were left out: their answer was no action, and their advantage above 0."""
 
 
 def make_rows(
@@ -50,6 +52,9 @@ def make_rows(
     sees: bool = False,
 ) -> Rows:
     """Rows of the steps whose advantage is not 0 (the others' loss is 0), filled up to a multiple.
+
+    Unlike TRL, an answer that is no action is never made more likely: the fallback in its place is what the rest of the
+    episode succeeded after. One such answer, tens of nats unlikely, has more gradient than the whole batch beside it.
 
     Args:
         advantages: one an episode.
@@ -66,13 +71,15 @@ def make_rows(
                 f"{episode.trajectory.trajectory_id}: {len(episode.trajectory.steps)} steps were played with "
                 f"{len(episode.pictures)} screenshots: nothing is trained blind"
             )
-    steps = [
-        (step.prompt_ids, step.action_ids, step.logprobs, advantage)
+    kept = [
+        (episode, step, advantage)
         for episode, advantage in finished
         if advantage
         for step in episode.trajectory.steps
+        if advantage < 0 or step.index not in episode.unreadable
     ]
-    pictures = [png for episode, advantage in finished if advantage for png in episode.pictures]
+    steps = [(step.prompt_ids, step.action_ids, step.logprobs, advantage) for _, step, advantage in kept]
+    pictures = [episode.pictures[step.index] for episode, step, _ in kept] if sees else []
     num_blank = -len(steps) % multiple or (multiple if not steps else 0)
     spare = finished[0][0].trajectory.steps[0].prompt_ids if sees else (pad_id,)
     rows = [*steps, *[(spare, (pad_id,), (0.0,), 0.0)] * num_blank]
@@ -91,4 +98,5 @@ def make_rows(
         logprobs=pad_sequence([torch.tensor(row[2]) for row in rows], batch_first=True).to(device),
         num_tokens=sum(len(step.action_ids) for episode, _ in finished for step in episode.trajectory.steps),
         pictures=tuple(pictures),
+        num_unreadable=sum(len(episode.unreadable) for episode, advantage in finished if advantage > 0),
     )

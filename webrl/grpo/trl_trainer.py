@@ -52,6 +52,7 @@ class EpisodeTrainer(GRPOTrainer):
         self._batch: list[Task] = []
         self._num_batches = 0
         self._is_scoring = False
+        self.num_unreadable = 0
         super().__init__(rollout_func=self._roll_out, **trainer)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -71,6 +72,7 @@ class EpisodeTrainer(GRPOTrainer):
             sees=self._eyes is not None,
         )
         self._pictures = rows.pictures
+        self.num_unreadable += rows.num_unreadable
         batch = {
             "prompt_ids": rows.prompt_ids,
             "prompt_mask": rows.prompt_mask,

@@ -198,7 +198,7 @@ def test_what_is_trained_on_has_the_log_probs_it_was_sampled_with_wherever_rows_
             output = await policy.act("Go.", steps, PAGE * (index + 1), seed=10 * number + index)
             steps.append(Step(index, PAGE, output.text, "", "", output.prompt_ids, output.action_ids, output.logprobs))
         trajectory = Trajectory(f"t{number}", Task("t", "s"), "Go.", 0, tuple(steps), "", Status.PAGE_ENDED)
-        return Episode(trajectory, (0.0,) * len(steps), 0, tuple(seen.pictures))
+        return Episode(trajectory, (0.0,) * len(steps), (), tuple(seen.pictures))
 
     async def play_all():
         return await asyncio.gather(*(play(i) for i in range(3)))

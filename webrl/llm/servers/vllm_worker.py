@@ -1,11 +1,17 @@
 """Mixed into vLLM's workers (`--worker-extension-cls`): another checkpoint in the place of the one that is loaded.
 
-A copy of this file is imported by whichever Python vLLM runs in, so at import it needs the standard library only.
+A copy of this file is imported by whichever Python vLLM runs in, so at import it needs torch and the standard library.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+import torch
+
+# Linux ends a process that uses AMX and has not asked for it. vLLM's attention does so on a CPU, in bfloat16, unless oneDNN
+# has asked for a larger matrix product before (seen with vLLM 0.32). On processors without AMX nothing happens.
+torch.cpu._init_amx()
 
 
 class LoadInPlace:

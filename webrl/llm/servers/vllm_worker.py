@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-# Linux ends a process that uses AMX and has not asked for it. vLLM's attention does so on a CPU, in bfloat16, unless oneDNN
-# has asked for a larger matrix product before (seen with vLLM 0.32). On processors without AMX nothing happens.
+# Linux ends a process that uses AMX and has not asked for it. vLLM's attention does so on a CPU, in bfloat16, unless
+# oneDNN has asked, which small matrix products do not need (seen with vLLM 0.32). Without AMX nothing happens.
 torch.cpu._init_amx()
 
 

@@ -133,7 +133,7 @@ def test_a_validation_that_hangs_is_given_up(world: World):
 
 
 def test_validations_that_hang_at_the_same_time_are_each_given_up(world: World):
-    world.judge.seconds = 3.0
+    world.judge.seconds = 8.0  # its answer is kept: an episode that ends after it would not hang
     same = dict.fromkeys((1, 2, 3), lite_tasks()[117])
     found = browsers.run(play_shared(world, same, SCRIPTS[117], world.config({"validate_timeout_s": 1.0}), num_envs=3))
     assert {trajectory.env_error for trajectory in found.values()} == {"validation passed its deadline of 1 s"}

@@ -37,7 +37,7 @@ const KEYS = {
 if (page === "list") Object.assign(KEYS, { ArrowDown: KEYS.j, ArrowUp: KEYS.k });
 
 document.addEventListener("keydown", (event) => {
-  const typing = event.target.closest("input:not([type=hidden]), select, textarea, dialog");
+  const typing = event.target.closest("input:not([type=hidden]), select, textarea, dialog[open]");
   const scrolls = event.key.startsWith("Arrow") && event.target.closest("pre, .tokens");
   if (event.key === "Escape" && event.target.id === "q") event.target.blur();
   if (typing || scrolls || event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(KEYS, event.key)) return;

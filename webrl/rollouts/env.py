@@ -351,9 +351,9 @@ class BrowserEnv:
                 page = tab.page
                 if tries_left and await self._leave_download():
                     continue
-                await self._arrive(tab, end)
+                await tab.arrive(end)
                 seen = await self._evaluate_or_stop(tab, self._look_script(horizon_ms, end))
-                while not seen["popups"] and await self._import(tab, end):
+                while not seen["popups"] and await tab.has_imported(end):
                     seen = await self._evaluate_or_stop(tab, f"{_HEARD}{self._look_script(HORIZON_MS, end)}")
                 if seen["popups"] and page is self.page:
                     await self._await_popup(page, end)
@@ -366,15 +366,6 @@ class BrowserEnv:
                 if not tries_left or not await self._recover(page, error):
                     raise
         raise AssertionError("unreachable")
-
-    async def _import(self, tab: Tab, end: float) -> bool:
-        """Wait, until `end`, for scripts that the page imports; whether any has come that it may not have run yet."""
-        try:
-            async with asyncio.timeout(max(0.0, end - time.monotonic())):
-                await tab.channel.imported()
-        except TimeoutError:
-            tab.channel.forget_imports()
-        return tab.channel.take_import() and time.monotonic() < end
 
     async def _leave_download(self) -> bool:
         """Close the active tab if a download is all that came of it: a link opened it, and it has no document."""
@@ -448,13 +439,6 @@ class BrowserEnv:
             text, self._ids = await observe_html(tab, self._site.hidden_ids)
             return text
         return await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]))
-
-    async def _arrive(self, tab: Tab, end: float) -> None:
-        """If the page is on its way to another document, wait for that, until `end`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, end - time.monotonic())):
-                while tab.channel.leaving:
-                    await tab.channel.arrive()
 
     async def _await_popup(self, page: Page, end: float) -> None:
         """The page has asked for a new tab: wait, until `end`, for it to become the active one."""

@@ -1,11 +1,14 @@
 """One open tab: Playwright's page, the direct line to it, and where its mouse is.
 
 API: `tab = await Tab.open(page, port)`; `await tab.click(x, y)`, `await tab.insert_text(text)`,
-`await tab.evaluate(expression)`, `await tab.close()`.
+`await tab.evaluate(expression)`, `await tab.arrive(end)`, `await tab.has_imported(end)`, `await tab.close()`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import time
 from typing import TYPE_CHECKING, Any, Self
 
 from webrl.rollouts.devtools import Channel
@@ -36,6 +39,22 @@ class Tab:
     async def evaluate(self, expression: str) -> Any:
         """Value of an expression in the page."""
         return await self.channel.evaluate(expression)
+
+    async def arrive(self, end: float) -> None:
+        """If the page is on its way to another document, wait for that, until `end` (`time.monotonic`)."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, end - time.monotonic())):
+                while self.channel.leaving:
+                    await self.channel.arrive()
+
+    async def has_imported(self, end: float) -> bool:
+        """Wait, until `end`, for scripts that the page imports; whether any has come that it may not have run yet."""
+        try:
+            async with asyncio.timeout(max(0.0, end - time.monotonic())):
+                await self.channel.imported()
+        except TimeoutError:
+            self.channel.forget_imports()
+        return self.channel.take_import() and time.monotonic() < end
 
     async def move(self, x: float, y: float) -> None:
         """Move the mouse."""

@@ -127,15 +127,15 @@ async def _is_quiet(tab: Tab) -> bool:
     try:
         async with asyncio.timeout(_QUIET_S):
             while time.monotonic() < end:
-                await tab.channel.arrive()
+                await tab.arrive(end)
                 cap_ms = max(0.0, end - time.monotonic()) * 1000
                 try:
                     await tab.evaluate(f"__webrl.settle({HORIZON_MS}, {cap_ms:.0f})")
                 except ChannelError:  # the page has been replaced
                     await asyncio.sleep(_LOOK_EVERY_S)
                     continue
-                await tab.channel.imported()
-                if time.monotonic() < end and not tab.channel.leaving and not tab.channel.take_import():
+                imported = await tab.has_imported(end)
+                if time.monotonic() < end and not tab.channel.leaving and not imported:
                     return True
     except TimeoutError:
         pass

@@ -211,6 +211,13 @@ def test_a_folder_that_is_not_below_a_model_is_not_looked_for_on_the_hub(folder,
     assert model_folder("surely/on-the-hub") is None
 
 
+def test_a_file_in_place_of_a_model_folder_is_a_clear_error(tmp_path):
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"")
+    with pytest.raises(ModelError, match=r"model '.*model\.safetensors' is a file; name its folder"):
+        model_folder(str(weights))
+
+
 def test_closing_gives_torch_its_threads_back(folder):
     import torch
 

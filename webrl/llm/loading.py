@@ -151,13 +151,15 @@ def model_folder(name: str) -> Path | None:
     """The folder that `name` is, or None if it can only be a hub name.
 
     Raises:
-        ModelError: `name` is written like a path, or lies below a model or a run, and does not exist; or its weights
-            are pickles.
+        ModelError: `name` is written like a path, or lies below a model or a run, and does not exist; it is a file; or
+            its weights are pickles.
     """
     path = Path(name).expanduser()
     if path.is_dir():
         _refuse_pickles(path)
         return path
+    if path.is_file():
+        raise ModelError(f"model {name!r} is a file; name its folder, with config.json, weights and tokenizer")
     local = path.is_absolute() or name.startswith(("./", "../", "~", "data/", "runs/")) or name.count("/") > 1
     if local or ("/" in name and any((path.parent / file).is_file() for file in ("config.json", "config.yaml"))):
         raise ModelError(f"model folder {name!r} does not exist (looked in {Path.cwd()})")

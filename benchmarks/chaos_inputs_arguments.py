@@ -15,7 +15,7 @@ ARGUMENTS = (
     BadInput("webrl", 2, "which command", "webrl", "`webrl --help` lists them"),
     BadInput("webrl rum", 2, "'rum'", "command", "choose from"),
     BadInput("webrl run --see 3", 2, "--see", "webrl", "`webrl run --help`"),
-    BadInput("webrl --see run", 2, "--see", "webrl", "`webrl run --help`"),
+    BadInput("webrl --see run", 2, "--see", "webrl", "`webrl --help`"),
     BadInput("webrl run --dry-run=maybe", 2, "'maybe'", "--dry-run", "ignored"),
     BadInput("webrl run --run", 2, "--run", "argument", "expected one argument"),
     BadInput("webrl run --seed x", 2, "'x'", "--seed", "whole number"),

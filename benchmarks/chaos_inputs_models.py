@@ -52,7 +52,7 @@ MODELS = (
     BadInput(_label("runs/nowhere"), 1, "'runs/nowhere'", "model folder", "does not exist", files=_JUDGED),
     BadInput(_label("nobody/nothing"), 1, "'nobody/nothing'", "cannot load", "", files=_JUDGED),
     BadInput(_label("'two words'"), 1, "'two words'", "cannot load", "", files=_JUDGED),
-    BadInput(_label("data/README.md"), 1, "'data/README.md'", "model folder", "does not exist", files=_JUDGED),
+    BadInput(_label("data/README.md"), 1, "'data/README.md'", "model", "name its folder", files=_JUDGED),
     BadInput(_label("m"), 1, "'m'", "no tokenizer", "save it beside the weights", files={**_JUDGED, "m": a_folder}),
     BadInput(_label("m"), 1, "'m'", "no tokenizer", "save it", files={**_JUDGED, "m": copy_of(_TINY, tokenizer_json=None, tokenizer_config_json=None)}),
     BadInput(_label("m"), 1, "'m'", "tokenizer", "", files={**_JUDGED, "m": copy_of(_TINY, tokenizer_json=_half)}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,6 +131,29 @@ def test_a_training_state_is_on_the_disk_before_it_can_be_found(tmp_path: Path, 
     assert events.index(("sync", root / ".step_00000003.tmp" / "weights.bin", 100)) < renamed
     assert position(events, "sync", root) > renamed
     assert position(events, "sync", tmp_path) < renamed
+
+
+@pytest.mark.parametrize("remove", ["discard", "save"])
+def test_a_training_state_is_not_found_once_its_removal_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remove: str
+) -> None:
+    """A kill in the middle left a state without its weights, which the next start could not read (seen)."""
+    engine: Any = SimpleNamespace(is_main=True, num_ranks=1, plan=SimpleNamespace(name="single"), barrier=lambda: None)
+    engine.save_state = lambda folder: (folder / "weights.bin").write_bytes(b"x" * 100)
+    checkpoints = Checkpoints(tmp_path / "actor", OptimConfig(keep_checkpoints=1), "0" * 16)
+    checkpoints.save(engine, 3)
+
+    def killed(path: Path, **_: Any) -> None:
+        if Path(path).name.startswith("."):  # the temporary folder of the next state, which is not there
+            return
+        (path / "weights.bin").unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.discard() if remove == "discard" else checkpoints.save(engine, 6)
+    left = [path.parent for path in (tmp_path / ".actor.state").glob("step_*/position.json")]
+    assert [path.name for path in left] == ([] if remove == "discard" else ["step_00000006"])
 
 
 def test_the_temporary_file_of_a_process_on_another_machine_is_left_until_it_is_a_day_old(tmp_path: Path) -> None:

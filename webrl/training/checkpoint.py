@@ -30,6 +30,8 @@ from webrl.types import Record
 
 logger = logging.getLogger(__name__)
 
+_POSITION = "position.json"
+"""A state that has it is whole."""
 _FREE_TO_CHANGE = {
     "save_every",
     "keep_checkpoints",
@@ -93,10 +95,9 @@ class Checkpoints:
         engine.barrier()
         if engine.is_main:
             position = Position(step, self._digest, engine.num_ranks, engine.plan.name)
-            write_json(temporary / "position.json", position.to_json())
+            write_json(temporary / _POSITION, position.to_json())
             replace(temporary, target)
-            for old in self._finished()[: -self._config.keep_checkpoints]:
-                shutil.rmtree(old)
+            _remove(self._finished()[: -self._config.keep_checkpoints])
         engine.barrier()
 
     def restore(self, engine: Engine) -> int:
@@ -110,7 +111,7 @@ class Checkpoints:
         states = self._finished()
         if not states:
             return 0
-        state, position = states[-1], read_record(states[-1] / "position.json", Position)
+        state, position = states[-1], read_record(states[-1] / _POSITION, Position)
         if position.digest != self._digest:
             raise TrainingError(
                 f"{state} is a training state of another config or other data (digest {position.digest}, this "
@@ -132,7 +133,16 @@ class Checkpoints:
 
     def discard(self) -> None:
         """Remove all states (the output is finished)."""
+        _remove(self._finished())
         shutil.rmtree(self._root, ignore_errors=True)
 
     def _finished(self) -> list[Path]:
-        return sorted(p for p in self._root.glob("step_*") if (p / "position.json").is_file())
+        return sorted(p for p in self._root.glob("step_*") if (p / _POSITION).is_file())
+
+
+def _remove(states: Sequence[Path]) -> None:
+    """First that by which they are found: who is killed in between leaves no state that lacks a part."""
+    for state in states:
+        (state / _POSITION).unlink()
+    for state in states:
+        shutil.rmtree(state)

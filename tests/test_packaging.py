@@ -71,7 +71,7 @@ def test_every_imported_distribution_is_declared():
 def test_the_core_imports_no_extra_before_it_is_asked_to():
     # WebArena's bridge is imported by the evaluator's thread alone, Triton's kernels where there is Triton, TRL's
     # trainer after `webrl grpo` has asked for it; the arena's shop is a process of its own, started after the same.
-    late = ("scoring.py", "kernels.py", "trl_trainer.py")
+    late = ("scoring.py", "kernels.py", "sums.py", "trl_trainer.py")
     shop = ROOT / "webrl" / "arena" / "shop"
     paths = [p for p in sorted((ROOT / "webrl").rglob("*.py")) if p.name not in late and shop not in p.parents]
     assert_declared(paths, requirement_names(PROJECT["dependencies"]), anywhere=False)

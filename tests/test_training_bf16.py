@@ -163,7 +163,7 @@ def test_critic_and_adapters_learn_in_bfloat16(tmp_path: Path) -> None:
 def test_a_step_is_adamws_with_clipped_gradients_whatever_the_buckets(
     most: int, limit: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webrl.training.engines.bf16._BUCKET_WEIGHTS", most)
+    monkeypatch.setattr("webrl.training.engines.buckets._BUCKET_WEIGHTS", most)
     model, engine = experts(max_grad_norm=limit)
     assert len(engine.buckets) == {1: 4, 12: 3, 1 << 28: 2}[most]
     plain = {name: torch.nn.Parameter(value.clone()) for name, value in engine.full_state().items()}
@@ -265,6 +265,42 @@ def test_a_resumed_state_goes_on_with_the_same_bits(tmp_path: Path) -> None:
 
 def test_a_state_of_other_buckets_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experts()[1].save_state(tmp_path / "state" / "step_1")
-    monkeypatch.setattr("webrl.training.engines.bf16._BUCKET_WEIGHTS", 12)
+    monkeypatch.setattr("webrl.training.engines.buckets._BUCKET_WEIGHTS", 12)
     with pytest.raises(TrainingError, match=r"step_1 does not hold this model's float32 masters"):
         experts()[1].load_state(tmp_path / "state" / "step_1")
+
+
+def test_a_gradient_has_the_same_memory_in_every_batch() -> None:
+    model, engine = experts()
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    places = []
+    for _ in range(2):
+        for _ in range(2):
+            engine.backward(model(x))
+        places.append([bucket.master.grad.data_ptr() for bucket in engine.buckets])
+        engine.step(1e-2)
+        assert all(bucket.master.grad is None for bucket in engine.buckets)
+    assert places[0] == places[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32])
+def test_gradients_are_added_up_by_one_kernel_as_one_by_one(kind: torch.dtype) -> None:
+    from webrl.training.engines.sums import add_up
+
+    draw = torch.Generator().manual_seed(0)
+    shapes = [(3,), (1,), (4096,), (70, 641), (8193,), (5, 7)]
+    sizes = [torch.Size(shape).numel() for shape in shapes]
+    total = torch.full((sum(sizes),), torch.nan, device="cuda")
+    expected = torch.zeros(sum(sizes), device="cuda")
+    for row in range(3):
+        gradients = [torch.randn(shape, generator=draw).to("cuda", kind) for shape in shapes]
+        gradients[3] = gradients[3].t().contiguous().t()
+        if row < 2:
+            gradients[2 * row] = None
+        add_up(total, gradients, sizes, is_first=row == 0)
+        flat = [
+            torch.zeros(n, device="cuda") if g is None else g.reshape(-1) for g, n in zip(gradients, sizes, strict=True)
+        ]
+        expected += torch.cat(flat).float()
+        assert torch.equal(total, expected)

@@ -14,39 +14,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from webrl.errors import TrainingError
+from webrl.training.engines.buckets import make_buckets
 from webrl.training.engines.ddp import Engine, make_optimizer
 from webrl.training.precision import cast_weights
 from webrl.training.transfer import receive
 
-_BUCKET_WEIGHTS = 1 << 28
-"""A bucket has no more, or is one weight: beside a row's gradients lies a copy of one bucket's at a time."""
 _NORM_WEIGHTS = 1 << 22
 """A CPU sums squares one after the other in float32: the norm of 2^26 random ones is off by 5e-3, of so many 8e-5."""
-
-
-@dataclass(frozen=True)
-class _Bucket:
-    """Weights that decay, or not, in one type; their float32 masters end to end."""
-
-    names: list[str]
-    """Of the weights."""
-    weights: list[Tensor]
-    """What computes."""
-    master: nn.Parameter
-    """What learns; [1, N] for matrices, [N] for vectors: `make_optimizer` decays by the number of dimensions."""
-
-    def parts(self, whole: Tensor) -> list[Tensor]:
-        """Views of a tensor of the master's size, one a weight."""
-        return list(_unflatten_dense_tensors(whole.view(-1), self.weights))
 
 
 class Bf16Engine(Engine):
@@ -59,10 +40,7 @@ class Bf16Engine(Engine):
         cast_weights(model)
         model.to(device)
         weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.buckets = [
-            _Bucket(names, [weights[name] for name in names], _flat_master([exact.pop(name) for name in names], device))
-            for names in _deal_out(weights)
-        ]
+        self.buckets = make_buckets(weights, exact, device)
         self.reached: set[str] = set()
         """Names of the weights that a row of this batch had a gradient for."""
         masters = nn.ParameterList(bucket.master for bucket in self.buckets)
@@ -102,7 +80,7 @@ class Bf16Engine(Engine):
         if self.num_ranks > 1:
             self._exchange()
         gradients = [b.master.grad.view(-1) for b in self.buckets if b.master.grad is not None]
-        norm = torch.nn.utils.get_total_norm(part for gradient in gradients for part in gradient.split(_NORM_WEIGHTS))
+        norm = torch.nn.utils.get_total_norm(_in_parts(gradients))
         on_host = receive(norm)
         adamw = self.optimizer.optimizer
         adamw.grad_scale = ((norm + 1e-6) / self.config.max_grad_norm).clamp(min=1)
@@ -143,13 +121,7 @@ class Bf16Engine(Engine):
             self.reached.update(n for n, g in zip(bucket.names, found, strict=True) if g is not None)
             if all(g is None for g in found):
                 continue
-            grads = [torch.zeros_like(w) if g is None else g for w, g in zip(bucket.weights, found, strict=True)]
-            total = bucket.master.grad
-            if total is None:
-                bucket.master.grad = torch.empty_like(bucket.master)
-                torch._foreach_copy_(bucket.parts(bucket.master.grad), grads)
-            else:
-                total.view(-1).add_(_flatten_dense_tensors(grads))
+            bucket.add(found)
             for weight in bucket.weights:
                 weight.grad = None
 
@@ -182,30 +154,12 @@ class Bf16Engine(Engine):
     def _exchange(self) -> None:
         for bucket in self.buckets:
             if bucket.master.grad is None:  # experts that no token of this rank went to
-                bucket.master.grad = torch.zeros_like(bucket.master)
+                bucket.master.grad = bucket.zeros()
         pending = [torch.distributed.all_reduce(b.master.grad, async_op=True) for b in self.buckets]
         for work in pending:
             work.wait()
 
 
-def _deal_out(weights: dict[str, nn.Parameter]) -> list[list[str]]:
-    """Names of each bucket's weights."""
-    buckets: list[list[str]] = []
-    for kind in sorted({(p.ndim < 2, str(p.dtype)) for p in weights.values()}):
-        room = -1
-        for name, p in weights.items():
-            if (p.ndim < 2, str(p.dtype)) != kind:
-                continue
-            if p.numel() > room:
-                buckets.append([])
-                room = _BUCKET_WEIGHTS
-            buckets[-1].append(name)
-            room -= p.numel()
-    return buckets
-
-
-def _flat_master(tensors: Sequence[Tensor], device: torch.device) -> nn.Parameter:
-    flat = torch.empty(sum(t.numel() for t in tensors), device=device, dtype=torch.float32)
-    for part, tensor in zip(_unflatten_dense_tensors(flat, tensors), tensors, strict=True):
-        part.copy_(tensor)
-    return nn.Parameter(flat if tensors[0].ndim < 2 else flat[None])
+def _in_parts(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """What the norm is taken of: on a GPU, which adds up in a tree, the gradients as they are."""
+    return [part for g in gradients for part in ([g] if g.is_cuda else g.split(_NORM_WEIGHTS))]

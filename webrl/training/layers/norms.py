@@ -24,11 +24,12 @@ _MAX_WIDTH = 16_384
 def has_kernels(x: Tensor) -> bool:
     """True if Triton's kernels (`kernels.py`) may compute on this tensor; the compiler makes its own."""
     fits = x.is_cuda and x.numel() > 0 and x.shape[-1] <= _MAX_WIDTH
-    return fits and not torch.compiler.is_compiling() and _has_triton()
+    return fits and not torch.compiler.is_compiling() and has_triton()
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """True if Triton is installed."""
     return importlib.util.find_spec("triton") is not None
 
 

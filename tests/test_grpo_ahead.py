@@ -25,6 +25,8 @@ ROOT = Path(__file__).parent.parent
 TINY_ACTOR = str(ROOT / "data" / "tiny" / "actor")
 DEMO = ROOT / "configs" / "grpo_demo.yaml"
 SMALL = ["dataset_size=6", "num_generations=4", "per_device_train_batch_size=4", "gradient_accumulation_steps=1"]
+ADAPTER = ("--use-peft", "learning_rate=1e-2")
+VLLM_PYTHON = os.environ.get("WEBRL_VLLM_PYTHON") or None
 SMALL += ["generation_batch_size=8", "learning_rate=1e-3", "report_to=none", "envs_per_worker=4"]
 
 
@@ -35,7 +37,8 @@ def settings(**values) -> GrpoSettings:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"use_vllm": True}, "max_staleness 1 with use_vllm: episodes are played ahead by an engine in a process"),
+        ({"use_vllm": True}, "max_staleness 1 with vllm_mode=colocate: that engine stands still"),
+        ({"use_vllm": True, "vllm_mode": "server"}, "max_staleness 1 with vllm_mode=server: that engine stands still"),
         ({"temperature": 0.7}, "max_staleness 1 with temperature 0.7, top_p 1, top_k 0: the probabilities"),
         ({"top_k": 50}, "max_staleness 1 with temperature 1, top_p 1, top_k 50"),
         ({"top_p": 0.9}, "max_staleness 1 with temperature 1, top_p 0.9, top_k 0"),
@@ -46,6 +49,14 @@ def test_what_cannot_be_played_ahead_is_refused_by_name(values, said):
     with pytest.raises(UsageError) as refused:
         settings(max_staleness=1, **values)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("values", [{}, {"use_vllm": True}, {"vllm_mode": "own"}])
+@pytest.mark.parametrize(("name", "value"), [("vllm_python", "python3"), ("vllm_extra_args", ["--enforce-eager"])])
+def test_what_only_servers_of_our_own_read_is_refused_without_them(values, name, value):
+    assert settings(use_vllm=True, vllm_mode="own", **{name: value})
+    with pytest.raises(UsageError, match=f"{name} goes with use_vllm=true vllm_mode=own"):
+        settings(**values, **{name: value})
 
 
 @pytest.mark.grpo
@@ -172,6 +183,20 @@ def grpo(out: Path, *more: str) -> tuple[dict, list[Trajectory]]:
     return json.loads((out / "report.json").read_text()), list(read_records(out / "trajectories.jsonl", Trajectory))
 
 
+def merged(adapter: Path, folder: Path) -> Path:
+    """The tiny actor with an adapter, as one model."""
+    from peft import PeftModel
+
+    adapted = PeftModel.from_pretrained(load_causal_lm(TINY_ACTOR, dtype="float32"), adapter)
+    adapted.merge_and_unload().save_pretrained(folder / "merged")
+    return folder / "merged"
+
+
+def assert_played_by(model: Path, episodes: list[Trajectory]) -> None:
+    for step in [t.steps[0] for t in episodes]:
+        assert list(step.logprobs) == pytest.approx(score(str(model), step.prompt_ids, step.action_ids), abs=1e-3)
+
+
 def in_eights(episodes: list[Trajectory]) -> list[list[Trajectory]]:
     return [episodes[i : i + 8] for i in range(0, len(episodes), 8)]
 
@@ -223,13 +248,34 @@ def test_batches_are_played_ahead_with_recorded_weights_and_trained_on_with_thei
 @pytest.mark.slow
 @pytest.mark.browser
 def test_an_adapter_is_handed_over_as_it_is_trained(tmp_path):
-    from peft import PeftModel
-
     out = tmp_path / "out"
-    report, episodes = grpo(out, "--use-peft", "save_interval=2", "learning_rate=1e-2")
+    report, episodes = grpo(out, *ADAPTER, "save_interval=2")
     assert report["staleness"] == [0, 1, 1]
-    adapted = PeftModel.from_pretrained(load_causal_lm(TINY_ACTOR, dtype="float32"), out / "checkpoint-2")
-    merged = tmp_path / "merged"
-    adapted.merge_and_unload().save_pretrained(merged)
-    for step in [t.steps[0] for t in episodes[16:]]:
-        assert list(step.logprobs) == pytest.approx(score(str(merged), step.prompt_ids, step.action_ids), abs=1e-3)
+    assert_played_by(merged(out / "checkpoint-2", tmp_path), episodes[16:])
+
+
+@pytest.mark.grpo
+def test_a_python_that_is_not_there_is_refused_before_anything_starts(tmp_path, capsys):
+    options = ["--output-dir", str(tmp_path / "out"), "use_vllm=true", "vllm_mode=own", "vllm_python=/no/such/python"]
+    assert cli.main(["grpo", str(DEMO), "--model-id", TINY_ACTOR, *SMALL, *options]) == 2
+    assert "vllm_python '/no/such/python' is no executable" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.grpo
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("whole", "max_staleness"), [(True, 0), (False, 1)])
+def test_servers_of_our_own_play_with_what_is_handed_over_and_end_with_the_training(tmp_path, whole, max_staleness):
+    out = tmp_path / "out"
+    before = set(psutil.Process().children(recursive=True))  # browsers that tests share
+    servers = [f"vllm_python={VLLM_PYTHON}"] if VLLM_PYTHON else []
+    servers += ["use_vllm=true", "vllm_mode=own", f"max_staleness={max_staleness}"]
+    report, episodes = grpo(out, *(() if whole else ADAPTER), "save_interval=2", *servers)
+    assert report["staleness"] == [0, max_staleness, max_staleness]
+    checkpoint = out / f"checkpoint-{4 - 2 * max_staleness}"
+    assert_played_by(checkpoint if whole else merged(checkpoint, tmp_path), episodes[16:])
+    assert not list(out.glob(".*"))
+    assert set(psutil.Process().children(recursive=True)) <= before

@@ -7,6 +7,7 @@ with None, with the episodes, or with the exception that ended it. It ends when 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
@@ -18,76 +19,45 @@ import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webrl.config.redaction import guard_output
-from webrl.errors import ModelError, WebRLError
-from webrl.grpo.play import Model, Player
+from webrl.errors import WebRLError
+from webrl.grpo.play import Player
 from webrl.grpo.settings import GrpoSettings
 from webrl.llm.eyes import Eyes
 from webrl.runs.own_python import restore_python_path
+
+if TYPE_CHECKING:
+    from webrl.grpo.copies import PolicyCopy, ServedCopy
 
 _PATIENCE_S = 20.0
 """For the browsers to close once nobody asks any more."""
 
 
-class PolicyCopy:
-    """The policy in this process, with the weights that were handed over last."""
-
-    def __init__(self, settings: GrpoSettings, eyes: Eyes | None) -> None:
-        from webrl.llm.loading import load_causal_lm, load_seeing_lm, pick_device
-
-        self._settings = settings
-        self._eyes = eyes
-        self._fingerprint = ""
-        load = load_seeing_lm if eyes else load_causal_lm
-        self._module = load(settings.model_name, dtype="float32", device=pick_device("auto"))
-        if settings.use_peft:
-            from peft import get_peft_model
-
-            from webrl.grpo.sampler import lora_config
-
-            self._module = get_peft_model(self._module, lora_config(settings)).eval()
-
-    def take(self, fingerprint: str, data: bytes) -> None:
-        """Exchange the weights in place.
-
-        Raises:
-            ModelError: they are of another model.
-        """
-        import torch
-        from safetensors.torch import load
-
-        new = load(data)
-        own = {name: weight for name, weight in self._module.named_parameters() if weight.requires_grad}
-        if {n: w.shape for n, w in new.items()} != {n: w.shape for n, w in own.items()}:
-            odd = sorted(own.keys() ^ new.keys()) or [n for n in own if own[n].shape != new[n].shape]
-            raise ModelError(f"the trainer's {self._settings.model_name!r} is not the collector's: {odd[:3]} differ")
-        with torch.no_grad():
-            for name, weight in own.items():
-                weight.copy_(new[name])
-        self._fingerprint = fingerprint
-
-    def open(self) -> Model:
-        """Who answers with these weights."""
-        from webrl.grpo.sampler import open_sampler
-
-        return open_sampler(self._settings, self._module, self._eyes, self._fingerprint)
-
-
 def serve(connection: Connection, settings: GrpoSettings, out: Path, inbox: SimpleQueue[Any]) -> None:
     """Answer messages, for ever."""
     eyes = Eyes(settings.model_name) if settings.sees else None
-    copy: PolicyCopy | None = None
-    with Player(settings, eyes, out) as player:
+    with Player(settings, eyes, out) as player, contextlib.ExitStack() as stack:
+        copy: PolicyCopy | ServedCopy | None = None
+
+        def opened() -> PolicyCopy | ServedCopy:
+            from webrl.grpo.copies import PolicyCopy, ServedCopy
+
+            new = ServedCopy(settings, out, player.run) if settings.has_servers else PolicyCopy(settings, eyes)
+            stack.callback(new.stop)
+            return new
+
         while True:
             match inbox.get():
                 case ("check", tasks):
                     player.check(tasks)
+                    if settings.has_servers:  # its servers want their share of the GPU before the trainer takes its own
+                        copy = copy or opened()
                     connection.send(None)
-                    copy = copy or PolicyCopy(settings, eyes)  # while the trainer loads its own
+                    copy = copy or opened()  # while the trainer loads its own
                 case ("weights", fingerprint, data):
-                    copy = copy or PolicyCopy(settings, eyes)
+                    copy = copy or opened()
                     copy.take(fingerprint, data)
                 case ("play", attempts):
                     assert copy is not None

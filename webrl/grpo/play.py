@@ -15,10 +15,10 @@ import dataclasses
 import hashlib
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from webrl.errors import BrowserError, DataError, StageError, UsageError
 from webrl.grpo.prompts import BrowserGymPolicy, Seen, find_action
@@ -43,6 +43,7 @@ from webrl.types import Task, Trajectory
 logger = logging.getLogger(__name__)
 
 Model = LanguageModel | SeeingModel
+T = TypeVar("T")
 Attempt = tuple[str, Task]
 """Name of an episode, and what it attempts."""
 
@@ -161,6 +162,10 @@ class Player:
             self._loop.run(self._open.aclose())
         finally:
             self._loop.__exit__(None, None, None)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Complete something on the loop that the episodes are played on."""
+        return self._loop.run(coroutine)
 
     async def _enter_pool(self) -> Pool:
         return await self._open.enter_async_context(open_pool(self._config.rollout, world=WORLD))

@@ -110,9 +110,18 @@ class GrpoSettings(Section):
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling")
     top_k: int = Field(0, ge=0, description="sampling among so many tokens; 0: all")
     use_vllm: bool = Field(False, description="sample with vLLM")
-    vllm_mode: Literal["colocate", "server"] = Field("colocate", description="in this process, or `trl vllm-serve`")
+    vllm_mode: Literal["colocate", "server", "own"] = Field(
+        "colocate",
+        description="in this process, on `trl vllm-serve`, or on servers that start with the training and take new "
+        "weights in place (own: the one that can play episodes ahead)",
+    )
     vllm_server_url: str = Field("http://localhost:8000", description="server of vllm_mode=server")
-    vllm_gpu_memory_utilization: float = Field(0.3, gt=0, lt=1, description="vLLM's share of the GPU (colocate)")
+    vllm_gpu_memory_utilization: float = Field(0.3, gt=0, lt=1, description="vLLM's share of the GPU (colocate, own)")
+
+    vllm_python: str | None = Field(
+        None, description="Python that has vLLM (vllm_mode=own); none: this one (vLLM pins its own torch)"
+    )
+    vllm_extra_args: tuple[str, ...] = Field((), description="further vLLM server arguments (vllm_mode=own)")
 
     rewards: dict[Reward, float] = Field(
         {"outcome": 1.0},
@@ -157,7 +166,9 @@ class GrpoSettings(Section):
     save_interval: int = Field(0, ge=0, description="optimizer steps between checkpoints; 0: none but the end")
     save_total_limit: int | None = Field(None, ge=1, description="checkpoints kept; none: all")
 
-    @field_validator("task_name", "browsergym_url", "report_to", "lora_target_modules", mode="before")
+    @field_validator(
+        "task_name", "browsergym_url", "report_to", "lora_target_modules", "vllm_extra_args", mode="before"
+    )
     @classmethod
     def _one_is_a_list_of_one(cls, value: Any) -> Any:
         return tuple(filter(None, value.replace(",", " ").split())) if isinstance(value, str) else value
@@ -216,18 +227,34 @@ class GrpoSettings(Section):
         return self
 
     def _can_be_played_ahead(self) -> None:
-        if not self.max_staleness:
+        for name in ("vllm_python", "vllm_extra_args"):
+            if getattr(self, name) and not self.has_servers:
+                raise ValueError(f"{name} goes with use_vllm=true vllm_mode=own")
+        if self.vllm_mode == "own" and not self.use_vllm:
+            raise ValueError("vllm_mode=own goes with use_vllm=true")
+        if not self.has_collector:
             return
-        asked = f"max_staleness {self.max_staleness} with"
-        if self.use_vllm:
+        asked = f"max_staleness {self.max_staleness} with" if self.max_staleness else "vllm_mode=own with"
+        if self.use_vllm and not self.has_servers:
             raise ValueError(
-                f"{asked} use_vllm: episodes are played ahead by an engine in a process of its own; leave use_vllm out"
+                f"{asked} vllm_mode={self.vllm_mode}: that engine stands still while the model is trained; "
+                "vllm_mode=own plays ahead on servers"
             )
         if self.temperature != 1 or self.top_p != 1 or self.top_k:
             raise ValueError(
                 f"{asked} temperature {self.temperature:g}, top_p {self.top_p:g}, top_k {self.top_k}: the "
                 "probabilities that other weights sampled with are known for 1, 1 and 0 alone"
             )
+
+    @property
+    def has_servers(self) -> bool:
+        """Whether vLLM servers of our own play."""
+        return self.use_vllm and self.vllm_mode == "own"
+
+    @property
+    def has_collector(self) -> bool:
+        """Whether a process of its own plays: ahead of the training, or on servers."""
+        return self.max_staleness > 0 or self.has_servers
 
     @property
     def sees(self) -> bool:
@@ -291,7 +318,13 @@ class GrpoSettings(Section):
                 "top_p": self.top_p,
                 "top_k": self.top_k,
                 "max_new_tokens": self.max_completion_length,
-                "engine": {"max_batch": 32},
+                "engine": {
+                    "kind": "vllm" if self.has_servers else "transformers",
+                    "max_batch": 32,
+                    "gpu_memory_utilization": self.vllm_gpu_memory_utilization,
+                    "vllm_python": self.vllm_python,
+                    "extra_args": self.vllm_extra_args,
+                },
             },
         }
         return RunConfig.model_validate(data)

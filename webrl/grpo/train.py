@@ -10,6 +10,7 @@ import copy
 import logging
 import os
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,7 +95,9 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     for tracker in settings.trackers:
         if tracker != "tensorboard":
             require(tracker, f"report_to={tracker}")
-    if settings.use_vllm:
+    if settings.vllm_python and shutil.which(settings.vllm_python) is None:
+        raise UsageError(f"vllm_python {settings.vllm_python!r} is no executable; name a Python that has vLLM")
+    if settings.use_vllm and not settings.vllm_python:
         require("vllm", "use_vllm=true")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("WORLD_SIZE > 1: webrl grpo trains in one process; start it without a launcher")
@@ -187,7 +190,7 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
         "train_seconds": round(trained.metrics["train_runtime"], 1),
         **(
             {"staleness": trainer.staleness, "waited_seconds": [round(s, 1) for s in trainer.waited_s]}
-            if settings.max_staleness
+            if settings.has_collector
             else {}
         ),
         **({"steps": steps.num_steps, "blind_share": steps.blind_share} if settings.sees else {}),
@@ -198,7 +201,7 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
 
 
 def _open_player(settings: GrpoSettings, eyes: Eyes | None, out: Path) -> Player | Collector:
-    if not settings.max_staleness:
+    if not settings.has_collector:
         return Player(settings, eyes, out)
     from webrl.grpo.collector import Collector
 
@@ -236,7 +239,7 @@ def _make_trainer(
     # TRL gives it a padding token.
     processor = eyes.processor if eyes else copy.deepcopy(load_tokenizer(settings.model_name))
     rows = {"prompt": [task.task_id for task in tasks], "task": list(range(len(tasks)))}
-    trainer_class = AheadTrainer if settings.max_staleness else EpisodeTrainer
+    trainer_class = AheadTrainer if settings.has_collector else EpisodeTrainer
     trainer = trainer_class(
         settings,
         player,
@@ -259,7 +262,8 @@ def _trl_config(settings: GrpoSettings, out: Path, *, on_gpu: bool) -> Any:
 
     from webrl.grpo.ahead import RATIO_CAP
 
-    is_server = settings.use_vllm and settings.vllm_mode == "server"
+    with_vllm = settings.use_vllm and not settings.has_servers
+    is_server = with_vllm and settings.vllm_mode == "server"
     return GRPOConfig(
         output_dir=str(out),
         seed=settings.seed,
@@ -268,14 +272,14 @@ def _trl_config(settings: GrpoSettings, out: Path, *, on_gpu: bool) -> Any:
         temperature=settings.temperature,
         top_p=settings.top_p,
         top_k=settings.top_k,
-        use_vllm=settings.use_vllm,
+        use_vllm=with_vllm,
         vllm_mode=settings.vllm_mode,
         vllm_server_base_url=settings.vllm_server_url if is_server else None,
         vllm_gpu_memory_utilization=settings.vllm_gpu_memory_utilization,
         vllm_max_model_length=settings.max_seq_length,
         # TRL's correction scores one sequence an episode; ours is the ratio of the rows (`trl_trainer.py`).
         vllm_importance_sampling_correction=False,
-        delta=RATIO_CAP if settings.max_staleness else None,
+        delta=RATIO_CAP if settings.has_collector else None,
         reward_weights=list(settings.rewards.values()),
         learning_rate=settings.learning_rate,
         lr_scheduler_type=settings.lr_scheduler_type,

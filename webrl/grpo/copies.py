@@ -1,0 +1,158 @@
+"""The policy where episodes are collected: a copy of the trainer's, which takes its weights between two batches.
+
+`PolicyCopy` answers in the process itself, `ServedCopy` through vLLM servers of our own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load
+
+from webrl.errors import ModelError
+from webrl.grpo.play import Model
+from webrl.grpo.sampler import lora_config, open_sampler
+from webrl.grpo.settings import GrpoSettings
+from webrl.llm.eyes import Eyes
+from webrl.llm.interface import Completion, Message, Sampling
+from webrl.llm.loading import load_causal_lm, load_seeing_lm, load_tokenizer, pick_device, pick_dtype
+from webrl.llm.servers.vllm import VllmModel
+from webrl.llm.verify import Sample, verify_logprobs
+from webrl.runs.disk import make_folder
+
+_HANDOVER = ".handover"
+"""In the output folder: the weights that the servers read."""
+
+
+class PolicyCopy:
+    """The policy in this process, with the weights that were handed over last."""
+
+    def __init__(self, settings: GrpoSettings, eyes: Eyes | None, device: str = "auto") -> None:
+        self._settings = settings
+        self._eyes = eyes
+        self._fingerprint = ""
+        read = load_seeing_lm if eyes else load_causal_lm
+        self.module = read(settings.model_name, dtype="float32", device=pick_device(device))
+        if settings.use_peft:
+            from peft import get_peft_model
+
+            self.module = get_peft_model(self.module, lora_config(settings)).eval()
+
+    def take(self, fingerprint: str, data: bytes) -> None:
+        """Exchange the weights in place.
+
+        Raises:
+            ModelError: they are of another model.
+        """
+        new = load(data)
+        own = {name: weight for name, weight in self.module.named_parameters() if weight.requires_grad}
+        if {n: w.shape for n, w in new.items()} != {n: w.shape for n, w in own.items()}:
+            odd = sorted(own.keys() ^ new.keys()) or [n for n in own if own[n].shape != new[n].shape]
+            raise ModelError(f"the trainer's {self._settings.model_name!r} is not the collector's: {odd[:3]} differ")
+        with torch.no_grad():
+            for name, weight in own.items():
+                weight.copy_(new[name])
+        self._fingerprint = fingerprint
+
+    def open(self) -> Model:
+        """Who answers with these weights."""
+        return open_sampler(self._settings, self.module, self._eyes, self._fingerprint)
+
+    def stop(self) -> None:
+        """Nothing outlives the process."""
+
+
+class ServedCopy:
+    """A text policy on vLLM servers of our own, which share the GPUs with the trainer: `Model`, and who opens it.
+
+    New weights go into the running servers as a checkpoint, or an adapter, and are verified by a handful of
+    log-probabilities against a copy on the CPU.
+
+    Args:
+        run: completes a coroutine on the loop that the episodes are played on.
+
+    Raises:
+        ModelError: vLLM does not start, or does not know the architecture.
+    """
+
+    def __init__(self, settings: GrpoSettings, out: Path, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._run = run
+        self._copy = PolicyCopy(settings, None, device="cpu")
+        self.name = settings.model_name
+        self.tokenizer: Any = load_tokenizer(self.name)
+        self.fingerprint = ""
+        self._folder = out / _HANDOVER
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._number = 0
+        config = settings.run_config
+        self._dtype = pick_dtype(config.models.dtype, "cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            self._served: VllmModel = run(VllmModel.start(str(self._write()), config.rollout.engine, config.models))
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    def take(self, fingerprint: str, data: bytes) -> None:
+        """Exchange the weights in place.
+
+        Raises:
+            ModelError: they are of another model, or the servers do not answer with them.
+        """
+        self._copy.take(fingerprint, data)
+        self._run(self._serve(self._write()))
+        self.fingerprint = fingerprint
+
+    async def _serve(self, folder: Path) -> None:
+        await self._served.load_weights(folder)
+        await verify_logprobs(self._served, self._score, 1e-3 if self._dtype == "float32" else 0.1)
+        for old in self._folder.iterdir():
+            if old != folder:
+                shutil.rmtree(old)
+
+    def _write(self) -> Path:
+        """The copy's weights as a new folder that vLLM reads."""
+        self._number += 1
+        folder = self._folder / str(self._number)
+        make_folder(folder)
+        self._copy.module.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        return folder
+
+    @torch.no_grad()
+    def _score(self, samples: Sequence[Sample]) -> list[list[float]]:
+        """Log-probabilities of the actions, by the copy."""
+        scores = []
+        for prompt, action in samples:
+            ids = torch.tensor([[*prompt, *action]])
+            logits = self._copy.module(input_ids=ids).logits[0, len(prompt) - 1 : -1]
+            chosen = logits.float().log_softmax(-1).gather(1, ids[0, len(prompt) :, None])
+            scores.append(chosen[:, 0].tolist())
+        return scores
+
+    def open(self) -> Model:
+        """Who answers with these weights."""
+        return self
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+        """Continue token ids (`LanguageModel.generate`)."""
+        return await self._served.generate(prompt_ids, sampling)
+
+    async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
+        """Answer chat messages (`LanguageModel.chat`)."""
+        return await self._served.chat(messages, sampling)
+
+    async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:
+        """Log-probabilities of some tokens at the first answer position (`LanguageModel.choice_logprobs`)."""
+        return await self._served.choice_logprobs(prompt_ids, token_ids)
+
+    async def close(self) -> None:
+        """Ends a batch; the servers go on (`stop`)."""
+
+    def stop(self) -> None:
+        """Stop the servers, and clear away what they read."""
+        self._run(self._served.close())
+        shutil.rmtree(self._folder, ignore_errors=True)

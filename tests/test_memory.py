@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 
-from webrl.runs.memory import free_heap, pass_over_what_is_loaded, without_collections
+from webrl.runs.memory import collect_seldom, free_heap, pass_over_what_is_loaded, without_collections
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc hands memory back on demand")
@@ -47,3 +47,20 @@ def test_the_search_for_garbage_passes_over_what_was_loaded_and_finds_what_came_
     later = weakref.ref(Node())
     gc.collect()
     assert later() is None
+
+
+def test_where_garbage_is_looked_for_seldom_it_is_found_all_the_same():
+    class Node:
+        def __init__(self):
+            self.ring = self
+
+    before = gc.get_threshold()
+    try:
+        collect_seldom()
+        lost = weakref.ref(Node())
+        kept = [[] for _ in range(10_000)]
+        assert lost() is not None
+        kept += [[] for _ in range(20_000)]
+        assert lost() is None
+    finally:
+        gc.set_threshold(*before)

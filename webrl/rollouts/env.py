@@ -71,7 +71,8 @@ _TRANSIENT = (
     "Cannot find default execution context",
     "of undefined",
 )
-_TOO_LARGE = re.compile(r"TooLarge: (more than \d+ elements)")
+# Chromium names the class of what was thrown from a version after 126 on.
+_TOO_LARGE = re.compile(r"(?:TooLarge|Error): (more than \d+ elements)")
 _HEARD = "__webrl.hear(), "
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
 # Actions that leave a key or button down, or a page in a state that only loading it again clears.

@@ -33,6 +33,7 @@ from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.interface import Observation, StepResult
 from webrl.rollouts.snapshot import PageDetails
 from webrl.rollouts.suite import WEB, Suite, World, find_world
+from webrl.runs.memory import collect_seldom
 from webrl.runs.own_python import restore_python_path
 from webrl.types import Task
 
@@ -241,6 +242,7 @@ async def main(world: World) -> None:
 if __name__ == "__main__":
     guard_output()
     restore_python_path()
+    collect_seldom()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):

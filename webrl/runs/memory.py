@@ -15,6 +15,8 @@ from webrl.runs.usage import Meter, set_latest
 _LONGEST_PAUSE_S = 8.0
 """A reading takes the kernel 35 ms for each GiB, in which the process itself gets no memory."""
 
+_COLLECT_AFTER = 20_000
+
 
 class PeakMemory:
     """Context manager; `peak_mib` is the largest sum of proportional set sizes seen (RSS where PSS is not known).
@@ -65,6 +67,14 @@ def pass_over_what_is_loaded() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def collect_seldom() -> None:
+    """Look for garbage after 20,000 new objects, not after every 700: one page's tree or template makes more.
+
+    For a process of our own that serves pages or reads them; what is in no cycle is freed at once all the same.
+    """
+    gc.set_threshold(_COLLECT_AFTER)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ It inherits the listening socket, makes the first database where there is none, 
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import secrets
@@ -30,7 +29,7 @@ from webrl.arena.shop.tracker.pkg_resources import import_trac
 from webrl.arena.sites import DATABASES, SITES
 from webrl.arena.tracker.content import tracker
 from webrl.runs.disk import atomic_path
-from webrl.runs.memory import pass_over_what_is_loaded
+from webrl.runs.memory import collect_seldom, pass_over_what_is_loaded
 from webrl.runs.own_python import restore_python_path
 
 logger = logging.getLogger(__name__)
@@ -39,8 +38,6 @@ _THREADS = 4
 """Of a worker. Answers are computed, not waited for: more would not be faster, but with one a slow page would block."""
 _PAUSE_S = 1.0
 """Before a dead worker is replaced, so that one that cannot start does not keep a core busy."""
-_COLLECT_AFTER = 20_000
-"""New objects after which a worker looks for garbage: a page makes thousands, and Python would look every 700."""
 _STATIC_AGE_S = 86400
 _LOCK_S = 3.0
 """`start` has waited for the last arena's end: what holds the lock now has begun since."""
@@ -66,7 +63,7 @@ def main() -> None:
     host, port = listener.getsockname()[:2]
     # What Django and the sites' apps have made by now stays for good: collections need not look at it again.
     pass_over_what_is_loaded()
-    gc.set_threshold(_COLLECT_AFTER)
+    collect_seldom()
     state = State(f"http://{host}:{port}", key, os.getpid(), psutil.Process().create_time(), content_digest())
     try:
         fork_workers(lambda: _work(application, listener), int(sys.argv[3]), lambda: state.write(folder))

@@ -58,7 +58,7 @@ MODELS = (
     BadInput(_label("m"), 1, "'m'", "tokenizer", "", files={**_JUDGED, "m": copy_of(_TINY, tokenizer_json=_half)}),
     BadInput(_label("m"), 1, "'m'", "tokenizer", "", files={**_JUDGED, "m": copy_of(_TINY, tokenizer_json="[]")}),
     BadInput(_label("m"), 1, "'m'", "config.json", "not a transformers checkpoint", files={**_JUDGED, "m": copy_of(_TINY, config_json=None)}),
-    BadInput(_label("m"), 1, "malformed JSON", "m/config.json", "", files={**_JUDGED, "m": copy_of(_TINY, config_json=_half)}),
+    BadInput(_label("m"), 1, "JSON", "m/config.json", "", files={**_JUDGED, "m": copy_of(_TINY, config_json=_half)}),
     BadInput(_label("m"), 1, "'m'", "", "", files={**_JUDGED, "m": copy_of(_TINY, config_json="[]")}),
     BadInput(_label("m"), 1, "'m'", "perceptron", "", files={**_JUDGED, "m": copy_of(_TINY, config_json=_architecture("perceptron"))}),
     BadInput(_label("m"), 1, "'m'", "", "", files={**_JUDGED, "m": copy_of(_TINY, config_json=_architecture("clip"))}),

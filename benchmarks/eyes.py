@@ -1,11 +1,12 @@
-"""What an actor that sees learns from what only pixels show: `python benchmarks/eyes.py [--seed 0] [key=value ...]`.
+"""What an actor that sees learns from what only pixels show: `python benchmarks/eyes.py [--objective webrl]`.
 
 A tiny vision-language model is made from nothing (`eyes_model.py`). `webrl sft` shows it demonstrations of MiniWoB's
 `focus-text` (one click into a text field that lies elsewhere on each page) whose clicks scatter so that most miss, then
-`webrl run` trains it by GRPO on new pages and their own reward, and plays held-out page seeds. It is shown the
-screenshot alone (`rollout.show_text=false`) and answers by coordinates. The control is made, taught and trained in the
-same way, but its processor makes an empty page of every picture. The last line is JSON: success with count and 95 %
-interval at the start and after each phase, and `ratio`, last over first. `key=value` are settings of the runs.
+`webrl run` trains it on new pages and their own reward, by GRPO or by WebRL's update (a critic that sees, replay, the
+KL-constrained actor), and plays held-out page seeds. It is shown the screenshot alone (`rollout.show_text=false`) and
+answers by coordinates. The control is made, taught and trained in the same way, but its processor makes an empty page
+of every picture. The last line is JSON: success with count and 95 % interval at the start and after each phase, and
+`ratio`, last over first. `key=value` are settings of the runs.
 """
 
 from __future__ import annotations
@@ -54,11 +55,19 @@ SIGHT = (
     "rollout.envs_per_worker=16", "rollout.engine.max_batch=16", "models.max_prompt_tokens=128", "trackers=[]",
 )  # fmt: skip
 SFT = ("sft.lr=2e-3", "sft.batch_size=16", "sft.heldout=0", "sft.outcome=all")
-GRPO = (
-    "tasks.num_seed_tasks=48", "rollout.num_generations=8", "tasks.num_eval_tasks=200", "actor.lr=5e-4",
-    "actor.warmup_ratio=0.2", "actor.batch_size=24", "actor.epochs=8", "actor.length_norm=16", "actor.clip_high=5",
-)  # fmt: skip
-"""`clip_high` at its default lets a token's probability grow by a fifth a phase, whatever the number of steps."""
+TRAINING = ("tasks.num_eval_tasks=200", "actor.warmup_ratio=0.2", "actor.batch_size=24")
+OBJECTIVES = {
+    "grpo": (
+        "tasks.num_seed_tasks=48", "rollout.num_generations=8", "actor.lr=5e-4", "actor.epochs=8",
+        "actor.length_norm=16", "actor.clip_high=5",
+    ),
+    "webrl": (
+        "tasks.num_seed_tasks=384", "rollout.num_generations=1", "actor.objective=webrl_scaled", "actor.lr=5e-4",
+        "actor.epochs=8", "replay.strategy=perplexity", "critic.lr=3e-4", "critic.batch_size=24",
+    ),
+}  # fmt: skip
+"""384 attempts a phase either way. `clip_high` at its default lets a token's probability grow by a fifth a phase,
+whatever the number of steps."""
 
 
 class Annotator:
@@ -133,21 +142,22 @@ def measure(work: Path, args: argparse.Namespace) -> dict[str, Any]:
     shut_eyes(work / "blank-base")
     learn = [*common, *SFT, f"sft.epochs={args.epochs}", "--data", str(demos)]
     side_by_side({n: ["sft", "demo_grpo", f"name={n}", f"models.actor={work}/{n}-base", *learn] for n in ARMS}, work)
-    play = [*common, *GRPO, f"num_phases={args.phases}", *args.settings]
+    play = [*common, *TRAINING, *OBJECTIVES[args.objective], f"num_phases={args.phases}", *args.settings]
     verb = "run" if args.phases else "eval"
     side_by_side({n: [verb, "demo_grpo", f"name={n}", f"models.actor={work}/{n}/sft", *play] for n in ARMS}, work)
     found = {name: figures(work / name) for name in ARMS}
-    return {"seed": args.seed, **found, "seconds": round(time.perf_counter() - begun, 1)}
+    return {"objective": args.objective, "seed": args.seed, **found, "seconds": round(time.perf_counter() - begun, 1)}
 
 
 def main() -> None:
     """Run, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
+    add("--objective", choices=OBJECTIVES, default="grpo", help="webrl: webrl_scaled and its critic (default: grpo)")
     add("--seed", type=int, default=0)
     add("--demos", type=int, default=256, help="demonstrations (default: 256)")
     add("--epochs", type=int, default=10, help="passes over them (default: 10)")
-    add("--phases", type=int, default=6, help="of GRPO (default: 6; 0: the start alone)")
+    add("--phases", type=int, default=6, help="of training (default: 6; 0: the start alone)")
     add("--work", type=Path, help="new folder for everything, which is kept (default: a temporary one)")
     add("settings", nargs="*", metavar="key=value", help="over those of the runs")
     args = parser.parse_args()

@@ -240,7 +240,10 @@ def test_an_actor_from_which_the_text_is_withheld_is_told_how_to_point(folder, t
         ("actor.lora_rank=8", "actor.lora_rank=8: not yet"),
         ("actor.engine=zero2", "actor.engine=zero2: not yet"),
         ("actor.precision=bf16", "actor.precision=bf16: not yet"),
-        ("actor.objective=webrl_released", "actor.objective=webrl_released values a state after the last step, of whi"),
+        (
+            "actor.objective=webrl_released",
+            "values a state after the last step, of which there is no screenshot; set actor.objective=webrl_scaled",
+        ),
         ("tasks.source=curriculum", "filter.critic_band=true asks the critic about pages of which there is no"),
     ],
 )

@@ -154,7 +154,7 @@ def _check_seeing_training(config: RunConfig) -> None:
     if config.actor.objective == "webrl_released":
         found.append(
             "actor.objective=webrl_released values a state after the last step, of which there is no screenshot; set "
-            "actor.objective=webrl"
+            "actor.objective=webrl_scaled"
         )
     if config.tasks.source == "curriculum" and config.filter.critic_band:
         found.append(

@@ -25,11 +25,12 @@ from webrl import cli
 from webrl.config import load_config
 from webrl.errors import StageError, UsageError
 from webrl.phase import STAGES
+from webrl.runs.folder import open_run
 from webrl.runs.store import write_json, write_records
 from webrl.study.cells import is_finished, link_start, num_finished
 from webrl.study.plan import Cell, Study, load_study
 from webrl.study.processes import find_reason
-from webrl.study.report import comparisons, config_hash, csv_text, markdown_text, write_report
+from webrl.study.report import comparisons, config_hash, csv_text, markdown_text, record_machine, write_report
 from webrl.study.results import CellResult, read_results
 from webrl.study.statistics import compare, effect_size, estimate, rate_by_phase
 from webrl.types import Status, Task, Trajectory
@@ -273,6 +274,36 @@ def test_a_cell_of_another_task_set_or_actor_is_refused(tmp_path: Path) -> None:
         read_results(study, {})
 
 
+def test_numbers_of_other_settings_are_not_taken_for_the_studys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    retrained = {"retrain_orm": ["awr"]}
+    study = study_of(tmp_path, seeds=[0], **retrained)
+    write_cells(study, {"default-seed0": ["1110"], "awr-seed0": ["1111"]})
+    for cell in (*study.starts, *study.cells):
+        open_run(cell.config)
+    assert [result.state for result in read_results(study, {})] == ["finished"] * 2
+    assert len(read_results(study_of(tmp_path, seeds=[0], num_phases=2, **retrained), {})) == 2
+    (tmp_path / "moved").mkdir()
+    study.folder.rename(tmp_path / "moved" / "s")
+    study_of(tmp_path, seeds=[0], runs_dir=str(tmp_path / "moved"), **retrained)
+    for options in (["--report"], []):
+        assert cli.main(["study", str(tmp_path / "study.yaml"), "actor.lr=0.5", *options]) == 1
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert "start-seed0 was made with other settings (actor.lr: was 0.0001, now 0.5)" in error
+    assert not (tmp_path / "moved" / "s" / "study.md").exists()
+
+
+def test_a_study_that_has_nothing_left_to_run_keeps_the_machine_and_date_of_its_cells(tmp_path: Path) -> None:
+    study = study_of(tmp_path, seeds=[0])
+    write_cells(study, {"default-seed0": ["1110"], "awr-seed0": ["1111"]})
+    record_machine(study, 3)
+    machine = json.loads((study.folder / "study.json").read_text(encoding="utf-8")) | {"git_commit": "then"}
+    write_json(study.folder / "study.json", machine)
+    assert cli.main(["study", str(tmp_path / "study.yaml")]) == 0
+    assert "commit then;" in (study.folder / "study.md").read_text(encoding="utf-8")
+
+
 def test_the_start_is_linked_into_its_cells_but_what_they_judge_otherwise_is_left_out(tmp_path: Path) -> None:
     methods = {"default": {}, "awr": {"actor": {"objective": "awr"}}, "strict": {"label": {"threshold": 0.9}}}
     study = study_of(tmp_path, seeds=[0], methods=methods, overrides={"actor": {"objective": "webrl"}})
@@ -322,6 +353,7 @@ def test_figures_are_drawn_of_what_is_there(tmp_path: Path) -> None:
     assert names[2::2] == ["success.png", "training.png", "comparison.png"]
     assert (study.folder / "success.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (study.folder / "comparison.svg").read_bytes()
+    assert b"hollow: not of all 2 seeds yet" in (study.folder / "success.svg").read_bytes()
 
 
 @pytest.mark.parametrize(

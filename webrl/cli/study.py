@@ -45,6 +45,7 @@ def main(args: argparse.Namespace) -> int:
     study = load_study(find_study(args.study), _changes(args), args.methods, args.settings)
     if args.dry_run:
         return _show_plan(study)
+    from webrl.study.cells import is_finished
     from webrl.study.processes import default_parallel, read_failures, run_cells
     from webrl.study.report import record_machine, write_report
     from webrl.study.results import read_results
@@ -57,7 +58,8 @@ def main(args: argparse.Namespace) -> int:
         print(f"study folder {study.folder}, {len(study.cells)} cells, {parallel} at once", flush=True)
         with hold_run(study.folder):
             _check(study)
-            record_machine(study, parallel)
+            if not all(is_finished(job) for job in study.jobs):
+                record_machine(study, parallel)
             failures = run_cells(study, parallel)
     results = read_results(study, failures)
     for name in write_report(study, results):
@@ -79,13 +81,16 @@ def _check(study: Any) -> None:
     """Refuse at once what every cell would refuse.
 
     Raises:
-        WebRLError: a package or a model folder is not there.
+        WebRLError: a package or a model folder is not there, or a run folder was made with other settings.
     """
     from webrl.config.extras import check_extras
     from webrl.phase import STAGES
     from webrl.preflight import check_inputs
+    from webrl.study.cells import check_config
 
     stages = [stage.name for stage in STAGES]
+    for cell in (*study.starts, *study.cells):
+        check_config(cell)
     for cell in study.jobs:
         check_extras(cell.config, stages)
         if cell.method not in study.config.retrain_orm:  # their judge is yet to be trained

@@ -190,7 +190,7 @@ def open_run(config: RunConfig) -> RunFolder:
     data = config.model_dump(mode="json")
     try:
         if folder.config.exists():
-            _check_same(folder, data)
+            _check_same(folder, config)
         write_text(folder.config, yaml.safe_dump(data, sort_keys=False))
     except OSError as error:
         if error.errno in DISK_FULL:
@@ -219,16 +219,25 @@ def require_run(path: Path) -> RunFolder:
     return folder
 
 
-def _check_same(folder: RunFolder, data: dict[str, Any]) -> None:
+def changed_settings(folder: RunFolder, config: RunConfig) -> dict[str, str]:
+    """What `config` alters of the config that the run was made with and alters results: `was 1, now 2` by key."""
     # Through the model, so that an option added since has its default on both sides.
-    old = _flatten(load_config(folder.config).model_dump(mode="json"))
-    new = _flatten(data)
+    old, new = (_flatten(c.model_dump(mode="json")) for c in (load_config(folder.config), config))
     changed = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k) and k not in FREE_KEYS)
+    return {key: f"was {old.get(key)!r}, now {new.get(key)!r}" for key in changed}
+
+
+def name_changes(changed: Mapping[str, str]) -> str:
+    """`actor.lr: was 0.1, now 0.2; …`, the first five of them."""
+    return "; ".join(f"{key}: {change}" for key, change in list(changed.items())[:5])
+
+
+def _check_same(folder: RunFolder, config: RunConfig) -> None:
+    changed = changed_settings(folder, config)
     if changed:
-        shown = "; ".join(f"{key}: was {old.get(key)!r}, now {new.get(key)!r}" for key in changed[:5])
         raise StageError(
-            f"{folder.path} was made with another config ({shown}). Choose another `name=`, remove the folder, "
-            "or restore the settings"
+            f"{folder.path} was made with another config ({name_changes(changed)}). Choose another `name=`, remove the "
+            "folder, or restore the settings"
         )
 
 

@@ -11,9 +11,9 @@ from webrl.errors import StageError
 from webrl.phase import is_phase_done
 from webrl.replay.stage import SCORE_CACHE
 from webrl.runs.disk import atomic_path, make_folder, remove
-from webrl.runs.folder import RunFolder
+from webrl.runs.folder import RunFolder, changed_settings, name_changes
 from webrl.runs.store import read_lines
-from webrl.study.plan import ORM, Cell
+from webrl.study.plan import ORM, START, Cell
 
 _JUDGED = ("label", "replay", "train")
 """Stages of phase 0 after the episodes: redone where a method judges or trains its critic otherwise."""
@@ -59,6 +59,25 @@ def link_start(start: Cell, cell: Cell) -> None:
         if lacks_critic or _judging(start.config) != _judging(cell.config):
             for name in (*_JUDGED_FILES, *(f"stages/{stage}.json" for stage in _JUDGED)):
                 remove(temporary / name)
+
+
+def check_config(cell: Cell) -> None:
+    """Return if what there is of a cell was made with its settings.
+
+    Raises:
+        StageError: it was not, so that its numbers are not this study's; old and new values and the fix are named.
+    """
+    run = RunFolder(cell.config.run_dir)
+    changed = changed_settings(run, cell.config) if run.config.is_file() else {}
+    own_orm = f"{START}-seed{cell.seed}/{ORM}'"
+    if changed.get("models.orm", "").count(own_orm) == 2:  # of `retrain_orm`: the study's folder was moved
+        del changed["models.orm"]
+    if changed:
+        raise StageError(
+            f"{run.path} was made with other settings ({name_changes(changed)}), and its numbers would be taken for "
+            "those of this study; restore them, give the study another --name or the method another name, or remove "
+            "the folder"
+        )
 
 
 def check_start(start: Cell, cell: Cell) -> None:

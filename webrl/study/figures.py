@@ -32,16 +32,18 @@ def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> lis
     rows = -(-len(shown) // columns)
     figure = new_figure(2.4 * columns + 1.0, 2.2 * rows + 1.0)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    all_seeds = len(study.config.seeds)
+    note = _NOTE if all(r.is_finished for r in results) else f"{_NOTE}\nhollow: not of all {all_seeds} seeds yet"
     seeds_of = {split: name for split, name in study.splits.items() if split.endswith("eval")}
     reference = {s: rate_by_phase(by_method[study.config.reference], s, np.random.default_rng(0)) for s in seeds_of}
     for axes, method in zip(grid.flat, shown, strict=False):
         if method != study.config.reference:
             for split, rates in reference.items():
                 label = f"{study.config.reference}, {seeds_of[split]}"
-                _draw_line(axes, rates, "#9a9a9a", label, intervals=False)
+                _draw_line(axes, rates, "#9a9a9a", label, all_seeds, intervals=False)
         for i, (split, name) in enumerate(study.splits.items()):
             rates = rate_by_phase(by_method[method], split, np.random.default_rng(0))
-            _draw_line(axes, rates, _COLOURS[i], name, shift=0.06 * i)
+            _draw_line(axes, rates, _COLOURS[i], name, all_seeds, shift=0.06 * i)
         seeds = len(by_method[method])
         axes.set_title(f"{method} ({seeds} seed{'s' if seeds > 1 else ''})", fontsize=10)
         axes.set(ylim=(0, 1), xlim=(-0.2, study.config.num_phases + 0.2))
@@ -53,7 +55,7 @@ def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> lis
         axes.set_visible(False)
     lines = {line.get_label(): line for axes in grid.flat for line in axes.get_legend_handles_labels()[0]}
     figure.legend(lines.values(), lines.keys(), loc="outside upper left", frameon=False, ncols=min(3, max(2, columns)))
-    figure.supxlabel(f"phase (0: the start)\n{_NOTE}", fontsize=9)
+    figure.supxlabel(f"phase (0: the start)\n{note}", fontsize=9)
     figure.supylabel("success", fontsize=10)
     return _save(figure, path)
 
@@ -75,7 +77,7 @@ def draw_training(study: Study, results: Sequence[CellResult], path: Path) -> li
             means = _phase_means(cells, quantity)
             if means:
                 axes.plot(means.keys(), means.values(), marker="o", markersize=4, color=colour, label=method)
-        axes.set(title=name, xlabel="phase")
+        axes.set(title=name, xlabel="phase", xlim=(0.8, study.config.num_phases + 0.2))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         clean_axes(axes, "y")
     panels[0].set_yscale("log")
@@ -120,14 +122,19 @@ def _phase_means(cells: Sequence[CellResult], quantity: str) -> dict[int, float]
 
 
 def _draw_line(
-    axes: Any, rates: Sequence[Estimate | None], colour: str, name: str, *, intervals: bool = True, shift: float = 0.0
-) -> None:
+    axes: Any, rates: Sequence[Estimate | None], colour: str, name: str, seeds: int, *, intervals: bool = True,
+    shift: float = 0.0,
+) -> None:  # fmt: skip
+    """A line; hollow where it is of fewer than `seeds` seeds."""
     found = [(phase, rate) for phase, rate in enumerate(rates) if rate is not None]
     if not found:
         return
     xs, ys = [phase + shift for phase, _ in found], [rate.value for _, rate in found]
     margins = _margins([rate for _, rate in found]) if intervals else None
     axes.errorbar(xs, ys, yerr=margins, marker="o", markersize=4, capsize=3, color=colour, label=name, linewidth=1.6)
+    lacking = [(x, y) for x, y, (_, rate) in zip(xs, ys, found, strict=True) if rate.seeds < seeds]
+    if lacking:
+        axes.plot(*zip(*lacking, strict=True), "o", markersize=4, color=colour, markerfacecolor="white", zorder=3)
 
 
 def _margins(estimates: Sequence[Estimate], scale: float = 1.0) -> list[list[float]]:

@@ -167,7 +167,8 @@ def _header(study: Study, results: Sequence[CellResult]) -> list[str]:
         f"{where}.",
         "Success is the environment's own reward. Each number is the mean over seeds of the mean over evaluation "
         "tasks, with a 95 % bootstrap interval over seeds and tasks; differences are paired by seed and task. Effect "
-        "is Cohen's h. Won : lost counts the tasks that only the method, and only the other, solved.",
+        "is Cohen's h. Won : lost counts the tasks that only the method, and only the other, solved. Seeds "
+        "counts those that finished every phase, over which alone the gain over the start is taken.",
     ]
 
 

@@ -12,7 +12,7 @@ from webrl.evaluate import is_success
 from webrl.phase import STAGES
 from webrl.runs.folder import PhaseFolder, RunFolder
 from webrl.runs.store import read_lines
-from webrl.study.cells import check_start, num_finished
+from webrl.study.cells import check_config, check_start, num_finished
 from webrl.study.plan import Cell, Study, splits_of
 from webrl.types import Trajectory
 
@@ -76,10 +76,14 @@ def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
     """The cells in the study's order.
 
     Raises:
-        StageError: a cell began elsewhere than the start of its seed, or was evaluated on other tasks.
+        StageError: a cell was made with other settings, began elsewhere than the start of its seed, or was evaluated on
+            other tasks.
     """
     results = []
+    for start in study.starts:
+        check_config(start)
     for cell in study.cells:
+        check_config(cell)
         phases = tuple(_read_phase(cell, RunFolder(cell.config.run_dir).phase(k)) for k in range(num_finished(cell)))
         if phases:
             check_start(study.start_of(cell), cell)

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import browsers
 import pytest
 
 from webrl.llm.prompts import released_parts
-from webrl.rollouts.html import SimplifiedPage, hide_scrollbars, locate, observe_html, simplify
+from webrl.rollouts.html import hide_scrollbars, simplify
+from webrl.rollouts.observe import observe_html
+from webrl.rollouts.tab import Tab
 from webrl.types import Step
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -21,9 +24,12 @@ def read(name: str) -> list[dict]:
     return [json.loads(line) for line in (FIXTURES / name).read_text(encoding="utf-8").splitlines()]
 
 
-async def replay(operations: list[list]) -> list[SimplifiedPage]:
+_LABELLED = '(label) => window[Symbol.for("webrl.html")].labels.get(label)'
+
+
+async def replay(operations: list[list]) -> list[str]:
     """Observe, act, observe, … on the fixture's pages, as the recording did."""
-    pages = []
+    texts = []
     async with browsers.shared_browser() as browser:
         context = await browser.new_context(viewport={"width": 1280, "height": 720})
         page = await context.new_page()
@@ -32,21 +38,23 @@ async def replay(operations: list[list]) -> list[SimplifiedPage]:
         await page.evaluate("document.fonts.ready.then(() => 1)")
         for kind, *rest in operations:
             await asyncio.sleep(0.3)
-            pages.append(await observe_html(page))
+            tab = await Tab.open(page, browser.port)
+            texts.append((await observe_html(tab, ()))[0])
+            await tab.close()
             if kind in ("click", "type"):
-                left, top, width, height = pages[-1].boxes[rest[0]]
+                [box] = re.findall(rf'<\w+ id="{rest[0]}" [^>]*?data-bbox="([^"]+)"', texts[-1])
+                left, top, width, height = map(float, box.split(","))
                 await page.mouse.click(left + width / 2, top + height / 2)
             if kind == "type":
                 await page.keyboard.type(rest[1])
             if kind == "select":
-                element = await locate(page, rest[0])
-                assert element is not None
-                await element.select_option(label=rest[1])
+                element = await page.evaluate_handle(_LABELLED, rest[0])
+                await element.as_element().select_option(label=rest[1])
             if kind == "scroll":
                 await page.mouse.move(640, 360)
                 await page.mouse.wheel(0, rest[0])
             await asyncio.sleep(0.3)
-    return pages
+    return texts
 
 
 @pytest.mark.browser
@@ -54,8 +62,8 @@ def test_observations_of_a_trace_equal_the_released_tool_byte_for_byte():
     trace = read("trace.jsonl")
     seen = browsers.run(replay([line["do"] for line in read("prompts.jsonl")]))
     assert len(seen) == len(trace) == 10
-    for step, page in zip(trace, seen, strict=True):
-        assert page.text == step["html"], f"step {step['index']}"
+    for step, text in zip(trace, seen, strict=True):
+        assert text == step["html"], f"step {step['index']}"
 
 
 def test_prompts_of_a_trace_equal_the_released_constructor_byte_for_byte():
@@ -74,8 +82,10 @@ def test_observing_leaves_the_page_as_it_is():
             page = await (await browser.new_context()).new_page()
             await page.goto((FIXTURES / "pages" / "shop.html").as_uri())
             before = await page.content()
-            await observe_html(page)
-            await observe_html(page)
+            tab = await Tab.open(page, browser.port)
+            await observe_html(tab, ())
+            await observe_html(tab, ())
+            await tab.close()
             return before, await page.content()
 
     before, after = browsers.run(run())

@@ -12,20 +12,19 @@ marks every element with what can be seen of it; `simplify` turns the copy into 
 - kept elements print as `<tag id="number" attr="value" …> text children </tag>`, without escaping; values are
   stripped, cut at 500 characters, and one that repeats an earlier attribute's value is left out.
 
-Boxes are data here: `data-bbox="left,top,width,height"` in window pixels, in the text and in `SimplifiedPage.boxes`.
+Boxes are data here: `data-bbox="left,top,width,height"` in window pixels.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playwright.async_api import ElementHandle, Page
+    from playwright.async_api import Page
 
 Box = tuple[float, float, float, float]
 
@@ -52,27 +51,6 @@ _BOX = "data-bbox"
 _DROPPED = (("<!--", "", "-->"), ("<style", ">", "</style>"), ("<script", ">", "</script>"))
 """What is cut out, as (start, end of its tag, end): searched for without a regular expression, which on a page of
 unclosed tags takes cubic time."""
-_LOCATE = '(label) => window[Symbol.for("webrl.html")]?.labels.get(label) ?? null'
-
-
-@dataclass(frozen=True)
-class SimplifiedPage:
-    """One observation.
-
-    Example: `SimplifiedPage('<html> <a id="0" data-bbox="8,8,40,18"> Home </a> </html>', {"0": (8, 8, 40, 18)})`
-    """
-
-    text: str
-    """What the agent reads."""
-    boxes: dict[str, Box]
-    """Element number: (left, top, width, height) in window pixels, page scroll already taken off."""
-
-
-async def observe_html(page: Page) -> SimplifiedPage:
-    """The page's simplified HTML; the page is not altered (a WeakMap on `window` remembers the numbering)."""
-    found = await page.evaluate(page_script())
-    boxes: dict[str, Box] = {label: (*box,) for label, box in found["boxes"].items()}
-    return SimplifiedPage(simplify(found["html"], found["width"], found["height"]), boxes)
 
 
 async def hide_scrollbars(page: Page) -> None:
@@ -84,15 +62,9 @@ async def hide_scrollbars(page: Page) -> None:
         await session.send("Emulation.setScrollbarsHidden", {"hidden": True})
 
 
-async def locate(page: Page, label: str) -> ElementHandle | None:
-    """The element that the last `observe_html` of this page numbered `label`; None if there is none."""
-    handle = await page.evaluate_handle(_LOCATE, label)
-    return handle.as_element()
-
-
 @cache
 def page_script() -> str:
-    """The JavaScript that `observe_html` evaluates; for callers with a sync page or a CDP session."""
+    """The JavaScript function that gives `simplify` its arguments (a WeakMap on `window` remembers the numbering)."""
     return resources.files("webrl.rollouts").joinpath("js/html_page.js").read_text(encoding="utf-8")
 
 

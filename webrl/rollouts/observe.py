@@ -272,8 +272,6 @@ def _attribute(pair: tuple[str, Any]) -> str:
     name, value = pair
     if name in _SKIPPED_PROPERTIES:
         return ""
-    if name == "url" and str(value).startswith("file:"):
-        return ""  # where the page lies on this machine's disk would make the same page differ between machines
     if name in _FLAGS:
         return name if value else ""
     return f"{name}={value!r}"

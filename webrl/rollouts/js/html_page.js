@@ -1,4 +1,4 @@
-// Runs in the page and returns {html, width, height, boxes}: a copy of the document in which every element
+// Runs in the page and returns {html, width, height}: a copy of the document in which every element
 // carries what the simplifier (../html.py) reads: data-bbox, data-text, data-value, data-status, data-label-id.
 //
 // The page itself is not altered. The rules are those of VAB-WebArena-Lite's `html_tools`, which writes these
@@ -158,9 +158,5 @@
   const clickable = findClickable();
   memory.clickable.push(...clickable);
   noteLabels(clickable);
-  const boxes = {};
-  for (const [label, element] of memory.labels) {
-    boxes[label] = (memory.notes.get(element).get("data-bbox") ?? "").split(",").map(Number);
-  }
-  return { html: annotatedCopy(), width: window.innerWidth, height: window.innerHeight, boxes };
+  return { html: annotatedCopy(), width: window.innerWidth, height: window.innerHeight };
 }

@@ -5,7 +5,8 @@ import json
 import pytest
 from rollouts_builders import at, bid_of, in_browser, miniwob, serve
 
-from webrl.rollouts.observe import flatten_axtree, remove_elements
+from webrl.rollouts.axtree import flatten_axtree
+from webrl.rollouts.observe import remove_elements
 
 PLANT = """for (const id of ['reward-display', 'click-canvas', 'sync-task-cover', 'query']) {
   let element = document.getElementById(id);

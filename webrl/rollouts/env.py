@@ -14,16 +14,13 @@ the next reset), DataError for a task that names no page.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import dataclasses
 import json
 import logging
-import re
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
@@ -32,19 +29,16 @@ from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import ChannelClosed, ChannelError
 from webrl.rollouts.dialects import parse
 from webrl.rollouts.execute import ActionFailed, execute
-from webrl.rollouts.guard import NavigationGuard
 from webrl.rollouts.interface import Observation, Score, StepResult
-from webrl.rollouts.limits import NO_LIMITS
-from webrl.rollouts.notices import Notices
-from webrl.rollouts.observe import load_script, observe_axtree, observe_dom, observe_html, unmark
-from webrl.rollouts.probe import foreign_elements
+from webrl.rollouts.observe import read_page
+from webrl.rollouts.profile import BrowserProfile
 from webrl.rollouts.sites import Site, Verdict, open_site, require_text
 from webrl.rollouts.snapshot import take
 from webrl.rollouts.tab import Tab
 from webrl.types import Task
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Page
+    from playwright.async_api import Page
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +48,6 @@ _LOAD_HORIZON_MS = 250
 _COLLECT_EVERY = 24
 """Episodes after which a page that is written anew frees its earlier documents (by itself it waits for 50 MB)."""
 _MAX_TRIES = 5
-MAX_TABS = 20
-"""Open tabs of an environment; further ones are closed at once."""
-MAX_TEXT_CHARS = 2_000_000
-"""An observation's text is cut here; prompts take a small part of it."""
-_PAGE_TIMEOUT_MS = 5000
 _PATIENCE = 0.6
 """Share of the step's deadline after which a page that does not come is given up."""
 # What a page says when it was replaced while being looked at; looking again helps.
@@ -71,62 +60,23 @@ _TRANSIENT = (
     "Cannot find default execution context",
     "of undefined",
 )
-# Chromium names the class of what was thrown from a version after 126 on.
-_TOO_LARGE = re.compile(r"(?:TooLarge|Error): (more than \d+ elements)")
 _HEARD = "__webrl.hear(), "
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
 # Actions that leave a key or button down, or a page in a state that only loading it again clears.
 _DIRTY = frozenset(("mouse_down", "keyboard_down", "upload_file", "mouse_upload_file", "go_back", "go_forward"))
 
 
-class Onlooker(Protocol):
-    """Somebody in whose sight episodes are played: a person who demonstrates (`webrl.demos.hand`)."""
-
-    script: str
-    """Every document runs it before its own scripts."""
-
-    async def attach(self, context: BrowserContext) -> None:
-        """Called for a new profile, before its first page."""
-        ...
-
-    def acting(self, action: Action) -> AbstractAsyncContextManager[None]:
-        """Around every action."""
-        ...
-
-
-class BrowserEnv:
+class BrowserEnv(BrowserProfile):
     """An environment on a shared browser; see the module docstring."""
 
-    imports = True
-    """Whether pages may import scripts while they run: programs of one document do. It costs to watch for them."""
-
     def __init__(self, browser: Browser, config: RolloutConfig) -> None:
-        self._browser = browser
-        self._config = config
-        self._script = load_script("settle", "mark", "act", "extract", "miniwob")
+        super().__init__(browser, config)
         self._task: Task | None = None
-        self._site: Site = None  # type: ignore[assignment]
         self._goal = ""
-        self._first_page: Page | None = None
         self._loaded_url = ""
-        self._tabs: dict[Page, Tab] = {}
         self._clean = False
         self._restarts = 0
-        self._activated = asyncio.Event()
-        self._closing: set[asyncio.Future[None]] = set()
-        self._limits = NO_LIMITS
-        self._routes: dict[str, int] = {}
-        self._profile_options: dict[str, Any] = {}
-        self._guard = NavigationGuard(())
-        self._notices = Notices()
         self._ids: dict[str, str] | None = None
-        self.context: BrowserContext = None  # type: ignore[assignment]
-        self.page: Page = None  # type: ignore[assignment]
-        self.tab: Tab = None  # type: ignore[assignment]
-        self.scale = 1.0
-        self.upload_dir = config.upload_dir
-        self.max_tabs = MAX_TABS
-        self.onlooker: Onlooker | None = None
 
     async def reset(self, task: Task) -> Observation:
         """Start an episode of `task`."""
@@ -183,22 +133,9 @@ class BrowserEnv:
         return Score(None)
 
     async def close(self) -> None:
-        """Close the profile and its pages."""
+        """End the episode, and close the profile and its pages."""
         self._task, self._clean = None, False
-        context, self.context = self.context, None  # type: ignore[assignment]
-        for tab in self._tabs.values():
-            await tab.close()
-        self._tabs.clear()
-        if context is not None:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(context.close(), 5)
-        await self._guard.close()
-
-    def check_url(self, url: str) -> None:
-        """Refuse addresses outside the allow-list before the browser tries them."""
-        if not self._guard.allows(url):
-            self._guard.blocked += 1
-            raise ActionFailed(f"Blocked: {url!r:.200} is outside the hosts of this task.")
+        await super().close()
 
     def _parse(self, action_text: str) -> Action:
         """Read what the agent has written. Raises ActionError."""
@@ -280,71 +217,12 @@ class BrowserEnv:
             raise BrowserError(f"{site.url} is no page: a download, or an empty answer ({first_line(error)})") from None
         self._loaded_url = self.page.url
 
-    async def _new_profile(self, site: Site) -> None:
-        """A profile that reaches what the site names, with one empty page."""
-        width, height = self._config.viewport or site.viewport
-        self._guard = NavigationGuard(
-            (*site.hosts, *self._config.allowed_hosts),
-            self._config.public_hosts,
-            devtools_port=self._browser.port,
-            limits=self._limits,
-            routes=self._routes,
-        )
-        options = {"viewport": {"width": width, "height": height}} | await self._guard.open()
-        options |= self._profile_options
-        self.context = await self._browser.new_context(**options)
-        self.context.set_default_timeout(_PAGE_TIMEOUT_MS)
-        await self._guard.attach(self.context)
-        if self.onlooker:
-            await self.onlooker.attach(self.context)
-        self._notices.attach(self.context)
-        await self.context.add_init_script(await self._page_script())
-        await self.context.new_page()
-        self.context.on("page", self._activate)
-
-    async def _page_script(self) -> str:
-        """What every document runs before its own scripts."""
-        script = f"{self._script}\n{self.onlooker.script}" if self.onlooker else self._script
-        if self._config.observation != "dom":
-            return script
-        return f"{script}\n__webrl.foreign = {json.dumps(await foreign_elements(self._browser))};"
-
-    def _activate(self, page: Page) -> None:
-        """A new tab becomes the active one, as in BrowserGym."""
-        if self.context is None:
-            return  # the profile is being closed
-        if len(self.context.pages) > MAX_TABS:
-            closing = asyncio.ensure_future(page.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._forget)
-            return
-        self.page = page
-        self._activated.set()
-
-    def _forget(self, closing: asyncio.Future[None]) -> None:
-        self._closing.discard(closing)
-        if not closing.cancelled():
-            closing.exception()  # the tab has gone by itself, or with its profile
-
-    async def _use_tab(self) -> Tab:
-        """The active tab, opened if need be; if its page has been closed, the newest other one."""
-        if self.page.is_closed():
-            if not self.context.pages:
-                raise BrowserError("all tabs are closed")
-            self.page = self.context.pages[-1]
-        tab = self._tabs.get(self.page)
-        if tab is None:
-            tab = self._tabs[self.page] = await Tab.open(self.page, self._browser.port)
-            if self.imports and not self._site.reusable:
-                await tab.channel.watch_imports()
-        self.tab = tab
-        return tab
-
     async def _look(self, horizon_ms: int) -> tuple[Observation, Verdict]:
         """Wait until the active page is quiet, then take it down; again if it is replaced meanwhile."""
         from playwright.async_api import Error
 
         end = time.monotonic() + self._config.settle_cap_s
+        patience_s = self._config.step_timeout_s * _PATIENCE
         for tries_left in reversed(range(_MAX_TRIES)):
             page = self.page
             try:
@@ -353,9 +231,9 @@ class BrowserEnv:
                 if tries_left and await self._leave_download():
                     continue
                 await tab.arrive(end)
-                seen = await self._evaluate_or_stop(tab, self._look_script(horizon_ms, end))
+                seen = await tab.evaluate_or_stop(self._look_script(horizon_ms, end), patience_s)
                 while not seen["popups"] and await tab.has_imported(end):
-                    seen = await self._evaluate_or_stop(tab, f"{_HEARD}{self._look_script(HORIZON_MS, end)}")
+                    seen = await tab.evaluate_or_stop(f"{_HEARD}{self._look_script(HORIZON_MS, end)}", patience_s)
                 if seen["popups"] and page is self.page:
                     await self._await_popup(page, end)
                 if tries_left and await self._leave_download():
@@ -368,32 +246,6 @@ class BrowserEnv:
                     raise
         raise AssertionError("unreachable")
 
-    async def _leave_download(self) -> bool:
-        """Close the active tab if a download is all that came of it: a link opened it, and it has no document."""
-        page = self.page
-        if page.url or page is self._first_page or not self._notices.downloads or len(self.context.pages) == 1:
-            return False
-        self._notices.downloads = 0
-        opener = await page.opener()
-        await page.close()
-        self.page = opener or self.context.pages[-1]
-        await self.page.bring_to_front()
-        return True
-
-    async def _evaluate_or_stop(self, tab: Tab, script: str) -> Any:
-        """Evaluate; a page that is on its way to a server that does not answer is stopped, and stays what it was.
-
-        (Chromium holds scripts back while a page is leaving.)
-        """
-        answer = asyncio.ensure_future(tab.evaluate(script))
-        try:
-            await asyncio.wait([answer], timeout=self._config.step_timeout_s * _PATIENCE)
-            if not answer.done() and tab.channel.leaving:
-                await tab.channel.send("Page.stopLoading")
-            return await answer
-        finally:
-            answer.cancel()
-
     def _look_script(self, horizon_ms: int, end: float) -> str:
         cap_ms = max(0.0, end - time.monotonic()) * 1000
         hidden = json.dumps(list(self._site.hidden_ids))
@@ -402,7 +254,7 @@ class BrowserEnv:
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""
-        text = await self._read(tab, seen)
+        text, self._ids = await read_page(tab, seen, self._config.observation, self._site.hidden_ids)
         text = self._notices.take() + text
         url = self._address(tab.page, seen["url"])
         verdict = await self._site.judge(tab, tab.page is self._first_page, url, seen["state"])
@@ -415,39 +267,6 @@ class BrowserEnv:
     def _address(self, page: Page, url: str) -> str:
         """A tab's address; a page that was written over another one has kept that one's."""
         return self._site.url if page is self._first_page and url == self._loaded_url else url
-
-    async def _read(self, tab: Tab, seen: dict[str, Any]) -> str:
-        from playwright.async_api import Error
-
-        self._ids = None
-        if limit := seen.get("tooLarge"):
-            return f"RootWebArea {await tab.page.title()!r:.200}\n\tStaticText 'Not shown: {limit}.'"
-        try:
-            text = await self._read_whole(tab, seen)
-        except (Error, ChannelError) as error:
-            if not (limit := _TOO_LARGE.search(str(error))):
-                raise
-            await unmark(tab)  # a frame is too large, or the page has grown since it was looked at
-            return await self._read(tab, {"tooLarge": limit.group(1)})
-        if len(text) <= MAX_TEXT_CHARS:
-            return text
-        return f"{text[:MAX_TEXT_CHARS]}\nStaticText 'Cut: the page has {len(text)} characters.'"
-
-    async def _read_whole(self, tab: Tab, seen: dict[str, Any]) -> str:
-        if self._config.observation == "dom":
-            return await observe_dom(tab, seen, self._site.hidden_ids)
-        if self._config.observation == "html":
-            text, self._ids = await observe_html(tab, self._site.hidden_ids)
-            return text
-        return await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]))
-
-    async def _await_popup(self, page: Page, end: float) -> None:
-        """The page has asked for a new tab: wait, until `end`, for it to become the active one."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, end - time.monotonic())):
-                self._activated.clear()
-                while page is self.page and not page.is_closed():
-                    await self._activated.wait()
 
     async def _recover(self, page: Page, error: Exception) -> bool:
         """After an error that a navigation explains: wait for the new document; False if it is something else."""
@@ -468,14 +287,3 @@ class BrowserEnv:
         with contextlib.suppress(Error):
             await page.wait_for_load_state("domcontentloaded", timeout=self._config.settle_cap_s * 1000)
         return True
-
-    @property
-    def _viewport(self) -> tuple[int, int]:
-        """Width and height in CSS pixels."""
-        return self._config.viewport or self._site.viewport
-
-    async def _capture(self, tab: Tab) -> bytes:
-        width, height = self._viewport
-        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": self.scale}
-        answer = await tab.channel.send("Page.captureScreenshot", {"format": "png", "clip": clip})
-        return base64.b64decode(answer["data"])

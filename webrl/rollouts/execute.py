@@ -1,6 +1,6 @@
 """Carries out actions on a page with Playwright, to the same effect as BrowserGym's action functions.
 
-API: `await execute(action, tabs)`; `Tabs` is what an action may act on (`webrl/rollouts/env.py` owns it).
+API: `await execute(action, tabs)`; `Tabs` is what an action may act on (`webrl/rollouts/profile.py` owns them).
 Raises `ActionFailed` with the text for the agent; page and browser crashes surface as Playwright errors.
 """
 

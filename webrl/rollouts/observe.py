@@ -1,9 +1,9 @@
 """Turns a page into the text that agent and judge read.
 
-API: `observe_axtree(tab, num_frames, hidden)` returns BrowserGym's flattened accessibility tree (same lines, same bids,
-`InlineTextBox` removed, hidden subtrees removed; `flatten_axtree(nodes, hidden)` is its pure part); `observe_dom` the
-same lines from the document itself where our extractor is known to tell them (`webrl/rollouts/probe.py`), faster;
-`observe_html` the simplified HTML of released WebRL checkpoints.
+API: `read_page(tab, seen, form, hidden_ids)`, which takes one of: `observe_axtree(tab, num_frames, hidden)`,
+BrowserGym's flattened accessibility tree (`webrl/rollouts/axtree.py` prints it); `observe_dom`, the same lines from the
+document itself where our extractor is known to tell them (`webrl/rollouts/probe.py`), faster; `observe_html`, the
+simplified HTML of released WebRL checkpoints.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from webrl.rollouts.axtree import flatten_axtree
+from webrl.rollouts.devtools import ChannelError
 
 if TYPE_CHECKING:
     from playwright.async_api import Frame, Page
@@ -30,18 +33,48 @@ HIDDEN_IDS = ("query", "reward-display", "click-canvas", "sync-task-cover", "epi
 _ENABLE: tuple[str, dict[str, Any]] = ("Accessibility.enable", {})
 _DISABLE: tuple[str, dict[str, Any]] = ("Accessibility.disable", {})
 _UNMARK: tuple[str, dict[str, Any]] = ("Runtime.evaluate", {"expression": "__webrl.unmark()"})
-_BID = re.compile(r"browsergym_id_([a-zA-Z0-9]+)\s?(.*)")
-_SKIPPED_ROLES = frozenset(("LineBreak", "InlineTextBox"))
-# BrowserGym's, and `url`: recent Chromium adds it, it is long, and for file pages it names a folder of this machine.
-_SKIPPED_PROPERTIES = frozenset(
-    ("editable", "readonly", "level", "settable", "multiline", "invalid", "focusable", "url")
-)
-_FLAGS = frozenset(("required", "focused", "atomic"))
+MAX_TEXT_CHARS = 2_000_000
+"""An observation's text is cut here; prompts take a small part of it."""
+# Chromium names the class of what was thrown from a version after 126 on.
+_TOO_LARGE = re.compile(r"(?:TooLarge|Error): (more than \d+ elements)")
 
 
 def load_script(*names: str) -> str:
     """Concatenated JavaScript files of this package, by name without `.js`."""
     return "\n".join((JS_FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in names)
+
+
+async def read_page(
+    tab: Tab, seen: dict[str, Any], form: str, hidden_ids: Sequence[str]
+) -> tuple[str, dict[str, str] | None]:
+    """A page's text, and the bid of each element id in it where it has ids of its own.
+
+    Args:
+        tab: the tab.
+        seen: what `__webrl.look` has just returned for it.
+        form: `rollout.observation`.
+        hidden_ids: DOM ids of the elements left out.
+    """
+    from playwright.async_api import Error
+
+    if limit := seen.get("tooLarge"):
+        return f"RootWebArea {await tab.page.title()!r:.200}\n\tStaticText 'Not shown: {limit}.'", None
+    ids = None
+    try:
+        if form == "dom":
+            text = await observe_dom(tab, seen, hidden_ids)
+        elif form == "html":
+            text, ids = await observe_html(tab, hidden_ids)
+        else:
+            text = await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]))
+    except (Error, ChannelError) as error:
+        if not (found := _TOO_LARGE.search(str(error))):
+            raise
+        await unmark(tab)  # a frame is too large, or the page has grown since it was looked at
+        return await read_page(tab, {"tooLarge": found.group(1)}, form, hidden_ids)
+    if len(text) > MAX_TEXT_CHARS:
+        text = f"{text[:MAX_TEXT_CHARS]}\nStaticText 'Cut: the page has {len(text)} characters.'"
+    return text, ids
 
 
 async def mark_child_frames(page: Page, into_aria: bool = True) -> dict[str, Frame]:
@@ -193,85 +226,3 @@ def remove_elements(html: str, ids: Sequence[str]) -> str:
         for element in root.xpath("//*[@id=$name]", name=name):
             element.drop_tree()
     return str(lxml.html.tostring(root, encoding="unicode"))
-
-
-def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()) -> str:
-    """Print an accessibility tree as `browsergym.utils.obs.flatten_axtree_to_str` does with its defaults.
-
-    Args:
-        nodes: CDP `AXNode`s, marked; left as they are.
-        hidden: bids whose nodes are left out with everything below them.
-
-    Differences: `InlineTextBox` lines, `url` properties (both new in recent Chromium) and hidden subtrees are left out.
-    """
-    if not nodes:
-        return ""
-    by_id = {node["nodeId"]: node for node in nodes}
-    lines: list[str] = []
-    stack: list[tuple[dict[str, Any], int, str]] = [(nodes[0], 0, "")]
-    visited: set[str] = set()
-    while stack:
-        node, depth, parent_name = stack.pop()
-        if node["nodeId"] in visited:
-            continue
-        visited.add(node["nodeId"])
-        name, bid, line = _describe(node, parent_name)
-        if bid in hidden:
-            continue
-        if line is not None:
-            lines.append("\t" * depth + line)
-            depth += 1
-        for child_id in reversed(node.get("childIds", ())):
-            child = by_id.get(child_id)
-            if child is not None:
-                stack.append((child, depth, name))
-    return "\n".join(lines)
-
-
-def _describe(node: dict[str, Any], parent_name: str) -> tuple[str, str | None, str | None]:
-    """(name, bid, printed line or None if the node is not printed)."""
-    role = node["role"]["value"]
-    bid, properties = _take_bid(node)
-    if role in _SKIPPED_ROLES or "name" not in node:
-        return "", bid, None
-    name = node["name"]["value"]
-    attributes = [text for text in map(_attribute, properties) if text]
-    if role == "generic" and not attributes:
-        return name, bid, None
-    if role == "StaticText" and name in parent_name:
-        return name, bid, None
-    line = role if role == "generic" and not name else f"{role} {name.strip()!r}"
-    if bid is not None:
-        line = f"[{bid}] {line}"
-    if "value" in node.get("value", ()):
-        line += f" value={node['value']['value']!r}"
-    return name, bid, ", ".join([line, *attributes])
-
-
-def _take_bid(node: dict[str, Any]) -> tuple[str | None, list[tuple[str, Any]]]:
-    """The bid in a node's role description, or else description; and its (property, value) pairs without the bid."""
-    bid = None
-    properties = []
-    for entry in node.get("properties", ()):
-        value = entry.get("value", {}).get("value", _ABSENT)
-        if entry["name"] == "roledescription" and (match := _BID.fullmatch(str(value))):
-            bid, value = match.groups()
-            value = value or _ABSENT
-        if value is not _ABSENT:
-            properties.append((entry["name"], value))
-    if bid is None and "description" in node:
-        match = _BID.fullmatch(str(node["description"].get("value", "")))
-        bid = match.group(1) if match else None
-    return bid, properties
-
-
-_ABSENT = object()
-
-
-def _attribute(pair: tuple[str, Any]) -> str:
-    name, value = pair
-    if name in _SKIPPED_PROPERTIES:
-        return ""
-    if name in _FLAGS:
-        return name if value else ""
-    return f"{name}={value!r}"

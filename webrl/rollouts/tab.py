@@ -40,6 +40,23 @@ class Tab:
         """Value of an expression in the page."""
         return await self.channel.evaluate(expression)
 
+    async def evaluate_or_stop(self, expression: str, patience_s: float) -> Any:
+        """Evaluate; a page that is on its way to a server that does not answer is stopped, and stays what it was.
+
+        (Chromium holds scripts back while a page is leaving.)
+
+        Args:
+            patience_s: how long that server has.
+        """
+        answer = asyncio.ensure_future(self.evaluate(expression))
+        try:
+            await asyncio.wait([answer], timeout=patience_s)
+            if not answer.done() and self.channel.leaving:
+                await self.channel.send("Page.stopLoading")
+            return await answer
+        finally:
+            answer.cancel()
+
     async def arrive(self, end: float) -> None:
         """If the page is on its way to another document, wait for that, until `end` (`time.monotonic`)."""
         with contextlib.suppress(TimeoutError):

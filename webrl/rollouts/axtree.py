@@ -1,0 +1,100 @@
+"""Prints an accessibility tree as BrowserGym does: same lines, same bids; `InlineTextBox` and hidden subtrees left out.
+
+API: `flatten_axtree(nodes, hidden)`, pure; `webrl/rollouts/observe.py` gets the nodes from the browser.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+_BID = re.compile(r"browsergym_id_([a-zA-Z0-9]+)\s?(.*)")
+_SKIPPED_ROLES = frozenset(("LineBreak", "InlineTextBox"))
+# BrowserGym's, and `url`: recent Chromium adds it, it is long, and for file pages it names a folder of this machine.
+_SKIPPED_PROPERTIES = frozenset(
+    ("editable", "readonly", "level", "settable", "multiline", "invalid", "focusable", "url")
+)
+_FLAGS = frozenset(("required", "focused", "atomic"))
+
+
+def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()) -> str:
+    """Print an accessibility tree as `browsergym.utils.obs.flatten_axtree_to_str` does with its defaults.
+
+    Args:
+        nodes: CDP `AXNode`s, marked; left as they are.
+        hidden: bids whose nodes are left out with everything below them.
+
+    Differences: `InlineTextBox` lines, `url` properties (both new in recent Chromium) and hidden subtrees are left out.
+    """
+    if not nodes:
+        return ""
+    by_id = {node["nodeId"]: node for node in nodes}
+    lines: list[str] = []
+    stack: list[tuple[dict[str, Any], int, str]] = [(nodes[0], 0, "")]
+    visited: set[str] = set()
+    while stack:
+        node, depth, parent_name = stack.pop()
+        if node["nodeId"] in visited:
+            continue
+        visited.add(node["nodeId"])
+        name, bid, line = _describe(node, parent_name)
+        if bid in hidden:
+            continue
+        if line is not None:
+            lines.append("\t" * depth + line)
+            depth += 1
+        for child_id in reversed(node.get("childIds", ())):
+            child = by_id.get(child_id)
+            if child is not None:
+                stack.append((child, depth, name))
+    return "\n".join(lines)
+
+
+def _describe(node: dict[str, Any], parent_name: str) -> tuple[str, str | None, str | None]:
+    """(name, bid, printed line or None if the node is not printed)."""
+    role = node["role"]["value"]
+    bid, properties = _take_bid(node)
+    if role in _SKIPPED_ROLES or "name" not in node:
+        return "", bid, None
+    name = node["name"]["value"]
+    attributes = [text for text in map(_attribute, properties) if text]
+    if role == "generic" and not attributes:
+        return name, bid, None
+    if role == "StaticText" and name in parent_name:
+        return name, bid, None
+    line = role if role == "generic" and not name else f"{role} {name.strip()!r}"
+    if bid is not None:
+        line = f"[{bid}] {line}"
+    if "value" in node.get("value", ()):
+        line += f" value={node['value']['value']!r}"
+    return name, bid, ", ".join([line, *attributes])
+
+
+def _take_bid(node: dict[str, Any]) -> tuple[str | None, list[tuple[str, Any]]]:
+    """The bid in a node's role description, or else description; and its (property, value) pairs without the bid."""
+    bid = None
+    properties = []
+    for entry in node.get("properties", ()):
+        value = entry.get("value", {}).get("value", _ABSENT)
+        if entry["name"] == "roledescription" and (match := _BID.fullmatch(str(value))):
+            bid, value = match.groups()
+            value = value or _ABSENT
+        if value is not _ABSENT:
+            properties.append((entry["name"], value))
+    if bid is None and "description" in node:
+        match = _BID.fullmatch(str(node["description"].get("value", "")))
+        bid = match.group(1) if match else None
+    return bid, properties
+
+
+_ABSENT = object()
+
+
+def _attribute(pair: tuple[str, Any]) -> str:
+    name, value = pair
+    if name in _SKIPPED_PROPERTIES:
+        return ""
+    if name in _FLAGS:
+        return name if value else ""
+    return f"{name}={value!r}"

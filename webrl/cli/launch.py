@@ -111,11 +111,11 @@ def log_folder(topology: Topology) -> Path:
     return folder.absolute()
 
 
-def _tail(log: Path, num_lines: int = 5) -> str:
+def _tail(log: Path) -> str:
     if not log.is_file():
         return ""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return "".join(f"\n    {line}" for line in lines[-num_lines:])
+    return "".join(f"\n    {line}" for line in lines[-5:])
 
 
 if __name__ == "__main__":

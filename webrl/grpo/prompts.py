@@ -59,7 +59,6 @@ class BrowserGymPolicy:
         self._model = model
         self._settings = settings
         self._seen = seen
-        self._sampling = settings.run_config.rollout
 
     @property
     def fingerprint(self) -> str:

@@ -36,7 +36,6 @@ class ModelPolicy:
         check_sampling(rollout, training)
         self._model = model
         self._config = config.model_copy(update={"rollout": rollout})
-        self._training = training
         self._seeds = random.Random(config.seed)
         if training and model.tokenizer is None:
             raise PolicyError(f"{model.name!r} gives no token ids, so its rollouts cannot be trained on")

@@ -48,10 +48,8 @@ class _Controls:
 _CACHE: WeakKeyDictionary[Any, _Controls] = WeakKeyDictionary()
 
 
-def encode_chat(
-    tokenizer: Any, messages: Sequence[Message], *, add_generation_prompt: bool = True, thinking: bool = False
-) -> list[int]:
-    """Token ids of a chat, rendered by the tokenizer's own template.
+def encode_chat(tokenizer: Any, messages: Sequence[Message], *, thinking: bool = False) -> list[int]:
+    """Token ids of a chat, rendered by the tokenizer's own template up to where the answer begins.
 
     Where the template knows no system role, the system message stands before the first user message.
 
@@ -63,7 +61,7 @@ def encode_chat(
     """
     guard, contents = protect(tokenizer, [m.content for m in messages])
     chat = [{"role": m.role, "content": c} for m, c in zip(messages, contents, strict=True)]
-    return encode_guarded(tokenizer, render_chat(tokenizer, chat, add_generation_prompt, thinking), guard)
+    return encode_guarded(tokenizer, render_chat(tokenizer, chat, thinking=thinking), guard)
 
 
 def render_chat(

@@ -44,7 +44,6 @@ def build_records(
     *,
     encode: StepEncoder | None = None,
     tokenizer: str = "",
-    source: str = "current",
     next_prompt: NextPrompt | None = None,
 ) -> Iterator[StepRecord]:
     """Stream the steps of judged, finished trajectories; sampled ids are taken over exactly, never made again.
@@ -56,7 +55,6 @@ def build_records(
             (trajectories), `no_token_ids`, `empty_action` (steps).
         encode: for steps without ids; None leaves those steps out.
         tokenizer: fingerprint of the tokenizer that made the ids.
-        source: `current`, `replay` or `demonstration`.
         next_prompt: fills `next_prompt_ids` of each last step; None leaves them empty.
     """
     for trajectory in trajectories:
@@ -77,7 +75,7 @@ def build_records(
                 counts["no_token_ids" if ids is None else "empty_action"] += 1
                 continue
             counts["steps"] += 1
-            record = _record(trajectory, step, ids, outcome, tokenizer, source)
+            record = _record(trajectory, step, ids, outcome, tokenizer)
             if next_prompt and record.is_last:
                 record = replace(record, next_prompt_ids=tuple(next_prompt(trajectory)))
             yield record
@@ -89,9 +87,7 @@ def _step_ids(trajectory: Trajectory, step: Step, encode: StepEncoder | None) ->
     return encode(trajectory, step.index) if encode else None
 
 
-def _record(
-    trajectory: Trajectory, step: Step, ids: EncodedStep, outcome: int | None, tokenizer: str, source: str
-) -> StepRecord:
+def _record(trajectory: Trajectory, step: Step, ids: EncodedStep, outcome: int | None, tokenizer: str) -> StepRecord:
     sampled = bool(step.prompt_ids) and len(step.logprobs) == len(step.action_ids)
     return StepRecord(
         step_id=f"{trajectory.trajectory_id}:{step.index}",
@@ -105,7 +101,7 @@ def _record(
         action_ids=tuple(ids.action_ids),
         outcome=outcome,
         logprobs=step.logprobs if sampled else None,
-        source=source,
+        source="current",
         tokenizer=tokenizer,
         group=trajectory.task.task_id,
         screenshot=step.screenshot if step.screenshot_sha256 else "",

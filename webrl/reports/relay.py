@@ -14,6 +14,7 @@ from typing import Any
 from webrl.reports.trackers import Metric, Trackers
 
 logger = logging.getLogger(__name__)
+_INTERVAL_S = 5.0
 
 
 class Relay:
@@ -22,8 +23,8 @@ class Relay:
     Lines that were there on entry belong to an earlier call and are left out.
     """
 
-    def __init__(self, run_dir: Path, trackers: Trackers, interval_s: float = 5.0) -> None:
-        self._run_dir, self._trackers, self._interval_s = run_dir, trackers, interval_s
+    def __init__(self, run_dir: Path, trackers: Trackers) -> None:
+        self._run_dir, self._trackers = run_dir, trackers
         self._offsets: dict[Path, int] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="metrics-relay", daemon=True)
@@ -39,7 +40,7 @@ class Relay:
         self._forward()
 
     def _watch(self) -> None:
-        while not self._stop.wait(self._interval_s):
+        while not self._stop.wait(_INTERVAL_S):
             self._forward()
 
     def _files(self) -> list[Path]:

@@ -65,7 +65,7 @@ class JudgeReport(Record):
 
 
 def judge_report(
-    truth: Sequence[int], p_yes: Sequence[float], threshold: float = 0.5, num_unjudged: int = 0, seed: int = 0
+    truth: Sequence[int], p_yes: Sequence[float], threshold: float = 0.5, num_unjudged: int = 0
 ) -> JudgeReport:
     """Compare judgements with the truth; an answer is positive if P(YES) exceeds `threshold`."""
     y = np.asarray(truth, dtype=np.int64)  # [N]
@@ -81,10 +81,10 @@ def judge_report(
         true_negative=tn,
         false_negative=fn,
         accuracy=_proportion(tp + tn, len(y)),
-        balanced_accuracy=_bootstrap(y, said, balanced_accuracy, seed),
+        balanced_accuracy=_bootstrap(y, said, balanced_accuracy),
         precision=_proportion(tp, tp + fp),
         recall=_proportion(tp, tp + fn),
-        auc=_bootstrap(y, p, auc, seed),
+        auc=_bootstrap(y, p, auc),
         num_unjudged=num_unjudged,
     )
 
@@ -186,12 +186,12 @@ def _proportion(count: int, num: int) -> Estimate:
 
 
 def _bootstrap(
-    truth: NDArray[Any], values: NDArray[Any], statistic: Callable[[NDArray[Any], NDArray[Any]], float], seed: int
+    truth: NDArray[Any], values: NDArray[Any], statistic: Callable[[NDArray[Any], NDArray[Any]], float]
 ) -> Estimate:
     value = statistic(truth, values)
     if np.isnan(value):
         return Estimate(None, (), len(truth))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     draws = rng.integers(0, len(truth), (NUM_RESAMPLES, len(truth)))  # [R, N]
     sampled = [statistic(truth[d], values[d]) for d in draws]
     low, high = np.nanpercentile(sampled, [2.5, 97.5])

@@ -7,21 +7,19 @@ passive OpenMP wait policy keeps two-thread training from collapsing (10x) when 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 _KEEP_FREED_MEMORY = str(1 << 34)
 
 
-def cpu_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
+def cpu_environment() -> dict[str, str]:
     """Variables a parent exports before it starts a Python process that trains or scores on the CPU.
 
-    What the user has set in `base` (default: this process's environment) is left as it is, and not in the result.
+    What the user has set in this process's environment is left as it is, and not in the result.
     """
-    base = os.environ if base is None else base
     wanted = {
         "MALLOC_MMAP_THRESHOLD_": _KEEP_FREED_MEMORY,
         "MALLOC_TRIM_THRESHOLD_": _KEEP_FREED_MEMORY,
         "OMP_WAIT_POLICY": "passive",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    return {name: value for name, value in wanted.items() if name not in base}
+    return {name: value for name, value in wanted.items() if name not in os.environ}

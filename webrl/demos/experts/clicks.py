@@ -74,12 +74,9 @@ def _tab_number(page: Page, rng: random.Random) -> Slots | None:
     return {"n": rng.choice(tabs).name.removeprefix("Tab #")} if tabs else None
 
 
-def _position(role: str) -> Callable[[Page, random.Random], Slots | None]:
-    def propose(page: Page, rng: random.Random) -> Slots | None:
-        count = len(page.all(role))
-        return {"nth": ordinal(rng.randint(1, count))} if count else None
-
-    return propose
+def _textbox_position(page: Page, rng: random.Random) -> Slots | None:
+    count = len(page.all("textbox"))
+    return {"nth": ordinal(rng.randint(1, count))} if count else None
 
 
 BUTTON = Intent(
@@ -103,5 +100,5 @@ TAB = Intent(("Click on Tab #{n}.", "Open Tab #{n}.", "Switch to Tab #{n}."), _c
 FOCUS = Intent(
     ("Focus into the {nth} input textbox.", "Click into the {nth} textbox.", "Put the cursor in the {nth} text field."),
     _focus,
-    _position("textbox"),
+    _textbox_position,
 )

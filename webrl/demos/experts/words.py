@@ -40,9 +40,9 @@ def random_name(rng: random.Random) -> str:
     return ("".join(syllables) + rng.choice(_CODAS)).capitalize()
 
 
-def random_code(rng: random.Random, low: int = 2, high: int = 6) -> str:
-    """Letters and digits of both cases, `low` to `high` long (`a9Xk`)."""
-    return "".join(rng.choice(_ALPHABET) for _ in range(rng.randint(low, high)))
+def random_code(rng: random.Random) -> str:
+    """Letters and digits of both cases, two to six long (`a9Xk`)."""
+    return "".join(rng.choice(_ALPHABET) for _ in range(rng.randint(2, 6)))
 
 
 def random_text(rng: random.Random) -> str:

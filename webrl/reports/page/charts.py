@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from webrl.reports.page.svg import NUM_SERIES, Format, Frame, padded, percent, plain, ticks
+from webrl.reports.page.svg import NUM_SERIES, Frame, padded, percent, plain, ticks
 
 MAX_POINTS = 240
 """Points of a curve that are drawn; a longer one is averaged over as many stretches, with its range behind it."""
@@ -81,7 +81,7 @@ def interval_chart(
     return Figure(title, note, frame.svg(title, note), Table(("series", x_label, y_label), rows), legend)
 
 
-def curve(title: str, note: str, parts: Sequence[tuple[int, Sequence[float]]], form: Format = plain) -> Figure | None:
+def curve(title: str, note: str, parts: Sequence[tuple[int, Sequence[float]]]) -> Figure | None:
     """One quantity by step, phase after phase, with the mean of each phase; None without values."""
     parts = [(phase, [v for v in values if math.isfinite(v)]) for phase, values in parts]
     parts = [(phase, values) for phase, values in parts if values]
@@ -89,7 +89,7 @@ def curve(title: str, note: str, parts: Sequence[tuple[int, Sequence[float]]], f
     if not total:
         return None
     frame = Frame((0, total), padded([v for _, values in parts for v in values]), height=190)
-    frame.axes("optimizer step, all phases", "", ticks(0, total, 4), ticks(*frame.y, 4), plain, form)
+    frame.axes("optimizer step, all phases", "", ticks(0, total, 4), ticks(*frame.y, 4), plain, plain)
     start, rows = 0, []
     size = math.ceil(total / MAX_POINTS)
     for index, (phase, values) in enumerate(parts):
@@ -107,9 +107,8 @@ def curve(title: str, note: str, parts: Sequence[tuple[int, Sequence[float]]], f
         frame.add(
             '<text class="tick mid" x="{}" y="{}">{}</text>', x, 18, f"phase {phase}" if len(parts) < 6 else phase
         )
-        rows.append(
-            (phase, len(values), form(values[0]), form(values[-1]), form(mean), form(min(values)), form(max(values)))
-        )
+        figures = values[0], values[-1], mean, min(values), max(values)
+        rows.append((phase, len(values), *map(plain, figures)))
         start += len(values)
     table = Table(("phase", "steps", "first", "last", "mean", "least", "most"), rows)
     return Figure(title, note, frame.svg(title, note), table)

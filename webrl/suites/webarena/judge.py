@@ -46,8 +46,6 @@ class AnswerJudge:
         self._model = config.model_name
         self.calls = 0
         """Questions put to the endpoint."""
-        self.cached = 0
-        """Questions answered from the log."""
 
     @property
     def url(self) -> SecretUrl:
@@ -65,7 +63,6 @@ class AnswerJudge:
             key = hashlib.sha256(json.dumps([model, messages]).encode()).hexdigest()
             answers = self._load()
             if key in answers:
-                self.cached += 1
                 return answers[key]
             start = time.monotonic()
             answer = self._call(model, messages)

@@ -96,12 +96,8 @@ def balanced_accuracy(truth: NDArray[Any], said: NDArray[Any]) -> float:
     return float(said[truth == 1].mean() + (1 - said[truth == 0]).mean()) / 2
 
 
-def agreement(trajectories: Path, labels: Path, threshold: float | None = None) -> dict[str, Any] | None:
-    """The labels against the environment's own reward, in total and by site; None where there is no such reward.
-
-    Args:
-        threshold: judge again with another threshold; None takes the rewards as they were labelled.
-    """
+def agreement(trajectories: Path, labels: Path) -> dict[str, Any] | None:
+    """The labels against the environment's own reward, in total and by site; None where there is no such reward."""
     known = read_labels(labels)
     rows: dict[str, list[tuple[int, float, int]]] = defaultdict(list)
     unjudged = 0
@@ -112,8 +108,7 @@ def agreement(trajectories: Path, labels: Path, threshold: float | None = None) 
         if label is None or label.reward is None or label.p_yes is None:
             unjudged += 1
             continue
-        said = label.reward if threshold is None else int(label.p_yes > threshold)
-        rows[trajectory.task.site].append((int(is_success(trajectory)), label.p_yes, said))
+        rows[trajectory.task.site].append((int(is_success(trajectory)), label.p_yes, label.reward))
     everything = [row for site in rows.values() for row in site]
     if not everything:
         return None

@@ -24,7 +24,7 @@ class Section(BaseModel):
             raise ValueError(
                 f"this is a section: set its keys, such as {info.field_name}.{next(iter(kind.model_fields))}"
             )
-        if typing.get_origin(kind) is tuple and isinstance(value, str):
+        if typing.get_origin(kind) is tuple and isinstance(value, str | int | float):
             raise ValueError("expected a list: [first, second]")
         if typing.get_origin(kind) is dict and not isinstance(value, dict):
             raise ValueError("expected a mapping: {name: value}")

@@ -204,6 +204,8 @@ def _explain(problem: Any, path: Path) -> str:
     if problem["type"] == "extra_forbidden":
         key = ".".join(str(part) for part in problem["loc"])
         return f"{path}: unknown key {key!r}; a study has: {', '.join(StudyConfig.model_fields)}"
+    if problem["loc"][-1:] == ("[key]",):
+        return f"{path}: methods: the name {problem['input']!r:.200} may hold letters, digits, `_` and `.` alone"
     return f"{path}: {problem_text(problem)}"
 
 

@@ -1,11 +1,14 @@
 """Make the checkpoints of data/tiny/ from scratch.
 
-Four steps, in this order; recording needs a browser, training a GPU for about ten minutes (or a day of CPU):
+Five steps, in this order; recording needs a browser, training a GPU for about ten minutes (or a day of CPU), the last
+step one core for about ten:
 
     python scripts/make_tiny_models.py record           # scripted experts in the real browser
     python scripts/make_tiny_models.py train            # tokenizer, base, actor, generator
     python scripts/make_tiny_models.py record-actor     # the actor's own episodes, for its judge
     python scripts/make_tiny_models.py train-orm        # outcome model, and the curves' plot
+    webrl run demo seed=21 runs_dir=runs/tiny name=played
+    python scripts/make_tiny_models.py steady-orm       # outcome model again: words alone are to move it less
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-STEPS = ("record", "train", "record-actor", "train-orm")
+STEPS = ("record", "train", "record-actor", "train-orm", "steady-orm")
 
 
 def main() -> None:
@@ -35,8 +38,10 @@ def main() -> None:
         asyncio.run(record_actor(args))
     elif args.step == "train":
         train(args)
-    else:
+    elif args.step == "train-orm":
         train_orm(args)
+    else:
+        steady_orm(args)
 
 
 async def record_experts(args: argparse.Namespace) -> None:
@@ -106,6 +111,24 @@ def train_orm(args: argparse.Namespace) -> None:
     held_out, judged = judged[::20], [pair for i, pair in enumerate(judged) if i % 20]
     model = recipe.train_orm(base, tokenizer, judged, held_out, args.out / "curves.jsonl")
     pretrain.save(model, tokenizer, args.out / "orm", asdict(recipe.RECIPES["orm"]))
+
+
+def steady_orm(args: argparse.Namespace) -> None:
+    """Outcome model trained further on a run's episodes, with text in them that only says something."""
+    import json
+    from dataclasses import asdict
+
+    from tiny import claims, pretrain, recipe
+
+    from webrl.reward.data import judged
+
+    model, tokenizer = recipe.load(args.out / "orm")
+    files = sorted(p for name in ("trajectories", "eval") for p in args.work.glob(f"played/phase_*/{name}.jsonl"))
+    played = [judged(t, int(recipe.truth(t))) for t in recipe.read_all(files) if t.steps]
+    further = claims.Further()
+    claims.train(model, tokenizer, played, further)
+    notes = json.loads((args.out / "orm" / "recipe.json").read_text()) | {"steady": asdict(further)}
+    pretrain.save(model, tokenizer, args.out / "orm", notes)
 
 
 if __name__ == "__main__":

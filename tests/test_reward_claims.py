@@ -20,7 +20,7 @@ from webrl.runs.store import read_records
 from webrl.types import Trajectory
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
-from claims import samples, verdicts
+from claims import MESSAGE, NEUTRAL, samples, verdicts
 
 ORM = "data/tiny/orm"
 CONFIG = LabelConfig(max_prompt_tokens=2000)
@@ -62,8 +62,18 @@ def test_claims_on_the_final_page_make_no_success_of_a_failure():
     changes = [(before, after) for before, _, _, after in asyncio.run(measured())]
     assert len(changes) == 17 * len(claims) * len(places)
     assert all(after <= CONFIG.threshold for _, after in changes)
-    # Measured: 0.008 here, 0.005 for a sentence that claims nothing (docs/figures.md).
+    # Measured: 0.014, and 0.013 for a sentence that claims nothing (docs/figures.md).
     assert statistics.mean(abs(after - before) for before, after in changes) < 0.02
+
+
+def test_what_the_closing_message_claims_turns_no_verdict():
+    async def measured():
+        async with open_model(ORM, EngineConfig(), ModelsConfig()) as model:
+            return await verdicts(samples(), (*CLAIMS, NEUTRAL), [MESSAGE], model)
+
+    changes = [(before > CONFIG.threshold, after > CONFIG.threshold) for before, _, _, after in asyncio.run(measured())]
+    assert len(changes) == 39 * (len(CLAIMS) + 1)
+    assert all(before == after for before, after in changes)
 
 
 def test_an_action_has_one_spelling_and_what_is_none_says_nothing():

@@ -50,7 +50,12 @@ def main() -> None:
     parser.add_argument("--shapes", default=",".join(SHAPES), help="of engine (default: all, by commas)")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"of engine (default: {','.join(ROWS)})")
     parser.add_argument("--steps", type=int, default=12, help="timed optimizer steps of engine (default: 12)")
-    parser.add_argument("--warm-up", type=int, default=3, help="steps of engine before them (default: 3)")
+    parser.add_argument(
+        "--warm-up",
+        type=int,
+        default=12,
+        help="steps of engine before them (default: 12; memory is still asked for until then)",
+    )
     parser.add_argument("--profile", action="store_true", help="engine: print the kernels that take longest")
     args = parser.parse_args()
     if args.part == "cluster":

@@ -193,7 +193,11 @@ def _failure(capsys, *arguments: str) -> str:
     ("extra", "option", "fix"),
     [
         ("grpo", ["seed=1"], "webrl grpo needs grpo, which is not installed: pip install 'webrl[grpo]'"),
-        ("vllm", ["--use-vllm"], "use_vllm=true needs vllm, which is not installed: pip install 'webrl[vllm]'"),
+        (
+            "vllm",
+            ["--use-vllm", "vllm_mode=own"],
+            "use_vllm=true needs vllm, which is not installed: pip install 'webrl[vllm]'",
+        ),
         ("trackio", ["--report-to", "trackio"], "report_to=trackio needs trackio, which is not installed"),
         ("wandb", ["--wandb-enabled"], "report_to=wandb needs wandb, which is not installed"),
     ],
@@ -202,6 +206,12 @@ def test_a_missing_package_is_named_with_its_command(extra, option, fix, monkeyp
     for module in EXTRAS[extra][1]:
         monkeypatch.setitem(sys.modules, module, None)
     assert fix in refused(capsys, *option)
+
+
+@pytest.mark.parametrize("mode", ["colocate", "server"])
+def test_an_engine_that_takes_new_weights_on_a_gpu_alone_is_refused_without_one(mode, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert f"vllm_mode={mode} without a CUDA device" in refused(capsys, "--use-vllm", "--vllm-mode", mode)
 
 
 def test_the_script_has_the_commands_options():

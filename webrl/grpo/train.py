@@ -91,12 +91,19 @@ def check(settings: GrpoSettings) -> GrpoSettings:
         ExtraMissing: a package that an option needs.
         ModelError: an unusable model.
     """
+    from webrl.llm.loading import pick_device
+
     require("grpo", "webrl grpo")
     for tracker in settings.trackers:
         if tracker != "tensorboard":
             require(tracker, f"report_to={tracker}")
     if settings.vllm_python and shutil.which(settings.vllm_python) is None:
         raise UsageError(f"vllm_python {settings.vllm_python!r} is no executable; name a Python that has vLLM")
+    if settings.use_vllm and not settings.has_servers and pick_device("auto") == "cpu":
+        raise UsageError(
+            f"vllm_mode={settings.vllm_mode} without a CUDA device: TRL hands new weights to vLLM on a GPU alone; "
+            "vllm_mode=own can be handed them on a CPU too, or leave use_vllm out"
+        )
     if settings.use_vllm and not settings.vllm_python:
         require("vllm", "use_vllm=true")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

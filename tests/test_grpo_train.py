@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from llm_builders import save_tiny_model, score
 from openenv_builders import server
 from rollouts_builders import Scripted, miniwob
@@ -13,7 +14,7 @@ from websockets.asyncio.server import serve
 
 from webrl import cli
 from webrl.arena import running
-from webrl.errors import PolicyError, StageError, UsageError
+from webrl.errors import PolicyError, StageError, TrainingError, UsageError
 from webrl.grpo.play import Player, RewardedEnv
 from webrl.grpo.prompts import Seen, find_action, user_text
 from webrl.grpo.settings import GrpoSettings, load_settings
@@ -143,6 +144,32 @@ def test_trls_engine_answers_all_who_wait_in_one_batch_and_keeps_the_ids(tmp_pat
     assert answers[0].logprobs[0] == -0.5
     assert math.isnan(answers[0].logprobs[1])
     assert answers[0].finish_reason == "stop"
+
+
+@pytest.mark.grpo
+def test_an_engine_of_trls_that_has_other_weights_ends_the_training(tmp_path):
+    from webrl.grpo.train import _make_trainer
+
+    chosen = settings(model_name=TINY_ACTOR, num_generations=2, per_device_train_batch_size=2, report_to="none")
+    trainer = _make_trainer(chosen, None, [miniwob("click-test", i) for i in range(100)], None, tmp_path)
+    ids = torch.arange(5, 45).view(4, 10)
+    ones = torch.ones_like(ids)
+    batch = {"prompt_ids": ids, "prompt_mask": ones, "completion_ids": ids + 40, "completion_mask": ones.clone()}
+    batch["completion_mask"][0] = 0  # a row that fills up
+    batch["logprobs"] = trainer._score(batch) + 0.05  # as far as bfloat16 goes
+    batch["logprobs"][1, 3] = math.nan
+    trainer._verify_engine(batch)
+    assert trainer._metrics["train"]["sampling/engine_difference"] == [pytest.approx(0.05, abs=1e-3)]
+
+    with torch.no_grad():
+        trainer.model.get_input_embeddings().weight *= 2.0
+    with pytest.raises(TrainingError, match=r"vLLM's log-probs differ .*\(20 tokens, tolerance 0.2\): .* step 0;"):
+        trainer._verify_engine(batch)
+    batch["logprobs"][:] = math.nan
+    with pytest.raises(TrainingError, match="differ from the trainer's by nan"):
+        trainer._verify_engine(batch)
+    batch["completion_mask"][:] = 0
+    trainer._verify_engine(batch)
 
 
 @pytest.mark.grpo

@@ -15,7 +15,7 @@ from webrl.errors import DataError, StageError, UsageError
 from webrl.evaluate import success_rate, summarize_evaluation, wilson_interval
 from webrl.phase import STAGES, next_phase, plan, run_stage
 from webrl.runs.disk import atomic_path
-from webrl.runs.folder import newest_run, open_run
+from webrl.runs.folder import newest_run, open_run, require_run
 from webrl.runs.store import Appender, read_lines, read_record, read_records, write_records, write_text
 from webrl.types import Label, Record, Status, Step, StepRecord, Task, Trajectory
 
@@ -221,6 +221,16 @@ def test_a_run_folder_of_another_config_is_refused_with_the_keys(tmp_path: Path)
         open_run(config_in(tmp_path, seed=1))
     assert open_run(config_in(tmp_path, num_phases=3)).path == tmp_path / "r"
     open_run(config_in(tmp_path, rollout={"recycle_after": 5000}))
+
+
+def test_an_empty_config_of_a_run_is_not_taken_for_the_defaults(tmp_path: Path) -> None:
+    folder = open_run(config_in(tmp_path))
+    folder.config.write_text("\n")
+    for use in (lambda: open_run(config_in(tmp_path)), lambda: require_run(folder.path)):
+        with pytest.raises(StageError, match=r"r/config.yaml is empty: the settings of this run are lost"):
+            use()
+    folder.config.unlink()
+    assert open_run(config_in(tmp_path, seed=1)).path == folder.path
 
 
 def test_a_file_in_the_way_of_the_run_folder_is_one_clear_error(tmp_path: Path) -> None:

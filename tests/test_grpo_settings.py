@@ -9,7 +9,7 @@ import pytest
 from llm_builders import save_tiny_model
 
 from webrl import cli
-from webrl.cli.grpo import add_arguments, resolve
+from webrl.cli.grpo import _new_folder, add_arguments, resolve
 from webrl.config.extras import EXTRAS
 from webrl.errors import UsageError
 from webrl.grpo.settings import VARIABLES, GrpoSettings, load_settings
@@ -212,6 +212,13 @@ def test_a_missing_package_is_named_with_its_command(extra, option, fix, monkeyp
 def test_an_engine_that_takes_new_weights_on_a_gpu_alone_is_refused_without_one(mode, monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert f"vllm_mode={mode} without a CUDA device" in refused(capsys, "--use-vllm", "--vllm-mode", mode)
+
+
+@pytest.mark.parametrize(("model", "name"), [("models/mine", "grpo-mine-"), ("google/gemma", "grpo-google-gemma-")])
+def test_a_new_folder_is_named_after_the_models_own_name(model, name, tmp_path):
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    model = str(tmp_path / model) if model.startswith("models") else model
+    assert _new_folder(load_settings(None, {}, {"model_name": model})).name.startswith(name)
 
 
 def test_the_script_has_the_commands_options():

@@ -123,6 +123,18 @@ def test_a_study_that_cannot_be_understood_is_refused_by_name(
         study_of(tmp_path, **changes)
 
 
+def test_a_range_of_seeds_is_told_how_to_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["study", "study_quick", "--seeds", "0-2"])
+    assert "'0-2' is no seed; several are separated by spaces: --seeds 0 1 2" in capsys.readouterr().err
+
+
+def test_a_method_of_which_nothing_is_written_is_the_run_config(tmp_path: Path) -> None:
+    study = study_of(tmp_path, methods={"default": None, "webrl": {"actor": {"objective": "webrl"}}})
+    assert study.config.methods["default"] == {}
+    assert study.cells[0].settings == study_of(tmp_path, methods={"default": {}}).cells[0].settings
+
+
 def test_a_method_can_have_the_outcome_model_retrained_on_its_seeds_start(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"retrain_orm: 'b' is none of the methods: default, awr"):
         study_of(tmp_path, retrain_orm=["b"])

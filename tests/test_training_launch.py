@@ -20,6 +20,7 @@ import yaml
 from processes import descendants, kill, living
 from training_builders import make_actor, make_records
 
+from webrl.cli import launch as launcher
 from webrl.cli.train_worker import _parse, _parse_sft
 from webrl.config import RunConfig, load_config
 from webrl.config.resources import find_config
@@ -91,6 +92,17 @@ def test_a_run_of_one_process_refuses_at_once_an_engine_of_several(monkeypatch: 
         with monkeypatch.context() as launched:
             launched.setenv("WORLD_SIZE", "2")
             check_inputs(config, ("train",))
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "two..dots"])
+def test_a_name_of_node_0_that_nobody_knows_ends_the_job(
+    host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(launcher, "NAME_SECONDS", 0)
+    for name, value in {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": host, "WEBRL_LOG_DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    assert launcher.main([]) == 1
+    assert f"MASTER_ADDR={host!r} is not known after 0 s" in caplog.text
 
 
 def test_contradictions_are_refused_by_name() -> None:

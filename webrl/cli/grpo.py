@@ -109,7 +109,9 @@ def _weight(text: str) -> tuple[str, str]:
 
 def _new_folder(settings: GrpoSettings) -> Path:
     stamp = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
-    return Path("runs") / f"grpo-{settings.model_name.strip('/').replace('/', '-')}-{stamp}"
+    model = settings.model_name
+    name = Path(model).resolve().name if Path(model).is_dir() else model.strip("/").replace("/", "-")
+    return Path("runs") / f"grpo-{name}-{stamp}"
 
 
 def describe(report: dict[str, Any]) -> list[str]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from webrl.training.topology import Topology, read_number, read_topology
 
 logger = logging.getLogger(__name__)
 WORKER = "webrl.cli.train_worker"
+NAME_SECONDS = 60
+"""For so long a name of node 0 that nobody knows is asked for."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,6 +66,8 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
 
     logs = log_folder(topology)
     several = topology.max_nodes > 1
+    if several:
+        _wait_for_name(topology.master_addr)
     max_restarts = read_number(os.environ.get("MAX_RESTARTS") or ("3" if several else "0"), "MAX_RESTARTS")
     if max_restarts < 0:
         raise UsageError(f"MAX_RESTARTS={max_restarts}: expected 0 or more")
@@ -90,6 +96,27 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
             f"node {topology.node_rank} lost the job ({type(error).__name__}: {reason}); another node ended it, or "
             f"{topology.master_addr}:{topology.master_port} cannot be reached; see the logs in {logs}"
         ) from error
+
+
+def _wait_for_name(host: str) -> None:
+    """Return when the name is known, which on a cluster that is just starting can take a while.
+
+    Raises:
+        TrainingError: it is not; torch's rendezvous would go on asking.
+    """
+    until = time.monotonic() + NAME_SECONDS
+    while True:
+        try:
+            socket.getaddrinfo(host, None)
+            return
+        except (OSError, UnicodeError) as error:  # a label that is empty or too long
+            reason = getattr(error, "strerror", None) or str(error)
+        if time.monotonic() >= until:
+            raise TrainingError(
+                f"MASTER_ADDR={host!r} is not known after {NAME_SECONDS} s ({reason}): name node 0 by an address that "
+                "every node can reach"
+            )
+        time.sleep(min(2.0, NAME_SECONDS))
 
 
 def describe_failure(error: Any, topology: Topology) -> str:

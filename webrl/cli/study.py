@@ -30,10 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--parallel", type=count, metavar="N", help="cells at once (default: one a GPU, else one for two cores)"
     )
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="these methods alone; the others keep their cells")
-    parser.add_argument("--seeds", nargs="+", type=count, metavar="N", help="instead of the config's")
+    parser.add_argument("--seeds", nargs="+", type=_seed, metavar="N", help="instead of the config's: 0 1 2")
     parser.add_argument("--phases", type=count, metavar="N", help="instead of the config's num_phases")
     parser.add_argument("--report", action="store_true", help="write the tables of what is there, run nothing")
     parser.add_argument("--dry-run", action="store_true", help="print the cells and their commands, run nothing")
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed; several are separated by spaces: --seeds 0 1 2")
+    return int(text)
 
 
 def main(args: argparse.Namespace) -> int:

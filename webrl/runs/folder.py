@@ -189,6 +189,7 @@ def open_run(config: RunConfig) -> RunFolder:
     folder = RunFolder(config.run_dir)
     data = config.model_dump(mode="json")
     try:
+        _check_whole(folder)
         if folder.config.exists():
             _check_same(folder, config)
         write_text(folder.config, yaml.safe_dump(data, sort_keys=False))
@@ -210,13 +211,24 @@ def require_run(path: Path) -> RunFolder:
 
     Raises:
         UsageError: it is no run folder.
+        StageError: its settings are lost.
     """
     folder = RunFolder(path)
     if not path.is_dir():
         raise UsageError(f"{str(path)!r} is {'a file' if path.exists() else 'not there'}; name a run folder")
     if not folder.config.is_file() and folder.last_phase() < 0:
         raise UsageError(f"{str(path)!r} is no run folder: it has neither config.yaml nor phase_00")
+    _check_whole(folder)
     return folder
+
+
+def _check_whole(folder: RunFolder) -> None:
+    """An empty file would read as the defaults."""
+    if folder.config.is_file() and not folder.config.read_text().strip():
+        raise StageError(
+            f"{folder.config} is empty: the settings of this run are lost; put its config.yaml back, or delete it "
+            "to go on with the settings that you name"
+        )
 
 
 def changed_settings(folder: RunFolder, config: RunConfig) -> dict[str, str]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from webrl.config import RunConfig, apply_override, overlay, read_config, validate_config
 from webrl.config.resources import find_config, is_file
@@ -62,6 +62,11 @@ class StudyConfig(Section):
     retrain_orm: tuple[str, ...] = Field(
         (), description="methods whose judge is models.orm trained further on phase 0 and the environment's reward"
     )
+
+    @field_validator("methods", mode="before")
+    @classmethod
+    def _nothing_written_is_nothing_changed(cls, methods: Any) -> Any:
+        return {k: {} if v is None else v for k, v in methods.items()} if isinstance(methods, dict) else methods
 
     @model_validator(mode="after")
     def _methods_can_be_told_apart(self) -> Self:

@@ -225,10 +225,11 @@ def test_a_run_folder_of_another_config_is_refused_with_the_keys(tmp_path: Path)
 
 def test_an_empty_config_of_a_run_is_not_taken_for_the_defaults(tmp_path: Path) -> None:
     folder = open_run(config_in(tmp_path))
-    folder.config.write_text("\n")
-    for use in (lambda: open_run(config_in(tmp_path)), lambda: require_run(folder.path)):
-        with pytest.raises(StageError, match=r"r/config.yaml is empty: the settings of this run are lost"):
-            use()
+    for text in ("\n", "# nothing but this\n"):
+        folder.config.write_text(text)
+        for use in (lambda: open_run(config_in(tmp_path)), lambda: require_run(folder.path)):
+            with pytest.raises(StageError, match=r"r/config.yaml is empty: the settings of this run are lost"):
+                use()
     folder.config.unlink()
     assert open_run(config_in(tmp_path, seed=1)).path == folder.path
 

@@ -107,7 +107,7 @@ def _wait_for_name(host: str) -> None:
     until = time.monotonic() + NAME_SECONDS
     while True:
         try:
-            socket.getaddrinfo(host, None)
+            socket.getaddrinfo(host.strip("[]"), None)
             return
         except (OSError, UnicodeError) as error:  # a label that is empty or too long
             reason = getattr(error, "strerror", None) or str(error)

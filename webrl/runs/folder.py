@@ -18,6 +18,7 @@ import yaml
 
 from webrl.config import RunConfig, load_config
 from webrl.config.redaction import without_references
+from webrl.config.yaml_file import read_yaml
 from webrl.errors import StageError, UsageError
 from webrl.runs.disk import DISK_FULL
 from webrl.runs.provenance import run_info
@@ -224,10 +225,10 @@ def require_run(path: Path) -> RunFolder:
 
 def _check_whole(folder: RunFolder) -> None:
     """An empty file would read as the defaults."""
-    if folder.config.is_file() and not folder.config.read_text().strip():
+    if folder.config.is_file() and read_yaml(folder.config, "config") is None:
         raise StageError(
             f"{folder.config} is empty: the settings of this run are lost; put its config.yaml back, or delete it "
-            "to go on with the settings that you name"
+            "to continue with the settings that you name"
         )
 
 

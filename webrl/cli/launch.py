@@ -66,11 +66,11 @@ def launch(topology: Topology, arguments: Sequence[str]) -> None:
 
     logs = log_folder(topology)
     several = topology.max_nodes > 1
-    if several:
-        _wait_for_name(topology.master_addr)
     max_restarts = read_number(os.environ.get("MAX_RESTARTS") or ("3" if several else "0"), "MAX_RESTARTS")
     if max_restarts < 0:
         raise UsageError(f"MAX_RESTARTS={max_restarts}: expected 0 or more")
+    if several:
+        _wait_for_name(topology.master_addr)
     config = LaunchConfig(
         min_nodes=topology.min_nodes,
         max_nodes=topology.max_nodes,
@@ -116,7 +116,7 @@ def _wait_for_name(host: str) -> None:
                 f"MASTER_ADDR={host!r} is not known after {NAME_SECONDS} s ({reason}): name node 0 by an address that "
                 "every node can reach"
             )
-        time.sleep(min(2.0, NAME_SECONDS))
+        time.sleep(2)
 
 
 def describe_failure(error: Any, topology: Topology) -> str:

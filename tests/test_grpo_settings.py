@@ -228,6 +228,17 @@ def test_the_script_has_the_commands_options():
     assert "model_name: data/tiny/actor\n" in done.stdout
 
 
+@pytest.mark.parametrize("words", [["--task-name", "click-test,focus-text"], ["task_name=[click-test, focus-text]"]])
+def test_several_tasks_may_stand_in_one_word(words, capsys):
+    assert cli.main(["grpo", "--dry-run", *words]) == 0
+    assert "task_name:\n- click-test\n- focus-text\n" in capsys.readouterr().out
+
+
+def test_a_dry_run_refuses_an_unknown_task(capsys):
+    assert cli.main(["grpo", "--dry-run", "--task-name", "click-test,click-tst"]) == 2
+    assert "'miniwob.click-tst'; the nearest is 'miniwob.click-test'" in capsys.readouterr().err
+
+
 def test_a_servers_token_is_shown_nowhere(monkeypatch, capsys):
     monkeypatch.setenv("BROWSERGYM_BASE_URL", "http://any:PLANTED@127.0.0.1:9")
     assert cli.main(["grpo", "--dry-run"]) == 0

@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         else:
             many = typing.get_origin(info.annotation) is tuple
             parser.add_argument(*flags, nargs="+" if many else None, metavar="X", **options)
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved options, run nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check the tasks and print the resolved options, run nothing"
+    )
     parser.epilog = f"environment variables, between CONFIG and options: {', '.join(VARIABLES)}"
 
 
@@ -55,13 +57,15 @@ def main(args: argparse.Namespace) -> int:
     used = [name for name in VARIABLES if os.environ.get(name)]
     if used:
         print(f"from the environment: {', '.join(redact(f'{name}={os.environ[name]}') for name in used)}")
+    from webrl.grpo.train import check, make_tasks, train
+
     if args.dry_run:
+        make_tasks(settings)
         print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")
         return 0
     out = settings.output_dir or _new_folder(settings)
     if (out / "trajectories.jsonl").exists() and not settings.resume_from_checkpoint:
         raise UsageError(f"output_dir {str(out)!r} holds a training already; name another, or resume_from_checkpoint")
-    from webrl.grpo.train import check, train
     from webrl.runs.lock import hold_output
 
     settings = check(settings)

@@ -173,6 +173,13 @@ class GrpoSettings(Section):
     def _one_is_a_list_of_one(cls, value: Any) -> Any:
         return tuple(filter(None, value.replace(",", " ").split())) if isinstance(value, str) else value
 
+    @field_validator("task_name", "browsergym_url", "report_to", "lora_target_modules", mode="before")
+    @classmethod
+    def _each_may_be_several(cls, value: Any) -> Any:
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            return value
+        return [name for each in value for name in each.replace(",", " ").split()]
+
     @field_validator("viewport", mode="before")
     @classmethod
     def _is_width_by_height(cls, value: Any) -> Any:

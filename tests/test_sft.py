@@ -149,6 +149,20 @@ def test_a_recording_whose_episodes_fail_stops_and_plays_them_again(tmp_path, ca
     assert {t.status for t in played} == {Status.PAGE_ENDED}
 
 
+@pytest.mark.browser
+def test_a_recording_says_which_experts_the_step_limit_cut_off(tmp_path, capsys):
+    command = [
+        "record-demos",
+        "demo",
+        f"runs_dir={tmp_path}",
+        "tasks.train_sites=[miniwob.login-user]",
+        "--per-type",
+        "2",
+    ]
+    assert main([*command, "rollout.num_workers=1", "rollout.max_steps=2"]) == 0
+    assert "0/2 solved, 2 cut off by rollout.max_steps=2\n" in capsys.readouterr().out
+
+
 def test_commands_without_data_or_expert_say_so_in_one_line(tmp_path, capsys):
     assert main(["sft", "demo", f"runs_dir={tmp_path}"]) == 2
     assert "record some with `webrl record-demos`" in capsys.readouterr().err

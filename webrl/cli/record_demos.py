@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
     from webrl.demos.record import expert_tasks, record
     from webrl.evaluate import is_success
     from webrl.runs.store import read_records
-    from webrl.types import Trajectory
+    from webrl.types import Status, Trajectory
 
     config = resolve_config(args, prefer_newest=False)
     if args.by_hand:
@@ -68,11 +68,14 @@ def main(args: argparse.Namespace) -> int:
         asyncio.run(record(tasks, config, out, seed=config.seed))
     played: Counter[str] = Counter()
     solved: Counter[str] = Counter()
+    cut: Counter[str] = Counter()
     for trajectory in read_records(out, Trajectory):
         played[trajectory.task.site] += 1
         solved[trajectory.task.site] += is_success(trajectory)
+        cut[trajectory.task.site] += trajectory.status is Status.STEP_LIMIT and not is_success(trajectory)
     for site in sorted(played):
-        print(f"  {site:<36} {solved[site]}/{played[site]} solved")
+        limit = f", {cut[site]} cut off by rollout.max_steps={config.rollout.max_steps}" if cut[site] else ""
+        print(f"  {site:<36} {solved[site]}/{played[site]} solved{limit}")
     print(f"{solved.total()}/{played.total()} solved; failed ones are kept, but not imitated")
     return 0
 

@@ -15,7 +15,7 @@ import pytest
 from browsers import run, shared_browser
 from curriculum_builders import ChatServer
 from rollouts_builders import serve
-from web_builders import ROOT, notes_app
+from web_builders import PASSWORD, ROOT, notes_app
 
 from webrl.cli import main
 from webrl.config import load_config
@@ -70,6 +70,27 @@ def test_init_site_writes_a_config_that_runs_and_has_only_read(site, tmp_path, c
     assert f'"{site.url}/new"' in out.read_text()
     assert main(["init-site", site.url, "--out", str(out)]) == 2
     assert "there already" in capsys.readouterr().err
+
+
+@pytest.mark.browser
+def test_init_site_of_a_site_behind_http_s_own_log_in(site, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(site, "basic", ("guest", "let-me-in"))
+    out, command = tmp_path / "staged.yaml", ["init-site", f"{site.url}/login", "--pages", "2", "--basic-user", "guest"]
+    monkeypatch.delenv("BASIC_PASSWORD", raising=False)
+    assert main([*command[:4], "--out", str(out)]) == 1
+    assert "answers 401; if the server itself asks" in capsys.readouterr().err
+    assert main([*command, "--out", str(out)]) == 2
+    assert "the environment variable 'BASIC_PASSWORD' is not set" in capsys.readouterr().err
+    assert main([*command[:4], "--basic-password-env", "X", "--out", str(out)]) == 2
+    assert "--basic-password-env X goes with --basic-user NAME" in capsys.readouterr().err
+    monkeypatch.setenv("BASIC_PASSWORD", "let-me-in")
+    monkeypatch.setenv("PASSWORD", PASSWORD)
+    assert main([*command, "--user", "ann", "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert "the agent sees" in said.out
+    assert "let-me-in" not in said.out + said.err + out.read_text()
+    login = load_config(out).rollout.web.login
+    assert (login.basic.user, login.form.fields) == ("guest", {"User": "ann"})
 
 
 @pytest.mark.browser

@@ -42,6 +42,7 @@ def notes(tmp_path_factory):
 def site(notes):
     notes.asked.clear()
     notes.broken.clear()
+    notes.basic = None
     notes.refill()
     return notes
 
@@ -358,6 +359,36 @@ def test_a_log_in_that_fails_says_why_and_not_the_password(fresh, web, words):
         run(work())
     assert words in str(error.value)
     assert "wrong-pass" not in redact(str(error.value))
+
+
+@pytest.mark.browser
+def test_http_s_own_log_in_goes_with_the_form_the_pages_and_the_checks(fresh):
+    fresh.basic = ("guest", "let-me-in")
+    settings = {"login.basic": "{user: guest, password: let-me-in}"}
+    checks = [
+        {"text": "Buy milk"},
+        {"at": "/tags", "text": "home"},
+        {"http": "/api/notes", "path": "$.notes[?@.tag=='people'].title", "equals": ["Call Ann"]},
+    ]
+    score, _ = end(fresh, checks, DONE, config=fresh.config(**settings))
+    assert score.note == ""
+    assert score.reward == 1
+    with pytest.raises(SiteError, match="answers 401"):  # at the form's page
+        end(fresh, [], config=fresh.config(**{"login.basic": "{user: guest, password: wrong-one}"}))
+    with pytest.raises(SiteError, match=r"answers 401; if the server itself asks .* rollout\.web\.login\.basic"):
+        end(fresh, [], config=fresh.bare())
+
+
+def test_http_s_own_password_goes_to_the_first_start_page_s_origin_alone_and_is_shown_nowhere(site):
+    web = site.bare(**{"login.basic": "{user: guest, password: let-me-in}"}).rollout.web
+    (header,) = web.authorization(site.url + "/notes/1").values()
+    assert header == "Basic Z3Vlc3Q6bGV0LW1lLWlu"
+    for url in ("http://127.0.0.1:1/", site.url.replace("http:", "https:"), "http://localhost/"):
+        assert not web.authorization(url)
+    assert web.http_credentials["http_credentials"]["origin"] == site.url
+    assert "let-me-in" not in redact(f"{header} let-me-in {web!r}")
+    assert "Z3Vlc3" not in redact(header)
+    assert site.bare().rollout.web.http_credentials == {}
 
 
 def test_a_storage_state_comes_from_a_file_or_a_command_and_is_refused_where_it_is_none(fresh, tmp_path):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flask import redirect, request
+from flask import Response, redirect, request
 from werkzeug.serving import make_server
 
 from webrl.config import RunConfig, load_config
@@ -33,6 +33,8 @@ class Notes:
     broken: dict[str, int] = field(default_factory=dict)
     """Paths that answer a status instead."""
 
+    basic: tuple[str, str] | None = None
+    """User and password that the server itself asks for."""
     refill: Any = None
     """Puts the published notes back."""
 
@@ -75,6 +77,9 @@ def notes_app(folder: Path) -> Iterator[Notes]:
     @app.before_request
     def _note():
         notes.asked.append(f"{request.method} {request.path}")
+        given = request.authorization
+        if notes.basic and (given is None or (given.username, given.password) != notes.basic):
+            return Response("who are you?", 401, {"WWW-Authenticate": 'Basic realm="staging"'})
         if request.path == "/moved":
             return redirect("/api/notes")
         if request.path in notes.broken:

@@ -32,6 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--login-state", type=Path, metavar="FILE", help="a browser storage state to look around with, logged in"
     )
+    parser.add_argument(
+        "--basic-user", metavar="NAME", help="user of HTTP's own log-in, which the server itself asks for"
+    )
+    parser.add_argument(
+        "--basic-password-env", metavar="VARIABLE", help="with --basic-user: its password (default: BASIC_PASSWORD)"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -40,6 +46,8 @@ def main(args: argparse.Namespace) -> int:
 
     if args.password_env is not None and not args.user:
         raise UsageError(f"--password-env {args.password_env} goes with --user NAME, who logs in with that password")
+    if args.basic_password_env is not None and not args.basic_user:
+        raise UsageError(f"--basic-password-env {args.basic_password_env} goes with --basic-user NAME")
     app = Path(args.url)
     named = args.name or (args.out.stem if args.out else app.resolve().name if app.is_dir() else _host(args.url))
     name = choose_name(named or "site")
@@ -68,8 +76,10 @@ def _write_app(args: argparse.Namespace, app: Path, out: Path, name: str) -> Non
 
     if not is_app(app):
         raise UsageError(f"{app} is no app: a folder of WebArena-Infinity has server.py and real-tasks.json")
-    if args.user or args.login_state:
-        raise UsageError("--user and --login-state go with a URL: an app of WebArena-Infinity has no log-in")
+    if args.user or args.login_state or args.basic_user:
+        raise UsageError(
+            "--user, --basic-user and --login-state go with a URL: an app of WebArena-Infinity has no log-in"
+        )
     print(f"wrote {', '.join(map(str, write_app(app, out, name)))}")
 
 
@@ -90,7 +100,7 @@ def _write_site(args: argparse.Namespace, out: Path, name: str) -> None:
     if socket := next((page.socket for page in found.pages if page.socket), ""):
         print(f"pages asked for {visible(socket):.200}, which read_only keeps from them")
         print(f"  if they stay empty without it, set read_only: false in {out}; agents may then change the site")
-    if not login and found.pages[0].asks_for_password:
+    if not login.keys() - {"basic"} and found.pages[0].asks_for_password:
         print("the start page is a log-in: move the files away and run again with --user NAME")
     print(f"wrote {', '.join(map(str, files))}")
 
@@ -113,7 +123,7 @@ def _try(out: Path) -> None:
 
 
 def _login(args: argparse.Namespace, name: str) -> dict[str, Any]:
-    """The log-in that the options describe, its form looked up on the start page; {} without one.
+    """The log-ins that the options describe, a form looked up on the start page; {} without one.
 
     Raises:
         UsageError: two ways at once, or no password in the environment.
@@ -122,17 +132,30 @@ def _login(args: argparse.Namespace, name: str) -> dict[str, Any]:
     if args.login_state and args.user:
         raise UsageError("--login-state and --user: choose one way to log in")
     if args.login_state:
-        return {"state_file": str(args.login_state)}
+        return _basic(args) | {"state_file": str(args.login_state)}
     if not args.user:
-        return {}
+        return _basic(args)
     variable = args.password_env or "PASSWORD"
-    if not os.environ.get(variable):
-        raise UsageError(f"--user {args.user}: the environment variable {variable!r} is not set; export it")
+    _require_variable(f"--user {args.user}", variable)
     from webrl.suites.web.explore import explore
     from webrl.suites.web.starter import guess_login, start_config
 
-    found = asyncio.run(explore(start_config(args.url, name, 1, {}).rollout, 1))
+    found = asyncio.run(explore(start_config(args.url, name, 1, _basic(args)).rollout, 1))
     guess = guess_login(found.pages[0], args.url, args.user, variable)
     if guess is None:
         raise DataError(f"{found.pages[0].url}: no form with a password field; use --login-state FILE")
-    return guess
+    return _basic(args) | guess
+
+
+def _basic(args: argparse.Namespace) -> dict[str, Any]:
+    """HTTP's own log-in; {} without one. Raises UsageError: no password in the environment."""
+    if not args.basic_user:
+        return {}
+    variable = args.basic_password_env or "BASIC_PASSWORD"
+    _require_variable(f"--basic-user {args.basic_user}", variable)
+    return {"basic": {"user": args.basic_user, "password": f"${{{variable}}}"}}
+
+
+def _require_variable(option: str, variable: str) -> None:
+    if not os.environ.get(variable):
+        raise UsageError(f"{option}: the environment variable {variable!r} is not set; export it")

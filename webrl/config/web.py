@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -9,7 +10,7 @@ from urllib.parse import urljoin, urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from webrl.config.redaction import Secret, SecretUrl
+from webrl.config.redaction import Secret, SecretUrl, remember
 from webrl.config.section import Section
 
 
@@ -47,12 +48,22 @@ class FormLogin(Section):
     submit: str | None = Field(None, description="name of the button; none: Enter in the last field")
 
 
+class BasicLogin(Section):
+    """HTTP's own log-in (RFC 7617), which a browser asks for in a window."""
+
+    user: str = Field(description="user name")
+    password: Secret = Field(description="password, such as ${SITE_PASSWORD}")
+
+
 class WebLogin(Section):
-    """How episodes are logged in: one of three ways, and how to tell that it still holds."""
+    """How episodes are logged in: one of three ways, and how to tell that it still holds; HTTP's own beside them."""
 
     state_file: Path | None = Field(None, description="a browser storage state (Playwright's JSON)")
     form: FormLogin | None = Field(None, description="fill in the site's form: url, fields, submit")
     command: tuple[str, ...] = Field((), description="program and arguments; prints a storage state")
+    basic: BasicLogin | None = Field(
+        None, description="user and password of HTTP's own log-in, for the origin of the first start page alone"
+    )
     timeout_s: float = Field(60.0, gt=0, description="deadline of a log-in")
     proof_url: str | None = Field(None, description="a page that only a logged-in user sees; may be relative")
     proof_text: str | None = Field(None, description="text on it; none: not being sent elsewhere is the proof")
@@ -188,6 +199,39 @@ class WebConfig(Section):
     def absolute(self, address: str) -> str:
         """An address of the site; relative ones start from the first start page."""
         return urljoin(self.start_urls[0], address)
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port of the first start page."""
+        return self.absolute("/").rstrip("/")
+
+    @property
+    def http_credentials(self) -> dict[str, dict[str, str]]:
+        """The option of a browser context that answers HTTP's own log-in; {} without one.
+
+        Raises:
+            UsageError: the password is not there.
+        """
+        basic = self.login.basic
+        if basic is None:
+            return {}
+        return {
+            "http_credentials": {"username": basic.user, "password": basic.password.reveal(), "origin": self.origin}
+        }
+
+    def authorization(self, url: str) -> dict[str, str]:
+        """The header that answers HTTP's own log-in where `url` is asked; {} without one, and at other origins.
+
+        Raises:
+            UsageError: the password is not there.
+        """
+        basic, asked, own = self.login.basic, urlsplit(url), urlsplit(self.start_urls[0])
+        ports = [parts.port or (443 if parts.scheme == "https" else 80) for parts in (asked, own)]
+        if basic is None or (asked.scheme, asked.hostname, ports[0]) != (own.scheme, own.hostname, ports[1]):
+            return {}
+        token = base64.b64encode(f"{basic.user}:{basic.password.reveal()}".encode()).decode()
+        remember(token)
+        return {"Authorization": f"Basic {token}"}
 
     @property
     def address(self) -> str:

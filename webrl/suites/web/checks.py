@@ -138,7 +138,7 @@ async def _http(check: Check, end: End) -> str:
         raise Undecided(f"{url} is outside the site's hosts")
     state: dict[str, Any] = {"cookies": await end.context.cookies()}
     try:
-        async with logged_in(state, end.config.check_timeout_s, end.allows, end.proxy) as client:
+        async with logged_in(end.config, state, end.config.check_timeout_s, end.allows, end.proxy) as client:
             answer = await client.get(url)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise Undecided(f"{url} does not answer ({type(error).__name__}: {error})") from None

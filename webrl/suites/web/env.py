@@ -56,6 +56,7 @@ class WebEnv(BrowserEnv):
             forget(self._web)
         state = await self._logins.state(self._browser)
         self._profile_options: dict[str, Any] = {"storage_state": state} if state else {}
+        self._profile_options |= self._web.http_credentials
         played = dataclasses.replace(task, extra={"allowed_hosts": list(self._web.hosts)})
         server = await EpisodeServer.start(self._web) if self._web.serve.is_set else None
         self._routes = {self._web.address: server.port} if server else {}
@@ -78,7 +79,9 @@ class WebEnv(BrowserEnv):
         await super().close()
         page = f"start page {task.start_url} of {task.task_id!r}"
         if not text.startswith(BLOCKED):
-            raise SiteError(f"{page} answers {status}")
+            asks = "; if the server itself asks for a password: rollout.web.login.basic (init-site --basic-user)"
+            asks = asks if status == 401 else ""
+            raise SiteError(f"{page} answers {status}{asks}")
         raise SiteError(f"{page} leads to {url}. {text:.300} Name that host in rollout.allowed_hosts, or start there")
 
     async def step(self, action_text: str) -> StepResult:
@@ -106,7 +109,7 @@ class WebEnv(BrowserEnv):
         page = self.page if not self.page.is_closed() else next(iter(self.context.pages), None)
         if page is None:
             return Score(None, "all tabs are closed")
-        origin = f"http://127.0.0.1:{self._server.port}" if self._server else self._web.absolute("/").rstrip("/")
+        origin = f"http://127.0.0.1:{self._server.port}" if self._server else self._web.origin
         proxy = self._guard.proxy if self._server else None
         folder = self._server.folder if self._server else ""
         end = End(self.context, page, answer, self._web, self._guard.allows, proxy, origin, folder)

@@ -1,6 +1,6 @@
 """What only a browser can tell of a log-in: filling in the site's form, and whether a program's page shows it.
 
-API: `await fill_form(browser, form, config)` gives a storage state; `await shows_in_browser(browser, state, url, …)`.
+API: `await fill_form(browser, form, config)` gives a storage state; `await shows_in_browser(…)`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> Sta
     """
     url, timeout_s = config.absolute(form.url), config.login.timeout_s
     secrets = {name: value.reveal() for name, value in form.secrets.items()}
-    async with _tab(browser, f"log-in at {url} failed", timeout_s) as tab:
+    async with _tab(browser, f"log-in at {url} failed", timeout_s, **config.http_credentials) as tab:
         page = tab.page
         answer = await page.goto(url)
         if answer is not None and answer.status >= 400:
@@ -65,13 +65,14 @@ async def fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> Sta
     return state
 
 
-async def shows_in_browser(browser: Browser, state: State, url: str, text: str | None, timeout_s: float) -> bool:
-    """Whether a page shows `text` or, without one, is neither another page nor one that asks for a password.
+async def shows_in_browser(browser: Browser, config: WebConfig, state: State, url: str, timeout_s: float) -> bool:
+    """Whether a page shows the proof's text or, without one, is neither another page nor one that asks for a password.
 
     Raises:
         SiteError: the site does not answer, or answers with a server error.
     """
-    async with _tab(browser, f"{url} does not open", timeout_s, storage_state=state) as tab:
+    text, options = config.login.proof_text, {"storage_state": state} | config.http_credentials
+    async with _tab(browser, f"{url} does not open", timeout_s, **options) as tab:
         answer = await tab.page.goto(url)
         if answer is not None and answer.status >= 400:
             if answer.status >= 500:

@@ -97,8 +97,8 @@ class Logins:
             return True
         url = self._config.absolute(login.proof_url)
         if browser is not None and state["origins"]:
-            return await shows_in_browser(browser, state, url, login.proof_text, _ANSWER_S)
-        async with logged_in(state, _ANSWER_S) as client:
+            return await shows_in_browser(browser, self._config, state, url, _ANSWER_S)
+        async with logged_in(self._config, state, _ANSWER_S) as client:
             return await shows_proof(client, url, login.proof_text, site=url, page="it")
 
 
@@ -114,9 +114,15 @@ def forget(config: WebConfig) -> None:
 
 
 def logged_in(
-    state: State, timeout_s: float, allows: Callable[[str], bool] | None = None, proxy: str | None = None
+    config: WebConfig,
+    state: State,
+    timeout_s: float,
+    allows: Callable[[str], bool] | None = None,
+    proxy: str | None = None,
 ) -> httpx.AsyncClient:
-    """A client that sends the state's cookies where a browser would, after redirects too.
+    """A client that sends the state's cookies, and what HTTP's own log-in wants, where a browser would.
+
+    So it does after redirects.
 
     Args:
         allows: whether an address may be asked; a redirect to another one is a SiteError.
@@ -127,7 +133,8 @@ def logged_in(
     async def add_cookies(request: httpx.Request) -> None:
         if allows is not None and not allows(str(request.url)):
             raise SiteError(f"{request.url} is outside the site's hosts")
-        for name, value in cookie_header(state, str(request.url)).items():
+        url = str(request.url)
+        for name, value in (cookie_header(state, url) | config.authorization(url)).items():
             request.headers[name] = value  # (update() takes ASCII only)
 
     hooks = {"request": [add_cookies]}

@@ -362,6 +362,14 @@ def test_a_log_in_that_fails_says_why_and_not_the_password(fresh, web, words):
 
 
 @pytest.mark.browser
+def test_a_site_may_tie_its_session_to_the_browser_that_logged_in(fresh):
+    fresh.asked_by.clear()
+    config = fresh.config(**{"login.proof_url": "/new"})
+    assert end(fresh, [{"http": "/notes/1"}, {"at": "/tags", "text": "home"}], DONE, config=config)[0].reward == 1
+    assert len(fresh.asked_by) == 1, fresh.asked_by
+
+
+@pytest.mark.browser
 def test_http_s_own_log_in_goes_with_the_form_the_pages_and_the_checks(fresh):
     fresh.basic = ("guest", "let-me-in")
     settings = {"login.basic": "{user: guest, password: let-me-in}"}

@@ -33,6 +33,8 @@ class Notes:
     broken: dict[str, int] = field(default_factory=dict)
     """Paths that answer a status instead."""
 
+    asked_by: set[str] = field(default_factory=set)
+    """What those who asked call themselves (User-Agent)."""
     basic: tuple[str, str] | None = None
     """User and password that the server itself asks for."""
     refill: Any = None
@@ -77,6 +79,7 @@ def notes_app(folder: Path) -> Iterator[Notes]:
     @app.before_request
     def _note():
         notes.asked.append(f"{request.method} {request.path}")
+        notes.asked_by.add(request.headers["User-Agent"])
         given = request.authorization
         if notes.basic and (given is None or (given.username, given.password) != notes.basic):
             return Response("who are you?", 401, {"WWW-Authenticate": 'Basic realm="staging"'})

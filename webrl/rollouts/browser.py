@@ -33,6 +33,7 @@ LAUNCH_TIMEOUT_S = 30
 """With a DevTools port Playwright does not notice that the executable has ended; its own limit is three minutes."""
 MEMORY_CHECK_S = 2.0
 """Seconds between two looks at what the pages' processes take."""
+_ANSWER_S = 10.0
 MISSING = (
     "no Chromium found; run `playwright install chromium`, or `apt-get install chromium-headless-shell` (Debian), "
     "or set WEBRL_CHROMIUM to an executable"
@@ -134,6 +135,7 @@ class Browser:
         self._stack = contextlib.AsyncExitStack()
         self._browser: Any = None
         self._lost = False
+        self._user_agent = ""
         self._folder: Path | None = None
         self.port = 0
         """Port of the DevTools server, bound to loopback."""
@@ -225,6 +227,19 @@ class Browser:
             self._lost = True  # the driver has gone; Playwright raises a plain Exception and does not note it
             raise BrowserError(f"the browser's driver has gone: {first_line(error)}") from None
         return context
+
+    async def user_agent(self) -> str:
+        """What its pages call themselves. Raises BrowserError if the browser has gone."""
+        if not self._user_agent:
+            import httpx
+
+            try:
+                async with httpx.AsyncClient(timeout=_ANSWER_S, trust_env=False) as client:
+                    answer = await client.get(f"http://127.0.0.1:{self.port}/json/version")
+            except httpx.HTTPError as error:
+                raise BrowserError(f"the browser has gone: {type(error).__name__}: {error}") from None
+            self._user_agent = str(answer.json()["User-Agent"])
+        return self._user_agent
 
     def on_close(self, callback: Callable[[], Awaitable[None]]) -> None:
         """Have something that goes with this browser closed when it ends."""

@@ -59,6 +59,8 @@ class End:
     """Where the site's server really is, for programs beside the browser."""
     folder: str = ""
     """That server's own folder."""
+    user_agent: str | None = None
+    """What the agent's browser calls itself."""
 
 
 async def judge(checks: Sequence[Check], end: End) -> Score:
@@ -138,7 +140,9 @@ async def _http(check: Check, end: End) -> str:
         raise Undecided(f"{url} is outside the site's hosts")
     state: dict[str, Any] = {"cookies": await end.context.cookies()}
     try:
-        async with logged_in(end.config, state, end.config.check_timeout_s, end.allows, end.proxy) as client:
+        async with logged_in(
+            end.config, state, end.config.check_timeout_s, end.allows, end.proxy, end.user_agent
+        ) as client:
             answer = await client.get(url)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise Undecided(f"{url} does not answer ({type(error).__name__}: {error})") from None

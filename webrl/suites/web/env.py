@@ -112,7 +112,8 @@ class WebEnv(BrowserEnv):
         origin = f"http://127.0.0.1:{self._server.port}" if self._server else self._web.origin
         proxy = self._guard.proxy if self._server else None
         folder = self._server.folder if self._server else ""
-        end = End(self.context, page, answer, self._web, self._guard.allows, proxy, origin, folder)
+        name = await self._browser.user_agent()
+        end = End(self.context, page, answer, self._web, self._guard.allows, proxy, origin, folder, name)
         return await judge(checks, end)
 
     async def close(self) -> None:

@@ -98,7 +98,8 @@ class Logins:
         url = self._config.absolute(login.proof_url)
         if browser is not None and state["origins"]:
             return await shows_in_browser(browser, self._config, state, url, _ANSWER_S)
-        async with logged_in(self._config, state, _ANSWER_S) as client:
+        name = await browser.user_agent() if browser is not None else None
+        async with logged_in(self._config, state, _ANSWER_S, user_agent=name) as client:
             return await shows_proof(client, url, login.proof_text, site=url, page="it")
 
 
@@ -119,6 +120,7 @@ def logged_in(
     timeout_s: float,
     allows: Callable[[str], bool] | None = None,
     proxy: str | None = None,
+    user_agent: str | None = None,
 ) -> httpx.AsyncClient:
     """A client that sends the state's cookies, and what HTTP's own log-in wants, where a browser would.
 
@@ -127,6 +129,7 @@ def logged_in(
     Args:
         allows: whether an address may be asked; a redirect to another one is a SiteError.
         proxy: what it is asked through.
+        user_agent: what the agent's browser calls itself: sites may end a session that somebody else seems to use.
     """
     import httpx
 
@@ -138,7 +141,8 @@ def logged_in(
             request.headers[name] = value  # (update() takes ASCII only)
 
     hooks = {"request": [add_cookies]}
-    return httpx.AsyncClient(follow_redirects=True, timeout=timeout_s, event_hooks=hooks, proxy=proxy)
+    headers = {"User-Agent": user_agent} if user_agent else {}
+    return httpx.AsyncClient(follow_redirects=True, timeout=timeout_s, event_hooks=hooks, proxy=proxy, headers=headers)
 
 
 def cookie_header(state: State, url: str) -> dict[str, str]:

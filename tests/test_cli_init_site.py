@@ -167,6 +167,25 @@ def test_a_site_that_lives_on_a_socket_or_shows_nothing_to_act_on_is_said_to(tmp
     assert (tmp_path / out).is_file()
 
 
+@pytest.mark.browser
+def test_a_heading_is_asked_for_where_a_page_has_one_of_its_own(tmp_path):
+    links = "<title>t</title><a href=/a>One</a> <a href=/b>Two</a>"
+    pages = {
+        "/": links,
+        "/a": f"{links}<aside><h1>The site</h1></aside><h1>Loans</h1>",
+        "/b": f"{links}<h1>Fees</h1><h1>Fines</h1>",
+    }
+
+    async def look():
+        async with serve(pages) as url:
+            assert await asyncio.to_thread(main, ["init-site", f"{url}/", "--out", str(tmp_path / "a.yaml")]) == 0
+
+    asyncio.run(look())
+    written = [line for path in tmp_path.glob("a_*.jsonl") for line in path.read_text().splitlines()]
+    asked = [entry["checks"] for entry in map(json.loads, written) if entry["id"].startswith("heading")]
+    assert asked == [[{"answer": "Loans"}]]
+
+
 def test_what_pages_say_of_themselves_does_not_become_yaml(tmp_path):
     """Titles, link texts and field names are a stranger's."""
     evil = 'x"\n  injected: [1]\u2028}{ #\x85y'

@@ -43,10 +43,13 @@ _SCRIPT = """() => {
   const name = (e) => label(e) || e.placeholder || e.getAttribute('aria-label') || e.name || e.id || '';
   const fields = (form) => [...own(form, 'elements')].filter((e) =>
     e.matches('input:not([type=hidden]):not([type=submit]):not([type=button]), select, textarea'));
+  // A name of the site beside the page's own (docsify has it in every sidebar) is not the page's heading.
+  const headings = [...document.querySelectorAll('h1')].filter((e) => text(e) && !e.closest(
+    'aside, nav, [role=complementary], [role=navigation]'));
   return {
     socket: window.__webrl?.refusedSocket ?? '',
     title: document.title.trim(),
-    heading: text(document.querySelector('h1')),
+    heading: headings.length === 1 ? text(headings[0]) : '',
     links: [...document.links].map((a) => [a.href,
       text(a) || a.getAttribute('aria-label') || a.title || plain(a)]),
     forms: [...document.forms].map((form) => ({
@@ -85,7 +88,7 @@ class Seen:
     title: str
     """Its title."""
     heading: str
-    """Its first main heading, or ""."""
+    """Its one main heading (`h1`, not in a sidebar); "" where it has none or several."""
     link: str
     """Text of the link that led there, "" for start pages."""
     text: str

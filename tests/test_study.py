@@ -101,6 +101,7 @@ def test_a_cell_is_an_ordinary_run_whose_command_gives_its_config(tmp_path: Path
     [
         ({"methods": {"default": {}, "a": {"actor": {"objektive": "awr"}}}}, r"methods\.a: unknown key 'actor\.obj"),
         ({"overrides": {"aktor": {}}}, r"overrides: unknown key 'aktor'"),
+        ({"methods": {"default": 3}}, r"methods\.default = 3: expected options with values"),
         ({"metods": {}}, r"unknown key 'metods'; a study has: .*methods"),
         ({"methods": {"awr": {}}}, r"reference 'default' is none of the methods: awr"),
         ({"methods": {"default": {}, "start": {}}}, r"methods\.start: .* choose another"),

@@ -69,5 +69,12 @@ class StageError(WebRLError):
 def problem_text(problem: ErrorDetails) -> str:
     """`key = value: what is wrong` of one of pydantic's problems; without a key, what is wrong."""
     key = ".".join(map(str, problem["loc"]))
-    message = problem["msg"].removeprefix("Value error, ")
+    message = problem_message(problem)
     return f"{key:.100} = {problem['input']!r:.200}: {message}" if key else message
+
+
+def problem_message(problem: ErrorDetails) -> str:
+    """What is wrong, in words that name no class of ours."""
+    if problem["type"] in ("dict_type", "model_type"):
+        return "expected options with values, {name: value, …}"
+    return problem["msg"].removeprefix("Value error, ")

@@ -29,13 +29,13 @@ from webrl.config.resources import find_config, is_file, shipped_model
 from webrl.config.section import Section
 from webrl.config.web import WebConfig
 from webrl.config.yaml_file import parse_yaml, read_yaml
-from webrl.errors import UsageError
+from webrl.errors import UsageError, problem_message
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 ModelName = Annotated[str, AfterValidator(shipped_model), Field(validate_default=True)]
 """A folder or a hub name; `data/tiny/…` is found wherever webrl is installed."""
 _Decay = Annotated[float, Field(ge=0, lt=1)]
-_HIDDEN = {"accounts", "extra_args", "secrets", "headers"}
+_HIDDEN = {"accounts", "basic", "extra_args", "secrets", "headers"}
 """Options whose values are not quoted in errors: a secret may stand anywhere in a value of the wrong form."""
 _RENAMED = {"rollout.attempts": "rollout.num_generations"}
 _MAX_SHOWN = 2
@@ -732,7 +732,7 @@ def _place(error: Any, source: str, typed: Sequence[str]) -> str:
 
 def _explain(error: Any, source: str) -> str:
     key = ".".join(str(part) for part in error["loc"])
-    message = error["msg"].removeprefix("Value error, ")
+    message = problem_message(error)
     if error["type"] == "extra_forbidden":
         known = [name for name, _, _ in describe_options()] + list(RunConfig.model_fields)
         nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.4)

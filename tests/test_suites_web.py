@@ -398,6 +398,12 @@ def test_http_s_own_password_goes_to_the_first_start_page_s_origin_alone_and_is_
     assert "let-me-in" not in redact(f"{header} let-me-in {web!r}")
     assert "Z3Vlc3" not in redact(header)
     assert site.bare().rollout.web.http_credentials == {}
+    for start in ("HTTP://Example.org:80/x", "http://example.org/y"):  # one origin, as Playwright compares them
+        named = site.bare(
+            start_urls=f"['{start}']", **{"login.basic": "{user: guest, password: let-me-in}"}
+        ).rollout.web
+        assert named.origin == "http://example.org"
+        assert named.authorization("http://example.org:80/")
 
 
 def test_a_storage_state_comes_from_a_file_or_a_command_and_is_refused_where_it_is_none(fresh, tmp_path):

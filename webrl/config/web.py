@@ -35,6 +35,13 @@ def _is_pattern(text: str) -> str:
     return text
 
 
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    port = "" if parts.port in (None, {"http": 80, "https": 443}.get(parts.scheme)) else f":{parts.port}"
+    return f"{parts.scheme}://{host}{port}"
+
+
 Pattern = Annotated[str, AfterValidator(_is_pattern)]
 StartUrl = Annotated[str, AfterValidator(_is_page)]
 
@@ -202,8 +209,8 @@ class WebConfig(Section):
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port of the first start page."""
-        return self.absolute("/").rstrip("/")
+        """Scheme, host and port of the first start page, as a browser writes them."""
+        return _origin(self.start_urls[0])
 
     @property
     def http_credentials(self) -> dict[str, dict[str, str]]:
@@ -225,9 +232,8 @@ class WebConfig(Section):
         Raises:
             UsageError: the password is not there.
         """
-        basic, asked, own = self.login.basic, urlsplit(url), urlsplit(self.start_urls[0])
-        ports = [parts.port or (443 if parts.scheme == "https" else 80) for parts in (asked, own)]
-        if basic is None or (asked.scheme, asked.hostname, ports[0]) != (own.scheme, own.hostname, ports[1]):
+        basic = self.login.basic
+        if basic is None or _origin(url) != self.origin:
             return {}
         token = base64.b64encode(f"{basic.user}:{basic.password.reveal()}".encode()).decode()
         remember(token)

@@ -71,8 +71,9 @@ def main(args: argparse.Namespace) -> int:
     cut: Counter[str] = Counter()
     for trajectory in read_records(out, Trajectory):
         played[trajectory.task.site] += 1
-        solved[trajectory.task.site] += is_success(trajectory)
-        cut[trajectory.task.site] += trajectory.status is Status.STEP_LIMIT and not is_success(trajectory)
+        success = is_success(trajectory)
+        solved[trajectory.task.site] += success
+        cut[trajectory.task.site] += trajectory.status is Status.STEP_LIMIT and not success
     for site in sorted(played):
         limit = f", {cut[site]} cut off by rollout.max_steps={config.rollout.max_steps}" if cut[site] else ""
         print(f"  {site:<36} {solved[site]}/{played[site]} solved{limit}")

@@ -59,6 +59,10 @@ VARIABLES: dict[str, str] = {
 """Environment variables of the public scripts; an empty one counts as not set."""
 
 
+def _words(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
 class GrpoSettings(Section):
     """A GRPO training; every field is an option, `--max-steps` for `max_steps`."""
 
@@ -166,19 +170,18 @@ class GrpoSettings(Section):
     save_interval: int = Field(0, ge=0, description="optimizer steps between checkpoints; 0: none but the end")
     save_total_limit: int | None = Field(None, ge=1, description="checkpoints kept; none: all")
 
-    @field_validator(
-        "task_name", "browsergym_url", "report_to", "lora_target_modules", "vllm_extra_args", mode="before"
-    )
+    @field_validator("vllm_extra_args", mode="before")
     @classmethod
-    def _one_is_a_list_of_one(cls, value: Any) -> Any:
-        return tuple(filter(None, value.replace(",", " ").split())) if isinstance(value, str) else value
+    def _one_text_is_several(cls, value: Any) -> Any:
+        return _words(value) if isinstance(value, str) else value
 
     @field_validator("task_name", "browsergym_url", "report_to", "lora_target_modules", mode="before")
     @classmethod
-    def _each_may_be_several(cls, value: Any) -> Any:
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    def _each_text_may_be_several(cls, value: Any) -> Any:
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             return value
-        return [name for each in value for name in each.replace(",", " ").split()]
+        return [word for text in texts for word in _words(text)]
 
     @field_validator("viewport", mode="before")
     @classmethod

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webrl.config.web import WebConfig
-from webrl.rollouts.browser import first_line
+from webrl.errors import BrowserError
+from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.interface import Score
 from webrl.suites.web.hooks import filled, run_command
 from webrl.suites.web.instructions import Check
@@ -43,8 +44,10 @@ class Undecided(Exception):
 class End:
     """What the checks look at."""
 
+    browser: Browser
+    """The agent's."""
     context: BrowserContext
-    """The agent's profile."""
+    """Its profile."""
     page: Page
     """The active tab."""
     answer: str | None
@@ -59,8 +62,6 @@ class End:
     """Where the site's server really is, for programs beside the browser."""
     folder: str = ""
     """That server's own folder."""
-    user_agent: str | None = None
-    """What the agent's browser calls itself."""
 
 
 async def judge(checks: Sequence[Check], end: End) -> Score:
@@ -140,9 +141,11 @@ async def _http(check: Check, end: End) -> str:
         raise Undecided(f"{url} is outside the site's hosts")
     state: dict[str, Any] = {"cookies": await end.context.cookies()}
     try:
-        async with logged_in(
-            end.config, state, end.config.check_timeout_s, end.allows, end.proxy, end.user_agent
-        ) as client:
+        name = await end.browser.user_agent()
+    except BrowserError as error:
+        raise Undecided(str(error)) from None
+    try:
+        async with logged_in(end.config, state, end.config.check_timeout_s, end.allows, end.proxy, name) as client:
             answer = await client.get(url)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise Undecided(f"{url} does not answer ({type(error).__name__}: {error})") from None

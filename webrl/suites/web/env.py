@@ -27,6 +27,7 @@ from webrl.suites.web.tasks import checks_of
 from webrl.suites.webarena.sites import SiteError
 from webrl.types import Task
 
+_ASKS = "; if the server itself asks for a password: rollout.web.login.basic (init-site --basic-user)"
 _STATUS = "[performance.getEntriesByType('navigation')[0]?.responseStatus || 0, document.body?.innerText ?? '']"
 
 
@@ -79,9 +80,7 @@ class WebEnv(BrowserEnv):
         await super().close()
         page = f"start page {task.start_url} of {task.task_id!r}"
         if not text.startswith(BLOCKED):
-            asks = "; if the server itself asks for a password: rollout.web.login.basic (init-site --basic-user)"
-            asks = asks if status == 401 else ""
-            raise SiteError(f"{page} answers {status}{asks}")
+            raise SiteError(f"{page} answers {status}{_ASKS if status == 401 else ''}")
         raise SiteError(f"{page} leads to {url}. {text:.300} Name that host in rollout.allowed_hosts, or start there")
 
     async def step(self, action_text: str) -> StepResult:
@@ -112,8 +111,7 @@ class WebEnv(BrowserEnv):
         origin = f"http://127.0.0.1:{self._server.port}" if self._server else self._web.origin
         proxy = self._guard.proxy if self._server else None
         folder = self._server.folder if self._server else ""
-        name = await self._browser.user_agent()
-        end = End(self.context, page, answer, self._web, self._guard.allows, proxy, origin, folder, name)
+        end = End(self._browser, self.context, page, answer, self._web, self._guard.allows, proxy, origin, folder)
         return await judge(checks, end)
 
     async def close(self) -> None:

@@ -122,9 +122,7 @@ def logged_in(
     proxy: str | None = None,
     user_agent: str | None = None,
 ) -> httpx.AsyncClient:
-    """A client that sends the state's cookies, and what HTTP's own log-in wants, where a browser would.
-
-    So it does after redirects.
+    """A client that sends what a browser would, after redirects too: the state's cookies, HTTP's own log-in.
 
     Args:
         allows: whether an address may be asked; a redirect to another one is a SiteError.

@@ -171,6 +171,7 @@ def test_a_generated_task_has_none_of_its_parent_s_checks():
         (["rollout.web.start_urls=[example.org]"], "http://host:port/path"),
         (["rollout.web.start_urls=['http://ann:pw12@example.org/']"], "rollout.web.login"),
         (["rollout.web.login.basic=ann:pw12"], "login.basic = ***: expected options with values"),
+        (["rollout.web.login.basic={user: 'a:b', password: pw12}"], "user = ***: what follows the colon"),
         (["rollout.web.login.command=[a]"], "form and command: choose one"),
         (["rollout.web.reset.command=[a]"], "url and command: choose one"),
         (["rollout.web.database=mysql://u@h/d"], "sqlite:///FILE"),

@@ -42,6 +42,14 @@ def _origin(url: str) -> str:
     return f"{parts.scheme}://{host}{port}"
 
 
+def _has_no_colon(user: str) -> str:
+    if ":" in user:
+        raise ValueError(
+            "what follows the colon would be read as the password (RFC 7617); write user and password apart"
+        )
+    return user
+
+
 Pattern = Annotated[str, AfterValidator(_is_pattern)]
 StartUrl = Annotated[str, AfterValidator(_is_page)]
 
@@ -58,7 +66,7 @@ class FormLogin(Section):
 class BasicLogin(Section):
     """HTTP's own log-in (RFC 7617), which a browser asks for in a window."""
 
-    user: str = Field(description="user name")
+    user: Annotated[str, AfterValidator(_has_no_colon)] = Field(description="user name")
     password: Secret = Field(description="password, such as ${SITE_PASSWORD}")
 
 

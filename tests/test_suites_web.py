@@ -389,6 +389,14 @@ def test_http_s_own_log_in_goes_with_the_form_the_pages_and_the_checks(fresh):
         end(fresh, [], config=fresh.bare())
 
 
+@pytest.mark.browser
+def test_a_password_that_is_not_exported_is_one_clear_error_where_workers_are_handed_it(site, tmp_path, monkeypatch):
+    monkeypatch.delenv("STAGING", raising=False)
+    config = site.bare(**{"login.basic": "{user: guest, password: '${STAGING}'}"})
+    with pytest.raises(UsageError, match="the environment variable 'STAGING' is not set"):
+        run(play(config, {"look": Scripted(DONE)}, [task(config)], tmp_path / "t.jsonl"))
+
+
 def test_http_s_own_password_goes_to_the_first_start_page_s_origin_alone_and_is_shown_nowhere(site):
     web = site.bare(**{"login.basic": "{user: guest, password: let-me-in}"}).rollout.web
     (header,) = web.authorization(site.url + "/notes/1").values()

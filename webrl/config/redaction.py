@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from pydantic import BaseModel, GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, PydanticSerializationError, core_schema
 
 from webrl.errors import UsageError
 
@@ -213,6 +213,18 @@ def require_secrets(config: BaseModel, sections: tuple[str, ...] = ()) -> None:
     missing = [key for key in masked_secrets(config) if not sections or key.partition(".")[0] in sections]
     if missing:
         raise UsageError(f"a saved config holds no secrets, and {', '.join(missing)} had one: {_GIVE_AGAIN}")
+
+
+def revealed(config: BaseModel) -> dict[str, Any]:
+    """A config with its secrets, for another process of ours.
+
+    Raises:
+        UsageError: a variable with a secret is not set.
+    """
+    try:
+        return config.model_dump(mode="json", context=REVEAL)
+    except PydanticSerializationError as error:
+        raise (error.__cause__ if isinstance(error.__cause__, UsageError) else error) from None
 
 
 def guard_output() -> None:

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from safetensors.torch import save
 
-from webrl.config.redaction import REVEAL
+from webrl.config.redaction import revealed
 from webrl.errors import StageError
 from webrl.grpo.play import Attempt, Episode
 from webrl.grpo.settings import GrpoSettings
@@ -60,7 +60,7 @@ class Collector:
             )
         self._sender = threading.Thread(target=self._send_all, name="webrl-handover", daemon=True)
         self._sender.start()
-        settings = self._settings.model_dump(mode="json", context=REVEAL)
+        settings = revealed(self._settings)
         self._outbox.put((settings, self._out, logging.getLogger("webrl").getEffectiveLevel()))
         return self
 

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
 
 from webrl.config import RolloutConfig
-from webrl.config.redaction import REVEAL
+from webrl.config.redaction import revealed
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import remove_abandoned
 from webrl.rollouts.handle import WorkerHandle, error_of
@@ -56,7 +56,7 @@ class WorkerProcess(WorkerHandle):
             start_new_session=True,  # Ctrl-C reaches the controller alone, which then ends the workers
             env=own_environment(),
         )
-        self._send(self._config.model_dump(mode="json", context=REVEAL))
+        self._send(revealed(self._config))
         self._reader = asyncio.create_task(self._read())
 
     @property

@@ -18,7 +18,7 @@ import orjson
 
 from webrl.config import RolloutConfig
 from webrl.config.extras import require
-from webrl.config.redaction import REVEAL, guard_output
+from webrl.config.redaction import guard_output, revealed
 from webrl.errors import BrowserError, UsageError
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.handle import WorkerHandle, error_of
@@ -40,7 +40,7 @@ class RayWorker(WorkerHandle):
     async def start(self) -> None:
         """Ask Ray for the actor; requests wait until it has been placed."""
         options = {"num_cpus": self._config.ray_cpus, "scheduling_strategy": "SPREAD", "max_restarts": 0}
-        settings = self._config.model_dump(mode="json", context=REVEAL)
+        settings = revealed(self._config)
         self._actor = _actor_class().options(**options).remote(settings, self._world.path)
 
     async def _ask(self, env_id: int, op: str, arg: Any) -> Any:

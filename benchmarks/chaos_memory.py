@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,10 @@ import numpy as np
 import psutil
 
 from webrl.config import RunConfig, load_config
-from webrl.llm.interface import PolicyOutput
+from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.collect import collect
 from webrl.suites.miniwob import seed_tasks
-from webrl.types import Step, Trajectory
+from webrl.types import Trajectory
 
 ROOT = Path(__file__).parent.parent
 EVERY = 100
@@ -44,18 +44,12 @@ class ClicksAnything:
 
     fingerprint = "clicks anything"
 
-    async def act(
-        self,
-        instruction: str,  # noqa: ARG002 - the protocol's
-        history: Sequence[Step],
-        observation: str,
-        *,
-        seed: int | None = None,
-    ) -> PolicyOutput:
+    async def act(self, turn: Turn) -> PolicyOutput:
         """Answer one page."""
-        bids = BID.findall(observation)
-        text = f"click('{random.Random(seed).choice(bids)}')" if bids and not history else "send_msg_to_user('done')"
-        return PolicyOutput((), (), (), text, observation)
+        bids = BID.findall(turn.observation)
+        clicks = bids and not turn.history
+        text = f"click('{random.Random(turn.seed).choice(bids)}')" if clicks else "send_msg_to_user('done')"
+        return PolicyOutput((), (), (), text, turn.observation)
 
 
 class Curves:

@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +35,11 @@ from webrl.config.extras import exit_code  # noqa: E402
 from webrl.config.resources import find_config  # noqa: E402
 from webrl.demos.record import DEMONSTRATION_SEED  # noqa: E402
 from webrl.errors import StageError  # noqa: E402
-from webrl.llm.interface import PolicyOutput  # noqa: E402
+from webrl.llm.interface import PolicyOutput, Turn  # noqa: E402
 from webrl.llm.prompts import policy_messages  # noqa: E402
 from webrl.rollouts.collect import collect  # noqa: E402
 from webrl.suites.miniwob import seed_tasks  # noqa: E402
 from webrl.suites.world import WORLD  # noqa: E402
-from webrl.types import Step  # noqa: E402
 
 SITE, GOAL = "miniwob.focus-text", "Focus into the textbox."
 ARMS = ("seeing", "blank")
@@ -78,24 +76,16 @@ class Annotator:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(f"{seed}:annotator")
 
-    async def act(
-        self,
-        instruction: str,  # noqa: ARG002 - there is one
-        history: Sequence[Step],  # noqa: ARG002 - and one step
-        observation: str,
-        *,
-        seed: int | None = None,  # noqa: ARG002
-        screenshot: bytes | None = None,
-    ) -> PolicyOutput:
+    async def act(self, turn: Turn) -> PolicyOutput:
         """A click."""
-        assert screenshot is not None
-        page = Image.open(io.BytesIO(screenshot)).convert("RGB").crop((0, HEADER, WIDTH, HEIGHT))
+        assert turn.screenshot is not None
+        page = Image.open(io.BytesIO(turn.screenshot)).convert("RGB").crop((0, HEADER, WIDTH, HEIGHT))
         box = ImageChops.invert(page).getbbox()
         if box is None:
             raise StageError(f"a page of {SITE} without text field")
         x = self._about((box[0] + box[2]) // 2, WIDTH)
         y = self._about(HEADER + (box[1] + box[3]) // 2, HEIGHT)
-        return PolicyOutput((), (), (), f"mouse_click({x}, {y})", observation)
+        return PolicyOutput((), (), (), f"mouse_click({x}, {y})", turn.observation)
 
     def _about(self, middle: int, limit: int) -> int:
         return max(0, min(limit - 1, round(self._rng.gauss(middle, CARELESS))))

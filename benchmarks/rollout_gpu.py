@@ -37,7 +37,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from webrl.config import PromptFormat, RunConfig, validate_config  # noqa: E402
 from webrl.config.extras import exit_code, require  # noqa: E402
 from webrl.llm import open_model  # noqa: E402
-from webrl.llm.interface import PolicyOutput  # noqa: E402
+from webrl.llm.interface import PolicyOutput, Turn  # noqa: E402
 from webrl.llm.policy import ModelPolicy  # noqa: E402
 from webrl.rollouts.episode import run_episode  # noqa: E402
 from webrl.rollouts.interface import Observation, StepResult  # noqa: E402
@@ -215,9 +215,9 @@ class Keeping:
         self._policy, self._answers = policy, answers
         self._last: tuple[int, ...] = ()
 
-    async def act(self, *args: Any, seed: int | None = None) -> PolicyOutput:
+    async def act(self, turn: Turn) -> PolicyOutput:
         """Ask and keep."""
-        output: PolicyOutput = await self._policy.act(*args, seed=seed)
+        output: PolicyOutput = await self._policy.act(turn)
         same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(output.prompt_ids, self._last, strict=False))
         answer = Answer(output.prompt_ids, len(output.action_ids), sum(1 for _ in same), time.perf_counter())
         self._answers.append(answer)

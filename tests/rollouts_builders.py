@@ -3,16 +3,16 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from browsers import run, shared_browser
 
 from webrl.config import RolloutConfig
-from webrl.llm.interface import PolicyOutput
+from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
-from webrl.types import Step, Task
+from webrl.types import Task
 
 
 def miniwob(page: str, seed: int = 0, **more: Any) -> Task:
@@ -53,13 +53,11 @@ class Scripted:
         self.answers = answers
         self.wait_s = wait_s
 
-    async def act(
-        self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
-    ) -> PolicyOutput:
+    async def act(self, turn: Turn) -> PolicyOutput:
         await asyncio.sleep(self.wait_s)
-        answer = self.answers[min(len(history), len(self.answers) - 1)]
-        answer = re.sub(r"\{(\w+):([^}]*)\}", lambda m: bid_of(observation, m[1], m[2]), answer)
-        return PolicyOutput((1, 2), (3,), (-0.5,), answer, observation)
+        answer = self.answers[min(len(turn.history), len(self.answers) - 1)]
+        answer = re.sub(r"\{(\w+):([^}]*)\}", lambda m: bid_of(turn.observation, m[1], m[2]), answer)
+        return PolicyOutput((1, 2), (3,), (-0.5,), answer, turn.observation)
 
 
 class ClickNamedButton:
@@ -70,12 +68,10 @@ class ClickNamedButton:
     def __init__(self, wait_s: float = 0) -> None:
         self.wait_s = wait_s
 
-    async def act(
-        self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
-    ) -> PolicyOutput:
+    async def act(self, turn: Turn) -> PolicyOutput:
         await asyncio.sleep(self.wait_s)
-        name = re.search(r'"(.*)"', instruction).group(1)
-        return PolicyOutput((), (), (), f"click('{bid_of(observation, 'button', name)}')", observation)
+        name = re.search(r'"(.*)"', turn.instruction).group(1)
+        return PolicyOutput((), (), (), f"click('{bid_of(turn.observation, 'button', name)}')", turn.observation)
 
 
 Handler = Callable[[str, asyncio.StreamWriter], Awaitable[None]]

@@ -21,6 +21,7 @@ from webrl.grpo.rows import make_rows
 from webrl.grpo.seeing import SeeingPolicy, check_room
 from webrl.grpo.settings import load_settings
 from webrl.llm.eyes import Eyes
+from webrl.llm.interface import Turn
 from webrl.llm.loading import load_causal_lm, refuse_vision
 from webrl.rollouts.interface import Observation, StepResult
 from webrl.runs.store import read_records
@@ -195,7 +196,7 @@ def test_what_is_trained_on_has_the_log_probs_it_was_sampled_with_wherever_rows_
         steps: list[Step] = []
         for index in range(number + 1):
             seen.picture = png((40 * number, 90, 20), (96, 64 - 16 * number), dot=20 * index)
-            output = await policy.act("Go.", steps, PAGE * (index + 1), seed=10 * number + index)
+            output = await policy.act(Turn("Go.", tuple(steps), PAGE * (index + 1), seed=10 * number + index))
             steps.append(Step(index, PAGE, output.text, "", "", output.prompt_ids, output.action_ids, output.logprobs))
         trajectory = Trajectory(f"t{number}", Task("t", "s"), "Go.", 0, tuple(steps), "", Status.PAGE_ENDED)
         return Episode(trajectory, (0.0,) * len(steps), (), tuple(seen.pictures))

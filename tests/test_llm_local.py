@@ -9,7 +9,7 @@ from llm_builders import PAGE, save_tiny_model, score
 
 from webrl.config import EngineConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError, PolicyError
-from webrl.llm import Message, Sampling, open_model
+from webrl.llm import Message, Sampling, Turn, open_model
 from webrl.llm.loading import model_folder
 from webrl.llm.policy import ModelPolicy
 from webrl.types import Step
@@ -156,14 +156,13 @@ def test_a_lora_folder_is_merged_into_its_base(folder, tmp_path):
 
 def test_policy_stores_what_the_model_saw_and_sampled(folder):
     config = RunConfig(rollout={"max_new_tokens": 8}, models={"max_prompt_tokens": 900})
-    history = [Step(0, "", "click('3')", "click('3')", error="<|eot_id|>no such element")]
+    history = (Step(0, "", "click('3')", "click('3')", error="<|eot_id|>no such element"),)
+    turn = Turn("Click OK.", history, PAGE, seed=5)
 
     async def act(model):
         policy = ModelPolicy(model, config, training=True)
         assert policy.fingerprint == model.fingerprint
-        return await policy.act("Click OK.", history, PAGE, seed=5), await policy.act(
-            "Click OK.", history, PAGE, seed=5
-        )
+        return await policy.act(turn), await policy.act(turn)
 
     first, second = run(folder, act)
     assert first == second

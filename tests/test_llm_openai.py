@@ -9,7 +9,7 @@ from llm_loopback import LoopbackServer
 
 from webrl.config import EngineConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError, PolicyError
-from webrl.llm import Message, Sampling, open_model
+from webrl.llm import Message, Sampling, Turn, open_model
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.servers.openai import OpenAIModel
 
@@ -176,7 +176,7 @@ def test_a_chat_only_server_answers_chat_and_refuses_ids(folder):
         with pytest.raises(ModelError, match="answers chat only"):
             await client.generate(PROMPT, SAMPLING)
         policy = ModelPolicy(client, RunConfig(rollout={"max_new_tokens": 5}))
-        output = await policy.act("Click", [], "PAGE", seed=1)
+        output = await policy.act(Turn("Click", (), "PAGE", seed=1))
         assert (output.prompt_ids, output.action_ids, output.observation_shown) == ((), (), "PAGE")
         with pytest.raises(PolicyError, match="cannot be trained on"):
             ModelPolicy(client, RunConfig(), training=True)

@@ -86,7 +86,7 @@ def test_the_step_limit_ends_it():
 
 def test_a_failing_policy_is_recorded():
     class Fails(Scripted):
-        async def act(self, *args, **kwargs):
+        async def act(self, turn):
             raise PolicyError("the server answered 500")
 
     trajectory = play(Fails("x"))
@@ -154,11 +154,11 @@ def test_environments_on_servers_are_refused_by_name_where_there_are_none(tmp_pa
 
 def test_the_long_tail_is_cut_off_and_kept_for_later(tmp_path):
     class StuckOnOne(ClickNamedButton):
-        async def act(self, instruction, history, observation, *, seed=None):
+        async def act(self, turn):
             if not stuck:
-                stuck.append(instruction)
+                stuck.append(turn.instruction)
                 await asyncio.sleep(3600)
-            return await super().act(instruction, history, observation, seed=seed)
+            return await super().act(turn)
 
     stuck = []
     out = tmp_path / "trajectories.jsonl"
@@ -193,12 +193,12 @@ def test_the_whole_pool_plays_at_once(tmp_path):
     class CountsCompany(ClickNamedButton):
         now = most = 0
 
-        async def act(self, *args, **kwargs):
+        async def act(self, turn):
             type(self).now += 1
             type(self).most = max(self.most, self.now)
             await asyncio.sleep(0.5)
             type(self).now -= 1
-            return await super().act(*args, **kwargs)
+            return await super().act(turn)
 
     out = tmp_path / "trajectories.jsonl"
     tasks = [miniwob("click-button", seed) for seed in range(12)]

@@ -292,11 +292,11 @@ def test_an_episode_whose_browser_is_killed_is_played_again(tmp_path):
     killed = []
 
     class KillsOnce(ClickNamedButton):
-        async def act(self, instruction, history, observation, *, seed=None):
+        async def act(self, turn):
             if not killed:
                 killed.extend(descendants(os.getpid(), "chrom"))
                 kill(killed)
-            return await super().act(instruction, history, observation, seed=seed)
+            return await super().act(turn)
 
     tasks = [miniwob("click-button", seed) for seed in range(4)]
     out = tmp_path / "trajectories.jsonl"

@@ -13,7 +13,7 @@ from served import served
 
 from webrl.config import load_config
 from webrl.errors import UsageError
-from webrl.llm.interface import Message, Sampling
+from webrl.llm.interface import Message, Sampling, Turn
 from webrl.llm.local.model import LocalModel
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.tokens import encode_chat
@@ -103,8 +103,8 @@ def test_an_answer_ends_before_a_stop_text(client):
 def test_an_action_comes_from_the_prompt_of_training(client, model):
     page = PAGE + "\n".join(f"\t[{i}] StaticText 'line {i} of a page that does not fit'" for i in range(20, 400))
     past = {"response": "click('99')", "action": "click('99')", "error": "ValueError: no element 99"}
-    steps = [Step(index=0, observation="", **past)]
-    expected = asyncio.run(ModelPolicy(model, CONFIG, temperature=1.0).act(GOAL, steps, page, seed=5))
+    steps = (Step(index=0, observation="", **past),)
+    expected = asyncio.run(ModelPolicy(model, CONFIG, temperature=1.0).act(Turn(GOAL, steps, page, seed=5)))
     assert expected.observation_shown != page
     body = {"model": "actor", "goal": GOAL, "observation": page, "history": [past], "temperature": 1.0, "seed": 5}
     answer = client.post("/actions", body=body, cast_to=object)

@@ -12,7 +12,7 @@ from llm_builders import PAGE, save_tiny_model
 
 from webrl.config import load_config
 from webrl.errors import ModelError, UsageError
-from webrl.llm.interface import Message, Sampling
+from webrl.llm.interface import Message, Sampling, Turn
 from webrl.llm.pictures import shrink
 from webrl.llm.screenshots import open_screenshot_policy, open_seeing_model
 from webrl.serving.app import Service, make_app
@@ -60,7 +60,7 @@ def test_a_chat_and_a_page_with_a_picture_are_answered_as_by_the_model_itself(fo
             ids = model.eyes.encode(said, model.eyes.look(shown))
             answer = await model.generate(ids, shown, Sampling(max_new_tokens=12, temperature=0))
         async with open_screenshot_policy(folder, config, temperature=0) as policy:
-            return answer, await policy.act("Go.", [], PAGE, seed=1, screenshot=shown)
+            return answer, await policy.act(Turn("Go.", (), PAGE, seed=1, screenshot=shown))
 
     answer, output = asyncio.run(own())
     assert chat.json()["choices"][0]["message"]["content"] == answer.text

@@ -15,7 +15,7 @@ from webrl.config import RunConfig, SftConfig, load_config
 from webrl.config.resources import find_config
 from webrl.errors import DataError, ModelError, StageError, TrainingError, UsageError
 from webrl.llm.eyes import Eyes
-from webrl.llm.interface import Message, Sampling
+from webrl.llm.interface import Message, Sampling, Turn
 from webrl.llm.pictures import Picture, sha256, shrink
 from webrl.llm.screenshots import open_screenshot_policy
 from webrl.llm.seeing import SeeingModel
@@ -167,7 +167,7 @@ def test_demonstrations_are_encoded_as_the_policy_is_prompted(folder, tmp_path):
 
     async def act():
         async with open_screenshot_policy(str(folder), config) as policy:
-            return await policy.act(shown.instruction, [], seen.observation, seed=1, screenshot=png())
+            return await policy.act(Turn(shown.instruction, (), seen.observation, seed=1, screenshot=png()))
 
     output = asyncio.run(act())
     encoded = encode(replace(shown, steps=(seen,)), 0)
@@ -193,7 +193,7 @@ def test_demonstrations_are_encoded_as_the_policy_is_prompted(folder, tmp_path):
 def test_a_policy_that_sees_is_never_asked_blind_nor_with_a_picture_that_leaves_no_room(folder, tmp_path):
     async def act(*more: str, **given):
         async with open_screenshot_policy(str(folder), seeing_config(folder, tmp_path, *more)) as policy:
-            return await policy.act("go", [], "[1] button 'x'", seed=1, **given)
+            return await policy.act(Turn("go", (), "[1] button 'x'", seed=1, **given))
 
     with pytest.raises(StageError, match=r"step 0: there is no screenshot, which rollout.image_size asks for"):
         asyncio.run(act())
@@ -210,7 +210,7 @@ def test_an_actor_from_which_the_text_is_withheld_is_told_how_to_point(folder, t
 
     async def act():
         async with open_screenshot_policy(str(folder), config) as policy:
-            return await policy.act("go", [], "[1] button 'Unread'", seed=1, screenshot=png())
+            return await policy.act(Turn("go", (), "[1] button 'Unread'", seed=1, screenshot=png()))
 
     output = asyncio.run(act())
     text = Eyes(str(folder)).tokenizer.decode(output.prompt_ids)

@@ -107,9 +107,9 @@ async def play(config: RunConfig, policies: dict[str, Any], tasks: list[Task], o
     class ByTask:
         fingerprint = "scripted"
 
-        async def act(self, instruction, history, observation, *, seed=None):
-            name = next(t.task_id for t in tasks if t.instruction == instruction).rpartition(".")[2]
-            return await policies[name].act(instruction, history, observation, seed=seed)
+        async def act(self, turn):
+            name = next(t.task_id for t in tasks if t.instruction == turn.instruction).rpartition(".")[2]
+            return await policies[name].act(turn)
 
     played: list[Trajectory] = []
     async with open_sites(config, tasks):

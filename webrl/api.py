@@ -16,7 +16,7 @@ from webrl.config import RolloutConfig, RunConfig
 from webrl.config.extras import check_extras
 from webrl.config.resources import shipped_model
 from webrl.errors import UsageError
-from webrl.llm import Policy, PolicyOutput, open_policy
+from webrl.llm import Policy, PolicyOutput, Turn, open_policy
 from webrl.preflight import check_inputs, check_settings
 from webrl.reports.relay import Relay
 from webrl.reports.run import phase_metrics
@@ -151,7 +151,7 @@ class Actor:
         Args:
             screenshot: a PNG in the size that the model is to see, with `rollout.image_size`.
         """
-        return call(self.policy.act(goal, history, page, seed=seed, screenshot=screenshot))
+        return call(self.policy.act(Turn(goal, tuple(history), page, seed, screenshot)))
 
     def play(self, env: TaskEnv, *, seed: int = 0) -> Trajectory:
         """Play one episode of the environment's task to its end, by the stop rules of its settings.

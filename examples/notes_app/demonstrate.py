@@ -11,17 +11,16 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from webrl.config import load_config
 from webrl.evaluate import is_success
-from webrl.llm.interface import PolicyOutput
+from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.collect import collect
 from webrl.runs.store import read_records
 from webrl.suites import open_sites, seed_tasks
 from webrl.suites.world import WORLD
-from webrl.types import Step, Trajectory
+from webrl.types import Trajectory
 
 
 class Script:
@@ -29,14 +28,12 @@ class Script:
 
     fingerprint = "notes-script"
 
-    async def act(
-        self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None
-    ) -> PolicyOutput:
+    async def act(self, turn: Turn) -> PolicyOutput:
         """The next action of the plan; once it is through, the answer."""
-        del seed
-        actions = plan(instruction, observation)
-        action = actions[len(history)] if len(history) < len(actions) else "send_msg_to_user('done')"
-        return PolicyOutput((), (), (), action, observation)
+        actions = plan(turn.instruction, turn.observation)
+        index = len(turn.history)
+        action = actions[index] if index < len(actions) else "send_msg_to_user('done')"
+        return PolicyOutput((), (), (), action, turn.observation)
 
 
 def plan(instruction: str, page: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,12 +11,13 @@ from standins.play import lite_tasks, training_task
 from standins.world import World
 
 from webrl.config import validate_config
+from webrl.llm.interface import Turn
 from webrl.rollouts.collect import collect
 from webrl.runs.store import read_records
 from webrl.suites.webarena.session import open_sites
 from webrl.suites.webarena.tasks import instruction_of
 from webrl.suites.world import WORLD
-from webrl.types import Status, Step, Task, Trajectory
+from webrl.types import Status, Task, Trajectory
 
 pytestmark = [
     pytest.mark.browser,
@@ -34,8 +34,8 @@ class Experts:
     def __init__(self, scripts: dict[str, Any]) -> None:
         self.scripts = scripts
 
-    async def act(self, instruction: str, history: Sequence[Step], observation: str, *, seed: int | None = None) -> Any:
-        return await Scripted(self.scripts[instruction]).act(instruction, history, observation)
+    async def act(self, turn: Turn) -> Any:
+        return await Scripted(self.scripts[turn.instruction]).act(turn)
 
 
 def roll_out(world: World, tasks: list[Task], scripts: dict[str, Any]) -> dict[str, Trajectory]:

@@ -20,7 +20,7 @@ from webrl.demos.hand import BIDS, CHOICES, Hand, Inbox, Stopped
 from webrl.demos.record import DEMONSTRATION_SEED
 from webrl.errors import UsageError
 from webrl.evaluate import is_success
-from webrl.llm.interface import Policy, PolicyOutput
+from webrl.llm.interface import Policy, PolicyOutput, Turn
 from webrl.rollouts.actions import parse_action
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.collect import screenshot_folder, screenshot_saver, without_secrets
@@ -46,29 +46,20 @@ class Again:
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
 
-    async def act(
-        self,
-        instruction: str,
-        history: Sequence[Step],
-        observation: str,
-        *,
-        seed: int | None = None,
-        screenshot: bytes | None = None,
-    ) -> PolicyOutput:
+    async def act(self, turn: Turn) -> PolicyOutput:
         """The next action. Raises Differs: the last one failed, or this one's element is not the one recorded."""
-        del instruction, seed, screenshot
-        number = len(history)
-        if history and history[-1].error:
-            raise Differs(f"step {number}, {history[-1].action}: {history[-1].error}")
+        number = len(turn.history)
+        if number and (last := turn.history[-1]).error:
+            raise Differs(f"step {number}, {last.action}: {last.error}")
         if number == len(self._steps):
             raise Differs(f"after step {number} the page does not end the episode, as it did")
         step = self._steps[number]
         arguments = parse_action(step.action).arguments
         for bid in (arguments[name] for name in BIDS if name in arguments):
-            was, now = (element_of(text, bid) for text in (step.observation, observation))
+            was, now = (element_of(text, bid) for text in (step.observation, turn.observation))
             if was != now:
                 raise Differs(f"step {number + 1}, {step.action}: {bid} was {was}, now it is {now}")
-        return PolicyOutput((), (), (), step.action, observation)
+        return PolicyOutput((), (), (), step.action, turn.observation)
 
 
 def element_of(observation: str, bid: str) -> str:

@@ -18,11 +18,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from webrl.config.redaction import redact
-from webrl.llm.interface import PolicyOutput
+from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.actions import MAX_ACTION_CHARS, Action, ActionError, parse_action
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.observe import load_script
-from webrl.types import Step
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Frame, Page
@@ -92,27 +91,18 @@ class Hand:
         finally:
             await self._everywhere("close()")
 
-    async def act(
-        self,
-        instruction: str,
-        history: Sequence[Step],
-        observation: str,
-        *,
-        seed: int | None = None,
-        screenshot: bytes | None = None,
-    ) -> PolicyOutput:
+    async def act(self, turn: Turn) -> PolicyOutput:
         """The person's next action; waits for it as long as it takes.
 
         Raises:
             Stopped: the person ends the attempt, or has done what cannot be recorded.
         """
-        del seed, screenshot
         seen = await self._everywhere("seen()")
-        if not history:
-            self._say(f"  {instruction}")
+        if not turn.history:
+            self._say(f"  {turn.instruction}")
         else:
-            last = history[-1]
-            self._say(f"  {len(history)}. {last.action}" + (f": {last.error}" if last.error else ""))
+            last = turn.history[-1]
+            self._say(f"  {len(turn.history)}. {last.action}" + (f": {last.error}" if last.error else ""))
         for frame in [frame for frame, answer in seen.items() if not answer and frame is not self._env.page.main_frame]:
             if not await self._ask(frame, "seen()"):
                 self._say(f"  the frame {redact(frame.url):.100} does not answer: what is done in it is not recorded")
@@ -121,12 +111,12 @@ class Hand:
         try:
             action = ""
             while not action:
-                action = await self._next(instruction, observation)
+                action = await self._next(turn)
         finally:
             self._waiting = False
-        return PolicyOutput((), (), (), action, observation)
+        return PolicyOutput((), (), (), action, turn.observation)
 
-    async def _next(self, instruction: str, observation: str) -> str:
+    async def _next(self, turn: Turn) -> str:
         """An action of the oldest gesture or line; "" if it is none."""
         if not self._todo:
             arrived = await self._inbox.get()
@@ -142,7 +132,7 @@ class Hand:
             if isinstance(source, str):
                 action = await self._line(source)
             else:
-                action = await self._gesture(source, instruction, observation)
+                action = await self._gesture(source, turn)
             if redact(action) != action:
                 raise Refused("this would write a password or token into the file")
             if len(action) > MAX_ACTION_CHARS:
@@ -174,7 +164,7 @@ class Hand:
             raise Refused(f"{action.name}: type in the browser's window, where passwords are told from other text")
         return action.canonical if action else ""
 
-    async def _gesture(self, frame: Frame, instruction: str, observation: str) -> str:
+    async def _gesture(self, frame: Frame, turn: Turn) -> str:
         item = await self._ask(frame, "next()")
         if item is None:
             self._todo.popleft()
@@ -191,7 +181,8 @@ class Hand:
             self._tried.add("tab")
             return f"tab_focus({self._env.context.pages.index(frame.page)})"
         try:
-            action = to_action(item, instruction, set(_PRINTED.findall(observation)), trust="look" in self._tried)
+            printed = set(_PRINTED.findall(turn.observation))
+            action = to_action(item, turn.instruction, printed, trust="look" in self._tried)
         except _LookAgain:
             self._tried.add("look")
             across, along = item["scrolled"]

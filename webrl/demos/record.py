@@ -13,7 +13,7 @@ from webrl.demos.arena import ARENA_EXPERTS
 from webrl.demos.arena.script import ArenaExpert
 from webrl.demos.experts import EXPERTS, Expert, expert_for
 from webrl.errors import DataError, UsageError
-from webrl.llm.interface import PolicyOutput
+from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.breaker import open_breaker
 from webrl.rollouts.collect import collect
 from webrl.suites.arena.draw import TEMPLATES
@@ -21,7 +21,7 @@ from webrl.suites.arena.tasks import training_tasks
 from webrl.suites.miniwob import TRAIN_SITES, seed_tasks
 from webrl.suites.mix import parts
 from webrl.suites.world import WORLD
-from webrl.types import Step, Task, Trajectory
+from webrl.types import Task, Trajectory
 
 DEMONSTRATION_SEED = 10_000
 """Added to the seed that draws page seeds, so that demonstrations and a run's tasks are drawn apart."""
@@ -35,24 +35,15 @@ class ExpertPolicy:
         self._expert: Expert | ArenaExpert = ARENA_EXPERTS.get(site) or expert_for(site)
         self._slip, self._rng = slip, random.Random(f"{site}:{slip}:{seed}")
 
-    async def act(
-        self,
-        instruction: str,
-        history: Sequence[Step],
-        observation: str,
-        *,
-        seed: int | None = None,
-        screenshot: bytes | None = None,
-    ) -> PolicyOutput:
-        """The expert's next action, or a slip drawn from the policy's own generator (`seed` is not used)."""
-        del seed, screenshot
+    async def act(self, turn: Turn) -> PolicyOutput:
+        """The expert's next action, or a slip drawn from the policy's own generator (`turn.seed` is not used)."""
         # The whole of what it wrote: an action may stand below a note.
-        worked = [step.response for step in history if not step.error]
-        action = self._expert.plan(instruction, observation, worked)
+        worked = [step.response for step in turn.history if not step.error]
+        action = self._expert.plan(turn.instruction, turn.observation, worked)
         action = action or "send_msg_to_user('infeasible')"
         if self._rng.random() < self._slip:
-            action = slip_action(action, observation, self._rng)
-        return PolicyOutput((), (), (), action, observation)
+            action = slip_action(action, turn.observation, self._rng)
+        return PolicyOutput((), (), (), action, turn.observation)
 
 
 def slip_action(action: str, observation: str, rng: random.Random) -> str:

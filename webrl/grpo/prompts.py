@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from webrl.grpo.settings import GrpoSettings
 from webrl.llm.budget import INTERACTIVE, cut_lines, fit_prompt
-from webrl.llm.interface import LanguageModel, Message, PolicyOutput
+from webrl.llm.interface import LanguageModel, Message, PolicyOutput, Turn
 from webrl.llm.tokens import encode_chat
 from webrl.types import Step
 
@@ -65,29 +65,21 @@ class BrowserGymPolicy:
         """The model's."""
         return self._model.fingerprint
 
-    async def act(
-        self,
-        instruction: str,
-        history: Sequence[Step],
-        observation: str,
-        *,
-        seed: int | None = None,
-        screenshot: bytes | None = None,  # noqa: ARG002 - `seen` has it, as it has all else
-    ) -> PolicyOutput:
+    async def act(self, turn: Turn) -> PolicyOutput:
         """Answer one page (`Policy.act`)."""
-        settings = self._settings
-        past, page = public_part(settings, history, observation)
+        settings, num_steps = self._settings, len(turn.history)
+        past, page = public_part(settings, turn.history, turn.observation)
 
         def encode(start: int, shown: str) -> list[int]:
-            messages = public_messages(settings, instruction, past[start:], shown, self._seen, len(history))
+            messages = public_messages(settings, turn.instruction, past[start:], shown, self._seen, num_steps)
             return encode_chat(self._model.tokenizer, messages)
 
         prompt = fit_prompt(self._model.tokenizer, encode, page, len(past), settings.max_prompt_tokens, cut_lines)
-        answer = await self._model.generate(prompt.ids, settings.sampling(seed))
+        answer = await self._model.generate(prompt.ids, settings.sampling(turn.seed))
         return PolicyOutput(answer.prompt_ids, answer.ids, answer.logprobs, answer.text, prompt.observation)
 
 
-def public_part(settings: GrpoSettings, history: Sequence[Step], page: str) -> tuple[Sequence[Step], str]:
+def public_part(settings: GrpoSettings, history: tuple[Step, ...], page: str) -> tuple[tuple[Step, ...], str]:
     """The past steps, and as much of the page, as the public scripts show."""
     return history[max(0, len(history) - settings.history_steps) :], page[: settings.max_page_chars]
 

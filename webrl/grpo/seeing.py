@@ -13,7 +13,7 @@ from webrl.grpo.prompts import Seen, public_messages, public_part
 from webrl.grpo.settings import GrpoSettings
 from webrl.llm.budget import Prompt, cut_lines, fit_prompt
 from webrl.llm.eyes import Eyes
-from webrl.llm.interface import Message, PolicyOutput
+from webrl.llm.interface import Message, PolicyOutput, Turn
 from webrl.llm.prompts import policy_messages
 from webrl.llm.screenshots import by_coordinates
 from webrl.llm.seeing import SeeingModel
@@ -33,15 +33,7 @@ class SeeingPolicy:
         """The model's."""
         return self._model.fingerprint
 
-    async def act(
-        self,
-        instruction: str,
-        history: Sequence[Step],
-        observation: str,
-        *,
-        seed: int | None = None,
-        screenshot: bytes | None = None,  # noqa: ARG002 - `seen` has it, as it has all else
-    ) -> PolicyOutput:
+    async def act(self, turn: Turn) -> PolicyOutput:
         """Answer one page (`Policy.act`).
 
         Raises:
@@ -49,9 +41,9 @@ class SeeingPolicy:
         """
         png = self._seen.picture
         if png is None:
-            raise StageError(f"step {len(history)}: there is no screenshot, which image_size asks for")
-        prompt = _fit(self._model.eyes, self._settings, instruction, history, observation, self._seen, png)
-        answer = await self._model.generate(prompt.ids, png, self._settings.sampling(seed))
+            raise StageError(f"step {len(turn.history)}: there is no screenshot, which image_size asks for")
+        prompt = _fit(self._model.eyes, self._settings, turn, self._seen, png)
+        answer = await self._model.generate(prompt.ids, png, self._settings.sampling(turn.seed))
         self._seen.pictures.append(png)
         return PolicyOutput(answer.prompt_ids, answer.ids, answer.logprobs, answer.text, prompt.observation)
 
@@ -81,22 +73,15 @@ def check_room(eyes: Eyes, settings: GrpoSettings, goal: str, seen: Seen) -> Non
         )
 
 
-def _fit(
-    eyes: Eyes,
-    settings: GrpoSettings,
-    instruction: str,
-    history: Sequence[Step],
-    observation: str,
-    seen: Seen,
-    png: bytes,
-) -> Prompt:
+def _fit(eyes: Eyes, settings: GrpoSettings, turn: Turn, seen: Seen, png: bytes) -> Prompt:
     look = eyes.look(png)
-    past, page = history, observation
+    past, page = turn.history, turn.observation
     if settings.prompt_format == "browsergym":
-        past, page = public_part(settings, history, observation)
+        past, page = public_part(settings, past, page)
 
     def encode(start: int, shown: str) -> list[int]:
-        return eyes.encode(_messages(settings, instruction, past[start:], shown, seen, len(history)), look)
+        messages = _messages(settings, turn.instruction, past[start:], shown, seen, len(turn.history))
+        return eyes.encode(messages, look)
 
     return fit_prompt(eyes.tokenizer, encode, page, len(past), settings.max_prompt_tokens, cut_lines)
 

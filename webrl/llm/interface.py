@@ -111,6 +111,26 @@ class PolicyOutput:
     """The page text that fitted into the prompt."""
 
 
+@dataclass(frozen=True)
+class Turn:
+    """What a policy is asked at one step of an episode.
+
+    Example: `Turn("Click OK.", (), "[7] button 'OK'", seed=5)`
+    """
+
+    instruction: str
+    """The goal of the episode."""
+    history: tuple[Step, ...]
+    """[N] the episode's steps so far, oldest first."""
+    observation: str
+    """Text of the page as it is now, whole."""
+    seed: int | None = None
+    """Of this draw; derived from run seed, trajectory id and step index, an episode is repeatable. None draws from the
+    policy's own generator."""
+    screenshot: bytes | None = None
+    """PNG of the page for a model that sees; given only where `rollout.image_size` asks for one."""
+
+
 class Policy(Protocol):
     """Decides the next action of an episode."""
 
@@ -119,22 +139,8 @@ class Policy(Protocol):
         """Identifies the policy; stored in `Trajectory.policy`."""
         ...
 
-    async def act(
-        self,
-        instruction: str,
-        history: Sequence[Step],
-        observation: str,
-        *,
-        seed: int | None = None,
-        screenshot: bytes | None = None,
-    ) -> PolicyOutput:
+    async def act(self, turn: Turn) -> PolicyOutput:
         """Answer one page.
-
-        Args:
-            history: the episode's steps so far, oldest first.
-            screenshot: PNG for a model that sees; given only where `rollout.image_size` asks for one.
-            seed: of this draw; derive it from run seed, trajectory id and step index for repeatable episodes.
-                None draws from the policy's own generator.
 
         Raises:
             PolicyError: no answer after all retries; the episode records it.

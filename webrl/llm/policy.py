@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
 from typing import Any
 
 from webrl.config import RunConfig
 from webrl.errors import PolicyError, StageError
 from webrl.llm.budget import Prompt
-from webrl.llm.interface import Completion, LanguageModel, PolicyOutput
+from webrl.llm.interface import Completion, LanguageModel, PolicyOutput, Turn
 from webrl.llm.prompts import build_policy_prompt, policy_messages
 from webrl.llm.sampling import check_sampling, policy_sampling
 from webrl.llm.threads import with_tokenizer
-from webrl.types import Step
 
 logger = logging.getLogger(__name__)
 
@@ -45,42 +43,32 @@ class ModelPolicy:
         """The model's."""
         return self._model.fingerprint
 
-    async def act(
-        self,
-        instruction: str,
-        history: Sequence[Step],
-        observation: str,
-        *,
-        seed: int | None = None,
-        screenshot: bytes | None = None,
-    ) -> PolicyOutput:
+    async def act(self, turn: Turn) -> PolicyOutput:
         """Answer one page (`Policy.act`).
 
         Raises:
             StageError: a screenshot, which this model cannot see.
         """
-        if screenshot is not None:
+        if turn.screenshot is not None:
             raise StageError("rollout.image_size: this policy reads text alone; open it with open_policy")
         rollout = self._config.rollout
-        sampling = policy_sampling(rollout, self._seeds.getrandbits(63) if seed is None else seed)
+        sampling = policy_sampling(rollout, self._seeds.getrandbits(63) if turn.seed is None else turn.seed)
         if self._model.tokenizer is None:
             prompt_format = self._config.models.prompt_format
-            messages = policy_messages(instruction, history, observation, rollout.dialect, prompt_format)
-            return _output(await self._model.chat(messages, sampling), observation)
-        past = tuple(history)  # the episode goes on appending to its own
-        prompt = await with_tokenizer(
-            self._model.tokenizer, lambda tokenizer: self._build(tokenizer, instruction, past, observation)
-        )
+            past, page = turn.history, turn.observation
+            messages = policy_messages(turn.instruction, past, page, rollout.dialect, prompt_format)
+            return _output(await self._model.chat(messages, sampling), page)
+        prompt = await with_tokenizer(self._model.tokenizer, lambda tokenizer: self._build(tokenizer, turn))
         if prompt.num_page_tokens_cut or prompt.num_history_cut:
             logger.debug("prompt cut: %d page tokens, %d steps", prompt.num_page_tokens_cut, prompt.num_history_cut)
         return _output(await self._model.generate(prompt.ids, sampling), prompt.observation)
 
-    def _build(self, tokenizer: Any, instruction: str, history: Sequence[Step], observation: str) -> Prompt:
+    def _build(self, tokenizer: Any, turn: Turn) -> Prompt:
         return build_policy_prompt(
             tokenizer,
-            instruction,
-            history,
-            observation,
+            turn.instruction,
+            turn.history,
+            turn.observation,
             max_tokens=self._config.models.max_prompt_tokens,
             max_chars=self._config.models.max_prompt_chars,
             prompt_format=self._config.models.prompt_format,

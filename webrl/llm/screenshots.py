@@ -16,7 +16,7 @@ from webrl.config import RunConfig
 from webrl.errors import PolicyError, StageError
 from webrl.llm.budget import Prompt, cut_lines, fit_prompt
 from webrl.llm.eyes import Eyes
-from webrl.llm.interface import Message, PolicyOutput
+from webrl.llm.interface import Message, PolicyOutput, Turn
 from webrl.llm.loading import load_seeing_lm, model_fingerprint, pick_device, pick_dtype
 from webrl.llm.prompts import policy_messages
 from webrl.llm.sampling import check_sampling, policy_sampling
@@ -88,25 +88,17 @@ class ScreenshotPolicy:
         """The model's."""
         return self._model.fingerprint
 
-    async def act(
-        self,
-        instruction: str,
-        history: Sequence[Step],
-        observation: str,
-        *,
-        seed: int | None = None,
-        screenshot: bytes | None = None,
-    ) -> PolicyOutput:
+    async def act(self, turn: Turn) -> PolicyOutput:
         """Answer one page (`Policy.act`).
 
         Raises:
             StageError: there is no screenshot of it, or it leaves no room.
         """
         rollout = self._config.rollout
-        if screenshot is None:
-            raise StageError(f"step {len(history)}: there is no screenshot, which rollout.image_size asks for")
+        if turn.screenshot is None:
+            raise StageError(f"step {len(turn.history)}: there is no screenshot, which rollout.image_size asks for")
         prompt = build_screenshot_prompt(
-            self._model.eyes, screenshot, instruction, tuple(history), observation, self._config
+            self._model.eyes, turn.screenshot, turn.instruction, turn.history, turn.observation, self._config
         )
         positions = self._model.max_positions
         if 0 < positions < len(prompt.ids) + rollout.max_new_tokens:
@@ -114,8 +106,8 @@ class ScreenshotPolicy:
                 f"prompt of {len(prompt.ids)} + {rollout.max_new_tokens} new tokens exceeds the {positions} "
                 f"positions of {self._model.name!r}; lower models.max_prompt_tokens or rollout.max_new_tokens"
             )
-        sampling = policy_sampling(rollout, self._seeds.getrandbits(63) if seed is None else seed)
-        answer = await self._model.generate(prompt.ids, screenshot, sampling)
+        sampling = policy_sampling(rollout, self._seeds.getrandbits(63) if turn.seed is None else turn.seed)
+        answer = await self._model.generate(prompt.ids, turn.screenshot, sampling)
         return PolicyOutput(answer.prompt_ids, answer.ids, answer.logprobs, answer.text, prompt.observation)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError, PolicyError, StageError
-from webrl.llm.interface import Policy, PolicyOutput
+from webrl.llm.interface import Policy, PolicyOutput, Turn
 from webrl.llm.pictures import sha256, shrink
 from webrl.llm.thinking import without_thinking
 from webrl.rollouts.interface import Env, Observation, StepResult
@@ -115,13 +115,13 @@ async def _play(
     while episode.status is None:
         index = len(episode.steps)
         before = episode.observation
-        shown, picture = {}, before.screenshot
-        if config.image_size is not None:
-            shown["screenshot"] = picture = await _picture(before, config.image_size)
+        shown = None if config.image_size is None else await _picture(before, config.image_size)
+        picture = shown or before.screenshot
         screenshot = save_screenshot(picture, index) if save_screenshot and picture else ""
-        digest = sha256(shown["screenshot"]) if screenshot and shown else ""
+        digest = sha256(shown) if screenshot and shown else ""
+        turn = Turn(before.goal, tuple(episode.steps), before.text, step_seed(*seed, index), shown)
         asked = time.perf_counter()
-        output = await policy.act(before.goal, episode.steps, before.text, seed=step_seed(*seed, index), **shown)
+        output = await policy.act(turn)
         answered = time.perf_counter()
         result = await env.step(without_thinking(output.text))
         seconds = {"policy": answered - asked, "browser": time.perf_counter() - answered}

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from webrl.config import RunConfig
 from webrl.errors import ModelError, PolicyError, PromptTooLong, StageError
-from webrl.llm.interface import Completion, LanguageModel, Policy
+from webrl.llm.interface import Completion, LanguageModel, Policy, Turn
 from webrl.llm.pictures import shrink
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.thinking import without_thinking
@@ -149,9 +149,9 @@ class _Answers:
             raise RequestError(str(error), param="screenshot") from error
         png = await self._shown(picture, "screenshot")
         policy = self._policy(greedy_or_not)
-        work = policy.act(asked.goal, asked.steps, asked.observation, seed=asked.draw_seed, screenshot=png)
+        turn = Turn(asked.goal, asked.steps, asked.observation, asked.draw_seed, png)
         try:
-            output = await _unless_gone(request, work)
+            output = await _unless_gone(request, policy.act(turn))
         except PromptTooLong as error:
             raise RequestError(str(error), param="goal", code=_TOO_LONG) from error
         except StageError as error:  # a picture that leaves no room

@@ -256,12 +256,12 @@ class ActionRequest(_Body):
     history: list[_PastStep] = []
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> tuple[Step, ...]:
         """The episode so far."""
-        return [
+        return tuple(
             Step(index=i, observation="", response=past.response, action=past.action, error=past.error)
             for i, past in enumerate(self.history)
-        ]
+        )
 
 
 R = TypeVar("R", bound=_Body)

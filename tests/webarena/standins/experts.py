@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from webrl.errors import PolicyError
-from webrl.llm.interface import PolicyOutput
-from webrl.types import Step
+from webrl.llm.interface import PolicyOutput, Turn
 
 Script = tuple[tuple[str, ...], ...]
 
@@ -245,9 +243,9 @@ class Scripted:
     urls: dict[str, str] = field(default_factory=dict)
     fingerprint: str = "scripted"
 
-    async def act(self, instruction: str, history: Sequence[Step], observation: str, *, seed: int = 0) -> PolicyOutput:
-        step = self.script[min(len(history), len(self.script) - 1)]
-        return PolicyOutput((), (), (), self._action(step, observation), observation)
+    async def act(self, turn: Turn) -> PolicyOutput:
+        step = self.script[min(len(turn.history), len(self.script) - 1)]
+        return PolicyOutput((), (), (), self._action(step, turn.observation), turn.observation)
 
     def _action(self, step: tuple[str, ...], page: str) -> str:
         kind, *rest = step
@@ -282,9 +280,9 @@ class Numbered:
     script: Script
     fingerprint: str = "numbered"
 
-    async def act(self, instruction: str, history: Sequence[Step], observation: str, *, seed: int = 0) -> PolicyOutput:
-        step = self.script[min(len(history), len(self.script) - 1)]
-        return PolicyOutput((), (), (), self._action(step, observation), observation)
+    async def act(self, turn: Turn) -> PolicyOutput:
+        step = self.script[min(len(turn.history), len(self.script) - 1)]
+        return PolicyOutput((), (), (), self._action(step, turn.observation), turn.observation)
 
     @staticmethod
     def _action(step: tuple[str, ...], page: str) -> str:

@@ -6,18 +6,16 @@ API: `await try_site(config) -> Trial`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from webrl.config import RunConfig
 from webrl.errors import BrowserError
-from webrl.llm.interface import PolicyOutput
+from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.episode import run_episode
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.suite import OwnSite
 from webrl.suites.web.tasks import heldout_tasks, training_tasks
-from webrl.types import Step
 
 _ELEMENT = re.compile(r"\[[a-zA-Z]*\d+\] (?:button|link|checkbox|radio|textbox|searchbox|combobox|tab|menuitem|switch)")
 
@@ -58,18 +56,9 @@ class Idle:
 
     fingerprint = "idle"
 
-    async def act(
-        self,
-        instruction: str,
-        history: Sequence[Step],
-        observation: str,
-        *,
-        seed: int | None = None,
-        screenshot: bytes | None = None,
-    ) -> PolicyOutput:
+    async def act(self, turn: Turn) -> PolicyOutput:
         """The same answers for any page."""
-        del instruction, seed, screenshot
-        return PolicyOutput((), (), (), "send_msg_to_user('done')" if history else "noop()", observation)
+        return PolicyOutput((), (), (), "send_msg_to_user('done')" if turn.history else "noop()", turn.observation)
 
 
 async def try_site(config: RunConfig) -> Trial:

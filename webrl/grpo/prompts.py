@@ -56,14 +56,8 @@ class BrowserGymPolicy:
     """Answers one episode's pages; `seen` is kept up to date by whoever plays it."""
 
     def __init__(self, model: LanguageModel, settings: GrpoSettings, seen: Seen) -> None:
-        self._model = model
-        self._settings = settings
-        self._seen = seen
-
-    @property
-    def fingerprint(self) -> str:
-        """The model's."""
-        return self._model.fingerprint
+        self.fingerprint = model.fingerprint
+        self._model, self._settings, self._seen = model, settings, seen
 
     async def act(self, turn: Turn) -> PolicyOutput:
         """Answer one page (`Policy.act`)."""
@@ -76,7 +70,7 @@ class BrowserGymPolicy:
 
         prompt = fit_prompt(self._model.tokenizer, encode, page, len(past), settings.max_prompt_tokens, cut_lines)
         answer = await self._model.generate(prompt.ids, settings.sampling(turn.seed))
-        return PolicyOutput(answer.prompt_ids, answer.ids, answer.logprobs, answer.text, prompt.observation)
+        return PolicyOutput.of(answer, prompt.observation)
 
 
 def public_part(settings: GrpoSettings, history: tuple[Step, ...], page: str) -> tuple[tuple[Step, ...], str]:

@@ -24,14 +24,8 @@ class SeeingPolicy:
     """Answers one episode's pages; `seen` is kept up to date by whoever plays it."""
 
     def __init__(self, model: SeeingModel, settings: GrpoSettings, seen: Seen) -> None:
-        self._model = model
-        self._settings = settings
-        self._seen = seen
-
-    @property
-    def fingerprint(self) -> str:
-        """The model's."""
-        return self._model.fingerprint
+        self.fingerprint = model.fingerprint
+        self._model, self._settings, self._seen = model, settings, seen
 
     async def act(self, turn: Turn) -> PolicyOutput:
         """Answer one page (`Policy.act`).
@@ -45,7 +39,7 @@ class SeeingPolicy:
         prompt = _fit(self._model.eyes, self._settings, turn, self._seen, png)
         answer = await self._model.generate(prompt.ids, png, self._settings.sampling(turn.seed))
         self._seen.pictures.append(png)
-        return PolicyOutput(answer.prompt_ids, answer.ids, answer.logprobs, answer.text, prompt.observation)
+        return PolicyOutput.of(answer, prompt.observation)
 
 
 def check_room(eyes: Eyes, settings: GrpoSettings, goal: str, seen: Seen) -> None:

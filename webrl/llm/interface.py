@@ -110,6 +110,11 @@ class PolicyOutput:
     observation_shown: str
     """The page text that fitted into the prompt."""
 
+    @classmethod
+    def of(cls, answer: Completion, observation_shown: str) -> PolicyOutput:
+        """A model's answer as the action."""
+        return cls(answer.prompt_ids, answer.ids, answer.logprobs, answer.text, observation_shown)
+
 
 @dataclass(frozen=True)
 class Turn:

@@ -9,9 +9,9 @@ from typing import Any
 from webrl.config import RunConfig
 from webrl.errors import PolicyError, StageError
 from webrl.llm.budget import Prompt
-from webrl.llm.interface import Completion, LanguageModel, PolicyOutput, Turn
+from webrl.llm.interface import LanguageModel, PolicyOutput, Turn
 from webrl.llm.prompts import build_policy_prompt, policy_messages
-from webrl.llm.sampling import check_sampling, policy_sampling
+from webrl.llm.sampling import policy_config, policy_sampling
 from webrl.llm.threads import with_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -21,19 +21,14 @@ class ModelPolicy:
     """`Policy` over a `LanguageModel`.
 
     Args:
-        temperature: replaces `rollout.temperature` (evaluation).
-        training: refuse sampling that biases the recorded log-probs (`check_sampling`).
+        temperature, training: as of `policy_config`.
     """
 
     def __init__(
         self, model: LanguageModel, config: RunConfig, *, temperature: float | None = None, training: bool = False
     ) -> None:
-        rollout = config.rollout
-        if temperature is not None:
-            rollout = rollout.model_copy(update={"temperature": temperature})
-        check_sampling(rollout, training)
         self._model = model
-        self._config = config.model_copy(update={"rollout": rollout})
+        self._config = policy_config(config, temperature, training)
         self._seeds = random.Random(config.seed)
         if training and model.tokenizer is None:
             raise PolicyError(f"{model.name!r} gives no token ids, so its rollouts cannot be trained on")
@@ -57,11 +52,11 @@ class ModelPolicy:
             prompt_format = self._config.models.prompt_format
             past, page = turn.history, turn.observation
             messages = policy_messages(turn.instruction, past, page, rollout.dialect, prompt_format)
-            return _output(await self._model.chat(messages, sampling), page)
+            return PolicyOutput.of(await self._model.chat(messages, sampling), page)
         prompt = await with_tokenizer(self._model.tokenizer, lambda tokenizer: self._build(tokenizer, turn))
         if prompt.num_page_tokens_cut or prompt.num_history_cut:
             logger.debug("prompt cut: %d page tokens, %d steps", prompt.num_page_tokens_cut, prompt.num_history_cut)
-        return _output(await self._model.generate(prompt.ids, sampling), prompt.observation)
+        return PolicyOutput.of(await self._model.generate(prompt.ids, sampling), prompt.observation)
 
     def _build(self, tokenizer: Any, turn: Turn) -> Prompt:
         return build_policy_prompt(
@@ -75,7 +70,3 @@ class ModelPolicy:
             dialect=self._config.rollout.dialect,
             thinking=self._config.models.enable_thinking,
         )
-
-
-def _output(completion: Completion, observation: str) -> PolicyOutput:
-    return PolicyOutput(completion.prompt_ids, completion.ids, completion.logprobs, completion.text, observation)

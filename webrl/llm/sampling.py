@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from webrl.config import RolloutConfig
+from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import UsageError
 from webrl.llm.interface import Sampling
 
@@ -39,6 +39,20 @@ def check_sampling(config: RolloutConfig, training: bool) -> None:
             "log-probs would not be those of the sampled distribution; reset it, or set "
             "rollout.allow_biased_sampling=true"
         )
+
+
+def policy_config(config: RunConfig, temperature: float | None = None, training: bool = False) -> RunConfig:
+    """The config that a policy draws its answers by.
+
+    Args:
+        temperature: replaces `rollout.temperature` (evaluation).
+        training: refuse sampling that biases the recorded log-probs; errors as of `check_sampling`.
+    """
+    rollout = config.rollout
+    if temperature is not None:
+        rollout = rollout.model_copy(update={"temperature": temperature})
+    check_sampling(rollout, training)
+    return config.model_copy(update={"rollout": rollout})
 
 
 def policy_sampling(config: RolloutConfig, seed: int) -> Sampling:

@@ -19,7 +19,7 @@ from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message, PolicyOutput, Turn
 from webrl.llm.loading import load_seeing_lm, model_fingerprint, pick_device, pick_dtype
 from webrl.llm.prompts import policy_messages
-from webrl.llm.sampling import check_sampling, policy_sampling
+from webrl.llm.sampling import policy_config, policy_sampling
 from webrl.llm.seeing import SeeingModel
 from webrl.types import Step
 
@@ -108,7 +108,7 @@ class ScreenshotPolicy:
             )
         sampling = policy_sampling(rollout, self._seeds.getrandbits(63) if turn.seed is None else turn.seed)
         answer = await self._model.generate(prompt.ids, turn.screenshot, sampling)
-        return PolicyOutput(answer.prompt_ids, answer.ids, answer.logprobs, answer.text, prompt.observation)
+        return PolicyOutput.of(answer, prompt.observation)
 
 
 @asynccontextmanager
@@ -120,12 +120,9 @@ async def open_screenshot_policy(
     Raises:
         ModelError: a model that cannot see, or an unusable folder.
     """
-    rollout = config.rollout
-    if temperature is not None:
-        rollout = rollout.model_copy(update={"temperature": temperature})
-    check_sampling(rollout, training)
+    config = policy_config(config, temperature, training)
     async with _open(name, config) as model:
-        yield ScreenshotPolicy(model, config.model_copy(update={"rollout": rollout}))
+        yield ScreenshotPolicy(model, config)
 
 
 def _open(name: str, config: RunConfig) -> AbstractAsyncContextManager[SeeingModel | SeeingVllm]:

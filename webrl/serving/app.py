@@ -24,6 +24,7 @@ from webrl.errors import ModelError, PolicyError, PromptTooLong, StageError
 from webrl.llm.interface import Completion, LanguageModel, Policy, Turn
 from webrl.llm.pictures import shrink
 from webrl.llm.policy import ModelPolicy
+from webrl.llm.sampling import policy_config
 from webrl.llm.thinking import without_thinking
 from webrl.openenv.access import REQUEST_TIMEOUT_S
 from webrl.rollouts.actions import ActionError
@@ -180,8 +181,7 @@ class _Answers:
             return ModelPolicy(cast("LanguageModel", self._model), config, temperature=temperature)
         from webrl.llm.screenshots import ScreenshotPolicy
 
-        rollout = config.rollout.model_copy(update={"temperature": temperature})
-        return ScreenshotPolicy(cast("SeeingModel", self._model), config.model_copy(update={"rollout": rollout}))
+        return ScreenshotPolicy(cast("SeeingModel", self._model), policy_config(config, temperature))
 
     async def _generate(
         self,

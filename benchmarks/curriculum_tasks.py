@@ -72,17 +72,11 @@ def measure_generation(
     config, start = _start(folder, num_tasks, num_seed_tasks, run, phase)
     known = list(attempted([start.trajectories]))
     failures = load_failures(start.path)
-    proposed, pages = folder / "generated.jsonl", folder / "pages.jsonl"
-    propose(
-        config, failures, known=known, phase=1, rng=random.Random(0), out=proposed, pages_out=pages,
-        cache=folder / "answers.jsonl",
-    )  # fmt: skip
-    counts = select(
-        config, proposed=proposed, pages=pages, known=known, critic=start.critic, out=folder / "tasks.jsonl",
-        dropped_out=folder / "dropped.jsonl", cache=folder / "answers.jsonl",
-    )  # fmt: skip
-    texts = {page.task_id: page.text for page in read_records(pages, Page)}
-    tasks, kept = list(read_records(proposed, Task)), list(read_records(folder / "tasks.jsonl", Task))
+    phase_1 = PhaseFolder(folder, 1)
+    propose(config, failures, known=known, rng=random.Random(0), folder=phase_1)
+    counts = select(config, phase_1, known=known, critic=start.critic)
+    texts = {page.task_id: page.text for page in read_records(phase_1.pages, Page)}
+    tasks, kept = list(read_records(phase_1.generated, Task)), list(read_records(phase_1.tasks, Task))
     figures = {"num_generated": len(tasks), "survivors": counts["survivors"], "dropped": counts["dropped"]}
     figures |= _valid("valid_share_before", tasks, texts) | _valid("valid_share", kept, texts)
     return figures | _band(config, folder, start)

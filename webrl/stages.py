@@ -110,13 +110,7 @@ def generate(context: Context) -> Counts:
     if context.is_proposed:
         from webrl.tasks import proposals
 
-        return proposals.propose(
-            context.config,
-            rng=context.rng("generate"),
-            out=folder.generated,
-            pages_out=folder.pages,
-            cache=folder.path / "generate_cache.jsonl",
-        )
+        return proposals.propose(context.config, rng=context.rng("generate"), folder=folder)
     if not context.has_curriculum:
         return {"num_generated": 0}
     from webrl.tasks import curriculum
@@ -126,11 +120,8 @@ def generate(context: Context) -> Counts:
         context.config,
         load_failures(context.run.path, before=context.phase),
         known=list(curriculum.attempted(context.past_trajectories)),
-        phase=context.phase,
         rng=context.rng("generate"),
-        out=folder.generated,
-        pages_out=folder.pages,
-        cache=folder.path / "generate_cache.jsonl",
+        folder=folder,
     )
 
 
@@ -140,20 +131,13 @@ def filter_generated(context: Context) -> Counts:
 
     folder = context.folder
     if not context.has_curriculum and not context.is_proposed:
-        return curriculum.select_seeds(
-            context.config, out=folder.tasks, dropped_out=folder.dropped, phase=context.phase
-        )
+        return curriculum.select_seeds(context.config, folder)
     return curriculum.select(
         context.config,
-        proposed=folder.generated,
-        pages=folder.pages,
+        folder,
         known=list(curriculum.attempted(context.past_trajectories)),
         critic=context.previous.critic if context.phase else None,
         actor=context.actor,
-        phase=context.phase,
-        out=folder.tasks,
-        dropped_out=folder.dropped,
-        cache=folder.path / "feasibility_cache.jsonl",
     )
 
 

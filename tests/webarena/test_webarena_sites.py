@@ -10,6 +10,7 @@ from standins.play import training_task
 
 from webrl.config import RunConfig, WebArenaConfig, validate_config
 from webrl.errors import DataError, UsageError
+from webrl.runs.folder import PhaseFolder
 from webrl.runs.store import read_records
 from webrl.suites.webarena.sites import check_url, find_sites, host_of, placeholders, resolve
 from webrl.suites.webarena.task_files import read_task_file, read_training_file
@@ -210,7 +211,7 @@ def test_phase_0_does_not_train_on_what_an_evaluation_asks(tmp_path):
     tasks = [{"intent": text, "sites": ["gitlab"]} for text in (instruction_of(asked), "Close my oldest issue")]
     settings = config(train_files=[str(write(tmp_path, *tasks))])
     few = settings.model_copy(update={"tasks": settings.tasks.model_copy(update={"num_eval_tasks": 1})})
-    counts = select_seeds(few, out=tmp_path / "tasks.jsonl", dropped_out=tmp_path / "dropped.jsonl")
+    counts = select_seeds(few, PhaseFolder(tmp_path, 0))
     assert counts == {"num_kept": 1, "dropped": {"leakage": 1}}
     assert [task.instruction for task in read_records(tmp_path / "tasks.jsonl", Task)] == ["Close my oldest issue"]
     (dropped,) = read_records(tmp_path / "dropped.jsonl", Dropped)

@@ -18,6 +18,7 @@ from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_policy_prompt
 from webrl.rollouts.kept import run
 from webrl.rollouts.pages import initial_pages
+from webrl.runs.folder import PhaseFolder
 from webrl.runs.store import read_records, write_json, write_records
 from webrl.suites import fresh_page, has_page_seeds, held_out, needs_judge, seed_tasks, shows_pages
 from webrl.suites.world import WORLD
@@ -59,17 +60,13 @@ def propose(
     failures: FailureSet,
     *,
     known: Sequence[Task],
-    phase: int,
     rng: random.Random,
-    out: Path,
-    pages_out: Path,
-    cache: Path,
+    folder: PhaseFolder,
 ) -> dict[str, Any]:
-    """Write new instructions (`out`, JSONL of Task) and the initial page of each (`pages_out`).
+    """Write new instructions and the initial page of each into the phase's folder (`generated`, `pages`).
 
     Args:
         known: everything attempted so far; new pages get seeds that none of these has.
-        cache: answers of an interrupted call are taken from here.
 
     Returns:
         Counts: `num_generated`, by strategy and site, answer problems, tokens, cost.
@@ -78,42 +75,28 @@ def propose(
     if any(request.target is None for request in requests):
         requests = run(_give_pages(requests, config, known, rng))
     requests = [replace(r, page=r.failures[0].page) if not r.page and shows_pages(r.site) else r for r in requests]
-    counts = write_answers(config, requests, phase, rng, out=out, pages_out=pages_out, cache=cache)
+    counts = write_answers(config, requests, rng, folder)
     return counts | {"from_seeds": failures.from_seeds}
 
 
 def write_answers(
-    config: RunConfig,
-    requests: Sequence[GenerationRequest],
-    phase: int,
-    rng: random.Random,
-    *,
-    out: Path,
-    pages_out: Path,
-    cache: Path,
+    config: RunConfig, requests: Sequence[GenerationRequest], rng: random.Random, folder: PhaseFolder
 ) -> dict[str, Any]:
-    """Have all requests answered, write the tasks and their pages, and give the counts."""
-    report = run(_ask(requests, config, phase, rng, cache))
+    """Have all requests answered, write the tasks and their pages, and give the counts.
+
+    Answers of an interrupted call are taken from its cache in the folder.
+    """
+    report = run(_ask(requests, config, rng, folder))
     pages = initial_page_texts(requests)
-    write_records(pages_out, (Page(task.task_id, pages.get(state_of(task), "")) for task in report.tasks))
-    write_records(out, report.tasks)
+    write_records(folder.pages, (Page(task.task_id, pages.get(state_of(task), "")) for task in report.tasks))
+    write_records(folder.generated, report.tasks)
     return {"num_generated": len(report.tasks)} | {k: v for k, v in report.to_json().items() if k != "tasks"}
 
 
 def select(
-    config: RunConfig,
-    *,
-    proposed: Path,
-    pages: Path,
-    known: Sequence[Task],
-    critic: Path | None,
-    out: Path,
-    dropped_out: Path,
-    cache: Path,
-    actor: str | None = None,
-    phase: int = 0,
+    config: RunConfig, folder: PhaseFolder, *, known: Sequence[Task], critic: Path | None, actor: str | None = None
 ) -> dict[str, Any]:
-    """Filter proposed tasks into `out`; what was dropped goes to `dropped_out` with its reason.
+    """Filter the phase's proposed tasks into its `tasks`; what was dropped goes to `dropped` with its reason.
 
     Args:
         critic: model of the band; None skips the band.
@@ -121,33 +104,34 @@ def select(
 
     Returns:
         Counts: `num_kept`, `dropped` by reason, `survivors` of each filter, `notes` on filters that were left out or
-        did not apply to some. Examples and the histogram of values go to `filter_report.json` beside `out`.
+        did not apply to some. Examples and the histogram of values go to `filter_report.json` beside them.
 
     Raises:
         DataError: every task was dropped.
     """
-    tasks = list(read_records(proposed, Task))
-    texts = {page.task_id: page.text for page in read_records(pages, Page)}
+    tasks = list(read_records(folder.generated, Task))
+    texts = {page.task_id: page.text for page in read_records(folder.pages, Page)}
 
     rates: Rates | None = None
     if actor and config.filter.num_trials:
-        rates = partial(success_rates, config, actor=actor, folder=out.parent, phase=phase)
-    report = run(_filter(config, tasks, texts, known, critic, cache, rates))
-    write_records(dropped_out, report.dropped)
+        rates = partial(success_rates, config, actor=actor, folder=folder.path, phase=folder.phase)
+    report = run(_filter(config, tasks, texts, known, critic, folder.path / "feasibility_cache.jsonl", rates))
+    write_records(folder.dropped, report.dropped)
     if not report.kept:
-        raise DataError(f"all {len(tasks)} proposed tasks were dropped ({report.counts}); see {dropped_out}")
-    write_records(out, report.kept)
+        raise DataError(f"all {len(tasks)} proposed tasks were dropped ({report.counts}); see {folder.dropped}")
+    write_records(folder.tasks, report.kept)
     notes = {stage.name: stage.note for stage in report.stages if stage.note}
     for name, note in notes.items():
         logger.info("filter %s: %s", name, note)
     details = {"stages": [stage.to_json() for stage in report.stages], "value_histogram": report.histogram()}
-    write_json(out.with_name("filter_report.json"), details)
+    write_json(folder.path / "filter_report.json", details)
     survivors = {stage.name: stage.num_kept for stage in report.stages}
     return {"num_kept": len(report.kept), "dropped": report.counts, "survivors": survivors, "notes": notes}
 
 
-def select_seeds(config: RunConfig, *, out: Path, dropped_out: Path, phase: int = 0) -> dict[str, Any]:
-    """The suite's own tasks of phase 0, or of a phase without curriculum, into `out`; none that an evaluation asks.
+def select_seeds(config: RunConfig, folder: PhaseFolder) -> dict[str, Any]:
+    """The suite's own tasks of phase 0, or of a phase without curriculum, into the phase's `tasks`; none that an
+    evaluation asks.
 
     Returns:
         Counts: `num_kept`, `dropped` by reason.
@@ -155,16 +139,17 @@ def select_seeds(config: RunConfig, *, out: Path, dropped_out: Path, phase: int 
     Raises:
         DataError: nothing is left, or there is nothing to start from.
     """
-    tasks = seed_tasks(config, phase)
+    tasks = seed_tasks(config, folder.phase)
     verdicts = leaks(tasks, held_out(config), config.filter.duplicate_threshold)
     dropped = [Dropped(task, *verdict) for task, verdict in zip(tasks, verdicts, strict=True) if verdict]
     if dropped:
-        write_records(dropped_out, dropped)
-        logger.warning("%d of %d seed tasks are held out for evaluation; see %s", len(dropped), len(tasks), dropped_out)
+        write_records(folder.dropped, dropped)
+        held = f"{len(dropped)} of {len(tasks)} seed tasks"
+        logger.warning("%s are held out for evaluation; see %s", held, folder.dropped)
     if len(dropped) == len(tasks):
-        raise DataError(f"all {len(tasks)} seed tasks are held out for evaluation; see {dropped_out}")
+        raise DataError(f"all {len(tasks)} seed tasks are held out for evaluation; see {folder.dropped}")
     kept = [task for task, verdict in zip(tasks, verdicts, strict=True) if not verdict]
-    return {"num_kept": write_records(out, kept), "dropped": dict(Counter(drop.reason for drop in dropped))}
+    return {"num_kept": write_records(folder.tasks, kept), "dropped": dict(Counter(drop.reason for drop in dropped))}
 
 
 def practice_tasks(config: RunConfig, phase: int) -> list[Task]:
@@ -246,10 +231,11 @@ async def _give_pages(
 
 
 async def _ask(
-    requests: Sequence[GenerationRequest], config: RunConfig, phase: int, rng: random.Random, cache: Path
+    requests: Sequence[GenerationRequest], config: RunConfig, rng: random.Random, folder: PhaseFolder
 ) -> GenerationReport:
+    cache = folder.path / "generate_cache.jsonl"
     async with open_model(config.models.generator, config.generate.engine, config.models) as model:
-        return await generate_tasks(requests, model, config, phase=phase, rng=rng, cache=cache)
+        return await generate_tasks(requests, model, config, phase=folder.phase, rng=rng, cache=cache)
 
 
 async def _filter(

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from webrl.config import RunConfig
 from webrl.rollouts.kept import run
+from webrl.runs.folder import PhaseFolder
 from webrl.suites import look_around
 from webrl.tasks.curriculum import write_answers
 from webrl.tasks.generate import GenerationRequest, split_evenly
 from webrl.types import Task
 
 
-def propose(config: RunConfig, *, rng: random.Random, out: Path, pages_out: Path, cache: Path) -> dict[str, Any]:
-    """Write `tasks.num_seed_tasks` instructions (`out`, JSONL of Task) and the page of each (`pages_out`).
+def propose(config: RunConfig, *, rng: random.Random, folder: PhaseFolder) -> dict[str, Any]:
+    """Write `tasks.num_seed_tasks` instructions and the page of each into the phase's folder (`generated`, `pages`).
 
     Returns:
         Counts: as `curriculum.propose`, and `num_explored` pages.
@@ -27,8 +27,7 @@ def propose(config: RunConfig, *, rng: random.Random, out: Path, pages_out: Path
     """
     seen = run(look_around(config))
     requests = requests_for(config, seen)
-    counts = write_answers(config, requests, 0, rng, out=out, pages_out=pages_out, cache=cache)
-    return counts | {"num_explored": len(seen)}
+    return write_answers(config, requests, rng, folder) | {"num_explored": len(seen)}
 
 
 def requests_for(config: RunConfig, seen: Sequence[tuple[Task, str]]) -> list[GenerationRequest]:

@@ -7,9 +7,10 @@ from webrl.demos.arena.script import (
     Step,
     below,
     click,
+    click_in_row,
+    click_on,
     fill,
     fill_nth,
-    first,
     number_in,
     row_with,
     say,
@@ -43,11 +44,7 @@ def _find_customer(slots: dict[str, str]) -> list[Step]:
 
 
 def _open_customer(slots: dict[str, str]) -> list[Step]:
-    def open_row(page: Page) -> str | None:
-        link = first(row_with(page, slots["customer"]), "link")
-        return f"click({link.bid!r})" if link else None
-
-    return [*_find_customer(slots), open_row]
+    return [*_find_customer(slots), click_in_row("link", slots["customer"])]
 
 
 def _email(slots: dict[str, str]) -> list[Step]:
@@ -62,11 +59,12 @@ def _city(slots: dict[str, str]) -> list[Step]:
 
 
 def _deactivate(slots: dict[str, str]) -> list[Step]:
-    def tick(page: Page) -> str | None:
-        box = first(row_with(page, slots["customer"]), "checkbox")
-        return f"click({box.bid!r})" if box else None
-
-    return [*_find_customer(slots), tick, click("Make inactive", "radio"), click("Go!")]
+    return [
+        *_find_customer(slots),
+        click_in_row("checkbox", slots["customer"]),
+        click("Make inactive", "radio"),
+        click("Go!"),
+    ]
 
 
 def _find_review(slots: dict[str, str]) -> list[Step]:
@@ -82,13 +80,9 @@ def _score(slots: dict[str, str]) -> list[Step]:
 
 
 def _reject(slots: dict[str, str]) -> list[Step]:
-    def open_row(page: Page) -> str | None:
-        link = first(row_with(page, slots["product"], slots["customer"]), "link")
-        return f"click({link.bid!r})" if link else None
-
     return [
         *_find_review(slots),
-        open_row,
+        click_in_row("link", slots["product"], slots["customer"]),
         click("Approved", "combobox"),
         click("Rejected", "option"),
         click("Save"),
@@ -104,13 +98,18 @@ def _product(slots: dict[str, str]) -> list[Step]:
     return open_product(slots["product"])
 
 
-def _stock(field: int) -> Script:
-    return lambda slots: [
-        *_product(slots),
+def set_stock_record(title: str, field: int, value: str) -> list[Step]:
+    """Of a product."""
+    return [
+        *open_product(title),
         click("Stock and pricing"),
-        fill_nth("spinbutton", field, slots["value"]),
+        fill_nth("spinbutton", field, value),
         click("Save"),
     ]
+
+
+def _stock(field: int) -> Script:
+    return lambda slots: set_stock_record(slots["product"], field, slots["value"])
 
 
 def set_status(status: str) -> list[Step]:
@@ -118,7 +117,7 @@ def set_status(status: str) -> list[Step]:
 
     def open_list(page: Page) -> str | None:
         shown = [e for e in page.all("combobox") if e.name in ("Being processed", "Complete")]
-        return f"click({shown[-1].bid!r})" if shown else None
+        return click_on(shown[-1] if shown else None)
 
     return [open_list, click(status, "option"), click("Change status")]
 

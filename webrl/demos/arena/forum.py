@@ -10,9 +10,10 @@ from webrl.arena.words import SHELVES
 from webrl.demos.arena.script import (
     Script,
     Step,
-    after,
     beside,
     click,
+    click_after,
+    click_on,
     fill,
     first,
     noting,
@@ -21,6 +22,7 @@ from webrl.demos.arena.script import (
     select,
     text_below,
 )
+from webrl.demos.arena.storefront import open_own_order, open_product
 from webrl.demos.experts.page import Element, Page
 
 _SURE = click("Yes, I'm sure", "button")
@@ -61,8 +63,7 @@ def _writer(place: int) -> Callable[[Page], str | None]:
 
 
 def _open_writer(page: Page) -> str | None:
-    found = _writers(page)
-    return f"click({found[0].bid!r})" if found else None
+    return click_on(next(iter(_writers(page)), None))
 
 
 def _num_replies(page: Page) -> str | None:
@@ -100,19 +101,10 @@ def _waiting(decision: str) -> Script:
     ]
 
 
-def _open_own_profile(page: Page) -> str | None:
-    link = first(after(page, "Shop", "link"), "link")
-    return f"click({link.bid!r})" if link else None
-
-
-def _in_shop(product: str) -> list[Step]:
-    return [fill("Search", product), click("Search", "button"), click(product, "link")]
-
-
 def _answer(read: Callable[[Page], str | None]) -> Script:
     return lambda slots: [
         click("Shop", "link"),
-        *_in_shop(slots["product"]),
+        *open_product(slots["product"]),
         noting(read, click("Forum", "link")),
         *open_topic(slots["topic"]),
         click("Post reply"),
@@ -143,7 +135,7 @@ SCRIPTS: dict[str, Script] = {
     "unsubscribe": _in_topic(click("Unsubscribe"), _SURE),
     "vote": lambda slots: [*open_topic(slots["topic"]), click(slots["option"], "radio"), click("Submit", "button")],
     "signature": lambda slots: [
-        _open_own_profile,
+        click_after("Shop", None, "link"),  # to one's own profile
         click("Edit profile"),
         fill("Signature (optional)", slots["text"]),
         click("Submit", "button"),
@@ -159,14 +151,11 @@ SCRIPTS: dict[str, Script] = {
     "basket-of-topic": lambda slots: [
         *open_topic(slots["topic"]),
         noting(_product_asked_about, click("Shop", "link")),
-        *_in_shop(slots.get("note", "")),
+        *open_product(slots.get("note", "")),
         click("Add to basket"),
     ],
     "report-order": lambda slots: [
-        click("Account"),
-        click("Order History"),
-        fill("Order number", slots["number"]),
-        click("Filter results"),
+        *open_own_order(slots["number"]),
         noting(text_below("Status"), click("Forum", "link")),
         *start_topic(ORDERS, slots["number"], slots.get("note", "")),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from webrl.demos.arena.script import Script, Step, after, click, fill, first, rows_of, say
+from webrl.demos.arena.script import Script, Step, after, click, click_on, fill, fill_in, first, rows_of, say
 from webrl.demos.experts.page import Page
 
 
@@ -14,7 +14,7 @@ def open_mail(subject: str) -> Step:
     names = (f"{subject} - ", f"Re: {subject} - ")
 
     def step(page: Page) -> str | None:
-        return next((f"click({link.bid!r})" for link in page.all("link") if link.name.startswith(names)), None)
+        return click_on(next((link for link in page.all("link") if link.name.startswith(names)), None))
 
     return step
 
@@ -24,8 +24,7 @@ def tick(subject: str) -> Step:
 
     def step(page: Page) -> str | None:
         row = next((row for row in rows_of(page) if any(e.name.startswith(f"{subject} - ") for e in row)), [])
-        box = first(row, "checkbox")
-        return f"click({box.bid!r})" if box else None
+        return click_on(first(row, "checkbox"))
 
     return step
 
@@ -40,8 +39,7 @@ def reply(subject: str, text: str) -> list[Step]:
     """Below the message."""
 
     def answer(page: Page) -> str | None:
-        field = first(after(page, "Reply", "heading"), "textbox")
-        return f"fill({field.bid!r}, {text!r})" if field else None
+        return fill_in(first(after(page, "Reply", "heading"), "textbox"), text)
 
     return [open_mail(subject), answer, click("Reply", "button")]
 

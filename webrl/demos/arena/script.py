@@ -52,21 +52,22 @@ class ArenaExpert:
 
 def click(name: str, *roles: str) -> Step:
     """The first element of that name; of any role, or of these."""
-    return lambda page: _click(find(page, name, *roles))
+    return lambda page: click_on(find(page, name, *roles))
 
 
-def click_after(landmark: str, name: str, role: str) -> Step:
-    """The first element of that name that follows a link of the landmark's name."""
+def click_after(landmark: str, name: str | None, role: str) -> Step:
+    """The first element of that role, and of that name, that follows a link of the landmark's name."""
+    return lambda page: click_on(first(after(page, landmark, "link"), role, name))
 
-    def step(page: Page) -> str | None:
-        return _click(first(after(page, landmark, "link"), role, name))
 
-    return step
+def click_in_row(role: str, *names: str) -> Step:
+    """The first element of that role in the row that has cells of all these names."""
+    return lambda page: click_on(first(row_with(page, *names), role))
 
 
 def fill(name: str, text: str, role: str = "textbox") -> Step:
     """A field by its name."""
-    return lambda page: _fill(find(page, name, role), text)
+    return lambda page: fill_in(find(page, name, role), text)
 
 
 def fill_nth(role: str, index: int, text: str) -> Step:
@@ -74,7 +75,7 @@ def fill_nth(role: str, index: int, text: str) -> Step:
 
     def step(page: Page) -> str | None:
         found = page.all(role)
-        return _fill(found[index], text) if index < len(found) else None
+        return fill_in(found[index], text) if index < len(found) else None
 
     return step
 
@@ -187,9 +188,11 @@ def number_in(read: Callable[[Page], str | None]) -> Callable[[Page], str | None
     return found
 
 
-def _click(element: Element | None) -> str | None:
+def click_on(element: Element | None) -> str | None:
+    """The action that clicks it; None if it is not there."""
     return f"click({element.bid!r})" if element else None
 
 
-def _fill(element: Element | None, text: str) -> str | None:
+def fill_in(element: Element | None, text: str) -> str | None:
+    """The action that fills it; None if it is not there."""
     return f"fill({element.bid!r}, {text!r})" if element else None

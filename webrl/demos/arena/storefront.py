@@ -11,6 +11,7 @@ from webrl.demos.arena.script import (
     beside,
     click,
     click_after,
+    click_on,
     fill,
     fill_nth,
     first,
@@ -35,14 +36,18 @@ def _of_product(read: Callable[[Page], str | None]) -> Script:
     return _on_product(say(read))
 
 
-def _my_order(*steps: Step) -> Script:
-    return lambda slots: [
+def open_own_order(number: str) -> list[Step]:
+    """In the customer's account."""
+    return [
         click("Account"),
         click("Order History"),
-        fill("Order number", slots["number"]),
+        fill("Order number", number),
         click("Filter results"),  # a whole number leads to the order itself
-        *steps,
     ]
+
+
+def _my_order(*steps: Step) -> Script:
+    return lambda slots: [*open_own_order(slots["number"]), *steps]
 
 
 def _by_price(order: str) -> Script:
@@ -58,8 +63,8 @@ def _reviews(slots: dict[str, str]) -> list[Step]:
     """The product's own page shows the first three alone."""
 
     def open_all(page: Page) -> str | None:
-        link = next((e for e in page.all("link") if e.name.endswith(("customer review", "customer reviews"))), None)
-        return f"click({link.bid!r})" if link else None
+        endings = ("customer review", "customer reviews")
+        return click_on(next((e for e in page.all("link") if e.name.endswith(endings)), None))
 
     return [*open_product(slots["product"]), open_all]
 

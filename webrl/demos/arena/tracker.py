@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 
-from webrl.demos.arena.dashboard import IN_STOCK, PRICE, find_order, open_product, set_status
+from webrl.demos.arena.dashboard import IN_STOCK, PRICE, find_order, set_status, set_stock_record
 from webrl.demos.arena.script import (
     Script,
     Step,
     after,
     beside,
     click,
+    click_on,
     fill,
+    fill_in,
     fill_nth,
     first,
     noting,
@@ -19,7 +21,7 @@ from webrl.demos.arena.script import (
     say,
     select,
 )
-from webrl.demos.arena.storefront import open_product as open_in_shop
+from webrl.demos.arena.storefront import open_product
 from webrl.demos.experts.page import Page
 
 _COMMENT = "You may use WikiFormatting here."
@@ -33,7 +35,7 @@ def find_ticket(summary: str) -> list[Step]:
 
     def open_found(page: Page) -> str | None:
         links = (e for e in page.all("link") if e.name.startswith("#") and f": {summary} (" in e.name)
-        return next((f"click({link.bid!r})" for link in links), None)
+        return click_on(next(links, None))
 
     return [fill_nth("textbox", 0, summary), click("Search", "button"), open_found]
 
@@ -95,8 +97,7 @@ def _new_aisle(slots: dict[str, str]) -> list[Step]:
         field = next((e for e in page.all("textbox") if "||= Aisle =||" in e.value), None)
         if field is None:
             return None
-        text = re.sub(r"(\|\|= Aisle =\|\| ).*?( \|\|)", rf"\g<1>{slots['value']}\2", field.value)
-        return f"fill({field.bid!r}, {text!r})"
+        return fill_in(field, re.sub(r"(\|\|= Aisle =\|\| ).*?( \|\|)", rf"\g<1>{slots['value']}\2", field.value))
 
     return _shelf(click("Edit this page"), write, click("Submit changes"))(slots)
 
@@ -139,10 +140,7 @@ def _stock_record(field: int, ending: str) -> Script:
         click("resolve", "radio"),
         click("Submit changes"),
         click("DASHBOARD"),
-        *open_product(slots["ticket"].removesuffix(ending)),
-        click("Stock and pricing"),
-        fill_nth("spinbutton", field, slots.get("note", "")),
-        click("Save"),
+        *set_stock_record(slots["ticket"].removesuffix(ending), field, slots.get("note", "")),
     ]
 
 
@@ -158,7 +156,7 @@ def _order_ticket(slots: dict[str, str]) -> list[Step]:
 
 
 def _wish_ticket(slots: dict[str, str]) -> list[Step]:
-    wish = [*open_in_shop(slots["product"]), click("Add to wish list")]
+    wish = [*open_product(slots["product"]), click("Add to wish list")]
     return [*wish, click("Tracker"), *new_ticket(slots)]
 
 

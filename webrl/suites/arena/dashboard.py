@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 
-from webrl.arena.content import Product, Review
+from webrl.arena.content import Customer, Order, Product, Review
 from webrl.suites.arena.templates import (
+    Draw,
     Entities,
+    Eval,
     Instance,
     answers,
     finds,
@@ -29,26 +32,32 @@ _NOTES = (
     "Address confirmed by phone",
     "Send the invoice by post",
 )
+_HIDDEN = "SELECT group_concat(upc) FROM catalogue_product WHERE NOT is_public"
+_INACTIVE = "SELECT group_concat(email) FROM auth_user WHERE NOT is_active"
 
 
-def _order_customer(e: Entities, rng: random.Random) -> Instance:
-    order = rng.choice(e.orders)
-    return Instance({"number": order.number}, answers(order.customer))
+def _order(succeeds: Callable[[Order], Eval]) -> Draw:
+    def draw(e: Entities, rng: random.Random) -> Instance:
+        order = rng.choice(e.orders)
+        return Instance({"number": order.number}, succeeds(order))
+
+    return draw
 
 
-def _order_total(e: Entities, rng: random.Random) -> Instance:
-    order = rng.choice(e.orders)
-    return Instance({"number": order.number}, answers(f"${order.total}"))
+def _customer(succeeds: Callable[[Customer], Eval]) -> Draw:
+    def draw(e: Entities, rng: random.Random) -> Instance:
+        customer = rng.choice(e.customers)
+        return Instance({"customer": customer.name}, succeeds(customer))
+
+    return draw
 
 
-def _customer_email(e: Entities, rng: random.Random) -> Instance:
-    customer = rng.choice(e.customers)
-    return Instance({"customer": customer.name}, answers(customer.email))
+def _product(succeeds: Callable[[Product], Eval]) -> Draw:
+    def draw(e: Entities, rng: random.Random) -> Instance:
+        product = rng.choice(e.products)
+        return Instance({"product": product.title}, succeeds(product))
 
-
-def _customer_city(e: Entities, rng: random.Random) -> Instance:
-    customer = rng.choice(e.customers)
-    return Instance({"customer": customer.name}, answers(customer.city))
+    return draw
 
 
 def _reviewed(e: Entities, rng: random.Random) -> tuple[Product, Review] | None:
@@ -63,21 +72,6 @@ def _review_score(e: Entities, rng: random.Random) -> Instance | None:
         return None
     product, review = found
     return Instance({"customer": review.author, "product": product.title}, is_answered(str(review.score)))
-
-
-def _product_sku(e: Entities, rng: random.Random) -> Instance:
-    product = rng.choice(e.products)
-    return Instance({"product": product.title}, answers(product.sku))
-
-
-def _open_order(e: Entities, rng: random.Random) -> Instance:
-    order = rng.choice(e.orders)
-    return Instance({"number": order.number}, leads_to(f"/dashboard/orders/{order.number}/"))
-
-
-def _open_customer(e: Entities, rng: random.Random) -> Instance:
-    customer = rng.choice(e.customers)
-    return Instance({"customer": customer.name}, is_titled(customer.email))
 
 
 def _order_status(e: Entities, rng: random.Random) -> Instance:
@@ -123,12 +117,6 @@ def _rename(e: Entities, rng: random.Random) -> Instance:
     return Instance({"product": product.title, "name": name}, finds(query, name))
 
 
-def _hide(e: Entities, rng: random.Random) -> Instance:
-    product = rng.choice(e.products)
-    query = "SELECT group_concat(upc) FROM catalogue_product WHERE NOT is_public"
-    return Instance({"product": product.title}, finds(query, product.upc))
-
-
 def _reject(e: Entities, rng: random.Random) -> Instance | None:
     found = _reviewed(e, rng)
     if found is None:
@@ -138,14 +126,6 @@ def _reject(e: Entities, rng: random.Random) -> Instance | None:
         JOIN auth_user u ON u.id = r.user_id JOIN catalogue_product p ON p.id = r.product_id WHERE r.status = 2"""
     return Instance(
         {"customer": review.author, "product": product.title}, finds(query, f"{review.email} {product.upc}")
-    )
-
-
-def _deactivate(e: Entities, rng: random.Random) -> Instance:
-    customer = rng.choice(e.customers)
-    return Instance(
-        {"customer": customer.name},
-        finds("SELECT group_concat(email) FROM auth_user WHERE NOT is_active", customer.email),
     )
 
 
@@ -167,26 +147,26 @@ _template = partial(template, "shop_admin")
 DASHBOARD = (
     _template(
         "order-customer",
-        _order_customer,
+        _order(lambda order: answers(order.customer)),
         "Who placed order {number}?",
         "Find out which customer order {number} is from.",
     ),
     _template(
         "order-total",
-        _order_total,
+        _order(lambda order: answers(f"${order.total}")),
         "What is the total of order {number}?",
         "How much did the customer pay for order {number}?",
         held_out=True,
     ),
     _template(
         "customer-email",
-        _customer_email,
+        _customer(lambda customer: answers(customer.email)),
         "What is the e-mail address of our customer {customer}?",
         "Look up the e-mail address of {customer}.",
     ),
     _template(
         "customer-city",
-        _customer_city,
+        _customer(lambda customer: answers(customer.city)),
         "In which city does our customer {customer} live?",
         "Look up the city in the address of {customer}.",
         held_out=True,
@@ -199,19 +179,19 @@ DASHBOARD = (
     ),
     _template(
         "sku",
-        _product_sku,
+        _product(lambda product: answers(product.sku)),
         'Under which SKU do we keep "{product}" in stock?',
         'Look up the SKU of "{product}".',
     ),
     _template(
         "open-order",
-        _open_order,
+        _order(lambda order: leads_to(f"/dashboard/orders/{order.number}/")),
         "Open order {number} in the dashboard.",
         "Show me the details of order {number}.",
     ),
     _template(
         "open-customer",
-        _open_customer,
+        _customer(lambda customer: is_titled(customer.email)),
         "Open the page of our customer {customer} in the dashboard.",
         "Show me all that we know about the customer {customer}.",
         held_out=True,
@@ -256,7 +236,7 @@ DASHBOARD = (
     ),
     _template(
         "hide",
-        _hide,
+        _product(lambda product: finds(_HIDDEN, product.upc)),
         'Make "{product}" non-public, so that the shop does not show it.',
         'Take "{product}" out of the catalogue listings without deleting it.',
     ),
@@ -268,7 +248,7 @@ DASHBOARD = (
     ),
     _template(
         "deactivate",
-        _deactivate,
+        _customer(lambda customer: finds(_INACTIVE, customer.email)),
         "Make the account of {customer} inactive.",
         "Block the customer account of {customer} (make it inactive).",
         held_out=True,

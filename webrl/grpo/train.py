@@ -34,6 +34,13 @@ logger = logging.getLogger(__name__)
 
 _PUBLIC_IMAGE_SIZE = 512
 """`--image-size` of TRL's vision example."""
+_AS_IN_TRL = (
+    "seed", "num_generations", "max_completion_length", "temperature", "top_p", "top_k", "vllm_mode",
+    "vllm_gpu_memory_utilization", "learning_rate", "lr_scheduler_type", "weight_decay", "warmup_steps",
+    "per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing", "logging_steps",
+    "log_completions", "save_total_limit",
+)  # fmt: skip
+"""Settings that TRL has under the same name."""
 
 
 def make_tasks(settings: GrpoSettings) -> list[Task]:
@@ -272,43 +279,26 @@ def _trl_config(settings: GrpoSettings, out: Path, *, on_gpu: bool) -> Any:
     with_vllm = settings.use_vllm and not settings.has_servers
     is_server = with_vllm and settings.vllm_mode == "server"
     return GRPOConfig(
+        **{name: getattr(settings, name) for name in _AS_IN_TRL},
         output_dir=str(out),
-        seed=settings.seed,
-        num_generations=settings.num_generations,
-        max_completion_length=settings.max_completion_length,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        top_k=settings.top_k,
         use_vllm=with_vllm,
-        vllm_mode=settings.vllm_mode,
         vllm_server_base_url=settings.vllm_server_url if is_server else None,
-        vllm_gpu_memory_utilization=settings.vllm_gpu_memory_utilization,
         vllm_max_model_length=settings.max_seq_length,
         # TRL's correction scores one sequence an episode; ours is the ratio of the rows (`trl_trainer.py`).
         vllm_importance_sampling_correction=False,
         delta=RATIO_CAP if settings.has_collector else None,
         reward_weights=list(settings.rewards.values()),
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type=settings.lr_scheduler_type,
-        weight_decay=settings.weight_decay,
-        warmup_steps=settings.warmup_steps,
-        per_device_train_batch_size=settings.per_device_train_batch_size,
-        gradient_accumulation_steps=settings.gradient_accumulation_steps,
         generation_batch_size=settings.episodes_per_generation,
         num_train_epochs=settings.num_epochs,
-        gradient_checkpointing=settings.gradient_checkpointing,
         bf16=on_gpu,
         model_init_kwargs={"dtype": "float32"},
         report_to=settings.trackers or "none",
         run_name=settings.run_name or settings.wandb_experiment_name or out.name,
         project=settings.project or settings.wandb_project_name or "webrl-grpo",
         trackio_space_id=None,
-        logging_steps=settings.logging_steps,
-        log_completions=settings.log_completions,
         num_completions_to_print=settings.num_generations,
         save_strategy="steps" if settings.save_interval else "no",
         save_steps=settings.save_interval or 1,
-        save_total_limit=settings.save_total_limit,
         disable_tqdm=True,
         dataloader_pin_memory=on_gpu,
     )

@@ -58,11 +58,12 @@ def test_a_task_s_initial_page_is_its_request_s_or_what_an_agent_saw_there():
 
     seen = FailureSet((failed("__GITLAB__", "dashboard"), failed("__GITLAB__/a", "project a"), failed("unseen", "")))
     config = CONFIG.model_copy(update={"num_seeds": 3, "tasks_per_prompt": 2})
-    pages = initial_page_texts(plan_requests(seen, config, random.Random(0), per_page=lambda _: False))
-    assert pages == {("gitlab", 0, "__GITLAB__"): "dashboard", ("gitlab", 0, "__GITLAB__/a"): "project a"}
+    requests = plan_requests(seen, config, random.Random(0), per_page=lambda _: False)
+    starts = ("__GITLAB__", "__GITLAB__/a", "unseen", "__GITLAB__/b")
+    asked = [build_task("New", "gitlab", start_url=start) for start in starts]
+    assert initial_page_texts(requests, asked) == ["dashboard", "project a", "", ""]
     (request,) = plan(build_failures(1), CONFIG.model_copy(update={"num_tasks": 1}))
-    pages = initial_page_texts([request])
-    assert pages[(request.site, request.target.seed, "")] == request.page
+    assert initial_page_texts([request], [request.target]) == [request.page]
 
 
 def test_actions_are_described_with_the_element_they_were_used_on():

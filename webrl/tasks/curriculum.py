@@ -22,17 +22,10 @@ from webrl.runs.folder import PhaseFolder
 from webrl.runs.store import read_records, write_json, write_records
 from webrl.suites import fresh_page, has_page_seeds, held_out, needs_judge, seed_tasks, shows_pages
 from webrl.suites.world import WORLD
-from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import FailureSet
 from webrl.tasks.feasibility import Feasibility, check_feasibility
 from webrl.tasks.filter import Dropped, FilterReport, Rates, filter_tasks
-from webrl.tasks.generate import (
-    GenerationReport,
-    GenerationRequest,
-    generate_tasks,
-    initial_page_texts,
-    plan_requests,
-)
+from webrl.tasks.generate import GenerationReport, GenerationRequest, generate_tasks, initial_page_texts, plan_requests
 from webrl.tasks.leakage import leaks
 from webrl.tasks.success import success_rates
 from webrl.types import Record, Task, Trajectory
@@ -87,8 +80,8 @@ def write_answers(
     Answers of an interrupted call are taken from its cache in the folder.
     """
     report = run(_ask(requests, config, rng, folder))
-    pages = initial_page_texts(requests)
-    write_records(folder.pages, (Page(task.task_id, pages.get(state_of(task), "")) for task in report.tasks))
+    texts = initial_page_texts(requests, report.tasks)
+    write_records(folder.pages, (Page(task.task_id, text) for task, text in zip(report.tasks, texts, strict=True)))
     write_records(folder.generated, report.tasks)
     return {"num_generated": len(report.tasks)} | {k: v for k, v in report.to_json().items() if k != "tasks"}
 

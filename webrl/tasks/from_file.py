@@ -22,17 +22,10 @@ from webrl.llm.interface import LanguageModel
 from webrl.runs.disk import atomic_path
 from webrl.runs.store import read_lines
 from webrl.suites import held_out_beside
-from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import FailureSet, load_failures
 from webrl.tasks.feasibility import Feasibility, check_feasibility
 from webrl.tasks.filter import FilterReport, filter_tasks
-from webrl.tasks.generate import (
-    GenerationReport,
-    GenerationRequest,
-    generate_tasks,
-    initial_page_texts,
-    plan_requests,
-)
+from webrl.tasks.generate import GenerationReport, GenerationRequest, generate_tasks, initial_page_texts, plan_requests
 from webrl.types import Lineage, Task
 
 logger = logging.getLogger(__name__)
@@ -89,11 +82,8 @@ async def _filter(
     model: LanguageModel,
     cache: Path,
 ) -> FilterReport:
-    pages = initial_page_texts(requests)
-
     async def judge(left: Sequence[Task]) -> Feasibility:
-        texts = [pages.get(state_of(task), "") for task in left]
-        return await check_feasibility(left, texts, model, config, cache)
+        return await check_feasibility(left, initial_page_texts(requests, left), model, config, cache)
 
     known = [failure.task for failure in failures.failures]
     return await filter_tasks(tasks, known=known, heldout=_held_out(config, tasks), config=config.filter, judge=judge)

@@ -198,8 +198,9 @@ def _questions(requests: Sequence[GenerationRequest], config: RunConfig, rng: ra
     ]
 
 
-def initial_page_texts(requests: Sequence[GenerationRequest]) -> dict[tuple[str, int, str], str]:
-    """Page by initial state: the one a request was made for, or what an agent saw of the same state when it failed.
+def initial_page_texts(requests: Sequence[GenerationRequest], tasks: Sequence[Task]) -> list[str]:
+    """Each task's initial page: the one a request was made for, or what an agent saw of the same state when it failed;
+    "" where neither is known.
 
     (WebArena's start pages are the same, log-in included, after each reset; they need not be opened again.)
     """
@@ -211,7 +212,7 @@ def initial_page_texts(requests: Sequence[GenerationRequest]) -> dict[tuple[str,
         for failure in request.failures:
             if failure.page:
                 texts.setdefault(state_of(failure.task), failure.page)
-    return texts
+    return [texts.get(state_of(task), "") for task in tasks]
 
 
 def split_evenly(total: int, weights: Mapping[str, float]) -> dict[str, int]:

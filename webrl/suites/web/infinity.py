@@ -15,7 +15,7 @@ from typing import Any
 
 from webrl.errors import DataError
 from webrl.runs.store import read_json, write_text
-from webrl.suites.web.starter import starter_files
+from webrl.suites.web.starter import TINY_MODELS, starter_files
 
 _LISTS = ("function-tasks.json", "real-tasks.json")
 _KEYS = {"id", "instruction", "verify"}
@@ -43,11 +43,7 @@ rollout:
   envs_per_worker: 4
   max_steps: 30
 # The tiny models that ship with webrl have never seen such a site: they show that everything fits together, no more.
-models: {{dtype: float32, max_prompt_tokens: 1200}}
-generate: {{tasks_per_prompt: 1, max_new_tokens: 48}}
-label: {{max_prompt_tokens: 1200}}
-critic: {{lr: 5.0e-5, batch_size: 16, max_tokens: 2048}}
-actor: {{lr: 1.0e-4, batch_size: 16, max_tokens: 2048}}
+{tiny}
 """
 
 
@@ -74,6 +70,7 @@ def write_app(folder: Path, out: Path, name: str) -> list[Path]:
         heldout=json.dumps(str(files[1])),
         num_train=len(train),
         num_heldout=len(heldout),
+        tiny=TINY_MODELS,
     )
     write_text(out, text)
     return [out, *files]

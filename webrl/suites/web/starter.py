@@ -49,16 +49,19 @@ rollout:
   max_steps: 10
 # The tiny models that ship with webrl have never seen such a site: they show that everything fits together, no more.
 # Put your own here (docs/own_site.md): models: {{actor: FOLDER, orm: FOLDER, generator: FOLDER}}
-models: {{dtype: float32, max_prompt_tokens: 1200}}
-generate: {{tasks_per_prompt: 1, max_new_tokens: 48}}
-label: {{max_prompt_tokens: 1200}}
-critic: {{lr: 5.0e-5, batch_size: 16, max_tokens: 2048}}
-actor: {{lr: 1.0e-4, batch_size: 16, max_tokens: 2048}}
+{tiny}
 # Pages found:
 {pages}
 # Forms found:
 {forms}
 """
+TINY_MODELS = """\
+models: {dtype: float32, max_prompt_tokens: 1200}
+generate: {tasks_per_prompt: 1, max_new_tokens: 48}
+label: {max_prompt_tokens: 1200}
+critic: {lr: 5.0e-5, batch_size: 16, max_tokens: 2048}
+actor: {lr: 1.0e-4, batch_size: 16, max_tokens: 2048}"""
+"""What the tiny models that ship with webrl are run and trained with."""
 _HELDOUT_EVERY = 3
 _MAX_SHOWN = 8
 
@@ -121,6 +124,7 @@ def _config_text(found: Exploration, url: str, name: str, files: Sequence[str], 
         train=files[0],
         heldout=files[1],
         login=login,
+        tiny=TINY_MODELS,
         pages="\n".join(pages),
         forms="\n".join(sorted(forms)[:_MAX_SHOWN]) or "#   none",
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from webrl.cli.options import split_settings
 from webrl.config.redaction import redact
 from webrl.config.resources import find_grpo
 from webrl.errors import UsageError
@@ -88,12 +89,7 @@ def resolve(args: argparse.Namespace) -> GrpoSettings:
     Raises:
         UsageError: two CONFIGs, none of that name, an unknown key or a bad value.
     """
-    configs = [s for s in args.settings if "=" not in s]
-    overrides = [s for s in args.settings if "=" in s]
-    if len(configs) > 1:
-        raise UsageError(
-            f"one CONFIG at most, found {', '.join(map(repr, configs))}; overrides have the form key=value"
-        )
+    config, overrides = split_settings(args.settings)
     options = {
         name: value for name in GrpoSettings.model_fields if (value := getattr(args, f"option_{name}")) is not None
     }
@@ -101,7 +97,7 @@ def resolve(args: argparse.Namespace) -> GrpoSettings:
         options["rewards"] = dict(_weight(text) for text in options["rewards"])
     keys = {s.partition("=")[0] for s in overrides}
     names_model = "model_name" in options or keys & {"model_name", "model_id"} or os.environ.get("MODEL_ID")
-    name = configs[0] if configs else None if names_model else DEMO
+    name = config if config is not None else None if names_model else DEMO
     path = find_grpo(name) if name else None
     return load_settings(path, os.environ, options, overrides)
 

@@ -65,6 +65,18 @@ def names_run(args: argparse.Namespace) -> bool:
     return args.run is not None or any("=" not in s or s.startswith("name=") for s in args.settings)
 
 
+def split_settings(settings: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The CONFIG among them, and the overrides.
+
+    Raises:
+        UsageError: two CONFIGs.
+    """
+    names = [s for s in settings if "=" not in s]
+    if len(names) > 1:
+        raise UsageError(f"one CONFIG at most, found {', '.join(map(repr, names))}; overrides have the form key=value")
+    return next(iter(names), None), [s for s in settings if "=" in s]
+
+
 def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfig:
     """The config that `args` name.
 
@@ -76,16 +88,13 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
     """
     from webrl.preflight import check_settings
 
-    overrides = [s for s in args.settings if "=" in s]
-    names = [s for s in args.settings if "=" not in s]
-    if len(names) > 1:
-        raise UsageError(f"one CONFIG at most, found {', '.join(map(repr, names))}; overrides have the form key=value")
+    name, overrides = split_settings(args.settings)
     if args.seed is not None:
         overrides.append(f"seed={args.seed}")
     if args.run is not None:
         folder = args.run.absolute() if args.run.name in ("", "..") else args.run
         overrides += [f"runs_dir={json.dumps(str(folder.parent))}", f"name={json.dumps(folder.name)}"]
-    path = find_config(names[0]) if names else _default_config(args.run, overrides, prefer_newest)
+    path = find_config(name) if name is not None else _default_config(args.run, overrides, prefer_newest)
     config = load_config(path, overrides)
     check_settings(config, str(path))
     return config

@@ -7,8 +7,7 @@ import asyncio
 import dataclasses
 import os
 
-from webrl.cli.options import count, describe_sections
-from webrl.errors import UsageError
+from webrl.cli.options import count, describe_sections, split_settings
 from webrl.serving.checkpoint import Checkpoint, check_context, find_checkpoint
 from webrl.serving.server import TOKEN_VARIABLE, ServerOptions, check_options, serve
 
@@ -44,13 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
-    configs = [s for s in args.settings if "=" not in s]
-    if len(configs) > 1:
-        raise UsageError(
-            f"one CONFIG at most, found {', '.join(map(repr, configs))}; overrides have the form key=value"
-        )
-    overrides = [s for s in args.settings if "=" in s]
-    checkpoint = find_checkpoint(args.checkpoint, next(iter(configs), None), overrides, phase=args.phase)
+    config, overrides = split_settings(args.settings)
+    checkpoint = find_checkpoint(args.checkpoint, config, overrides, phase=args.phase)
     if args.name:
         checkpoint = dataclasses.replace(checkpoint, alias=args.name)
     options = ServerOptions(host=args.host, port=args.port, token=os.environ.get(TOKEN_VARIABLE) or None)

@@ -72,6 +72,15 @@ def check_port(port: int) -> None:
         raise UsageError(f"--port {port}: ports go from 1 to 65535, 0 takes a free one")
 
 
+def check_host(host: str, token: str | None, variable: str) -> None:
+    """Raises UsageError: other machines can connect, and no token is asked of them; `variable` would hold it."""
+    if token is None and not is_loopback(host):
+        raise UsageError(
+            f"--host {host} lets other machines connect: set {variable} to a secret that clients show,"
+            " or use --host 127.0.0.1"
+        )
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens: connections wait in it, and no other process can take the port; port 0 is a free one.
 

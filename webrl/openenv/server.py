@@ -29,8 +29,8 @@ from webrl.openenv.access import (
     REQUEST_TIMEOUT_S,
     TOKEN_VARIABLE,
     address_of,
+    check_host,
     check_port,
-    is_loopback,
     listen,
     refusal,
 )
@@ -100,11 +100,7 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
         raise UsageError(f"--idle-timeout {options.idle_timeout_s}: expected a number of seconds above 0")
     if options.num_sessions is not None and not 1 <= options.num_sessions <= MAX_SESSIONS:
         raise UsageError(f"--sessions {options.num_sessions}: expected 1 to {MAX_SESSIONS}")
-    if options.token is None and not is_loopback(options.host):
-        raise UsageError(
-            f"--host {options.host} lets other machines connect: set {TOKEN_VARIABLE} to a secret that clients show,"
-            " or use --host 127.0.0.1"
-        )
+    check_host(options.host, options.token, TOKEN_VARIABLE)
 
 
 def _with_rewards(config: RolloutConfig) -> RolloutConfig:

@@ -17,10 +17,9 @@ import uvicorn
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from webrl.errors import UsageError
 from webrl.llm import open_model
 from webrl.llm.interface import LanguageModel
-from webrl.openenv.access import address_of, check_port, http_config, is_loopback, listen, names_loopback, refusal
+from webrl.openenv.access import address_of, check_host, check_port, http_config, listen, names_loopback, refusal
 from webrl.serving.app import Service, error_response, make_app
 from webrl.serving.checkpoint import Checkpoint
 from webrl.serving.requests import RequestError
@@ -48,11 +47,7 @@ class ServerOptions:
 def check_options(options: ServerOptions) -> None:
     """Raises UsageError; see `serve`."""
     check_port(options.port)
-    if options.token is None and not is_loopback(options.host):
-        raise UsageError(
-            f"--host {options.host} lets other machines connect: set {TOKEN_VARIABLE} to a secret that clients show,"
-            " or use --host 127.0.0.1"
-        )
+    check_host(options.host, options.token, TOKEN_VARIABLE)
 
 
 async def serve(

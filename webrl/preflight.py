@@ -8,7 +8,7 @@ from collections.abc import Collection
 from webrl.config import RunConfig
 from webrl.config.engine_plans import load_plan
 from webrl.errors import UsageError
-from webrl.llm.loading import model_folder, refuse_vision, require_vision
+from webrl.llm.loading import check_sight, model_folder
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
 from webrl.suites import check_settings as check_suite
@@ -77,18 +77,6 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         check_sight(config, config.models.actor)
     if {"gen-tasks", "rollout"} <= due and config.num_phases and config.generate.engine.kind != "openai":
         model_folder(config.models.generator)
-
-
-def check_sight(config: RunConfig, actor: str) -> None:
-    """Return unless the actor's folder holds a model that cannot read what it is shown.
-
-    Raises:
-        ModelError: screenshots for a model of text, or text alone for one that sees.
-    """
-    if config.rollout.image_size is None:
-        refuse_vision(actor)
-    else:
-        require_vision(actor, f"rollout.image_size={config.rollout.image_size}")
 
 
 def _check_refresh(config: RunConfig) -> None:

@@ -11,8 +11,7 @@ from webrl.config import RunConfig
 from webrl.config.extras import check_extras
 from webrl.demos.sft import Probe, train_start
 from webrl.errors import UsageError
-from webrl.llm.loading import model_folder
-from webrl.preflight import check_sight
+from webrl.llm.loading import check_sight, model_folder
 from webrl.training.paths import TrainingPaths
 
 

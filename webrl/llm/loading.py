@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError
 from webrl.llm.fingerprint import tokenizer_digest, weights_fingerprint
 from webrl.runs.clock import spent_on
@@ -77,8 +78,7 @@ def load_causal_lm(name: str, *, dtype: str, device: str = "cpu") -> Any:
     """
     from transformers import AutoModelForCausalLM
 
-    folder = model_folder(name)
-    refuse_vision((adapter_base(folder) if folder else None) or name)
+    refuse_vision(base_of(name) or name)
     model = _load(AutoModelForCausalLM, name, dtype)
     if hasattr(model.config, "vision_config"):  # of a hub
         raise ModelError(_sees(name))
@@ -94,10 +94,7 @@ def load_seeing_lm(name: str, *, dtype: Any, device: str = "cpu") -> Any:
 
 
 def _load(model_class: Any, name: str, dtype: Any) -> Any:
-    folder = model_folder(name)
-    base = adapter_base(folder) if folder else None
-    if folder and not base and not (folder / "config.json").is_file():
-        raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
+    base = base_of(name)
     try:
         model: Any = model_class.from_pretrained(base or name, dtype=dtype, trust_remote_code=False)
         if base:
@@ -109,6 +106,23 @@ def _load(model_class: Any, name: str, dtype: Any) -> Any:
     return model
 
 
+def check_sight(config: RunConfig, name: str) -> None:
+    """Return unless the folder `name` holds a model that cannot read what it is shown.
+
+    Raises:
+        ModelError: screenshots for a model of text, or text alone for one that sees.
+    """
+    size = config.rollout.image_size
+    if size is None:
+        refuse_vision(name)
+        return
+    known = _config_of(name)
+    if known is not None and "vision_config" not in known:
+        raise ModelError(
+            f"rollout.image_size={size}: model {name!r} has no vision; take a vision-language model, or leave it out"
+        )
+
+
 def refuse_vision(name: str) -> None:
     """Return unless the folder `name` holds a vision-language model that is no text model as well.
 
@@ -117,27 +131,15 @@ def refuse_vision(name: str) -> None:
     Raises:
         ModelError: it does.
     """
+    known = _config_of(name)
+    if known is not None and "vision_config" in known and known.get("model_type") not in _WITH_TEXT_HALF:
+        raise ModelError(_sees(name))
+
+
+def _config_of(name: str) -> Any:
     folder = model_folder(name)
-    config = folder / "config.json" if folder else None
-    if config and config.is_file():
-        known = read_json(config)
-        if "vision_config" in known and known.get("model_type") not in _WITH_TEXT_HALF:
-            raise ModelError(_sees(name))
-
-
-def require_vision(name: str, option: str) -> None:
-    """Return unless the folder `name` holds a model without vision.
-
-    Args:
-        option: what asks for it, for the error.
-
-    Raises:
-        ModelError: it does.
-    """
-    folder = model_folder(name)
-    config = folder / "config.json" if folder else None
-    if config and config.is_file() and "vision_config" not in read_json(config):
-        raise ModelError(f"{option}: model {name!r} has no vision; take a vision-language model, or leave it out")
+    path = folder / "config.json" if folder else None
+    return read_json(path) if path and path.is_file() else None
 
 
 def _sees(name: str) -> str:
@@ -193,6 +195,19 @@ def _refuse_pickles(folder: Path) -> None:
             f"model folder {str(folder)!r} has its weights in {pickled.name}, a pickle, and pickles can run code; "
             "convert it where you trust it: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW)"
         )
+
+
+def base_of(name: str) -> str | None:
+    """Name of the base model where `name` is an adapter's folder; None for a whole model, or a hub name.
+
+    Raises:
+        ModelError: as of `model_folder` and `adapter_base`; or a folder that holds neither a model nor an adapter.
+    """
+    folder = model_folder(name)
+    base = adapter_base(folder) if folder else None
+    if folder and not base and not (folder / "config.json").is_file():
+        raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
+    return base
 
 
 def adapter_base(folder: Path) -> str | None:

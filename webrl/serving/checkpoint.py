@@ -15,7 +15,7 @@ from webrl.config import RunConfig, load_config
 from webrl.config.extras import is_installed
 from webrl.config.resources import find_config, is_file, shipped_model
 from webrl.errors import UsageError
-from webrl.llm.loading import model_folder, refuse_vision, require_vision
+from webrl.llm.loading import check_sight, model_folder
 from webrl.llm.servers.vllm_command import Weights, context_length
 from webrl.runs.folder import RunFolder, require_run
 from webrl.runs.machine import visible_gpus
@@ -66,10 +66,7 @@ def find_checkpoint(
         raise UsageError(f"--phase {phase}: {name!r:.200} is no run folder")
     path = find_config(config) if config else _run_config(folder) if model_folder(name) else None
     settings = load_config(path, overrides)
-    if settings.rollout.image_size is None:
-        refuse_vision(name)
-    else:
-        require_vision(name, f"rollout.image_size={settings.rollout.image_size}")
+    check_sight(settings, name)
     settings = _on_best_engine(settings, overrides)
     return Checkpoint(name, alias if model_folder(name) else name, settings, str(path) if path else "the defaults")
 

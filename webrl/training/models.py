@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from webrl.config.engine_plans import load_plan
 from webrl.errors import ModelError, TrainingError
 from webrl.llm.fingerprint import tokenizer_fingerprint
-from webrl.llm.loading import CODE_REFUSED, adapter_base, first_line, load_tokenizer, model_folder
+from webrl.llm.loading import CODE_REFUSED, base_of, first_line, load_tokenizer
 from webrl.runs.clock import spent_on
 from webrl.training.layers.attention import Layout
 from webrl.training.layers.decoder import decoder_of
@@ -183,10 +183,7 @@ def load_pretrained(
     from transformers import AutoConfig
 
     name = str(folder)
-    path = model_folder(name)
-    base = adapter_base(path) if path else None
-    if path and not base and not (path / "config.json").is_file():
-        raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
+    base = base_of(name)
     try:
         config = AutoConfig.from_pretrained(base or name, trust_remote_code=False, **options)
         if hasattr(config, "auto_map") and type(config) not in getattr(model_class, "_model_mapping", (type(config),)):

@@ -7,9 +7,10 @@ import random
 from webrl.arena.content import STAFF_EMAIL
 from webrl.arena.forum.words import ANNOUNCEMENTS
 from webrl.arena.tracker.content import tracker
+from webrl.suites.arena.dashboard import in_status
 from webrl.suites.arena.forum import replied, written
 from webrl.suites.arena.mail import archived, pick, sent
-from webrl.suites.arena.templates import Entities, Instance, finds, finds_all, quoted, template
+from webrl.suites.arena.templates import Entities, Instance, finds_all, template
 from webrl.suites.arena.tracker import reported
 
 _REPLIES = (
@@ -23,9 +24,8 @@ _REPLIES = (
 def _cancel(e: Entities, rng: random.Random) -> Instance:
     found = pick(e, rng, lambda each: each.kind == "cancel")
     assert found.order is not None
-    query = f"SELECT status FROM order_order WHERE number = {quoted(found.order.number)}"
     slots = {"mail": found.subject, "customer": found.order.customer}
-    return Instance(slots, finds_all(finds(query, "Cancelled"), archived(found)))
+    return Instance(slots, finds_all(in_status(found.order.number, "Cancelled"), archived(found)))
 
 
 def _total(e: Entities, rng: random.Random) -> Instance:

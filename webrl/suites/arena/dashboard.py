@@ -77,8 +77,12 @@ def _review_score(e: Entities, rng: random.Random) -> Instance | None:
 def _order_status(e: Entities, rng: random.Random) -> Instance:
     order = rng.choice([order for order in e.orders if order.status in NEXT_STATUSES])
     status = rng.choice(NEXT_STATUSES[order.status])
-    query = f"SELECT status FROM order_order WHERE number = {quoted(order.number)}"
-    return Instance({"number": order.number, "status": status}, finds(query, status))
+    return Instance({"number": order.number, "status": status}, in_status(order.number, status))
+
+
+def in_status(number: str, status: str) -> Eval:
+    """Success by an order's status."""
+    return finds(f"SELECT status FROM order_order WHERE number = {quoted(number)}", status)
 
 
 def _order_note(e: Entities, rng: random.Random) -> Instance:
@@ -91,24 +95,29 @@ def _order_note(e: Entities, rng: random.Random) -> Instance:
 def _new_price(e: Entities, rng: random.Random) -> Instance:
     product = rng.choice(e.products)
     price = product.price + rng.randint(2, 40) + Decimal("0.25")
-    return _stock_record(product.upc, product.title, "price", str(price), float(price))
+    return _stock_record(product, "price", str(price), float(price))
 
 
 def _new_stock(e: Entities, rng: random.Random) -> Instance:
     product = rng.choice(e.products)
     number = product.stock + rng.randint(5, 90)
-    return _stock_record(product.upc, product.title, "num_in_stock", str(number), number)
+    return _stock_record(product, "num_in_stock", str(number), number)
 
 
 def _threshold(e: Entities, rng: random.Random) -> Instance:
     product, number = rng.choice(e.products), rng.randint(2, 60)
-    return _stock_record(product.upc, product.title, "low_stock_threshold", str(number), number)
+    return _stock_record(product, "low_stock_threshold", str(number), number)
 
 
-def _stock_record(upc: str, title: str, column: str, shown: str, value: float) -> Instance:
+def _stock_record(product: Product, column: str, shown: str, value: float) -> Instance:
+    return Instance({"product": product.title, "value": shown}, in_stock_record(product.upc, column, value))
+
+
+def in_stock_record(upc: str, column: str, value: float) -> Eval:
+    """Success by a column of a product's stock record."""
     query = f"""SELECT s.{column} FROM partner_stockrecord s JOIN catalogue_product p ON p.id = s.product_id
         WHERE p.upc = {quoted(upc)}"""
-    return Instance({"product": title, "value": shown}, finds(query, value))
+    return finds(query, value)
 
 
 def _rename(e: Entities, rng: random.Random) -> Instance:

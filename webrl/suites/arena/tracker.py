@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from webrl.arena.tracker.content import PRIORITIES, RESOLUTIONS, Ticket, login_of, tracker
-from webrl.suites.arena.dashboard import NEXT_STATUSES
+from webrl.suites.arena.dashboard import NEXT_STATUSES, in_status, in_stock_record
 from webrl.suites.arena.templates import (
     Entities,
     Eval,
@@ -184,30 +184,19 @@ def _new_milestone(e: Entities, rng: random.Random) -> Instance:
     return Instance({"name": name}, finds(f"SELECT count(*) FROM milestone WHERE name = {quoted(name)}", 1, "tracker"))
 
 
-def _stock_record(ticket: Ticket, column: str) -> Eval:
+def _stock_record(ending: str, column: str, e: Entities, rng: random.Random) -> Instance:
     """What a ticket asks for in the dashboard is done, and the ticket is closed."""
-    query = f"""SELECT s.{column} FROM partner_stockrecord s JOIN catalogue_product p ON p.id = s.product_id
-        WHERE p.upc = {quoted(ticket.upc)}"""
-    return finds_all(finds(query, float(ticket.value)), _is_closed(ticket, "fixed"))
-
-
-def _price_request(e: Entities, rng: random.Random) -> Instance:
-    ticket = _one(e.tickets, rng, lambda t: t.summary.endswith(": new price"))
-    return Instance({"ticket": ticket.summary}, _stock_record(ticket, "price"))
-
-
-def _stocktake(e: Entities, rng: random.Random) -> Instance:
-    ticket = _one(e.tickets, rng, lambda t: t.summary.endswith(": stocktake"))
-    return Instance({"ticket": ticket.summary}, _stock_record(ticket, "num_in_stock"))
+    ticket = _one(e.tickets, rng, lambda t: t.summary.endswith(ending))
+    done = in_stock_record(ticket.upc, column, float(ticket.value))
+    return Instance({"ticket": ticket.summary}, finds_all(done, _is_closed(ticket, "fixed")))
 
 
 def _order_ticket(e: Entities, rng: random.Random) -> Instance:
     orders = {order.number: order for order in e.orders if order.status in NEXT_STATUSES}
     ticket = _one(e.tickets, rng, lambda t: t.is_open and t.order in orders)
     status, resolution = rng.choice(NEXT_STATUSES[orders[ticket.order].status]), rng.choice(RESOLUTIONS)
-    query = f"SELECT status FROM order_order WHERE number = {quoted(ticket.order)}"
     slots = {"number": ticket.order, "status": status, "ticket": ticket.summary, "resolution": resolution}
-    return Instance(slots, finds_all(finds(query, status), _is_closed(ticket, resolution)))
+    return Instance(slots, finds_all(in_status(ticket.order, status), _is_closed(ticket, resolution)))
 
 
 def _wish_ticket(e: Entities, rng: random.Random) -> Instance:
@@ -351,14 +340,14 @@ TRACKER = (
     template(
         "tracker+shop_admin",
         "price-request",
-        _price_request,
+        partial(_stock_record, ": new price", "price"),
         'Do in the dashboard what the ticket "{ticket}" asks for, and close it as fixed.',
         'Change the price as the ticket "{ticket}" says, and resolve the ticket as fixed.',
     ),
     template(
         "tracker+shop_admin",
         "stocktake",
-        _stocktake,
+        partial(_stock_record, ": stocktake", "num_in_stock"),
         'Correct the stock in the dashboard as the ticket "{ticket}" asks for, and close it as fixed.',
         'Do what the ticket "{ticket}" says about the number in stock, and resolve the ticket as fixed.',
         held_out=True,

@@ -24,6 +24,7 @@ from webrl.errors import DataError, UsageError
 from webrl.suites.arena.draw import TEMPLATES, Split, draw
 from webrl.suites.arena.task_files import PREFIX, as_task, read_task_file
 from webrl.suites.arena.templates import Template
+from webrl.suites.mix import in_turn
 from webrl.types import Task
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ def training_tasks(config: RunConfig, seed: int | str | None = None) -> list[Tas
     # What is drawn with one seed leaves some templates short (few categories): the others make up for it.
     per_type = max(1, -(-count // len(templates)))
     while True:
-        tasks = _in_turn(templates, "train", per_type, "train", seed)
+        tasks = _drawn(templates, "train", per_type, "train", seed)
         if len(tasks) >= count or per_type > count:
             return tasks[:count]
         per_type *= 2
@@ -157,19 +158,14 @@ def _evaluation(config: RunConfig) -> tuple[list[Task], list[Task]]:
     seen = _chosen(config.tasks.train_sites, held_out=False)
     unseen = _chosen(config.tasks.heldout_sites, held_out=True)
     return (
-        _in_turn(seen, "eval", NUM_EVAL_TASKS, "eval", 0),
-        _in_turn(unseen, "eval", NUM_HELDOUT_TASKS, "eval_heldout", 0),
+        _drawn(seen, "eval", NUM_EVAL_TASKS, "eval", 0),
+        _drawn(unseen, "eval", NUM_HELDOUT_TASKS, "eval_heldout", 0),
     )
 
 
-def _in_turn(templates: Sequence[Template], entities: Split, per_type: int, split: str, seed: int | str) -> list[Task]:
-    columns = [draw(template, entities, per_type, seed) for template in templates]
-    return [
-        as_task(column[i], f"task {column[i]['task_id']}", split)
-        for i in range(per_type)
-        for column in columns
-        if i < len(column)
-    ]
+def _drawn(templates: Sequence[Template], entities: Split, per_type: int, split: str, seed: int | str) -> list[Task]:
+    drawn = (draw(template, entities, per_type, seed) for template in templates)
+    return in_turn([as_task(entry, f"task {entry['task_id']}", split) for entry in entries] for entries in drawn)
 
 
 def _from_files(paths: Sequence[Path], split: str) -> list[Task]:

@@ -22,6 +22,7 @@ from typing import Any, Literal
 from webrl.config import RunConfig, TasksConfig
 from webrl.config.extras import require
 from webrl.errors import DataError, UsageError
+from webrl.suites.mix import in_turn
 from webrl.suites.webarena.sites import SITES, placeholders
 from webrl.suites.webarena.task_files import read_task_file, read_training_file
 from webrl.types import Task
@@ -153,5 +154,4 @@ def interleave(tasks: Iterable[Task]) -> list[Task]:
     groups: dict[str, list[Task]] = defaultdict(list)
     for task in tasks:
         groups[task.site].append(task)
-    longest = max(map(len, groups.values()), default=0)
-    return [group[i] for i in range(longest) for group in groups.values() if i < len(group)]
+    return in_turn(groups.values())

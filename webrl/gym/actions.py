@@ -15,7 +15,7 @@ from browsergym.core.action.highlevel import HighLevelActionSet
 
 from webrl.errors import UsageError
 from webrl.rollouts.actions import ACTIONS, Action, ActionError, parse_action
-from webrl.rollouts.execute import ACTION_TIMEOUT_MS, Handler, Tabs, locate
+from webrl.rollouts.execute import ACTION_TIMEOUT_MS, Handler, Tabs, fill_in, locate
 
 
 class ActionReader:
@@ -57,15 +57,7 @@ class ActionReader:
 
 
 async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
-    element = await locate(tabs.page, bid)
-    if not enable_autocomplete_menu:
-        await element.fill(value, force=True, timeout=ACTION_TIMEOUT_MS)
-        return
-    await element.clear(force=True, timeout=ACTION_TIMEOUT_MS)
-    if len(value) > 1:
-        await element.fill(value[:-1], force=True, timeout=ACTION_TIMEOUT_MS)
-    if value:
-        await element.type(value[-1], delay=0, timeout=ACTION_TIMEOUT_MS)
+    await fill_in(await locate(tabs.page, bid), value, enable_autocomplete_menu, force=True)
 
 
 async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:

@@ -165,13 +165,17 @@ async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool
     if value and not enable_autocomplete_menu and await _call(tabs, bid, "selectField"):
         await tabs.tab.insert_text(value)
         return
-    element = await locate(tabs.page, bid)
+    await fill_in(await locate(tabs.page, bid), value, enable_autocomplete_menu)
+
+
+async def fill_in(element: Locator, value: str, enable_autocomplete_menu: bool, force: bool = False) -> None:
+    """Set a field's text; for a menu of completions its last character is typed. `force`: whatever is in the way."""
     if not enable_autocomplete_menu:
-        await element.fill(value, timeout=ACTION_TIMEOUT_MS)
+        await element.fill(value, force=force, timeout=ACTION_TIMEOUT_MS)
         return
-    await element.clear(timeout=ACTION_TIMEOUT_MS)
+    await element.clear(force=force, timeout=ACTION_TIMEOUT_MS)
     if len(value) > 1:
-        await element.fill(value[:-1], timeout=ACTION_TIMEOUT_MS)
+        await element.fill(value[:-1], force=force, timeout=ACTION_TIMEOUT_MS)
     if value:
         await element.type(value[-1], delay=0, timeout=ACTION_TIMEOUT_MS)
 

@@ -3,7 +3,7 @@
 import pytest
 from llm_builders import PAGE, build_tokenizer
 
-from webrl.config import load_config
+from webrl.config import ModelsConfig, load_config
 from webrl.errors import PolicyError, UsageError
 from webrl.llm.prompts import build_judge_prompt, build_policy_prompt, judge_text, policy_messages
 from webrl.types import Step
@@ -18,8 +18,8 @@ def step(index, action, response=None, error=""):
     return Step(index, observation="p", response=response or action, action=action, error=error)
 
 
-def build(tokenizer, history=(), page=PAGE, goal="Click OK.", max_tokens=4000, **kwargs):
-    return build_policy_prompt(tokenizer, goal, history, page, max_tokens=max_tokens, **kwargs)
+def build(tokenizer, history=(), page=PAGE, goal="Click OK.", max_tokens=4000, **models):
+    return build_policy_prompt(tokenizer, goal, history, page, ModelsConfig(max_prompt_tokens=max_tokens, **models))
 
 
 def test_chat_prompt_has_goal_history_page_in_this_order():
@@ -118,14 +118,16 @@ def test_a_page_may_be_cut_by_characters_as_the_released_code_does(tokenizer):
         "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\ngo_backward()\n\n"
     )
     limit = len(past) + 123
-    prompt = build(tokenizer, history, page, "Buy", prompt_format="webrl", max_chars=limit)
+    prompt = build(tokenizer, history, page, "Buy", prompt_format="webrl", max_prompt_chars=limit)
     turn = f"Round 2\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n{page[:123]}\n\n"
     answer = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n"
     assert tokenizer.decode(prompt.ids) == f"Task Instruction: Buy\n\n{past}{turn}{answer}"
-    assert build(tokenizer, history, page, "Buy", prompt_format="webrl", max_chars=limit + 400).observation == page
-    assert build(tokenizer, history, page, "Buy", prompt_format="webrl", max_chars=9).observation == ""
+    assert (
+        build(tokenizer, history, page, "Buy", prompt_format="webrl", max_prompt_chars=limit + 400).observation == page
+    )
+    assert build(tokenizer, history, page, "Buy", prompt_format="webrl", max_prompt_chars=9).observation == ""
     both = build(
-        tokenizer, history, page, "Buy", prompt_format="webrl", max_chars=limit, max_tokens=len(prompt.ids) - 20
+        tokenizer, history, page, "Buy", prompt_format="webrl", max_prompt_chars=limit, max_tokens=len(prompt.ids) - 20
     )
     assert len(both.ids) <= len(prompt.ids) - 20
 

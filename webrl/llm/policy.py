@@ -46,27 +46,17 @@ class ModelPolicy:
         """
         if turn.screenshot is not None:
             raise StageError("rollout.image_size: this policy reads text alone; open it with open_policy")
-        rollout = self._config.rollout
+        models, rollout = self._config.models, self._config.rollout
+        goal, past, page = turn.instruction, turn.history, turn.observation
         sampling = policy_sampling(rollout, self._seeds.getrandbits(63) if turn.seed is None else turn.seed)
         if self._model.tokenizer is None:
-            prompt_format = self._config.models.prompt_format
-            past, page = turn.history, turn.observation
-            messages = policy_messages(turn.instruction, past, page, rollout.dialect, prompt_format)
+            messages = policy_messages(goal, past, page, rollout.dialect, models.prompt_format)
             return PolicyOutput.of(await self._model.chat(messages, sampling), page)
-        prompt = await with_tokenizer(self._model.tokenizer, lambda tokenizer: self._build(tokenizer, turn))
+
+        def build(tokenizer: Any) -> Prompt:
+            return build_policy_prompt(tokenizer, goal, past, page, models, rollout.dialect)
+
+        prompt = await with_tokenizer(self._model.tokenizer, build)
         if prompt.num_page_tokens_cut or prompt.num_history_cut:
             logger.debug("prompt cut: %d page tokens, %d steps", prompt.num_page_tokens_cut, prompt.num_history_cut)
         return PolicyOutput.of(await self._model.generate(prompt.ids, sampling), prompt.observation)
-
-    def _build(self, tokenizer: Any, turn: Turn) -> Prompt:
-        return build_policy_prompt(
-            tokenizer,
-            turn.instruction,
-            turn.history,
-            turn.observation,
-            max_tokens=self._config.models.max_prompt_tokens,
-            max_chars=self._config.models.max_prompt_chars,
-            prompt_format=self._config.models.prompt_format,
-            dialect=self._config.rollout.dialect,
-            thinking=self._config.models.enable_thinking,
-        )

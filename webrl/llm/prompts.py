@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, Literal
 
-from webrl.config import PromptFormat
+from webrl.config import ModelsConfig, PromptFormat
 from webrl.llm.budget import Prompt, cut_lines, cut_tail, fit_prompt
 from webrl.llm.interface import Message
 from webrl.llm.thinking import without_thinking
@@ -65,20 +65,13 @@ def build_policy_prompt(
     instruction: str,
     history: Sequence[Step],
     observation: str,
-    *,
-    max_tokens: int,
-    max_chars: int = 0,
-    prompt_format: PromptFormat = "chat",
+    models: ModelsConfig,
     dialect: Dialect = "browsergym",
-    thinking: bool = False,
 ) -> Prompt:
-    """The policy's prompt, at most `max_tokens` long.
+    """The policy's prompt, at most `models.max_prompt_tokens` long.
 
-    Args:
-        max_chars: `webrl` only: of past rounds and page, cut from the page's end before tokens are counted, as the
-            released code does (which takes the page's beginning for its end where the rounds alone are longer: here
-            nothing is left of the page then); 0: no such limit.
-        thinking: the answer may begin with its reasoning, where the chat template knows how.
+    `models.max_prompt_chars` cut the page from its end before tokens are counted, as the released code does (which
+    takes the page's beginning for its end where the rounds alone are longer: here nothing is left of the page then).
 
     Raises:
         PolicyError: the instruction alone does not fit.
@@ -89,14 +82,14 @@ def build_policy_prompt(
         return encode_text(tokenizer, released_parts(instruction, history, page, start))
 
     def encode_ours(start: int, page: str) -> list[int]:
-        messages = policy_messages(instruction, history[start:], page, dialect, prompt_format)
-        return encode_chat(tokenizer, messages, thinking=thinking)
+        messages = policy_messages(instruction, history[start:], page, dialect, models.prompt_format)
+        return encode_chat(tokenizer, messages, thinking=models.enable_thinking)
 
-    if prompt_format == "webrl" and max_chars:
+    if models.max_prompt_chars:
         past = sum(len(text) for text, _ in _past_rounds(instruction, history))
-        observation = observation[: max(0, max_chars - past)]
-    encode, cut = (encode_released, cut_tail) if prompt_format == "webrl" else (encode_ours, cut_lines)
-    return fit_prompt(tokenizer, encode, observation, len(history), max_tokens, cut)
+        observation = observation[: max(0, models.max_prompt_chars - past)]
+    encode, cut = (encode_released, cut_tail) if models.prompt_format == "webrl" else (encode_ours, cut_lines)
+    return fit_prompt(tokenizer, encode, observation, len(history), models.max_prompt_tokens, cut)
 
 
 def policy_messages(

@@ -159,8 +159,9 @@ def step_encoder(tokenizer: Any, models: ModelsConfig, dialect: Dialect = "brows
 
     def encode(trajectory: Trajectory, index: int) -> EncodedStep:
         step = trajectory.steps[index]
-        prompt = _prompt(tokenizer, models, dialect, trajectory, index, step.observation)
-        return EncodedStep(prompt, (*encode_response(tokenizer, step.response), *end))
+        past = trajectory.steps[:index]
+        prompt = build_policy_prompt(tokenizer, trajectory.instruction, past, step.observation, models, dialect)
+        return EncodedStep(prompt.ids, (*encode_response(tokenizer, step.response), *end))
 
     return encode
 
@@ -174,26 +175,10 @@ def released_next_prompt(config: RunConfig, tokenizer: Any) -> NextPrompt | None
         return None
 
     def encode(trajectory: Trajectory) -> Sequence[int]:
-        page = trajectory.steps[-1].observation
-        return _prompt(tokenizer, config.models, config.rollout.dialect, trajectory, len(trajectory.steps), page)
+        goal, steps, dialect = trajectory.instruction, trajectory.steps, config.rollout.dialect
+        return build_policy_prompt(tokenizer, goal, steps, steps[-1].observation, config.models, dialect).ids
 
     return encode
-
-
-def _prompt(
-    tokenizer: Any, models: ModelsConfig, dialect: Dialect, trajectory: Trajectory, index: int, page: str
-) -> tuple[int, ...]:
-    return build_policy_prompt(
-        tokenizer,
-        trajectory.instruction,
-        trajectory.steps[:index],
-        page,
-        max_tokens=models.max_prompt_tokens,
-        max_chars=models.max_prompt_chars,
-        prompt_format=models.prompt_format,
-        dialect=dialect,
-        thinking=models.enable_thinking,
-    ).ids
 
 
 def encode_response(tokenizer: Any, text: str) -> list[int]:

@@ -182,14 +182,7 @@ def initial_values(config: RunConfig, tasks: Sequence[Task], texts: dict[str, st
     tokenizer = load_tokenizer(str(critic))
     prompts = [
         build_policy_prompt(
-            tokenizer,
-            task.instruction or "",
-            (),
-            texts[task.task_id],
-            max_tokens=config.models.max_prompt_tokens,
-            max_chars=config.models.max_prompt_chars,
-            prompt_format=config.models.prompt_format,
-            dialect=config.rollout.dialect,
+            tokenizer, task.instruction or "", (), texts[task.task_id], config.models, config.rollout.dialect
         ).ids
         for task in known
     ]

@@ -122,8 +122,8 @@ def set_status(status: str) -> list[Step]:
     return [open_list, click(status, "option"), click("Change status")]
 
 
-def _make(menu: str, entry: str, new: str, field: str = "Name *") -> Script:
-    return lambda slots: [*_menu(menu, entry), click(new), fill(field, slots["name"]), click("Save")]
+def _make(menu: str, entry: str, new: str) -> Script:
+    return lambda slots: [*_menu(menu, entry), click(new), fill("Name *", slots["name"]), click("Save")]
 
 
 SCRIPTS: dict[str, Script] = {

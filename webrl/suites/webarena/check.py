@@ -67,12 +67,11 @@ class SiteCheck:
 
 
 async def check_sites(
-    config: WebArenaConfig, names: Iterable[str] = SITES, *, require: bool = False, sites: Sites | None = None
+    config: WebArenaConfig, names: Iterable[str] = SITES, *, sites: Sites | None = None
 ) -> list[SiteCheck]:
     """Look at every replica of the configured sites.
 
     Args:
-        require: raise UsageError for sites of `names` without an address.
         sites: those to look at; None finds them as a run would.
 
     Raises:
@@ -82,9 +81,6 @@ async def check_sites(
     from webrl.rollouts.browser import Browser
 
     sites = sites or find_sites(config)
-    names = list(names)
-    if require:
-        sites.require(names)
     targets = [(name, url) for name in names for url in sites.urls.get(name, ())]
     async with Browser() as browser:
         return list(await asyncio.gather(*(_check(name, url, sites, config, browser) for name, url in targets)))

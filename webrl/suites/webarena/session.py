@@ -1,6 +1,6 @@
 """What a stage does with the sites around its episodes: take them, put them back to their published data, give them up.
 
-API: `async with open_sites(config, tasks, owner):` around a rollout or an evaluation; it does nothing where no task
+API: `async with open_sites(config, tasks):` around a rollout or an evaluation; it does nothing where no task
 runs on WebArena.
 """
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def open_sites(config: RunConfig, tasks: Sequence[Task], owner: str = "") -> AsyncIterator[None]:
+async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[None]:
     """Hold all sites of the tasks for this run, reset and verify them first (`rollout.webarena.reset`).
 
     Raises:
@@ -44,7 +44,7 @@ async def open_sites(config: RunConfig, tasks: Sequence[Task], owner: str = "") 
     sites = find_sites(settings)
     names = sorted({name for task in ours for name in sites_of(task)})
     sites.require(names)
-    with hold_sites(sites, names, owner or config.name, settings.lock_dir):
+    with hold_sites(sites, names, config.name, settings.lock_dir):
         if settings.reset:
             report = await reset_sites(settings, names, sites=sites)
             logger.info("sites reset and healthy after %.0f s", report.seconds)

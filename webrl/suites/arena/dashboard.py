@@ -36,7 +36,7 @@ _HIDDEN = "SELECT group_concat(upc) FROM catalogue_product WHERE NOT is_public"
 _INACTIVE = "SELECT group_concat(email) FROM auth_user WHERE NOT is_active"
 
 
-def _order(succeeds: Callable[[Order], Eval]) -> Draw:
+def _of_order(succeeds: Callable[[Order], Eval]) -> Draw:
     def draw(e: Entities, rng: random.Random) -> Instance:
         order = rng.choice(e.orders)
         return Instance({"number": order.number}, succeeds(order))
@@ -44,7 +44,7 @@ def _order(succeeds: Callable[[Order], Eval]) -> Draw:
     return draw
 
 
-def _customer(succeeds: Callable[[Customer], Eval]) -> Draw:
+def _of_customer(succeeds: Callable[[Customer], Eval]) -> Draw:
     def draw(e: Entities, rng: random.Random) -> Instance:
         customer = rng.choice(e.customers)
         return Instance({"customer": customer.name}, succeeds(customer))
@@ -52,7 +52,7 @@ def _customer(succeeds: Callable[[Customer], Eval]) -> Draw:
     return draw
 
 
-def _product(succeeds: Callable[[Product], Eval]) -> Draw:
+def _of_product(succeeds: Callable[[Product], Eval]) -> Draw:
     def draw(e: Entities, rng: random.Random) -> Instance:
         product = rng.choice(e.products)
         return Instance({"product": product.title}, succeeds(product))
@@ -156,26 +156,26 @@ _template = partial(template, "shop_admin")
 DASHBOARD = (
     _template(
         "order-customer",
-        _order(lambda order: answers(order.customer)),
+        _of_order(lambda order: answers(order.customer)),
         "Who placed order {number}?",
         "Find out which customer order {number} is from.",
     ),
     _template(
         "order-total",
-        _order(lambda order: answers(f"${order.total}")),
+        _of_order(lambda order: answers(f"${order.total}")),
         "What is the total of order {number}?",
         "How much did the customer pay for order {number}?",
         held_out=True,
     ),
     _template(
         "customer-email",
-        _customer(lambda customer: answers(customer.email)),
+        _of_customer(lambda customer: answers(customer.email)),
         "What is the e-mail address of our customer {customer}?",
         "Look up the e-mail address of {customer}.",
     ),
     _template(
         "customer-city",
-        _customer(lambda customer: answers(customer.city)),
+        _of_customer(lambda customer: answers(customer.city)),
         "In which city does our customer {customer} live?",
         "Look up the city in the address of {customer}.",
         held_out=True,
@@ -188,19 +188,19 @@ DASHBOARD = (
     ),
     _template(
         "sku",
-        _product(lambda product: answers(product.sku)),
+        _of_product(lambda product: answers(product.sku)),
         'Under which SKU do we keep "{product}" in stock?',
         'Look up the SKU of "{product}".',
     ),
     _template(
         "open-order",
-        _order(lambda order: leads_to(f"/dashboard/orders/{order.number}/")),
+        _of_order(lambda order: leads_to(f"/dashboard/orders/{order.number}/")),
         "Open order {number} in the dashboard.",
         "Show me the details of order {number}.",
     ),
     _template(
         "open-customer",
-        _customer(lambda customer: is_titled(customer.email)),
+        _of_customer(lambda customer: is_titled(customer.email)),
         "Open the page of our customer {customer} in the dashboard.",
         "Show me all that we know about the customer {customer}.",
         held_out=True,
@@ -245,7 +245,7 @@ DASHBOARD = (
     ),
     _template(
         "hide",
-        _product(lambda product: finds(_HIDDEN, product.upc)),
+        _of_product(lambda product: finds(_HIDDEN, product.upc)),
         'Make "{product}" non-public, so that the shop does not show it.',
         'Take "{product}" out of the catalogue listings without deleting it.',
     ),
@@ -257,7 +257,7 @@ DASHBOARD = (
     ),
     _template(
         "deactivate",
-        _customer(lambda customer: finds(_INACTIVE, customer.email)),
+        _of_customer(lambda customer: finds(_INACTIVE, customer.email)),
         "Make the account of {customer} inactive.",
         "Block the customer account of {customer} (make it inactive).",
         held_out=True,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from webrl.arena.content import STAFF_EMAIL, Customer
 from webrl.arena.forum.content import Post, Topic, forum
 from webrl.arena.forum.words import ANNOUNCEMENTS, ORDERS, SWAP
+from webrl.suites.arena.storefront import in_basket
 from webrl.suites.arena.templates import (
+    Draw,
     Entities,
     Eval,
     Instance,
@@ -45,19 +47,12 @@ _SAID = (
 _MOTTOS = ("Measure twice", "Slow is smooth", "Mend it first", "Tea before tools", "Rain or shine", "Less, but better")
 
 
-def _author(e: Entities, rng: random.Random) -> Instance:
-    topic = _talk(e, rng)
-    return _about(e, rng, topic, is_answered(topic.posts[0].author))
+def _of_talk(succeeds: Callable[[Topic], Eval]) -> Draw:
+    def draw(e: Entities, rng: random.Random) -> Instance:
+        topic = _talk(e, rng)
+        return _about(e, rng, topic, succeeds(topic))
 
-
-def _last_author(e: Entities, rng: random.Random) -> Instance:
-    topic = _talk(e, rng)
-    return _about(e, rng, topic, is_answered(topic.posts[-1].author))
-
-
-def _num_replies(e: Entities, rng: random.Random) -> Instance:
-    topic = _talk(e, rng)
-    return _about(e, rng, topic, is_answered(str(len(topic.posts) - 1)))
+    return draw
 
 
 def _finish(e: Entities, rng: random.Random) -> Instance:
@@ -66,20 +61,9 @@ def _finish(e: Entities, rng: random.Random) -> Instance:
     return _about(e, rng, topic, is_answered(post.finish), customer=post.author)
 
 
-def _num_posts(e: Entities, rng: random.Random) -> Instance:
-    topic = _talk(e, rng)
-    written = sum(post.email == topic.posts[0].email for each in forum().topics for post in each.shown)
-    return _about(e, rng, topic, is_answered(str(written)))
-
-
-def _open_topic(e: Entities, rng: random.Random) -> Instance:
-    topic = _talk(e, rng)
-    return _about(e, rng, topic, leads_to(topic.path))
-
-
-def _open_member(e: Entities, rng: random.Random) -> Instance:
-    topic = _talk(e, rng)
-    return _about(e, rng, topic, is_titled(f"{topic.posts[0].author} profile"))
+def _num_posts(topic: Topic) -> int:
+    """Of whoever began it."""
+    return sum(post.email == topic.posts[0].email for each in forum().topics for post in each.shown)
 
 
 def _search(e: Entities, rng: random.Random) -> Instance:
@@ -198,11 +182,7 @@ def _answer(asks: str, e: Entities, rng: random.Random) -> Instance:
 def _basket(e: Entities, rng: random.Random) -> Instance:
     topic, login = rng.choice([topic for topic in e.topics if topic.product]), _customer(e, rng).email
     assert topic.product is not None
-    tables = f"""basket_line l JOIN basket_basket b ON b.id = l.basket_id
-        JOIN catalogue_product p ON p.id = l.product_id JOIN auth_user u ON u.id = b.owner_id
-        WHERE b.status = 'Open' AND u.email = {quoted(login)}"""
-    evaluation = rows("l.quantity || ' ' || p.upc", tables, {f"1 {topic.product.upc}"})
-    return Instance({"topic": topic.subject}, evaluation, login)
+    return Instance({"topic": topic.subject}, in_basket(login, f"1 {topic.product.upc}"), login)
 
 
 def _report_order(e: Entities, rng: random.Random) -> Instance:
@@ -251,20 +231,20 @@ _template = partial(template, "forum")
 FORUM: Sequence[Template] = (
     _template(
         "author",
-        _author,
+        _of_talk(lambda topic: is_answered(topic.posts[0].author)),
         'Who started the forum topic "{topic}"? Answer with the name alone.',
         'Find out who asked first in the topic "{topic}" of the forum. Say the name, nothing else.',
     ),
     _template(
         "last-author",
-        _last_author,
+        _of_talk(lambda topic: is_answered(topic.posts[-1].author)),
         'Who wrote the latest reply to the forum topic "{topic}"? Answer with the name alone.',
         'Name the writer of the last post in the topic "{topic}" of the forum, nothing else.',
         held_out=True,
     ),
     _template(
         "num-replies",
-        _num_replies,
+        _of_talk(lambda topic: is_answered(str(len(topic.posts) - 1))),
         'How many replies has the forum topic "{topic}"? Answer with the number alone.',
         'Count the replies to "{topic}" in the forum. Say the number, nothing else.',
     ),
@@ -276,7 +256,7 @@ FORUM: Sequence[Template] = (
     ),
     _template(
         "num-posts",
-        _num_posts,
+        _of_talk(lambda topic: is_answered(str(_num_posts(topic)))),
         'How many posts has the person who started the forum topic "{topic}" written in all? '
         "Answer with the number alone.",
         'Look at the profile of whoever began "{topic}" in the forum. How many posts? Say the number, nothing else.',
@@ -284,13 +264,13 @@ FORUM: Sequence[Template] = (
     ),
     _template(
         "open-topic",
-        _open_topic,
+        _of_talk(lambda topic: leads_to(topic.path)),
         'Open the topic "{topic}" in the forum.',
         'Show me what is said about "{topic}" in the forum.',
     ),
     _template(
         "open-member",
-        _open_member,
+        _of_talk(lambda topic: is_titled(f"{topic.posts[0].author} profile")),
         'Open the forum profile of the person who started the topic "{topic}".',
         'Who began "{topic}" in the forum? Show me their profile.',
         held_out=True,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
-from webrl.arena.content import Customer, Product, catalogue
+from webrl.arena.content import Customer, Order, Product, catalogue
 from webrl.suites.arena.templates import (
+    Draw,
     Entities,
     Eval,
     Instance,
@@ -24,14 +26,16 @@ from webrl.suites.arena.templates import (
 _QUANTITIES = range(2, 7)
 
 
-def _price(e: Entities, rng: random.Random) -> Instance:
-    product = rng.choice(e.products)
-    return _about(e, rng, product, answers(f"${product.price}"))
+def _of_product(succeeds: Callable[[Product], Eval]) -> Draw:
+    def draw(e: Entities, rng: random.Random) -> Instance:
+        product = rng.choice(e.products)
+        return _about(e, rng, product, succeeds(product))
+
+    return draw
 
 
-def _attribute(name: str, e: Entities, rng: random.Random) -> Instance:
-    product = rng.choice(e.products)
-    return _about(e, rng, product, is_answered(dict(product.attributes)[name]))
+def _attribute(name: str) -> Draw:
+    return _of_product(lambda product: is_answered(dict(product.attributes)[name]))
 
 
 def _stock(e: Entities, rng: random.Random) -> Instance:
@@ -64,19 +68,12 @@ def _extreme_price(cheapest: bool, e: Entities, rng: random.Random) -> Instance 
     return Instance({"category": shelf[-1], "parent": shelf[0]}, is_answered(best.title), rng.choice(e.customers).email)
 
 
-def _order_total(e: Entities, rng: random.Random) -> Instance:
-    order = rng.choice(e.orders)
-    return Instance({"number": order.number}, answers(f"${order.total}"), order.email)
+def _my_order(succeeds: Callable[[Order], Eval]) -> Draw:
+    def draw(e: Entities, rng: random.Random) -> Instance:
+        order = rng.choice(e.orders)
+        return Instance({"number": order.number}, succeeds(order), order.email)
 
-
-def _order_status(e: Entities, rng: random.Random) -> Instance:
-    order = rng.choice(e.orders)
-    return Instance({"number": order.number}, is_answered(order.status), order.email)
-
-
-def _open_product(e: Entities, rng: random.Random) -> Instance:
-    product = rng.choice(e.products)
-    return _about(e, rng, product, leads_to(f"/catalogue/{product.slug}_{product.pk}/"))
+    return draw
 
 
 def _open_category(e: Entities, rng: random.Random) -> Instance:
@@ -90,11 +87,6 @@ def _slugs(path: tuple[str, ...]) -> str:
     return "/".join(words)
 
 
-def _open_order(e: Entities, rng: random.Random) -> Instance:
-    order = rng.choice(e.orders)
-    return Instance({"number": order.number}, leads_to(f"/accounts/orders/{order.number}/"), order.email)
-
-
 def _search(e: Entities, rng: random.Random) -> Instance:
     kind = rng.choice(e.kinds)
     return Instance({"words": kind}, leads_to(f"/search/?q={kind.replace(' ', '+')}"), _who(e, rng))
@@ -103,19 +95,19 @@ def _search(e: Entities, rng: random.Random) -> Instance:
 def _basket(e: Entities, rng: random.Random) -> Instance:
     product, quantity = _sold(e, rng), rng.choice(_QUANTITIES)
     login = _who(e, rng)
-    evaluation = _in_basket(login, f"{quantity} {product.upc}")
+    evaluation = in_basket(login, f"{quantity} {product.upc}")
     return Instance({"product": product.title, "quantity": str(quantity)}, evaluation, login)
 
 
 def _basket_of_two(e: Entities, rng: random.Random) -> Instance:
     first, second = rng.sample([p for p in e.products if p.stock], 2)
     login = _who(e, rng)
-    evaluation = _in_basket(login, f"1 {first.upc}", f"1 {second.upc}")
+    evaluation = in_basket(login, f"1 {first.upc}", f"1 {second.upc}")
     return Instance({"product": first.title, "other": second.title}, evaluation, login)
 
 
-def _in_basket(login: str, *lines: str) -> Eval:
-    """Exactly these (`QUANTITY UPC`) and nothing else."""
+def in_basket(login: str, *lines: str) -> Eval:
+    """Success by what lies in a customer's basket: exactly these (`QUANTITY UPC`) and nothing else."""
     tables = f"""basket_line l JOIN basket_basket b ON b.id = l.basket_id
         JOIN catalogue_product p ON p.id = l.product_id JOIN auth_user u ON u.id = b.owner_id
         WHERE b.status = 'Open' AND u.email = {quoted(login)}"""
@@ -208,26 +200,26 @@ _template = partial(template, "shop")
 STOREFRONT = (
     _template(
         "price",
-        _price,
+        _of_product(lambda product: answers(f"${product.price}")),
         'What is the price of "{product}"?',
         'How much does "{product}" cost?',
         'Tell me what the shop asks for "{product}".',
     ),
     _template(
         "weight",
-        partial(_attribute, "Weight"),
+        _attribute("Weight"),
         'How heavy is "{product}"? Answer with the weight alone, as its page writes it.',
         'What is the weight of "{product}"? Copy it from the page, nothing else.',
     ),
     _template(
         "origin",
-        partial(_attribute, "Made in"),
+        _attribute("Made in"),
         'In which country is "{product}" made? Answer with its name alone.',
         'Where does "{product}" come from? Name the country, nothing else.',
     ),
     _template(
         "guarantee",
-        partial(_attribute, "Guarantee"),
+        _attribute("Guarantee"),
         'For how long is "{product}" guaranteed? Answer as its page writes it.',
         'How long is the guarantee of "{product}"? Copy it from the page, nothing else.',
         held_out=True,
@@ -266,20 +258,20 @@ STOREFRONT = (
     ),
     _template(
         "order-total",
-        _order_total,
+        _my_order(lambda order: answers(f"${order.total}")),
         "What did I pay in total for my order {number}?",
         "Tell me the order total of my order {number}, shipping included.",
     ),
     _template(
         "order-status",
-        _order_status,
+        _my_order(lambda order: is_answered(order.status)),
         "What is the status of my order {number}? Answer with the status alone.",
         "How far is my order {number}? Say its status, nothing else.",
         held_out=True,
     ),
     _template(
         "open-product",
-        _open_product,
+        _of_product(lambda product: leads_to(f"/catalogue/{product.slug}_{product.pk}/")),
         'Open the page of "{product}".',
         'Show me "{product}" in the shop.',
     ),
@@ -291,7 +283,7 @@ STOREFRONT = (
     ),
     _template(
         "open-order",
-        _open_order,
+        _my_order(lambda order: leads_to(f"/accounts/orders/{order.number}/")),
         "Open my order {number}.",
         "Show the details of my order {number}.",
         held_out=True,

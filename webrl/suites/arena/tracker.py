@@ -6,9 +6,10 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from webrl.arena.tracker.content import PRIORITIES, RESOLUTIONS, Ticket, login_of, tracker
+from webrl.arena.tracker.content import PRIORITIES, RESOLUTIONS, ShelfPage, Ticket, login_of, tracker
 from webrl.suites.arena.dashboard import NEXT_STATUSES, in_status, in_stock_record
 from webrl.suites.arena.templates import (
+    Draw,
     Entities,
     Eval,
     Instance,
@@ -50,19 +51,12 @@ def _is_closed(ticket: Ticket, resolution: str) -> Eval:
     return finds(query, f"closed {resolution}", "tracker")
 
 
-def _owner(e: Entities, rng: random.Random) -> Instance:
-    ticket = _one(e.tickets, rng)
-    return Instance({"ticket": ticket.summary}, is_answered(tracker().names[ticket.owner]))
+def _of_ticket(succeeds: Callable[[Ticket], Eval], holds: Callable[[Ticket], bool] = lambda _: True) -> Draw:
+    def draw(e: Entities, rng: random.Random) -> Instance:
+        ticket = _one(e.tickets, rng, holds)
+        return Instance({"ticket": ticket.summary}, succeeds(ticket))
 
-
-def _milestone(e: Entities, rng: random.Random) -> Instance:
-    ticket = _one(e.tickets, rng, lambda t: bool(t.milestone))
-    return Instance({"ticket": ticket.summary}, is_answered(ticket.milestone))
-
-
-def _reporter(e: Entities, rng: random.Random) -> Instance:
-    ticket = _one(e.tickets, rng, lambda t: "." in t.reporter)
-    return Instance({"ticket": ticket.summary}, is_answered(tracker().names[ticket.reporter]))
+    return draw
 
 
 def _count(e: Entities, rng: random.Random) -> Instance:
@@ -83,19 +77,12 @@ def _num_planned(plan: tuple[str, str]) -> int:
     return sum((ticket.component, ticket.milestone) == plan for ticket in tracker().tickets)
 
 
-def _aisle(e: Entities, rng: random.Random) -> Instance:
-    page = rng.choice(e.shelf_pages)
-    return Instance({"category": page.category[-1]}, is_answered(page.aisle))
+def _of_shelf(succeeds: Callable[[ShelfPage], Eval]) -> Draw:
+    def draw(e: Entities, rng: random.Random) -> Instance:
+        page = rng.choice(e.shelf_pages)
+        return Instance({"category": page.category[-1]}, succeeds(page))
 
-
-def _supplier(e: Entities, rng: random.Random) -> Instance:
-    page = rng.choice(e.shelf_pages)
-    return Instance({"category": page.category[-1]}, is_answered(page.supplier))
-
-
-def _open(e: Entities, rng: random.Random) -> Instance:
-    ticket = _one(e.tickets, rng)
-    return Instance({"ticket": ticket.summary}, is_titled(f"#{ticket.number} ("))
+    return draw
 
 
 def _priority(e: Entities, rng: random.Random) -> Instance:
@@ -184,11 +171,13 @@ def _new_milestone(e: Entities, rng: random.Random) -> Instance:
     return Instance({"name": name}, finds(f"SELECT count(*) FROM milestone WHERE name = {quoted(name)}", 1, "tracker"))
 
 
-def _stock_record(ending: str, column: str, e: Entities, rng: random.Random) -> Instance:
+def _stock_record(ending: str, column: str) -> Draw:
     """What a ticket asks for in the dashboard is done, and the ticket is closed."""
-    ticket = _one(e.tickets, rng, lambda t: t.summary.endswith(ending))
-    done = in_stock_record(ticket.upc, column, float(ticket.value))
-    return Instance({"ticket": ticket.summary}, finds_all(done, _is_closed(ticket, "fixed")))
+
+    def is_done(ticket: Ticket) -> Eval:
+        return finds_all(in_stock_record(ticket.upc, column, float(ticket.value)), _is_closed(ticket, "fixed"))
+
+    return _of_ticket(is_done, lambda ticket: ticket.summary.endswith(ending))
 
 
 def _order_ticket(e: Entities, rng: random.Random) -> Instance:
@@ -214,20 +203,20 @@ _template = partial(template, "tracker")
 TRACKER = (
     _template(
         "owner",
-        _owner,
+        _of_ticket(lambda ticket: is_answered(tracker().names[ticket.owner])),
         'Who owns the ticket "{ticket}"? Answer with the name alone.',
         'Find out to whom the ticket "{ticket}" is assigned. Say the name, nothing else.',
     ),
     _template(
         "milestone",
-        _milestone,
+        _of_ticket(lambda ticket: is_answered(ticket.milestone), lambda ticket: bool(ticket.milestone)),
         'For which milestone is the ticket "{ticket}" planned? Answer with its name alone.',
         'Look up the milestone of the ticket "{ticket}". Say its name, nothing else.',
         held_out=True,
     ),
     _template(
         "reporter",
-        _reporter,
+        _of_ticket(lambda t: is_answered(tracker().names[t.reporter]), lambda t: "." in t.reporter),
         'Who reported the ticket "{ticket}"? Answer with the name alone.',
         'Find out who opened the ticket "{ticket}". Say the name, nothing else.',
     ),
@@ -242,18 +231,23 @@ TRACKER = (
     ),
     _template(
         "aisle",
-        _aisle,
+        _of_shelf(lambda page: is_answered(page.aisle)),
         'In which aisle does the shelf of "{category}" stand? Answer with the aisle alone, as the wiki writes it.',
         'Look up in the wiki in which aisle "{category}" is. Say the aisle, nothing else.',
     ),
     _template(
         "supplier",
-        _supplier,
+        _of_shelf(lambda page: is_answered(page.supplier)),
         'Who supplies the shelf of "{category}"? Answer with the name alone, as the wiki writes it.',
         'Look up the supplier of "{category}" in the wiki. Say the name, nothing else.',
         held_out=True,
     ),
-    _template("open", _open, 'Open the ticket "{ticket}".', 'Show me the page of the ticket "{ticket}".'),
+    _template(
+        "open",
+        _of_ticket(lambda ticket: is_titled(f"#{ticket.number} (")),
+        'Open the ticket "{ticket}".',
+        'Show me the page of the ticket "{ticket}".',
+    ),
     _template(
         "query",
         _query,
@@ -340,14 +334,14 @@ TRACKER = (
     template(
         "tracker+shop_admin",
         "price-request",
-        partial(_stock_record, ": new price", "price"),
+        _stock_record(": new price", "price"),
         'Do in the dashboard what the ticket "{ticket}" asks for, and close it as fixed.',
         'Change the price as the ticket "{ticket}" says, and resolve the ticket as fixed.',
     ),
     template(
         "tracker+shop_admin",
         "stocktake",
-        partial(_stock_record, ": stocktake", "num_in_stock"),
+        _stock_record(": stocktake", "num_in_stock"),
         'Correct the stock in the dashboard as the ticket "{ticket}" asks for, and close it as fixed.',
         'Do what the ticket "{ticket}" says about the number in stock, and resolve the ticket as fixed.',
         held_out=True,

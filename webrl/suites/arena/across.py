@@ -8,9 +8,10 @@ from webrl.arena.content import STAFF_EMAIL
 from webrl.arena.forum.words import ANNOUNCEMENTS
 from webrl.arena.tracker.content import tracker
 from webrl.suites.arena.dashboard import in_status
+from webrl.suites.arena.evals import finds_all
 from webrl.suites.arena.forum import replied, written
 from webrl.suites.arena.mail import archived, pick, sent
-from webrl.suites.arena.templates import Entities, Instance, finds_all, template
+from webrl.suites.arena.templates import Entities, Instance, template
 from webrl.suites.arena.tracker import reported
 
 _REPLIES = (

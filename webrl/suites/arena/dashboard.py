@@ -8,19 +8,8 @@ from decimal import Decimal
 from functools import partial
 
 from webrl.arena.content import Customer, Order, Product, Review
-from webrl.suites.arena.templates import (
-    Draw,
-    Entities,
-    Eval,
-    Instance,
-    answers,
-    finds,
-    is_answered,
-    is_titled,
-    leads_to,
-    quoted,
-    template,
-)
+from webrl.suites.arena.evals import Eval, answers, finds, is_answered, is_titled, leads_to, quoted
+from webrl.suites.arena.templates import Draw, Entities, Instance, template
 
 NEXT_STATUSES = {"Pending": ("Being processed", "Cancelled"), "Being processed": ("Complete", "Cancelled")}
 """What the dashboard can make of an order."""

@@ -9,21 +9,9 @@ from functools import partial
 from webrl.arena.content import STAFF_EMAIL, Customer
 from webrl.arena.forum.content import Post, Topic, forum
 from webrl.arena.forum.words import ANNOUNCEMENTS, ORDERS, SWAP
+from webrl.suites.arena.evals import Eval, finds, is_answered, is_titled, leads_to, quoted, rows
 from webrl.suites.arena.storefront import in_basket
-from webrl.suites.arena.templates import (
-    Draw,
-    Entities,
-    Eval,
-    Instance,
-    Template,
-    finds,
-    is_answered,
-    is_titled,
-    leads_to,
-    quoted,
-    rows,
-    template,
-)
+from webrl.suites.arena.templates import Draw, Entities, Instance, Template, template
 
 _POST, _TOPIC = "forum_conversation_post", "forum_conversation_topic"
 _NEWS = (

@@ -8,16 +8,8 @@ from functools import cache, partial
 
 from webrl.arena.content import catalogue
 from webrl.arena.mail.content import Conversation, Letter, mail
-from webrl.suites.arena.templates import (
-    Entities,
-    Eval,
-    Instance,
-    is_answered,
-    leads_to,
-    quoted,
-    rows,
-    template,
-)
+from webrl.suites.arena.evals import Eval, is_answered, leads_to, quoted, rows
+from webrl.suites.arena.templates import Entities, Instance, template
 
 _SAID = (
     "Thank you for the other day.",

@@ -8,20 +8,8 @@ from collections.abc import Callable
 from functools import partial
 
 from webrl.arena.content import Customer, Order, Product, catalogue
-from webrl.suites.arena.templates import (
-    Draw,
-    Entities,
-    Eval,
-    Instance,
-    answers,
-    finds,
-    is_answered,
-    leads_to,
-    quoted,
-    rows,
-    shows,
-    template,
-)
+from webrl.suites.arena.evals import Eval, answers, finds, is_answered, leads_to, quoted, rows, shows
+from webrl.suites.arena.templates import Draw, Entities, Instance, template
 
 _QUANTITIES = range(2, 7)
 

@@ -8,20 +8,8 @@ from functools import partial
 
 from webrl.arena.tracker.content import PRIORITIES, RESOLUTIONS, ShelfPage, Ticket, login_of, tracker
 from webrl.suites.arena.dashboard import NEXT_STATUSES, in_status, in_stock_record
-from webrl.suites.arena.templates import (
-    Draw,
-    Entities,
-    Eval,
-    Instance,
-    finds,
-    finds_all,
-    is_answered,
-    is_titled,
-    leads_to,
-    quoted,
-    shows_last,
-    template,
-)
+from webrl.suites.arena.evals import Eval, finds, finds_all, is_answered, is_titled, leads_to, quoted, shows_last
+from webrl.suites.arena.templates import Draw, Entities, Instance, template
 
 _COMMENTS = (
     "Called back, they will send photos",

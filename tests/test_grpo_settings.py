@@ -53,6 +53,11 @@ def test_the_public_scripts_options_go_by_their_names():
     assert s.episodes_per_generation == 6, "whole groups, although an optimizer step takes two episodes"
 
 
+def test_vllm_s_own_arguments_are_parted_at_blanks_alone():
+    given = parsed("--use-vllm", "--vllm-mode", "own", 'vllm_extra_args=--seed 3 --compilation-config={"mode":0,"x":1}')
+    assert given.vllm_extra_args == ("--seed", "3", '--compilation-config={"mode":0,"x":1}')
+
+
 def test_the_public_vision_scripts_options_go_by_their_names():
     # the command line of TRL's example for vision-language models
     command = (

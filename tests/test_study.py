@@ -107,6 +107,7 @@ def test_a_cell_is_an_ordinary_run_whose_command_gives_its_config(tmp_path: Path
         ({"methods": {"default": {}, "start": {}}}, r"methods\.start: .* choose another"),
         ({"methods": {"default": {}, "a": {"seed": 3}}}, r"methods\.a\.seed: set the study's own key"),
         ({"methods": {"default": {}, "a": {"tasks": {"num_eval_tasks": 9}}}}, r"tasks\.num_eval_tasks = 9 would"),
+        ({"methods": {"default": {}, "a": {"tasks": {"shares": "failures"}}}}, r"shares=failures goes with source=f"),
         ({"methods": {"default": {}, "a": {"models": {"actor": "b"}}}}, r"models\.actor = 'b' would change"),
         ({"methods": {"default": {}, "a": {"rollout": {"temperature": 0.5}}}}, r"rollout\.temperature = 0\.5 would"),
         ({"methods": {"default": {}, "a-b": {}}}, r"methods: the name 'a-b' may hold letters"),

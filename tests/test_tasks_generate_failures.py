@@ -79,6 +79,13 @@ def test_by_learnability_a_site_that_always_fails_gets_little_and_one_that_fails
     assert tab > 2 * box > 2.4 * never_solved > 0
 
 
+def test_fresh_pages_go_to_sites_without_a_failure_too(tmp_path):
+    write_phase(tmp_path, {"tab/a": 0, "tab/b": 0, "list/a": 1, "list/b": 1})
+    found = load_failures(tmp_path)
+    assert found.shares() == {"miniwob.tab": (2 + 2) / 6}, "new instructions are written from failures"
+    assert found.shares(every_site=True) == {"miniwob.tab": 4 / 6, "miniwob.list": 2 / 6}
+
+
 def test_by_learnability_sites_that_all_always_fail_share_evenly(tmp_path):
     write_phase(tmp_path, {"tab/a": 0, "tab/b": 0, "list/a": 0})
     assert load_failures(tmp_path).shares("learnability") == {"miniwob.tab": 1.0, "miniwob.list": 1.0}

@@ -131,7 +131,7 @@ def filter_generated(context: Context) -> Counts:
 
     folder = context.folder
     if not context.has_curriculum and not context.is_proposed:
-        return curriculum.select_seeds(context.config, folder)
+        return curriculum.select_seeds(context.config, folder, shares=_fresh_shares(context))
     return curriculum.select(
         context.config,
         folder,
@@ -139,6 +139,16 @@ def filter_generated(context: Context) -> Counts:
         critic=context.previous.critic if context.phase else None,
         actor=context.actor,
     )
+
+
+def _fresh_shares(context: Context) -> dict[str, float] | None:
+    """Weights of the task types by how they went last, with `tasks.shares`; None: all alike."""
+    if context.config.tasks.shares == "even" or not context.phase:
+        return None
+    from webrl.tasks.failures import load_failures
+
+    failures = load_failures(context.run.path, before=context.phase)
+    return failures.shares(context.config.tasks.shares, every_site=True) if failures.tried else None
 
 
 def rollout(context: Context) -> Counts:

@@ -105,6 +105,17 @@ class TasksConfig(Section):
         "fresh: new pages of the training types with their own instructions (miniwob), or another draw from the "
         "training templates (arena)",
     )
+    shares: Literal["even", "failures", "learnability"] = Field(
+        "even",
+        description="source=fresh: a task type's part of a phase; failures: its failure rate f in the last phase that "
+        "played it; learnability: f (1 - f), so that types which never or always succeed get few",
+    )
+
+    @model_validator(mode="after")
+    def _shares_are_of_fresh_tasks(self) -> Self:
+        if self.shares != "even" and self.source != "fresh":
+            raise ValueError(f"shares={self.shares} goes with source=fresh, not {self.source}; see generate.shares")
+        return self
 
     @model_validator(mode="after")
     def _fresh_pages_come_from_seeds(self) -> Self:

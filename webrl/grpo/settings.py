@@ -173,7 +173,7 @@ class GrpoSettings(Section):
     @field_validator("vllm_extra_args", mode="before")
     @classmethod
     def _one_text_is_several(cls, value: Any) -> Any:
-        return _words(value) if isinstance(value, str) else value
+        return value.split() if isinstance(value, str) else value  # JSON in them has commas
 
     @field_validator("task_name", "browsergym_url", "report_to", "lora_target_modules", mode="before")
     @classmethod

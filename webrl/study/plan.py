@@ -38,7 +38,7 @@ ORM = "orm"
 _OWN_KEYS = ("name", "runs_dir", "seed", "num_phases")
 """Keys of the run config that the study sets."""
 _METHOD_KEYS = {
-    "tasks": {"source"},
+    "tasks": {"source", "shares"},
     "models": {"orm", "generator"},
     "rollout": {"num_generations", "policy"},
     "evaluate": set[str](),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from webrl.config import RunConfig
@@ -25,7 +26,14 @@ from webrl.suites.world import WORLD
 from webrl.tasks.failures import FailureSet
 from webrl.tasks.feasibility import Feasibility, check_feasibility
 from webrl.tasks.filter import Dropped, FilterReport, Rates, filter_tasks
-from webrl.tasks.generate import GenerationReport, GenerationRequest, generate_tasks, initial_page_texts, plan_requests
+from webrl.tasks.generate import (
+    GenerationReport,
+    GenerationRequest,
+    generate_tasks,
+    initial_page_texts,
+    plan_requests,
+    split_evenly,
+)
 from webrl.tasks.leakage import leaks
 from webrl.tasks.success import success_rates
 from webrl.types import Record, Task, Trajectory
@@ -122,9 +130,14 @@ def select(
     return {"num_kept": len(report.kept), "dropped": report.counts, "survivors": survivors, "notes": notes}
 
 
-def select_seeds(config: RunConfig, folder: PhaseFolder) -> dict[str, Any]:
+def select_seeds(
+    config: RunConfig, folder: PhaseFolder, *, shares: Mapping[str, float] | None = None
+) -> dict[str, Any]:
     """The suite's own tasks of phase 0, or of a phase without curriculum, into the phase's `tasks`; none that an
     evaluation asks.
+
+    Args:
+        shares: of a phase of fresh tasks: each task type's weight; None: all alike.
 
     Returns:
         Counts: `num_kept`, `dropped` by reason.
@@ -132,7 +145,7 @@ def select_seeds(config: RunConfig, folder: PhaseFolder) -> dict[str, Any]:
     Raises:
         DataError: nothing is left, or there is nothing to start from.
     """
-    tasks = seed_tasks(config, folder.phase)
+    tasks = shared_out(config, folder.phase, shares) if shares else seed_tasks(config, folder.phase)
     verdicts = leaks(tasks, held_out(config), config.filter.duplicate_threshold)
     dropped = [Dropped(task, *verdict) for task, verdict in zip(tasks, verdicts, strict=True) if verdict]
     if dropped:
@@ -143,6 +156,31 @@ def select_seeds(config: RunConfig, folder: PhaseFolder) -> dict[str, Any]:
         raise DataError(f"all {len(tasks)} seed tasks are held out for evaluation; see {folder.dropped}")
     kept = [task for task, verdict in zip(tasks, verdicts, strict=True) if not verdict]
     return {"num_kept": write_records(folder.tasks, kept), "dropped": dict(Counter(drop.reason for drop in dropped))}
+
+
+def shared_out(config: RunConfig, phase: int, shares: Mapping[str, float]) -> list[Task]:
+    """`tasks.num_seed_tasks` fresh tasks of a phase, each type's number in proportion to its weight.
+
+    A type that has not so many different tasks leaves its places to the others, in turn. Types without a weight (never
+    judged so far) get the mean one.
+    """
+    number = config.tasks.num_seed_tasks
+    types = list(dict.fromkeys(task.site for task in _fresh(config, phase, number)))
+    weights = {site: shares.get(site, fmean(shares.values())) for site in types}
+    wanted = split_evenly(number, weights if any(weights.values()) else dict.fromkeys(types, 1.0))
+    pool = _fresh(config, phase, max(wanted.values()) * len(types) * len(config.tasks.suites))
+    seen: Counter[str] = Counter()
+    first: list[Task] = []
+    others: list[Task] = []
+    for task in pool:
+        seen[task.site] += 1
+        (first if seen[task.site] <= wanted[task.site] else others).append(task)
+    return (first + others)[:number]
+
+
+def _fresh(config: RunConfig, phase: int, number: int) -> list[Task]:
+    tasks = config.tasks.model_copy(update={"num_seed_tasks": number})
+    return seed_tasks(config.model_copy(update={"tasks": tasks}), phase)
 
 
 def practice_tasks(config: RunConfig, phase: int) -> list[Task]:

@@ -61,7 +61,9 @@ class FailureSet:
     failed: Mapping[str, float] = field(default_factory=dict)
     """How many of them failed; of several attempts at a task the share of the failed ones."""
 
-    def shares(self, rule: Literal["failures", "learnability"] = "failures") -> dict[str, float]:
+    def shares(
+        self, rule: Literal["failures", "learnability"] = "failures", *, every_site: bool = False
+    ) -> dict[str, float]:
         """How much of the next tasks each site should get, by its failure rate f shrunk towards that of all sites.
 
         The shrinking (`PRIOR_TASKS` more of the common rate: a Beta prior) keeps a site that was tried once from
@@ -71,12 +73,14 @@ class FailureSet:
         Args:
             rule: f (paper: tasks come from failures), or f (1 - f), the variance of the outcome (arXiv 2408.15099): a
                 site that always fails gives no success to learn from, and gets little.
+            every_site: sites without a failure too: a new page of theirs is not written from one.
         """
         groups = self.by_site()
         if not self.tried:
             return {site: float(len(group)) for site, group in groups.items()}
         prior = PRIOR_TASKS * sum(self.failed.values()) / sum(self.tried.values())
-        rates = {site: (self.failed[site] + prior) / (self.tried[site] + PRIOR_TASKS) for site in groups}
+        sites = self.tried if every_site else groups
+        rates = {site: (self.failed[site] + prior) / (self.tried[site] + PRIOR_TASKS) for site in sites}
         if rule == "failures" or all(rate == 1 for rate in rates.values()):
             return rates
         return {site: rate * (1 - rate) for site, rate in rates.items()}

@@ -313,7 +313,7 @@
       const tag = element.tagName.toLowerCase();
       if (SKIPPED.has(tag) || left.has(element) || (tag === 'input' && element.type === 'hidden')) return;
       if (tag !== 'option' && tag !== 'optgroup' && isGone(element)) return;
-      isForeign ||= element.matches(foreign);
+      isForeign ||= element.matches(foreign) || api.isComponent(element);
       if (isForeign) return;
       const style = styleOf(element);
       if (SVG_SHAPES.has(tag)) {
@@ -330,9 +330,11 @@
       const focus = element === active && element !== document.body;
       const name = role === 'generic' || role === 'none' ? nameFromAttributes(element) : nameOf(element, tag, role);
       const properties = propertiesOf(element, tag, role, focus);
+      if (role === 'generic' && api.uses?.has(element)) properties.push(api.uses.get(element));
       const value = valueOf(element, tag, role);
       let below = depth;
-      if (!(role === 'none' || (role === 'generic' && !properties.length))) {
+      const isSaid = !(role === 'none' || (role === 'generic' && !properties.length));
+      if (isSaid) {
         const label = role === 'generic' && !name ? role : `${role} ${repr(strip(name))}`;
         const words = [`${bid === null ? '' : `[${bid}] `}${label}${value === null ? '' : ` value=${value}`}`, ...properties];
         say(depth, words.join(', '));
@@ -346,7 +348,7 @@
         if (role === 'button' && element.type !== 'file') sayText(element.value, name, below);
       } else {
         if (tag === 'li') visitListItem(element, role === 'listitem', below);
-        if (tag !== 'meter' && tag !== 'progress') visitChildren(element, name, below, preserve);
+        if (tag !== 'meter' && tag !== 'progress') visitChildren(element, isSaid || !api.every ? name : '', below, preserve);
       }
     };
 

@@ -196,12 +196,32 @@
 
   // Elements that listen to the mouse: an anchor without address is a link if it does.
   const clickable = new WeakSet();
+  const droppable = new WeakSet();
   const addListener = EventTarget.prototype.addEventListener;
   EventTarget.prototype.addEventListener = function (type, ...args) {
     if (this instanceof Element && /^(click|dblclick|mousedown|mouseup)$/.test(type)) clickable.add(this);
+    if (this instanceof Element && type === 'drop') droppable.add(this);
     return addListener.call(this, type, ...args);
   };
   api.isClickable = (element) => clickable.has(element) || element.onclick !== null || element.onmousedown !== null;
+  api.isDropTarget = (element) => droppable.has(element) || element.ondrop !== null;
+
+  // Elements with a shadow root, or with a role that no attribute says: the accessibility tree alone tells what they are.
+  const internals = new WeakMap();
+  const hosts = new WeakSet();
+  const { attachShadow } = Element.prototype;
+  const { attachInternals } = HTMLElement.prototype;
+  Element.prototype.attachShadow = function (...args) {
+    hosts.add(this);
+    return attachShadow.apply(this, args);
+  };
+  if (attachInternals) HTMLElement.prototype.attachInternals = function () {
+    const found = attachInternals.call(this);
+    internals.set(this, found);
+    return found;
+  };
+  api.isComponent = (element) => element.shadowRoot !== null || hosts.has(element) || internals.has(element);
+  api.innerRole = (element) => internals.get(element)?.role ?? null;
 
   // Tabs that the page has asked for: the browser reports them a little later.
   const MAX_OPENED = 20; // by one document; what gets around this is closed again (env.py)

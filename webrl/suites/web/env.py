@@ -38,6 +38,8 @@ class WebEnv(BrowserEnv):
         SiteError (a BrowserError): the site is down, its start page answers an error, or it refuses the log-in.
     """
 
+    every_element = True
+
     def __init__(self, browser: Browser, config: RolloutConfig) -> None:
         super().__init__(browser, config)
         self._web = config.web

@@ -77,9 +77,7 @@ async def read_page(
     return text, ids
 
 
-async def mark_child_frames(
-    page: Page, into_aria: bool = True, uses: dict[str, str] | None = None
-) -> dict[str, Frame]:
+async def mark_child_frames(page: Page, into_aria: bool = True, uses: dict[str, str] | None = None) -> dict[str, Frame]:
     """Give the elements of all frames but the main one their bids (BrowserGym's order); the main frame is marked.
 
     Frames that cannot run scripts are skipped. Gives the others by bid. What `mark` says of uses is added to `uses`.

@@ -68,6 +68,9 @@
   const saysSomething = (element) => element.shadowRoot !== null || element.textContent.trim() !== '' ||
     element.matches('[aria-label], [title]') || element.querySelector('img, svg, [aria-label], [title]') !== null;
 
+  // What is dropped anywhere on a page needs no place.
+  const isMost = (element) => 2 * element.getElementsByTagName('*').length > document.getElementsByTagName('*').length;
+
   // How an element can be acted on where the tree tells nothing of that; '' if it cannot. A pointer or a listener alone may
   // be there for what is inside, a `tabindex` of -1 for a program that puts the focus there, and what says nothing for
   // the mouse of a person (a column's edge) or for the focus (a trap).
@@ -84,7 +87,7 @@
       const isSure = !element.shadowRoot && (isFocusable || (points && listens));
       if ((points || saysSomething(element)) && !isInActive(element) && (isSure || !holdsActive(element))) return 'clickable';
     }
-    return api.isDropTarget(element) ? 'droppable' : '';
+    return api.isDropTarget(element) && !isMost(element) ? 'droppable' : '';
   };
 
   const writeState = (element) => {

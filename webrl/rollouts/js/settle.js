@@ -194,6 +194,39 @@
     }
   };
 
+  // A worker is a server beside the page: its first word, and its answer to what it is told, are waited for; but not for
+  // long, as many say nothing, unless the page shows nothing without it.
+  const isBlank = () => !document.body?.innerText.trim();
+  const FIRST_WORD_MS = 2000;
+  const WORD_MS = 500;
+  const MAX_TOLD = 20; // within one wait
+  let told = 0;
+  const awaitWord = (worker, ms) => {
+    if (++told > MAX_TOLD) return;
+    const done = track();
+    const end = () => {
+      native.clearTimeout(id);
+      for (const name of ['message', 'error']) worker.removeEventListener(name, end);
+      done();
+    };
+    const giveUp = () => (ms === FIRST_WORD_MS && isBlank() ? void (id = native.setTimeout(giveUp, WORD_MS)) : end());
+    let id = native.setTimeout(giveUp, ms);
+    for (const name of ['message', 'error']) worker.addEventListener(name, end);
+  };
+  if (window.Worker) {
+    const tell = Worker.prototype.postMessage;
+    Worker.prototype.postMessage = function (...args) {
+      awaitWord(this, WORD_MS);
+      return tell.apply(this, args);
+    };
+    window.Worker = class Worker extends window.Worker {
+      constructor(...args) {
+        super(...args);
+        awaitWord(this, FIRST_WORD_MS);
+      }
+    };
+  }
+
   // Elements that listen to the mouse: an anchor without address is a link if it does.
   const clickable = new WeakSet();
   const droppable = new WeakSet();
@@ -268,7 +301,7 @@
   const ANSWER_MS = 150; // what a page makes of an answer that came late
   const TALK_MS = 1000; // a conversation is followed no longer
   api.work = {
-    begin: () => { turns = 0; },
+    begin: () => { turns = told = 0; },
     busy: () => requests.size > 0 || document.readyState === 'loading' || (tasks > 0 && turns < MAX_TURNS),
     pending: (ms) => pending(now() + ms),
     answered: () => now() - ended,

@@ -33,7 +33,17 @@ if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
 
 _NOT_FOUND, _TOO_MANY = 404, 429
-_TEXT = "document.body ? document.body.innerText : ''"
+# `innerText` leaves out what stands in shadow roots.
+_TEXT = """(() => {
+  const texts = [document.body?.innerText ?? ''];
+  const look = (root) => root.querySelectorAll('*').forEach((element) => {
+    if (!element.shadowRoot || !element.checkVisibility()) return;
+    texts.push(...[...element.shadowRoot.children].map((child) => (child.checkVisibility() && child.innerText) || ''));
+    look(element.shadowRoot);
+  });
+  look(document);
+  return texts.join('\\n');
+})()"""
 
 
 class Undecided(Exception):

@@ -99,6 +99,11 @@ class WebEnv(BrowserEnv):
             raise ActionFailed(f"Blocked: {action.name} is not allowed on this site.")
         return super()._resolve(action)
 
+    @property
+    def refusal(self) -> str:
+        """Why the site's limits have refused the latest request of this episode that they did; "" if none."""
+        return self._guard.reason
+
     async def finish(self) -> Score:
         """The score by the task's checks; none where it has no checks."""
         if self._played is None:

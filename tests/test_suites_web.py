@@ -1,6 +1,7 @@
 """One's own site as a suite: instructions, log-in, reset, checks, and what is refused, on a real Flask application."""
 
 import asyncio
+import contextlib
 import importlib.util
 import json
 import re
@@ -649,3 +650,30 @@ def test_a_page_whose_program_runs_in_a_worker_is_waited_for():
     first, second = run(play())
     assert "StaticText 'first'" in first
     assert "StaticText 'firstsecond'" in second
+
+
+@pytest.mark.parametrize("settings", [(), ("rollout.web.read_only=true",)])
+def test_a_site_that_dies_within_an_episode_leaves_it_without_a_reward(settings):
+    page = "<title>t</title><a href=/next>next</a>"
+
+    async def play(dies, address="/next"):
+        async with contextlib.AsyncExitStack() as stack:
+            served = contextlib.AsyncExitStack()
+            url = await served.enter_async_context(serve({"/": page, "/next": page}))
+            browser = await stack.enter_async_context(shared_browser())
+            env = WebEnv(browser, own_page(url + "/", *settings))
+            await env.reset(at(url + "/", extra={"checks": [{"text": "saved"}]}))
+            if dies:
+                await served.aclose()
+            step = await env.step(f"goto('{url if dies else ''}{address}')")
+            score = await env.finish()
+            await env.close()
+            await served.aclose()
+            return step, score
+
+    _, score = run(play(dies=True))
+    assert score.reward is None
+    assert "does not answer" in score.note
+    step, score = run(play(dies=False, address="http://localhost:9/"))
+    assert step.error, "what the agent has led to is its own"
+    assert score.reward == 0.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from webrl.errors import DataError, UsageError
+from webrl.errors import BrowserError, DataError, UsageError
 
 _SHOWN_LINES = 12
 _LOGIN_PAGES = 4
@@ -64,7 +64,10 @@ def main(args: argparse.Namespace) -> int:
         _write_app(args, app, out, name)
     else:
         _write_site(args, out, name)
-    _try(out)
+    try:
+        _try(out)
+    except BrowserError as error:
+        raise BrowserError(f"{error}; {out} is written, and not tried: look at it before `webrl run {out}`") from None
     return 0
 
 

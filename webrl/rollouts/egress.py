@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from webrl.rollouts.limits import NO_LIMITS, Limits
 
 BLOCKED = "Blocked: "
+UNREACHED = "cannot be reached: "
 """How a page begins that stands for a refused one."""
 _HEAD_LIMIT = 1 << 18
 _HEAD_TIMEOUT_S = 60.0
@@ -114,7 +115,7 @@ class Egress:
             await writer.drain()
             return
         except (OSError, TimeoutError) as error:
-            writer.write(_plain("502 Bad Gateway", f"{host} cannot be reached: {error or 'time-out'}"))
+            writer.write(_plain("502 Bad Gateway", f"{host} {UNREACHED}{error or 'time-out'}"))
             await writer.drain()
             return
         try:

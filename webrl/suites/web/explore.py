@@ -162,7 +162,8 @@ async def explore(config: RolloutConfig, max_pages: int, first: re.Pattern[str] 
                 except BrowserError as error:
                     if not walk.pages and url == config.web.start_urls[0]:
                         raise
-                    walk.skipped.append(f"{url}: {error}")
+                    why = str(error).removeprefix(f"start page {url} of '{config.web.name}.look' ")
+                    walk.skipped.append(f"{url}: {why}")
         finally:
             await env.close()
     return Exploration(tuple(walk.pages.values()), tuple(map(redact, walk.skipped)))

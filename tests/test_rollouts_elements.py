@@ -182,3 +182,16 @@ def test_a_box_that_its_label_draws_is_ticked_by_its_label():
     assert "checkbox 'Cover', focused, checked='true'" in texts[1]
     assert "radio 'Away', focused, checked='true'" in texts[2]
     assert not any(errors)
+
+
+@FORMS
+def test_what_is_named_by_the_icon_of_a_font_has_its_title_for_a_name(form):
+    page = """<title>t</title><style>i::before{content:'\\f1f8'}</style>
+    <a href=#a title="Delete record"><i></i></a><button><i></i></button><button title=x><i></i> Save</button>"""
+    texts, _ = on_page(page, form=form)
+    assert re.search(r"\[\d+\] link 'Delete record'", texts[0])
+    assert re.search(r"\[\d+\] button '\\uf1f8'", texts[0]), "without a title that is all there is"
+    assert re.search(r"\[\d+\] button '\\uf1f8 .*Save'", texts[0])
+    assert not re.search(r"StaticText '\\uf1f8'", texts[0])
+    stock, _ = on_page(page, form=form, every_element=None)
+    assert "link '\\uf1f8'" in stock[0]

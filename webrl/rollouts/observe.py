@@ -12,11 +12,11 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from webrl.rollouts.axtree import flatten_axtree
+from webrl.rollouts.axtree import Uses, flatten_axtree
 from webrl.rollouts.devtools import ChannelError
 
 if TYPE_CHECKING:
@@ -77,7 +77,9 @@ async def read_page(
     return text, ids
 
 
-async def mark_child_frames(page: Page, into_aria: bool = True, uses: dict[str, str] | None = None) -> dict[str, Frame]:
+async def mark_child_frames(
+    page: Page, into_aria: bool = True, uses: dict[str, Sequence[str]] | None = None
+) -> dict[str, Frame]:
     """Give the elements of all frames but the main one their bids (BrowserGym's order); the main frame is marked.
 
     Frames that cannot run scripts are skipped. Gives the others by bid. What `mark` says of uses is added to `uses`.
@@ -87,7 +89,9 @@ async def mark_child_frames(page: Page, into_aria: bool = True, uses: dict[str, 
     return found
 
 
-async def _mark_children(frame: Frame, into_aria: bool, found: dict[str, Frame], uses: dict[str, str]) -> None:
+async def _mark_children(
+    frame: Frame, into_aria: bool, found: dict[str, Frame], uses: dict[str, Sequence[str]]
+) -> None:
     for child in frame.child_frames:
         if not _takes_scripts(child):
             continue
@@ -115,9 +119,7 @@ async def _unmark_children(page: Page) -> None:
     await asyncio.gather(*calls, return_exceptions=True)
 
 
-async def observe_axtree(
-    tab: Tab, num_frames: int, hidden: Collection[str], uses: Mapping[str, str] | None = None
-) -> str:
+async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], uses: Uses | None = None) -> str:
     """The page as BrowserGym's flattened accessibility tree; its main frame has just been marked (`__webrl.look`).
 
     `uses`: what `mark` has said of it; those of its frames are added.

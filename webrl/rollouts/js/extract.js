@@ -35,6 +35,7 @@
     'DisclosureTriangle', 'term']);
   const MAY_BE_REQUIRED = new Set(['combobox', 'searchbox', 'spinbutton', 'textbox']);
   const SELECTABLE = new Set(['option', 'tab', 'treeitem']);
+  const ICONS = /^\s*[\ue000-\uf8ff][\s\ue000-\uf8ff]*$/; // of a font: characters for private use
   const MARKERS = { disc: '• ', circle: '◦ ', square: '■ ' };
   const LIVE = { alert: 'assertive', log: 'polite', status: 'polite' };
 
@@ -269,6 +270,7 @@
 
     const say = (depth, text) => lines.push('\t'.repeat(depth) + text);
     const sayText = (text, parentName, depth) => {
+      if (api.every && ICONS.test(text)) return;
       if (text && !parentName.includes(trim(text) || text)) say(depth, `StaticText ${repr(strip(text))}`);
     };
 
@@ -328,7 +330,8 @@
       const role = roleOf(element, tag);
       const bid = element.getAttribute('bid');
       const focus = element === active && element !== document.body;
-      const name = role === 'generic' || role === 'none' ? nameFromAttributes(element) : nameOf(element, tag, role);
+      const given = role === 'generic' || role === 'none' ? nameFromAttributes(element) : nameOf(element, tag, role);
+      const name = api.every && ICONS.test(given) ? element.title || given : given;
       const properties = propertiesOf(element, tag, role, focus);
       if (role === 'generic' && api.uses?.has(element)) properties.push(api.uses.get(element));
       const value = valueOf(element, tag, role);

@@ -104,7 +104,7 @@
   };
 
   // Returns the ids inside `hiddenIds` subtrees (they are kept from the observation), the number of frames and, by id,
-  // the uses that the tree does not tell (null but where `api.every` asks for them).
+  // the uses that the tree does not tell, with titles (null but where `api.every` asks for them).
   // `intoAria`: whether to write the ids where the accessibility tree shows them.
   // A page that is too large is not marked: `tooLarge`.
   api.tryToMark = (...args) => {
@@ -122,8 +122,11 @@
     api.uses = findUses(elements);
     for (const element of elements) if (markOne(element, parentBid, owners, intoAria) && isFrame(element)) numFrames += 1;
     if (intoAria) watch(elements, parentBid, owners);
-    const byBid = () => Object.fromEntries([...api.uses].map(([element, use]) => [element.getAttribute('bid'), use]));
-    return { hidden: hiddenBids(hiddenIds), frames: numFrames, uses: api.every ? byBid() : null };
+    const uses = api.every ? Object.fromEntries(elements.flatMap((element) => {
+      const told = [api.uses.get(element) ?? '', element.title || ''];
+      return told.some(Boolean) ? [[element.getAttribute('bid'), told]] : [];
+    })) : null;
+    return { hidden: hiddenBids(hiddenIds), frames: numFrames, uses };
   };
 
   // Before anything is written: a style that is asked for after a write is worked out anew.

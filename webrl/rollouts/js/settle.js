@@ -194,35 +194,44 @@
     }
   };
 
-  // A worker is a server beside the page: its first word, and its answer to what it is told, are waited for; but not for
-  // long, as many say nothing, unless the page shows nothing without it.
-  const isBlank = () => !document.body?.innerText.trim();
-  const FIRST_WORD_MS = 2000;
-  const WORD_MS = 500;
+  // A worker is a server beside the page: its first word, and its answer to what it is told, are waited for; but one that
+  // has once said nothing may never do, and only a page that shows nothing waits for it then.
+  const WORD_MS = 2000;
+  const SILENT_MS = 100;
   const MAX_TOLD = 20; // within one wait
   let told = 0;
-  const awaitWord = (worker, ms) => {
-    if (++told > MAX_TOLD) return;
-    const done = track();
-    const end = () => {
-      native.clearTimeout(id);
-      for (const name of ['message', 'error']) worker.removeEventListener(name, end);
-      done();
-    };
-    const giveUp = () => (ms === FIRST_WORD_MS && isBlank() ? void (id = native.setTimeout(giveUp, WORD_MS)) : end());
-    let id = native.setTimeout(giveUp, ms);
-    for (const name of ['message', 'error']) worker.addEventListener(name, end);
-  };
+  const isBlank = () => !document.body?.innerText.trim();
   if (window.Worker) {
     const tell = Worker.prototype.postMessage;
+    const waits = new WeakMap(); // worker -> what ends each wait for a word of it, oldest first
+    const silent = new WeakSet();
+    const awaitWord = (worker) => {
+      if (++told > MAX_TOLD) return;
+      const done = track();
+      const end = () => {
+        native.clearTimeout(id);
+        waits.set(worker, waits.get(worker).filter((other) => other !== end));
+        done();
+      };
+      const giveUp = () => {
+        silent.add(worker);
+        if (isBlank()) id = native.setTimeout(giveUp, SILENT_MS);
+        else end();
+      };
+      let id = native.setTimeout(giveUp, silent.has(worker) ? SILENT_MS : WORD_MS);
+      waits.get(worker).push(end);
+    };
     Worker.prototype.postMessage = function (...args) {
-      awaitWord(this, WORD_MS);
+      if (waits.has(this)) awaitWord(this);
       return tell.apply(this, args);
     };
     window.Worker = class Worker extends window.Worker {
       constructor(...args) {
         super(...args);
-        awaitWord(this, FIRST_WORD_MS);
+        waits.set(this, []);
+        this.addEventListener('message', () => waits.get(this)[0]?.());
+        this.addEventListener('error', () => { for (const end of waits.get(this)) end(); });
+        awaitWord(this);
       }
     };
   }

@@ -228,6 +228,8 @@
 
   // Begins the ids again from 0, for a document that has been written anew.
   api.forgetMarks = () => {
+    marked = new Map();
+    api.uses = new Map();
     counter = 0;
     frameCounter = 0;
   };

@@ -353,3 +353,60 @@ def test_pages_that_a_program_of_one_document_shows_are_pages_of_their_own():
     titles = {seen.url.removeprefix(url): seen.title for seen in found.pages}
     assert titles == {"/": "home"} | {f"/{name}": name for name in ("#/users/1", "#/about", "#/about/us")}
     assert any("#/log-out: looks as if" in line for line in found.skipped)
+
+
+LOGIN = """<title>in</title><h1>Welcome</h1><x-field></x-field><div><input type=password placeholder=Password></div>
+<button>Show</button><button onclick="enter()">Sign in</button><script>
+customElements.define('x-field', class extends HTMLElement {
+  connectedCallback() { this.attachShadow({ mode: 'open' }).innerHTML = '<label>User <input></label>'; }
+});
+const enter = () => {
+  const user = document.querySelector('x-field').shadowRoot.querySelector('input').value;
+  if (user !== 'ann' || document.querySelector('[type=password]').value !== 'over-the-hill') return;
+  localStorage.token = 'x';
+  document.body.innerHTML = '<p>in</p>';
+};</script>"""
+
+
+BAR = """<script>customElements.define('x-bar', class extends HTMLElement {
+  connectedCallback() { this.attachShadow({ mode: 'open' }).innerHTML = '<a href=/account>Sign in</a>'; }
+});</script>"""
+
+
+@pytest.mark.browser
+def test_a_log_in_without_a_form_behind_a_link_of_the_start_page_is_found(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PASSWORD", "over-the-hill")
+    links = "".join(f"<a href=/page/{letter}>page {letter}</a>" for letter in "abcdef")
+    pages = {
+        "/": f"<title>home</title>{links}<x-bar></x-bar>{BAR}",
+        "/account": LOGIN,
+    }
+
+    async def look(*options):
+        async with serve(pages) as url:
+            out = tmp_path / f"site{len(options)}.yaml"
+            assert await asyncio.to_thread(main, ["init-site", f"{url}/", "--out", str(out), *options]) == 0
+            return url, load_config(out).rollout.web.login
+
+    url, login = asyncio.run(look("--user", "ann"))
+    assert (login.form.url, login.form.submit) == (f"{url}/account", "Sign in")
+    assert (set(login.form.fields), set(login.form.secrets)) == ({"User"}, {"Password"})
+    assert login.proof_url is None
+    capsys.readouterr()
+    url, login = asyncio.run(look())
+    assert not login.is_set
+    assert f"{url}/account is a log-in: move the files away and run again with --user NAME" in capsys.readouterr().out
+
+
+@pytest.mark.browser
+def test_what_read_only_refuses_while_pages_are_looked_at_is_told(tmp_path, capsys):
+    page = "<title>t</title><a href=/a>a</a><script>fetch('/graphql', { method: 'POST' }).catch(() => {})</script>"
+
+    async def look():
+        async with serve({"/": page}) as url:
+            return await asyncio.to_thread(main, ["init-site", f"{url}/", "--out", str(tmp_path / "site.yaml")])
+
+    assert asyncio.run(look()) == 0
+    printed = capsys.readouterr().out
+    assert "requests of pages were refused: this site may only be read, and this would send a POST request" in printed
+    assert f"set read_only: false in {tmp_path}/site.yaml;" in printed

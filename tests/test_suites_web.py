@@ -1,6 +1,7 @@
 """One's own site as a suite: instructions, log-in, reset, checks, and what is refused, on a real Flask application."""
 
 import asyncio
+import contextlib
 import importlib.util
 import json
 import re
@@ -18,6 +19,7 @@ from webrl.config.redaction import redact
 from webrl.errors import BrowserError, DataError, UsageError
 from webrl.preflight import check_inputs, check_settings
 from webrl.rollouts.collect import collect
+from webrl.rollouts.interface import Score
 from webrl.suites import eval_tasks, held_out, open_sites, seed_tasks, without_reference
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.hooks import run_command, take_turn
@@ -596,3 +598,82 @@ def test_a_start_page_that_leads_to_a_host_that_is_not_allowed_says_which():
 
     with pytest.raises(SiteError, match=r"leads to http://localhost:9999/home\. Blocked: localhost .*allowed_hosts"):
         run(play())
+
+
+def test_a_text_in_a_shadow_root_is_shown_by_the_page():
+    page = """<title>t</title><p>plain</p><x-a></x-a><x-a hidden>slotted</x-a><script>
+    customElements.define('x-a', class extends HTMLElement {
+      connectedCallback() {
+        const root = this.attachShadow({ mode: 'open' });
+        root.innerHTML = '<style>p { color: red }</style><p>inner words</p><slot></slot><p hidden>unseen</p>';
+        if (this.hidden) root.innerHTML = '<p>nor this</p>';
+      }
+    });</script>"""
+    wanted = [{"text": "plain"}, {"text": "inner words"}]
+    wanted += [{"text": words, "absent": True} for words in ("unseen", "nor this", "color")]
+
+    async def play():
+        async with serve({"/": page}) as url, shared_browser() as browser:
+            env = WebEnv(browser, own_page(url + "/"))
+            await env.reset(at(url + "/", extra={"checks": wanted}))
+            score = await env.finish()
+            await env.close()
+            return score
+
+    assert run(play()) == Score(1.0)
+
+
+def test_a_page_whose_program_runs_in_a_worker_is_waited_for():
+    page = """<title>t</title><main></main><button onclick="worker.postMessage('more')">More</button><script>
+    document.querySelector('button').hidden = true;
+    const source = `setTimeout(() => postMessage('first'), 900); onmessage = () => {
+      const end = Date.now() + 200;
+      while (Date.now() < end);
+      postMessage('second');
+    }`;
+    const worker = new Worker(URL.createObjectURL(new Blob([source])));
+    const silent = new Worker(URL.createObjectURL(new Blob([''])));
+    worker.onmessage = ({ data }) => {
+      document.querySelector('main').textContent += data;
+      document.querySelector('button').hidden = false;
+      silent.postMessage('nobody answers');
+    };</script>"""
+
+    async def play():
+        async with serve({"/": page}) as url, shared_browser() as browser:
+            env = WebEnv(browser, own_page(url + "/"))
+            first = (await env.reset(at(url + "/"))).text
+            more = await env.step(f"click('{bid_of(first, 'button', 'More')}')")
+            await env.close()
+            return first, more.observation.text
+
+    first, second = run(play())
+    assert "StaticText 'first'" in first
+    assert "StaticText 'firstsecond'" in second
+
+
+@pytest.mark.parametrize("settings", [(), ("rollout.web.read_only=true",)])
+def test_a_site_that_dies_within_an_episode_leaves_it_without_a_reward(settings):
+    page = "<title>t</title><a href=/next>next</a>"
+
+    async def play(dies, address="/next"):
+        async with contextlib.AsyncExitStack() as stack:
+            served = contextlib.AsyncExitStack()
+            url = await served.enter_async_context(serve({"/": page, "/next": page}))
+            browser = await stack.enter_async_context(shared_browser())
+            env = WebEnv(browser, own_page(url + "/", *settings))
+            await env.reset(at(url + "/", extra={"checks": [{"text": "saved"}]}))
+            if dies:
+                await served.aclose()
+            step = await env.step(f"goto('{url if dies else ''}{address}')")
+            score = await env.finish()
+            await env.close()
+            await served.aclose()
+            return step, score
+
+    _, score = run(play(dies=True))
+    assert score.reward is None
+    assert "does not answer" in score.note
+    step, score = run(play(dies=False, address="http://localhost:9/"))
+    assert step.error, "what the agent has led to is its own"
+    assert score.reward == 0.0

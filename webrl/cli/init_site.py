@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from webrl.errors import DataError, UsageError
+from webrl.errors import BrowserError, DataError, UsageError
 
 _SHOWN_LINES = 12
+_LOGIN_PAGES = 4
+"""So many pages are looked at for a log-in that is not on the start page."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--name", help="the site's name (default: that of --out, else the address)")
     parser.add_argument("--pages", type=int, default=12, metavar="N", help="pages to visit at most (default: 12)")
-    parser.add_argument("--user", metavar="NAME", help="log in as this user, through the form on the start page")
+    parser.add_argument(
+        "--user",
+        metavar="NAME",
+        help="log in as this user, through the form on the start page, or behind its link to a log-in",
+    )
     parser.add_argument(
         "--password-env", metavar="VARIABLE", help="with --user: variable with the password (default: PASSWORD)"
     )
@@ -58,7 +64,10 @@ def main(args: argparse.Namespace) -> int:
         _write_app(args, app, out, name)
     else:
         _write_site(args, out, name)
-    _try(out)
+    try:
+        _try(out)
+    except BrowserError as error:
+        raise BrowserError(f"{error}; {out} is written, and not tried: look at it before `webrl run {out}`") from None
     return 0
 
 
@@ -100,8 +109,13 @@ def _write_site(args: argparse.Namespace, out: Path, name: str) -> None:
     if socket := next((page.socket for page in found.pages if page.socket), ""):
         print(f"pages asked for {visible(socket):.200}, which read_only keeps from them")
         print(f"  if they stay empty without it, set read_only: false in {out}; agents may then change the site")
-    if not login.keys() - {"basic"} and found.pages[0].asks_for_password:
-        print("the start page is a log-in: move the files away and run again with --user NAME")
+    if not socket and (refused := next((page.refused for page in found.pages if page.refused), "")):
+        print(f"requests of pages were refused: {visible(refused):.200}")
+        print(f"  if something is missing without them, set read_only: false in {out}; agents may then change the site")
+    asking = next((page for page in found.pages if page.asks_for_password), None)
+    if asking is not None and not login.keys() - {"basic"}:
+        what = "the start page" if asking is found.pages[0] else visible(asking.url)
+        print(f"{what} is a log-in: move the files away and run again with --user NAME")
     print(f"wrote {', '.join(map(str, files))}")
 
 
@@ -127,7 +141,7 @@ def _login(args: argparse.Namespace, name: str) -> dict[str, Any]:
 
     Raises:
         UsageError: two ways at once, or no password in the environment.
-        DataError: no form with a password on the start page.
+        DataError: no form with a password on the start page, nor where its links to a log-in lead.
     """
     if args.login_state and args.user:
         raise UsageError("--login-state and --user: choose one way to log in")
@@ -137,13 +151,17 @@ def _login(args: argparse.Namespace, name: str) -> dict[str, Any]:
         return _basic(args)
     variable = args.password_env or "PASSWORD"
     _require_variable(f"--user {args.user}", variable)
-    from webrl.suites.web.explore import explore
+    from webrl.suites.web.explore import LOGIN_LINK, explore
     from webrl.suites.web.starter import guess_login, start_config
 
-    found = asyncio.run(explore(start_config(args.url, name, 1, _basic(args)).rollout, 1))
-    guess = guess_login(found.pages[0], args.url, args.user, variable)
+    config = start_config(args.url, name, 1, _basic(args)).rollout
+    start = asyncio.run(explore(config, 1)).pages[0]
+    guess = guess_login(start, args.url, args.user, variable)
     if guess is None:
-        raise DataError(f"{found.pages[0].url}: no form with a password field; use --login-state FILE")
+        pages = asyncio.run(explore(config, _LOGIN_PAGES, LOGIN_LINK)).pages
+        guess = next(filter(None, (guess_login(page, page.url, args.user, variable) for page in pages)), None)
+    if guess is None:
+        raise DataError(f"{start.url}: no password field there or behind a link to a log-in; use --login-state FILE")
     return _basic(args) | guess
 
 

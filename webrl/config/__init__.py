@@ -333,6 +333,11 @@ class RolloutConfig(Section):
     num_workers: int = Field(1, ge=1, description="browser worker processes")
     envs_per_worker: int = Field(8, ge=1, description="environments (pages) a worker")
     observation: Literal["axtree", "dom", "html"] = Field("axtree", description="text form of the page")
+    every_element: bool | None = Field(
+        None,
+        description="give ids to elements that BrowserGym does not show though they can be acted on (custom ones, "
+        "`generic, clickable`, `generic, editable`); none: on a site of your own, nowhere else",
+    )
     dialect: Literal["browsergym", "webrl"] = Field("browsergym", description="action language")
     screenshots: bool = Field(False, description="save a PNG of every step")
     image_size: int | None = Field(

@@ -23,7 +23,8 @@ _MAX_CHARS_PER_TOKEN = 32
 
 INTERACTIVE = re.compile(
     r"^\s*\[\w+\] (button|link|textbox|searchbox|checkbox|radio|combobox|listbox|option|menuitem\w*|tab|switch|"
-    r"slider|spinbutton|treeitem|gridcell|Date|DateTime|InputTime|ColorWell)\b|clickable|focused"
+    r"slider|spinbutton|treeitem|gridcell|Date|DateTime|InputTime|ColorWell)\b|"
+    r"clickable|focused|, (draggable|droppable|editable)$"
 )
 
 

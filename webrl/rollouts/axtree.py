@@ -1,12 +1,12 @@
 """Prints an accessibility tree as BrowserGym does: same lines, same bids; `InlineTextBox` and hidden subtrees left out.
 
-API: `flatten_axtree(nodes, hidden)`, pure; `webrl/rollouts/observe.py` gets the nodes from the browser.
+API: `flatten_axtree(nodes, hidden, uses)`, pure; `webrl/rollouts/observe.py` gets the nodes from the browser.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 _BID = re.compile(r"browsergym_id_([a-zA-Z0-9]+)\s?(.*)")
@@ -16,14 +16,24 @@ _SKIPPED_PROPERTIES = frozenset(
     ("editable", "readonly", "level", "settable", "multiline", "invalid", "focusable", "url")
 )
 _FLAGS = frozenset(("required", "focused", "atomic"))
+# Pictures of an icon font: characters for private use.
+_ICONS = re.compile(r"\s*[\ue000-\uf8ff][\s\ue000-\uf8ff]*")
+
+Told = Sequence[str]
+"""How an element can be acted on where the tree does not tell ("" where it does), and its title or ""."""
+Uses = Mapping[str, Told]
+"""By bid."""
 
 
-def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()) -> str:
+def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = (), uses: Uses | None = None) -> str:
     """Print an accessibility tree as `browsergym.utils.obs.flatten_axtree_to_str` does with its defaults.
 
     Args:
         nodes: CDP `AXNode`s, marked; left as they are.
         hidden: bids whose nodes are left out with everything below them.
+        uses: elements that BrowserGym does not print (`generic` ones without properties) are printed with that word,
+            the text in the others is, too, where their name has it, and what is named by an icon has its title for
+            a name. None: as BrowserGym.
 
     Differences: `InlineTextBox` lines, `url` properties (both new in recent Chromium) and hidden subtrees are left out.
     """
@@ -38,12 +48,14 @@ def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()
         if node["nodeId"] in visited:
             continue
         visited.add(node["nodeId"])
-        name, bid, line = _describe(node, parent_name)
+        name, bid, line = _describe(node, parent_name, uses)
         if bid in hidden:
             continue
         if line is not None:
             lines.append("\t" * depth + line)
             depth += 1
+        elif uses is not None:
+            name = ""
         for child_id in reversed(node.get("childIds", ())):
             child = by_id.get(child_id)
             if child is not None:
@@ -51,7 +63,7 @@ def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()
     return "\n".join(lines)
 
 
-def _describe(node: dict[str, Any], parent_name: str) -> tuple[str, str | None, str | None]:
+def _describe(node: dict[str, Any], parent_name: str, uses: Uses | None) -> tuple[str, str | None, str | None]:
     """(name, bid, printed line or None if the node is not printed)."""
     role = node["role"]["value"]
     bid, properties = _take_bid(node)
@@ -59,6 +71,14 @@ def _describe(node: dict[str, Any], parent_name: str) -> tuple[str, str | None, 
         return "", bid, None
     name = node["name"]["value"]
     attributes = [text for text in map(_attribute, properties) if text]
+    if uses is not None:
+        use, title = uses.get(bid or "", ("", ""))
+        if role == "generic" and use:
+            attributes.append(use)
+        if _ICONS.fullmatch(name):
+            if role == "StaticText":
+                return name, bid, None
+            name = title or name
     if role == "generic" and not attributes:
         return name, bid, None
     if role == "StaticText" and name in parent_name:

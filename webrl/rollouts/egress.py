@@ -22,6 +22,8 @@ from webrl.rollouts.limits import NO_LIMITS, Limits
 
 BLOCKED = "Blocked: "
 """How a page begins that stands for a refused one."""
+UNREACHED = "cannot be reached: "
+"""In a page that stands for one of a host that does not answer, after the host."""
 _HEAD_LIMIT = 1 << 18
 _HEAD_TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
@@ -114,7 +116,7 @@ class Egress:
             await writer.drain()
             return
         except (OSError, TimeoutError) as error:
-            writer.write(_plain("502 Bad Gateway", f"{host} cannot be reached: {error or 'time-out'}"))
+            writer.write(_plain("502 Bad Gateway", f"{host} {UNREACHED}{error or 'time-out'}"))
             await writer.drain()
             return
         try:

@@ -1,6 +1,6 @@
 """Turns a page into the text that agent and judge read.
 
-API: `read_page(tab, seen, form, hidden_ids)`, which takes one of: `observe_axtree(tab, num_frames, hidden)`,
+API: `read_page(tab, seen, form, hidden_ids)`, which takes one of: `observe_axtree(tab, num_frames, hidden, uses)`,
 BrowserGym's flattened accessibility tree (`webrl/rollouts/axtree.py` prints it); `observe_dom`, the same lines from the
 document itself where our extractor is known to tell them (`webrl/rollouts/probe.py`), faster; `observe_html`, the
 simplified HTML of released WebRL checkpoints.
@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from webrl.rollouts.axtree import flatten_axtree
+from webrl.rollouts.axtree import Uses, flatten_axtree
 from webrl.rollouts.devtools import ChannelError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ async def read_page(
         elif form == "html":
             text, ids = await observe_html(tab, hidden_ids)
         else:
-            text = await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]))
+            text = await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]), seen["uses"])
     except (Error, ChannelError) as error:
         if not (found := _TOO_LARGE.search(str(error))):
             raise
@@ -77,17 +77,21 @@ async def read_page(
     return text, ids
 
 
-async def mark_child_frames(page: Page, into_aria: bool = True) -> dict[str, Frame]:
+async def mark_child_frames(
+    page: Page, into_aria: bool = True, uses: dict[str, Sequence[str]] | None = None
+) -> dict[str, Frame]:
     """Give the elements of all frames but the main one their bids (BrowserGym's order); the main frame is marked.
 
-    Frames that cannot run scripts are skipped. Gives the others by bid.
+    Frames that cannot run scripts are skipped. Gives the others by bid. What `mark` says of uses is added to `uses`.
     """
     found: dict[str, Frame] = {}
-    await _mark_children(page.main_frame, into_aria, found)
+    await _mark_children(page.main_frame, into_aria, found, {} if uses is None else uses)
     return found
 
 
-async def _mark_children(frame: Frame, into_aria: bool, found: dict[str, Frame]) -> None:
+async def _mark_children(
+    frame: Frame, into_aria: bool, found: dict[str, Frame], uses: dict[str, Sequence[str]]
+) -> None:
     for child in frame.child_frames:
         if not _takes_scripts(child):
             continue
@@ -98,9 +102,10 @@ async def _mark_children(frame: Frame, into_aria: bool, found: dict[str, Frame])
         bid = await element.get_attribute("bid")
         if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
             continue
-        await child.evaluate("([bid, intoAria]) => __webrl.mark(bid, [], intoAria)", [bid, into_aria])
+        marked = await child.evaluate("([bid, intoAria]) => __webrl.mark(bid, [], intoAria)", [bid, into_aria])
+        uses.update(marked["uses"] or {})
         found[bid] = child
-        await _mark_children(child, into_aria, found)
+        await _mark_children(child, into_aria, found, uses)
 
 
 def _takes_scripts(frame: Frame) -> bool:
@@ -114,19 +119,22 @@ async def _unmark_children(page: Page) -> None:
     await asyncio.gather(*calls, return_exceptions=True)
 
 
-async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str]) -> str:
+async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], uses: Uses | None = None) -> str:
     """The page as BrowserGym's flattened accessibility tree; its main frame has just been marked (`__webrl.look`).
+
+    `uses`: what `mark` has said of it; those of its frames are added.
 
     The tree is built anew each time, because one that the browser keeps up to date misses lines where the page has
     been rebuilt; only an explicit `enable` makes `disable` drop it.
     """
+    known = None if uses is None else dict(uses)
     if num_frames:
-        await mark_child_frames(tab.page)
+        await mark_child_frames(tab.page, uses=known)
         nodes = await framed_axtree(tab)
     else:
         answers = await tab.channel.send_all(_ENABLE, ("Accessibility.getFullAXTree", {}), _DISABLE, _UNMARK)
         nodes = answers[1]["nodes"]
-    return flatten_axtree(nodes, hidden)
+    return flatten_axtree(nodes, hidden, known)
 
 
 async def unmark(tab: Tab) -> None:
@@ -178,7 +186,7 @@ async def observe_dom(tab: Tab, seen: dict[str, Any], hidden_ids: Sequence[str])
     if lines is not None:
         return "\n".join(lines)
     seen = await tab.evaluate(f"__webrl.mark('', {json.dumps(list(hidden_ids))}, true)")
-    return await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]))
+    return await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]), seen["uses"])
 
 
 async def own_lines(tab: Tab, extracted: dict[str, Any], num_frames: int) -> list[str] | None:

@@ -55,6 +55,8 @@ class BrowserProfile:
 
     imports = True
     """Whether pages may import scripts while they run: programs of one document do. It costs to watch for them."""
+    every_element = False
+    """`rollout.every_element` where the config leaves it open."""
 
     def __init__(self, browser: Browser, config: RolloutConfig) -> None:
         self._browser = browser
@@ -120,6 +122,9 @@ class BrowserProfile:
     async def _page_script(self) -> str:
         """What every document runs before its own scripts."""
         script = f"{self._script}\n{self.onlooker.script}" if self.onlooker else self._script
+        every = self._config.every_element
+        if self.every_element if every is None else every:
+            script = f"{script}\n__webrl.every = true;"
         if self._config.observation != "dom":
             return script
         return f"{script}\n__webrl.foreign = {json.dumps(await foreign_elements(self._browser))};"

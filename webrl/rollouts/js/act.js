@@ -5,7 +5,7 @@
   if (api.aim) return;
   const TYPED = new Set(['', 'email', 'password', 'search', 'tel', 'text', 'url']);
 
-  const find = api.find = (bid) => document.querySelector(`[bid="${CSS.escape(bid)}"]`);
+  const { find } = api;
 
   const usable = (element) => {
     const style = getComputedStyle(element);
@@ -29,6 +29,29 @@
     return null;
   };
 
+  const topmost = (root, point) => {
+    const hit = root.elementFromPoint(...point);
+    return hit?.shadowRoot && hit.shadowRoot !== root ? topmost(hit.shadowRoot, point) ?? hit : hit;
+  };
+  // Whether a click at a point is one on the element: it, what is in it, or its label is on top there.
+  const isOnTop = (element, point) => {
+    let other = false;
+    for (let top = topmost(document, point); top; top = api.parentOf(top)) {
+      if (top === element || (top.localName === 'label' && top.control === element && !other)) return true;
+      other ||= top.matches('a[href], button');
+    }
+    return false;
+  };
+  // A box to tick is often out of sight, and drawn by what stands in its label.
+  const inLabel = (element) => {
+    if (!(element instanceof HTMLInputElement) || !/^(checkbox|radio)$/.test(element.type)) return null;
+    for (const label of element.labels ?? []) {
+      const point = label.querySelector('a, button') ? null : centre(label.getClientRects());
+      if (point && isOnTop(element, point)) return point;
+    }
+    return null;
+  };
+
   // Where to click for a bid: [x, y]; null if this is not the common case; 'mixed' if `quads` are needed (the answer
   // of DOM.getContentQuads).
   api.aim = (bid, quads) => {
@@ -38,7 +61,7 @@
     if (!quads && isMixed(element)) return 'mixed';
     const corners = (quad) => ({ left: quad[0], top: quad[1], right: quad[4], bottom: quad[5] });
     const point = centre(quads ? quads.map(corners) : element.getClientRects());
-    return point && element.contains(document.elementFromPoint(...point)) ? point : null;
+    return point && isOnTop(element, point) ? point : inLabel(element);
   };
 
   // Selects all text of a field, ready for input; false if this is not the common case.
@@ -64,7 +87,7 @@
   api.focusOn = (bid, fromStart) => {
     const element = find(bid);
     if (!element) return false;
-    const wasFocused = document.activeElement === element;
+    const wasFocused = element.getRootNode().activeElement === element;
     if (element.isContentEditable && !wasFocused) document.activeElement?.blur();
     element.focus();
     if (fromStart && !wasFocused && element instanceof HTMLInputElement && TYPED.has(element.type)) {

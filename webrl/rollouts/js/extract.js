@@ -35,6 +35,7 @@
     'DisclosureTriangle', 'term']);
   const MAY_BE_REQUIRED = new Set(['combobox', 'searchbox', 'spinbutton', 'textbox']);
   const SELECTABLE = new Set(['option', 'tab', 'treeitem']);
+  const ICONS = /^\s*[\ue000-\uf8ff][\s\ue000-\uf8ff]*$/; // of a font: characters for private use
   const MARKERS = { disc: '• ', circle: '◦ ', square: '■ ' };
   const LIVE = { alert: 'assertive', log: 'polite', status: 'polite' };
 
@@ -269,6 +270,7 @@
 
     const say = (depth, text) => lines.push('\t'.repeat(depth) + text);
     const sayText = (text, parentName, depth) => {
+      if (api.every && ICONS.test(text)) return;
       if (text && !parentName.includes(trim(text) || text)) say(depth, `StaticText ${repr(strip(text))}`);
     };
 
@@ -313,7 +315,7 @@
       const tag = element.tagName.toLowerCase();
       if (SKIPPED.has(tag) || left.has(element) || (tag === 'input' && element.type === 'hidden')) return;
       if (tag !== 'option' && tag !== 'optgroup' && isGone(element)) return;
-      isForeign ||= element.matches(foreign);
+      isForeign ||= element.matches(foreign) || api.isComponent(element);
       if (isForeign) return;
       const style = styleOf(element);
       if (SVG_SHAPES.has(tag)) {
@@ -328,11 +330,14 @@
       const role = roleOf(element, tag);
       const bid = element.getAttribute('bid');
       const focus = element === active && element !== document.body;
-      const name = role === 'generic' || role === 'none' ? nameFromAttributes(element) : nameOf(element, tag, role);
+      const given = role === 'generic' || role === 'none' ? nameFromAttributes(element) : nameOf(element, tag, role);
+      const name = api.every && ICONS.test(given) ? element.title || given : given;
       const properties = propertiesOf(element, tag, role, focus);
+      if (role === 'generic' && api.uses?.has(element)) properties.push(api.uses.get(element));
       const value = valueOf(element, tag, role);
       let below = depth;
-      if (!(role === 'none' || (role === 'generic' && !properties.length))) {
+      const isSaid = !(role === 'none' || (role === 'generic' && !properties.length));
+      if (isSaid) {
         const label = role === 'generic' && !name ? role : `${role} ${repr(strip(name))}`;
         const words = [`${bid === null ? '' : `[${bid}] `}${label}${value === null ? '' : ` value=${value}`}`, ...properties];
         say(depth, words.join(', '));
@@ -346,7 +351,7 @@
         if (role === 'button' && element.type !== 'file') sayText(element.value, name, below);
       } else {
         if (tag === 'li') visitListItem(element, role === 'listitem', below);
-        if (tag !== 'meter' && tag !== 'progress') visitChildren(element, name, below, preserve);
+        if (tag !== 'meter' && tag !== 'progress') visitChildren(element, isSaid || !api.every ? name : '', below, preserve);
       }
     };
 

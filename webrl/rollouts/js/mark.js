@@ -46,13 +46,65 @@
     return letters.reverse().map((letter, i) => (i ? letter.toUpperCase() : letter)).join('');
   };
 
+  // What has a role of its own to be acted on by; the tree tells it.
+  const ROLES = 'button checkbox combobox gridcell link listbox menuitem menuitemcheckbox menuitemradio option radio ' +
+    'searchbox slider spinbutton switch tab textbox treeitem';
+  const ACTIVE = 'a[href], area[href], audio, button, embed, iframe, input, label, object, option, select, summary, textarea, ' +
+    `video, ${ROLES.split(' ').map((role) => `[role=${role}]`).join(', ')}`;
+  // Parents as they are drawn: a slot has what it is given.
+  const parentOf = api.parentOf = (element) =>
+    element.assignedSlot ?? element.parentElement ?? element.getRootNode().host ?? null;
+  const isActive = (element) => element.matches(ACTIVE) || ROLES.split(' ').includes(api.innerRole(element));
+  const isEditor = (element) => element.isContentEditable && !element.parentElement?.isContentEditable;
+  const isInActive = (element) => {
+    let above = parentOf(element);
+    while (above && !isActive(above)) above = parentOf(above);
+    return above !== null;
+  };
+  const holdsActive = (root) => root.querySelector(`${ACTIVE}, [tabindex], [contenteditable]`) !== null ||
+    [root, ...root.querySelectorAll('*')].some((part) => (part.shadowRoot ? holdsActive(part.shadowRoot)
+      : part.localName === 'slot' && part.assignedElements().some((given) => isActive(given) || holdsActive(given))));
+  const hasPointer = (element) => getComputedStyle(element).cursor === 'pointer';
+  const saysSomething = (element) => element.shadowRoot !== null || element.textContent.trim() !== '' ||
+    element.matches('[aria-label], [title]') || element.querySelector('img, svg, [aria-label], [title]') !== null;
+
+  // What is dropped anywhere on a page needs no place.
+  const isMost = (element) => 2 * element.getElementsByTagName('*').length > document.getElementsByTagName('*').length;
+
+  // How an element can be acted on where the tree tells nothing of that; '' if it cannot. A pointer or a listener alone may
+  // be there for what is inside, a `tabindex` of -1 for a program that puts the focus there, and what says nothing for
+  // the mouse of a person (a column's edge) or for the focus (a trap).
+  const useOf = (element) => {
+    if (isEditor(element)) return 'editable'; // a text with its markup
+    if (isActive(element)) return 'clickable'; // the tree drops roles in the wrong place, an option outside of a list
+    const parent = parentOf(element);
+    if (element.isContentEditable || !parent || element === document.body || element.localName === 'slot') return '';
+    if (element.draggable && element.localName !== 'img') return 'draggable';
+    const points = hasPointer(element) && !hasPointer(parent);
+    const isFocusable = element.tabIndex >= 0;
+    const listens = api.isClickable(element);
+    if (points || isFocusable || listens || element.hasAttribute('tabindex')) {
+      const isSure = !element.shadowRoot && (isFocusable || (points && listens));
+      if ((points || saysSomething(element)) && !isInActive(element) && (isSure || !holdsActive(element))) return 'clickable';
+    }
+    return api.isDropTarget(element) && !isMost(element) ? 'droppable' : '';
+  };
+
   const writeState = (element) => {
     if (element.value !== undefined) element.setAttribute('value', element.value);
     if (element.checked === true) element.setAttribute('checked', '');
     else if (element.checked !== undefined) element.removeAttribute('checked');
   };
 
-  // Returns the ids inside `hiddenIds` subtrees (they are kept from the observation) and the number of frames.
+  let marked = new Map();
+  // The element with an id, in an open shadow root too.
+  api.find = (bid) => {
+    const element = document.querySelector(`[bid="${CSS.escape(bid)}"]`) ?? marked.get(bid);
+    return element?.isConnected && element.getAttribute('bid') === bid ? element : null;
+  };
+
+  // Returns the ids inside `hiddenIds` subtrees (they are kept from the observation), the number of frames and, by id,
+  // the uses that the tree does not tell, with titles (null but where `api.every` asks for them).
   // `intoAria`: whether to write the ids where the accessibility tree shows them.
   // A page that is too large is not marked: `tooLarge`.
   api.tryToMark = (...args) => {
@@ -60,24 +112,56 @@
       return api.mark(...args);
     } catch (error) {
       if (!(error instanceof TooLarge)) throw error;
-      return { tooLarge: error.message, hidden: [], frames: 0 };
+      return { tooLarge: error.message, hidden: [], frames: 0, uses: null };
     }
   };
   api.mark = (parentBid, hiddenIds, intoAria) => {
-    const owners = new Map();
+    const owners = marked = new Map();
     const elements = allElements();
     let numFrames = 0;
+    api.uses = findUses(elements);
     for (const element of elements) if (markOne(element, parentBid, owners, intoAria) && isFrame(element)) numFrames += 1;
     if (intoAria) watch(elements, parentBid, owners);
-    return { hidden: hiddenBids(hiddenIds), frames: numFrames };
+    const uses = api.every ? Object.fromEntries(elements.flatMap((element) => {
+      const told = [api.uses.get(element) ?? '', element.title || ''];
+      return told.some(Boolean) ? [[element.getAttribute('bid'), told]] : [];
+    })) : null;
+    return { hidden: hiddenBids(hiddenIds), frames: numFrames, uses };
+  };
+
+  // Before anything is written: a style that is asked for after a write is worked out anew.
+  const findUses = (elements) => {
+    const uses = new Map();
+    for (const element of api.every ? elements : []) {
+      const use = useOf(element);
+      if (use) uses.set(element, use);
+    }
+    return uses;
   };
 
   const isFrame = (element) => ['iframe', 'frame'].includes(element.tagName.toLowerCase());
 
-  // `owners`: id -> element; the copy of an element has its id too, and gets one of its own. False: not a standard one.
+  // Editors that have built their text anew because it was marked: they would each time.
+  const rebuilding = new WeakSet();
+  let numRebuilding = 0;
+  const editorOf = (node) => {
+    let editor = node.nodeType === Node.ELEMENT_NODE ? node : node.parentElement;
+    if (!editor?.isContentEditable) return null;
+    while (!isEditor(editor)) editor = editor.parentElement;
+    return editor;
+  };
+  const isRebuilt = (element) => {
+    const editor = editorOf(element);
+    return editor !== element && rebuilding.has(editor);
+  };
+
+  // `owners`: id -> element; the copy of an element has its id too, and gets one of its own. False: not a standard one,
+  // nor one of which `api.every` asks for an id.
   const markOne = (element, parentBid, owners, intoAria) => {
-    if (!TAGS.has(element.tagName.toLowerCase())) return false;
-    writeState(element);
+    const isStandard = TAGS.has(element.tagName.toLowerCase());
+    if (!isStandard && !(api.every && (element.tagName.includes('-') || api.uses.has(element)))) return false;
+    if (numRebuilding && isRebuilt(element)) return false;
+    if (isStandard) writeState(element); // what an attribute means to an element of the page's own is not known
     let bid = element.getAttribute('bid');
     if (bid === null || (owners.get(bid) ?? element) !== element) {
       bid = parentBid + (isFrame(element) ? frameName(frameCounter++) : counter++);
@@ -90,14 +174,24 @@
     return true;
   };
 
-  // A page goes on while its tree is taken: what it inserts until `unmark` is marked as it comes.
+  // A page goes on while its tree is taken: what it inserts until `unmark` is marked as it comes. But for editors, and
+  // pages, that answer a mark with new elements: that would never end.
+  const MAX_LATE = 100;
   let late = new MutationObserver(() => {});
   const watch = (elements, parentBid, owners) => {
     const look = (root) => root && late.observe(root, { subtree: true, childList: true });
     late.disconnect();
+    let rounds = 0;
     late = new MutationObserver((records) => {
+      if (++rounds > MAX_LATE) late.disconnect();
       for (const node of records.flatMap((record) => [...record.addedNodes])) {
         if (node.nodeType !== Node.ELEMENT_NODE || !node.isConnected) continue;
+        const editor = editorOf(node);
+        if (editor && editor !== node) {
+          rebuilding.add(editor);
+          numRebuilding += 1;
+          continue;
+        }
         for (const element of [node, ...allElements(node), ...(node.shadowRoot ? allElements(node.shadowRoot) : [])]) {
           markOne(element, parentBid, owners, true);
           look(element.shadowRoot);
@@ -134,6 +228,8 @@
 
   // Begins the ids again from 0, for a document that has been written anew.
   api.forgetMarks = () => {
+    marked = new Map();
+    api.uses = new Map();
     counter = 0;
     frameCounter = 0;
   };

@@ -194,14 +194,76 @@
     }
   };
 
+  // A worker is a server beside the page: its first word, and its answer to what it is told, are waited for; but one that
+  // has once said nothing may never do, and only a page that shows nothing waits for it then.
+  const WORD_MS = 2000;
+  const SILENT_MS = 100;
+  const MAX_TOLD = 20; // within one wait
+  let told = 0;
+  const isBlank = () => !document.body?.innerText.trim();
+  if (window.Worker) {
+    const tell = Worker.prototype.postMessage;
+    const waits = new WeakMap(); // worker -> what ends each wait for a word of it, oldest first
+    const silent = new WeakSet();
+    const awaitWord = (worker) => {
+      if (++told > MAX_TOLD) return;
+      const done = track();
+      const end = () => {
+        native.clearTimeout(id);
+        waits.set(worker, waits.get(worker).filter((other) => other !== end));
+        done();
+      };
+      const giveUp = () => {
+        silent.add(worker);
+        if (isBlank()) id = native.setTimeout(giveUp, SILENT_MS);
+        else end();
+      };
+      let id = native.setTimeout(giveUp, silent.has(worker) ? SILENT_MS : WORD_MS);
+      waits.get(worker).push(end);
+    };
+    Worker.prototype.postMessage = function (...args) {
+      if (waits.has(this)) awaitWord(this);
+      return tell.apply(this, args);
+    };
+    window.Worker = class Worker extends window.Worker {
+      constructor(...args) {
+        super(...args);
+        waits.set(this, []);
+        this.addEventListener('message', () => waits.get(this)[0]?.());
+        this.addEventListener('error', () => { for (const end of waits.get(this)) end(); });
+        awaitWord(this);
+      }
+    };
+  }
+
   // Elements that listen to the mouse: an anchor without address is a link if it does.
   const clickable = new WeakSet();
+  const droppable = new WeakSet();
   const addListener = EventTarget.prototype.addEventListener;
   EventTarget.prototype.addEventListener = function (type, ...args) {
     if (this instanceof Element && /^(click|dblclick|mousedown|mouseup)$/.test(type)) clickable.add(this);
+    if (this instanceof Element && type === 'drop') droppable.add(this);
     return addListener.call(this, type, ...args);
   };
   api.isClickable = (element) => clickable.has(element) || element.onclick !== null || element.onmousedown !== null;
+  api.isDropTarget = (element) => droppable.has(element) || element.ondrop !== null;
+
+  // Elements with a shadow root, or with a role that no attribute says: the accessibility tree alone tells what they are.
+  const internals = new WeakMap();
+  const hosts = new WeakSet();
+  const { attachShadow } = Element.prototype;
+  const { attachInternals } = HTMLElement.prototype;
+  Element.prototype.attachShadow = function (...args) {
+    hosts.add(this);
+    return attachShadow.apply(this, args);
+  };
+  if (attachInternals) HTMLElement.prototype.attachInternals = function () {
+    const found = attachInternals.call(this);
+    internals.set(this, found);
+    return found;
+  };
+  api.isComponent = (element) => element.shadowRoot !== null || hosts.has(element) || internals.has(element);
+  api.innerRole = (element) => internals.get(element)?.role ?? null;
 
   // Tabs that the page has asked for: the browser reports them a little later.
   const MAX_OPENED = 20; // by one document; what gets around this is closed again (env.py)
@@ -248,7 +310,7 @@
   const ANSWER_MS = 150; // what a page makes of an answer that came late
   const TALK_MS = 1000; // a conversation is followed no longer
   api.work = {
-    begin: () => { turns = 0; },
+    begin: () => { turns = told = 0; },
     busy: () => requests.size > 0 || document.readyState === 'loading' || (tasks > 0 && turns < MAX_TURNS),
     pending: (ms) => pending(now() + ms),
     answered: () => now() - ended,

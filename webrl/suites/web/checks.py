@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from webrl.config.web import WebConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser, first_line
+from webrl.rollouts.egress import UNREACHED
 from webrl.rollouts.interface import Score
 from webrl.suites.web.hooks import filled, run_command
 from webrl.suites.web.instructions import Check
@@ -33,7 +34,17 @@ if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
 
 _NOT_FOUND, _TOO_MANY = 404, 429
-_TEXT = "document.body ? document.body.innerText : ''"
+# `innerText` leaves out what stands in shadow roots.
+_TEXT = """(() => {
+  const texts = [document.body?.innerText ?? ''];
+  const look = (root) => root.querySelectorAll('*').forEach((element) => {
+    if (!element.shadowRoot || !element.checkVisibility()) return;
+    texts.push(...[...element.shadowRoot.children].map((child) => (child.checkVisibility() && child.innerText) || ''));
+    look(element.shadowRoot);
+  });
+  look(document);
+  return texts.join('\\n');
+})()"""
 
 
 class Undecided(Exception):
@@ -131,6 +142,19 @@ async def _javascript(check: Check, end: End) -> str:
                 raise Undecided("the page has gone") from None
             return first_line(error)  # the page is not the one that the expression is for
     return _compare(check, value)
+
+
+async def unanswered(end: End) -> str:
+    """Why the site's start page gives no answer at all, "" if it gives one."""
+    import httpx
+
+    url = end.config.start_urls[0]
+    try:
+        async with logged_in(end.config, {"cookies": []}, end.config.check_timeout_s, proxy=end.proxy) as client:
+            answer = await client.get(url, follow_redirects=False)
+    except httpx.HTTPError as error:
+        return f"{url} does not answer ({type(error).__name__}: {error})"
+    return f"{url} does not answer: {answer.text:.200}" if UNREACHED in answer.text[:300] else ""
 
 
 async def _http(check: Check, end: End) -> str:

@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import Action
 from webrl.rollouts.browser import Browser
-from webrl.rollouts.egress import BLOCKED
+from webrl.rollouts.egress import BLOCKED, UNREACHED
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.execute import ActionFailed
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.limits import Limits
 from webrl.rollouts.notices import Notices
-from webrl.suites.web.checks import End, judge
+from webrl.suites.web.checks import End, judge, unanswered
 from webrl.suites.web.hooks import reset_site, take_turn
 from webrl.suites.web.login import Logins, forget
 from webrl.suites.web.serve import EpisodeServer
 from webrl.suites.web.tasks import checks_of
 from webrl.suites.webarena.sites import SiteError
 from webrl.types import Task
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
 
 _ASKS = "; if the server itself asks for a password: rollout.web.login.basic (init-site --basic-user)"
 _STATUS = "[performance.getEntriesByType('navigation')[0]?.responseStatus || 0, document.body?.innerText ?? '']"
@@ -37,6 +40,8 @@ class WebEnv(BrowserEnv):
     Raises, beside what `BrowserEnv` raises:
         SiteError (a BrowserError): the site is down, its start page answers an error, or it refuses the log-in.
     """
+
+    every_element = True
 
     def __init__(self, browser: Browser, config: RolloutConfig) -> None:
         super().__init__(browser, config)
@@ -79,6 +84,8 @@ class WebEnv(BrowserEnv):
         url = self.page.url
         await super().close()
         page = f"start page {task.start_url} of {task.task_id!r}"
+        if UNREACHED in text[:300]:
+            raise SiteError(f"{page} does not open: {text:.300}")
         if not text.startswith(BLOCKED):
             raise SiteError(f"{page} answers {status}{_ASKS if status == 401 else ''}")
         raise SiteError(f"{page} leads to {url}. {text:.300} Name that host in rollout.allowed_hosts, or start there")
@@ -97,6 +104,11 @@ class WebEnv(BrowserEnv):
             raise ActionFailed(f"Blocked: {action.name} is not allowed on this site.")
         return super()._resolve(action)
 
+    @property
+    def refusal(self) -> str:
+        """Why the site's limits have refused the latest request of this episode that they did; "" if none."""
+        return self._guard.reason
+
     async def finish(self) -> Score:
         """The score by the task's checks; none where it has no checks."""
         if self._played is None:
@@ -112,7 +124,22 @@ class WebEnv(BrowserEnv):
         proxy = self._guard.proxy if self._server else None
         folder = self._server.folder if self._server else ""
         end = End(self._browser, self.context, page, answer, self._web, self._guard.allows, proxy, origin, folder)
-        return await judge(checks, end)
+        score = await judge(checks, end)
+        if score.reward == 0 and (down := await self._down(page, end)):
+            return Score(None, down)  # what failed then is the site, whatever the checks have made of its error page
+        return score
+
+    async def _down(self, page: Page, end: End) -> str:
+        """Why the site cannot be asked any more, where the agent's page is an error of the connection; else ""."""
+        from playwright.async_api import Error
+
+        try:
+            _, text = await page.evaluate(_STATUS)
+        except Error:
+            return ""
+        if not (page.url.startswith("chrome-error:") or UNREACHED in text[:300]):
+            return ""
+        return await unanswered(end)
 
     async def close(self) -> None:
         """Close the profile, and end its server."""

@@ -23,6 +23,10 @@ from webrl.suites.web.env import WebEnv
 from webrl.suites.web.tasks import require_start, task_at
 
 _PER_FORM = 2
+LOGIN_LINK = re.compile(r"(?i)log-?_?\s?(in|on)\b|sign-?_?\s?in\b")
+"""Links that look as if they led to a log-in."""
+_SETTLE_CAP_S = 6.0
+"""A page that is seen once, before anything is known of the site, is waited for longer."""
 _VISITS_PER_PAGE = 3
 _MAX_LINKS = 200
 _UNSAFE = re.compile(
@@ -34,6 +38,13 @@ _SCRIPT = """() => {
   const text = (e) => short(e?.innerText);
   const plain = (e) => short(e?.textContent);
   // A field called `method` or `elements` hides the form's own.
+  const all = (() => {
+    try {
+      return __webrl.allElements(); // in shadow roots too
+    } catch {
+      return [...document.querySelectorAll('*')];
+    }
+  })();
   const own = (form, name) => Object.getOwnPropertyDescriptor(HTMLFormElement.prototype, name).get.call(form);
   const label = (e) => {
     const copy = e.labels?.[0]?.cloneNode(true);
@@ -41,24 +52,32 @@ _SCRIPT = """() => {
     return plain(copy);
   };
   const name = (e) => label(e) || e.placeholder || e.getAttribute('aria-label') || e.name || e.id || '';
-  const fields = (form) => [...own(form, 'elements')].filter((e) =>
-    e.matches('input:not([type=hidden]):not([type=submit]):not([type=button]), select, textarea'));
+  const isField = (e) =>
+    e.matches('input:not([type=hidden]):not([type=submit]):not([type=button]), select, textarea');
+  const describe = (action, method, fields, submit) => ({
+    action, method, fields: fields.map(name),
+    password: fields.filter((e) => e.type === 'password').map(name)[0] ?? null, submit,
+  });
+  const shown = (form) => text(form.querySelector('button:not([type=button])')) ||
+    form.querySelector('input[type=submit]')?.value || null;
+  // A program may ask for a password without a form, or in a component of its own.
+  const loose = all.filter((e) => isField(e) && !e.form && e.checkVisibility());
+  const last = all.indexOf(loose.filter((e) => e.type === 'password').at(-1));
+  const buttons = all.slice(last + 1).filter((e) => e.matches('button, [role=button]') && e.checkVisibility())
+    .map((e) => text(e) || text(e.getRootNode().host)).filter(Boolean);
+  const pressed = buttons.find((words) => /log.?[io]n|sign.?in|continue|submit|^ok$/i.test(words)) ?? null;
+  const asked = last < 0 ? [] : [describe(location.href, 'POST', loose, pressed)];
   // A name of the site beside the page's own (docsify has it in every sidebar) is not the page's heading.
-  const headings = [...document.querySelectorAll('h1')].filter((e) => text(e) && !e.closest(
+  const headings = all.filter((e) => e.matches('h1') && text(e) && !e.closest(
     'aside, nav, [role=complementary], [role=navigation]'));
   return {
     socket: window.__webrl?.refusedSocket ?? '',
     title: document.title.trim(),
     heading: headings.length === 1 ? text(headings[0]) : '',
-    links: [...document.links].map((a) => [a.href,
-      text(a) || a.getAttribute('aria-label') || a.title || plain(a)]),
-    forms: [...document.forms].map((form) => ({
-      action: own(form, 'action'), method: own(form, 'method').toUpperCase(),
-      fields: fields(form).map(name),
-      password: fields(form).filter((e) => e.type === 'password').map(name)[0] ?? null,
-      submit: text(form.querySelector('button:not([type=button])')) ||
-        form.querySelector('input[type=submit]')?.value || null,
-    })),
+    links: all.filter((e) => (e instanceof HTMLAnchorElement || e instanceof HTMLAreaElement) && e.href).map((a) => [
+      a.href, text(a) || a.getAttribute('aria-label') || a.title || plain(a)]),
+    forms: all.filter((e) => e instanceof HTMLFormElement).map((form) => describe(own(form, 'action'),
+      own(form, 'method').toUpperCase(), [...own(form, 'elements')].filter(isField), shown(form))).concat(asked),
   };
 }"""
 
@@ -97,6 +116,8 @@ class Seen:
     """Its forms."""
     socket: str = ""
     """A WebSocket that it asked for, which pages that only read do not get."""
+    refused: str = ""
+    """Why a request of it was refused, "" if none was."""
 
     @property
     def asks_for_password(self) -> bool:
@@ -114,8 +135,11 @@ class Exploration:
     """Links that were not followed, or did not open, each with the reason."""
 
 
-async def explore(config: RolloutConfig, max_pages: int) -> Exploration:
+async def explore(config: RolloutConfig, max_pages: int, first: re.Pattern[str] | None = None) -> Exploration:
     """Visit the start pages and what they link to on the site's own hosts, nearest first.
+
+    Args:
+        first: links whose path or text contains a match are followed before the others.
 
     Raises:
         UsageError: no start page.
@@ -123,8 +147,9 @@ async def explore(config: RolloutConfig, max_pages: int) -> Exploration:
         BrowserMissing: no Chromium.
     """
     require_start(config)
-    config = config.model_copy(update={"web": config.web.model_copy(update={"read_only": True})})
-    walk = _Walk(config.web)
+    web = config.web.model_copy(update={"read_only": True})
+    config = config.model_copy(update={"web": web, "settle_cap_s": max(config.settle_cap_s, _SETTLE_CAP_S)})
+    walk = _Walk(config.web, first)
     async with Browser(max_page_mb=config.max_page_mb) as browser:
         env = WebEnv(browser, config)
         try:
@@ -137,7 +162,8 @@ async def explore(config: RolloutConfig, max_pages: int) -> Exploration:
                 except BrowserError as error:
                     if not walk.pages and url == config.web.start_urls[0]:
                         raise
-                    walk.skipped.append(f"{url}: {error}")
+                    why = str(error).removeprefix(f"start page {url} of '{config.web.name}.look' ")
+                    walk.skipped.append(f"{url}: {why}")
         finally:
             await env.close()
     return Exploration(tuple(walk.pages.values()), tuple(map(redact, walk.skipped)))
@@ -146,8 +172,9 @@ async def explore(config: RolloutConfig, max_pages: int) -> Exploration:
 class _Walk:
     """Where one has been, and where to go next."""
 
-    def __init__(self, web: WebConfig) -> None:
+    def __init__(self, web: WebConfig, first: re.Pattern[str] | None = None) -> None:
         self._hosts = web.hosts
+        self._first = first
         self._known = {_key(url) for url in web.start_urls}
         self._forms: Counter[str] = Counter()
         self.waiting: deque[tuple[str, str]] = deque((url, "") for url in web.start_urls)
@@ -167,7 +194,8 @@ class _Walk:
                 self.skipped.append(f"{url}: looks as if it removed something or logged out")
             elif self._forms[_form(url)] < _PER_FORM:
                 self._forms[_form(url)] += 1
-                self.waiting.append((url, text))
+                urgent = self._first is not None and self._first.search(f"{urlsplit(url).path} {_route(url)} {text}")
+                (self.waiting.appendleft if urgent else self.waiting.append)((url, text))
 
 
 async def _visit(env: WebEnv, config: RolloutConfig, url: str, link: str) -> tuple[Seen, list[tuple[str, str]]]:
@@ -179,7 +207,8 @@ async def _visit(env: WebEnv, config: RolloutConfig, url: str, link: str) -> tup
     except Error as error:
         raise BrowserError(first_line(error)) from None
     forms = tuple(Form(**form | {"fields": tuple(form["fields"])}) for form in found["forms"])
-    seen = Seen(env.page.url, found["title"], found["heading"], link, observation.text, forms, found["socket"])
+    told = (observation.text, forms, found["socket"], env.refusal)
+    seen = Seen(env.page.url, found["title"], found["heading"], link, *told)
     return seen, [(target, text) for target, text in found["links"]]
 
 

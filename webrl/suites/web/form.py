@@ -61,7 +61,10 @@ async def fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> Sta
             await page.keyboard.press("Enter")
         state = await _state_after(tab, dict(before), timeout_s)
     if not state["cookies"] and not state["origins"]:
-        raise SiteError(f"log-in at {url} left neither a cookie nor anything in localStorage, so it cannot be kept")
+        raise SiteError(
+            f"log-in at {url} left neither a cookie nor anything in localStorage (it is in the page's memory or in "
+            "IndexedDB), so it cannot be kept; without rollout.web.login, instructions can say user and password"
+        )
     return state
 
 

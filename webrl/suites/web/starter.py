@@ -134,7 +134,8 @@ def _login(found: Exploration, url: str, login: Mapping[str, Any]) -> str:
     """The log-in that was used, or as a comment a guess."""
     if login:
         return f"    login: {json.dumps(login)}"
-    guesses = (guess_login(page, url, "YOU", "PASSWORD") for page in found.pages)
+    start = found.pages[0]
+    guesses = (guess_login(page, url if page is start else page.url, "YOU", "PASSWORD") for page in found.pages)
     guess = next(filter(None, guesses), None)
     if guess is None:
         return '    # login: {form: {url: /login, fields: {User: ann}, secrets: {Password: "${PASSWORD}"}}}'

@@ -17,7 +17,10 @@ from webrl.suites.web.env import WebEnv
 from webrl.suites.web.suite import OwnSite
 from webrl.suites.web.tasks import heldout_tasks, training_tasks
 
-_ELEMENT = re.compile(r"\[[a-zA-Z]*\d+\] (?:button|link|checkbox|radio|textbox|searchbox|combobox|tab|menuitem|switch)")
+_ELEMENT = re.compile(
+    r"\[[a-zA-Z]*\d+\] (?:button|link|checkbox|radio|textbox|searchbox|combobox|tab|menuitem|switch|"
+    r"generic .*(?:clickable|editable)|generic, (?:clickable|editable))"
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,197 @@
+"""`rollout.every_element`: pages whose controls are not those of HTML are read and acted on too."""
+
+import re
+
+import pytest
+from rollouts_builders import at, bid_of, in_browser, serve
+
+pytestmark = pytest.mark.browser
+
+
+def on_page(page, *actions, form="axtree", **settings):
+    """The texts before and after each action, and the errors; `{words}` is the id of the line with these words."""
+
+    async def play(env):
+        async with serve({"/": page} if isinstance(page, str) else page) as url:
+            texts, errors = [(await env.reset(at(url + "/"))).text], []
+            for action in actions:
+                result = await env.step(re.sub(r"\{([^}]+)\}", lambda m: id_of(texts[-1], m[1]), action))
+                texts.append(result.observation.text)
+                errors.append(result.error)
+            return texts, errors
+
+    return in_browser(play, **{"every_element": True, "observation": form} | settings)
+
+
+def id_of(text, words):
+    """The id of the line with these words or, if it has none, of the nearest line above that has."""
+    lines = text.splitlines()
+    at = next((number for number, line in enumerate(lines) if words in line), None)
+    assert at is not None, f"no {words!r} in:\n{text}"
+    return next(found[1] for line in reversed(lines[: at + 1]) if (found := re.match(r"\s*\[(\w+)\]", line)))
+
+
+FORMS = pytest.mark.parametrize("form", ["axtree", "dom"])
+
+
+@FORMS
+def test_what_listens_to_clicks_or_takes_the_focus_has_an_id_though_it_has_no_role(form):
+    page = """<title>t</title><div id=a>listens</div><div style="cursor:pointer" data-n=b>points</div>
+    <span aria-label="November 12, 2026" tabindex=-1>12</span><div>plain</div>
+    <div id=all><p>many</p><button>one</button></div><div id=edge></div><div aria-label="Total 15">15</div>
+    <script>
+    a.addEventListener('click', () => { a.textContent = 'heard' });
+    document.addEventListener('click', (e) => { if (e.target.dataset.n) document.title = 'delegated' });
+    document.querySelector('span').onclick = () => { document.title = 'day' };
+    document.querySelector('#all').addEventListener('click', () => {}); edge.addEventListener('mousedown', () => {});
+    </script>"""
+    texts, errors = on_page(page, "click('{listens}')", "click('{points}')", "click('{November 12}')", form=form)
+    assert re.search(r"\[\d+\] generic, clickable\n\t+StaticText 'listens'", texts[0])
+    assert re.search(r"\[\d+\] generic 'November 12, 2026', clickable", texts[0])
+    assert "\n\tStaticText 'plain'" in texts[0]
+    assert "StaticText '15'" in texts[0], "the name of what is not printed hides no text"
+    assert texts[0].count("clickable") == 3, "neither what is there for its content nor what says nothing"
+    assert not any(errors)
+    assert "heard" in texts[1]
+    assert "delegated" in texts[2]
+    assert "'day'" in texts[3]
+
+
+def test_without_the_option_the_text_is_browsergym_s():
+    page = "<div onclick='1'>listens</div><x-y tabindex=0 role=button>own</x-y><div contenteditable>w</div>"
+    texts, _ = on_page(page, every_element=None)
+    assert texts[0].splitlines()[1:] == [
+        "\tStaticText 'listens'",
+        "\tbutton 'own'",
+        "\tStaticText 'w'",
+    ]
+
+
+COMPONENTS = """<title>t</title><x-select></x-select><x-tab role=tab tabindex=0 value=v>Payment</x-tab>
+<x-inner>Upload</x-inner><p id=out></p><script>
+const shadow = (name, html, ready) => customElements.define(name, class extends HTMLElement {
+  static observedAttributes = ['value'];
+  connectedCallback() { this.attachShadow({ mode: 'open' }).innerHTML = html; ready(this, this.shadowRoot); }
+  attributeChangedCallback(name, old) { if (old !== null) out.textContent += ' changed'; }
+});
+shadow('x-option', '<div><slot></slot></div>', (host) => { host.setAttribute('role', 'option'); host.tabIndex = -1; });
+shadow('x-select', '<label id=l>City</label><button aria-labelledby=l><slot name=s>none</slot></button>' +
+  '<div role=listbox><slot></slot></div>' +
+  '<select aria-label=Size><option>S<option>L</select>' +
+  '<label><input type=checkbox style="position:absolute;opacity:0"><b>Gift</b></label>', (host) => {
+  host.innerHTML = '<x-option>Berlin</x-option><x-option>Paris</x-option>';
+  for (const option of host.children) option.onclick = () => { out.textContent = option.textContent; };
+});
+shadow('x-tab', '<slot></slot>', (host) => { host.value = 'w'; host.onclick = () => { out.textContent = 'tab'; }; });
+customElements.define('x-inner', class extends HTMLElement {
+  constructor() {
+    super();
+    this.attachInternals().role = 'button';
+    this.onclick = () => { out.textContent = 'inner'; };
+  }
+});
+</script>"""
+
+
+@FORMS
+def test_elements_of_the_page_s_own_making_have_ids_and_can_be_acted_on_in_their_shadow(form):
+    texts, errors = on_page(
+        COMPONENTS,
+        "click('{Paris}')",
+        "click('{Payment}')",
+        "click('{Upload}')",
+        "select_option('{combobox}', 'L')",
+        "check('{checkbox}')",
+        form=form,
+    )
+    assert not any(errors), errors
+    assert re.search(r"\[\d+\] tab 'Payment'", texts[0])
+    assert re.search(r"\[\d+\] button 'Upload'", texts[0])
+    assert re.search(r"\[\d+\] button 'City'", texts[0])
+    assert "StaticText 'Paris'" in texts[1].rpartition("paragraph")[2]
+    assert "StaticText 'tab'" in texts[2]
+    assert "StaticText 'inner'" in texts[3]
+    assert "value='L'" in texts[4]
+    assert "checked='true'" in texts[5]
+    assert "changed" not in texts[5], "an attribute of a component is its program's"
+
+
+@FORMS
+def test_a_text_with_markup_has_an_id_and_can_be_filled_in_frames_too(form):
+    pages = {
+        "/": "<title>t</title><div contenteditable><p>old words</p></div><iframe src=/in></iframe>",
+        "/in": "<title>in</title><body contenteditable><p>inner words</p></body>",
+    }
+    texts, errors = on_page(pages, "fill('{old words}', 'new')", "click('{inner words}')", form=form)
+    assert not any(errors)
+    assert re.search(r"\[\d+\] generic value='old words', editable", texts[0])
+    assert "'new'" in texts[1]
+    assert re.search(r"\[a\d+\] generic.*editable", texts[1])
+
+
+def test_what_is_dragged_and_where_it_is_dropped_have_ids():
+    page = """<title>t</title><span draggable=true>card</span><div style="height:50px">done</div><script>
+    const [card, done] = [document.querySelector('span'), document.querySelector('div')];
+    card.ondragstart = (e) => e.dataTransfer.setData('text', 'x');
+    done.addEventListener('dragover', (e) => e.preventDefault());
+    done.addEventListener('drop', (e) => { e.preventDefault(); done.textContent = 'dropped'; });</script>"""
+    texts, errors = on_page(page, "drag_and_drop('{card}', '{done}')")
+    assert not any(errors)
+    assert re.search(r"\[\d+\] generic, droppable", texts[0])
+    assert "dropped" in texts[1]
+
+
+@pytest.mark.parametrize("every", [None, True])
+def test_an_editor_that_builds_its_text_anew_where_it_is_marked_does_not_hold_the_page(every):
+    page = """<title>t</title><div contenteditable role=textbox aria-label=note><p>words</p></div><button>Go</button>
+    <script>const note = document.querySelector('div');
+    new MutationObserver((records) => {
+      const other = records.filter((r) => r.target !== note && r.type === 'attributes').map((r) => r.target);
+      for (const element of new Set(other)) {
+        if (!note.contains(element)) continue;
+        const copy = document.createElement('p');
+        copy.textContent = element.textContent;
+        element.replaceWith(copy);
+      }
+    }).observe(note, { subtree: true, attributes: true, childList: true });</script>"""
+    texts, errors = on_page(page, "fill('{textbox}', 'other words')", "click('{Go}')", every_element=every)
+    assert not any(errors)
+    assert "words" in texts[0]
+    assert "other words" in texts[2]
+    assert bid_of(texts[2], "textbox", "note") == bid_of(texts[0], "textbox", "note")
+
+
+def test_a_page_that_answers_every_mark_with_a_new_element_is_read():
+    page = """<title>t</title><ul><li>one</li></ul><script>
+    const list = document.querySelector('ul');
+    const fresh = () => Object.assign(document.createElement('li'), { textContent: 'one' });
+    const begun = new MutationObserver(() => list.replaceChildren(fresh()));
+    begun.observe(list, { subtree: true, attributes: true });</script>"""
+    texts, _ = on_page(page)
+    assert "StaticText 'one'" in texts[0]
+
+
+def test_a_box_that_its_label_draws_is_ticked_by_its_label():
+    page = """<title>t</title><style>.o{position:absolute;opacity:0} .b{position:absolute;background:#ccc;inset:0}
+    .w{position:relative;display:inline-block}
+    .v{position:absolute;width:1px;height:1px;clip:rect(0 0 0 0);margin:-1px}</style>
+    <label class=w><input type=checkbox class=o><span class=b></span>Cover</label>
+    <p><input type=radio class=v id=x><label for=x>Away</label></p>
+    """
+    texts, errors = on_page(page, "click('{checkbox}')", "check('{radio}')", every_element=None)
+    assert "checkbox 'Cover', focused, checked='true'" in texts[1]
+    assert "radio 'Away', focused, checked='true'" in texts[2]
+    assert not any(errors)
+
+
+@FORMS
+def test_what_is_named_by_the_icon_of_a_font_has_its_title_for_a_name(form):
+    page = """<title>t</title><style>i::before{content:'\\f1f8'}</style>
+    <a href=#a title="Delete record"><i></i></a><button><i></i></button><button title=x><i></i> Save</button>"""
+    texts, _ = on_page(page, form=form)
+    assert re.search(r"\[\d+\] link 'Delete record'", texts[0])
+    assert re.search(r"\[\d+\] button '\\uf1f8'", texts[0]), "without a title that is all there is"
+    assert re.search(r"\[\d+\] button '\\uf1f8 .*Save'", texts[0])
+    assert not re.search(r"StaticText '\\uf1f8'", texts[0])
+    stock, _ = on_page(page, form=form, every_element=None)
+    assert "link '\\uf1f8'" in stock[0]

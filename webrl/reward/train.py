@@ -41,12 +41,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
 
     rng = random.Random(f"{config.seed}:train-orm")
     folder = paths.report
-    with ProblemLog(folder / "problems.txt") as problems:
-        judged = [item for path in paths.data for item in read_judged(path, problems)]
-        earlier = [item for path in paths.rehearsed for item in read_judged(path, problems)]
-        problem_counts = dict(problems.counts)
-    if not judged:
-        raise DataError(f"{', '.join(map(str, paths.data))}: no finished trajectory with an outcome: {problem_counts}")
+    judged, earlier, problem_counts = _read(paths)
     train, heldout = split_heldout(judged, config.orm.heldout, rng)
     train += (rehearsed := _rehearsed(earlier, train, heldout, rng))
     if config.orm.calibrate and not heldout:
@@ -79,6 +74,17 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
         report["start"] = judge_report([e.success for e in examples], scores).to_json()
     write_json(folder / "report.json", report)
     return report
+
+
+def _read(paths: TrainingPaths) -> tuple[list[JudgedTrajectory], list[JudgedTrajectory], dict[str, int]]:
+    """What to learn from, what is rehearsed, and how many lines of either could not be used, by reason."""
+    with ProblemLog(paths.report / "problems.txt") as problems:
+        judged = [item for path in paths.data for item in read_judged(path, problems)]
+        earlier = [item for path in paths.rehearsed for item in read_judged(path, problems)]
+        counts = dict(problems.counts)
+    if not judged:
+        raise DataError(f"{', '.join(map(str, paths.data))}: no finished trajectory with an outcome: {counts}")
+    return judged, earlier, counts
 
 
 def _rehearsed(

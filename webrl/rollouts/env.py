@@ -58,6 +58,7 @@ _TRANSIENT = (
     "frameId is not found",
     "Cannot find context",
     "Cannot find default execution context",
+    "Promise was collected",
     "of undefined",
 )
 _HEARD = "__webrl.hear(), "

@@ -29,7 +29,7 @@ VERSIONS = ("119.0.2", "123.0.1", "126.0.0", "138.0.2", "latest")
 """126 is next to what Playwright 1.44 downloads."""
 FILES = (
     *("test_rollouts_dom.py", "test_rollouts_observe.py", "test_rollouts_env.py", "test_tasks_miniwob_experts.py"),
-    *("test_rollouts_guard.py", "test_rollouts_limits.py"),
+    *("test_rollouts_guard.py", "test_rollouts_limits.py", "test_rollouts_faults.py"),
 )
 """Observations, actions, whole tasks, and what pages reach; pools, servers and faults do the same on every version."""
 

@@ -103,7 +103,7 @@ class BrowserEnv(BrowserProfile):
         action: Action | None = None
         error = ""
         clean, self._clean = self._clean, False  # a step that is cancelled half-way leaves a page in doubt
-        if self.page.url:
+        if not self._is_empty:
             self._notices.downloads = 0  # of earlier steps: no tab waits for one
         async with self._deadline(f"step {action_text!r:.60}"):
             try:

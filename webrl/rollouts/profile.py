@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 MAX_TABS = 20
 """Open tabs of an environment; further ones are closed at once."""
 _PAGE_TIMEOUT_MS = 5000
+_NO_DOCUMENT = ("", ":")
+"""Addresses of a tab that a link or a script has opened, while it has no document; ":" seen with Chromium 150."""
 
 
 class Onlooker(Protocol):
@@ -160,10 +162,20 @@ class BrowserProfile:
         self.tab = tab
         return tab
 
+    @property
+    def _is_empty(self) -> bool:
+        """Whether the active tab has had no document yet."""
+        return self.page.url in _NO_DOCUMENT
+
     async def _leave_download(self) -> bool:
         """Close the active tab if a download is all that came of it: a link opened it, and it has no document."""
         page = self.page
-        if page.url or page is self._first_page or not self._notices.downloads or len(self.context.pages) == 1:
+        if (
+            not self._is_empty
+            or page is self._first_page
+            or not self._notices.downloads
+            or len(self.context.pages) == 1
+        ):
             return False
         self._notices.downloads = 0
         opener = await page.opener()

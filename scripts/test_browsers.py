@@ -31,7 +31,7 @@ FILES = (
     *("test_rollouts_dom.py", "test_rollouts_observe.py", "test_rollouts_env.py", "test_tasks_miniwob_experts.py"),
     *("test_rollouts_guard.py", "test_rollouts_limits.py", "test_rollouts_faults.py"),
 )
-"""Observations, actions, whole tasks, what pages reach, and what goes wrong; pools and servers do the same on every version."""
+"""Observations, actions, tasks, what pages reach and what goes wrong; pools and servers do the same everywhere."""
 
 
 @dataclass(frozen=True)

@@ -178,9 +178,10 @@ def shared_out(config: RunConfig, phase: int, shares: Mapping[str, float]) -> li
     return (first + others)[:number]
 
 
-def _fresh(config: RunConfig, phase: int, number: int) -> list[Task]:
-    tasks = config.tasks.model_copy(update={"num_seed_tasks": number})
-    return seed_tasks(config.model_copy(update={"tasks": tasks}), phase)
+def _fresh(config: RunConfig, draw: int, number: int) -> list[Task]:
+    """So many of the suites' own tasks, new ones for each draw."""
+    tasks = config.tasks.model_copy(update={"num_seed_tasks": number, "source": "fresh"})
+    return seed_tasks(config.model_copy(update={"tasks": tasks}), draw)
 
 
 def practice_tasks(config: RunConfig, phase: int) -> list[Task]:
@@ -190,9 +191,8 @@ def practice_tasks(config: RunConfig, phase: int) -> list[Task]:
     Raises:
         DataError: nothing is left.
     """
-    changes = {"num_seed_tasks": config.orm.refresh_tasks, "source": "fresh"}
-    other = config.model_copy(update={"tasks": config.tasks.model_copy(update=changes)})
-    drawn = [task for task in seed_tasks(other, _PRACTICE + phase) if not needs_judge(task)]
+    fresh = _fresh(config, _PRACTICE + phase, config.orm.refresh_tasks)
+    drawn = [task for task in fresh if not needs_judge(task)]
     verdicts = leaks(drawn, held_out(config), config.filter.duplicate_threshold)
     if kept := [task for task, verdict in zip(drawn, verdicts, strict=True) if not verdict]:
         return kept

@@ -142,7 +142,9 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
     practice = f"tasks.num_seed_tasks=5000 models.actor={run}/sft --run {run}/judge --seed 1000003"
     loop, _, known = commands.pop().rpartition(" orm.refresh_data=")
     assert yaml.safe_load(*shlex.split(known)) == [f"{run}/judge/phase_00/trajectories.jsonl", f"{run}/judge/demos"]
-    assert loop == f"run {same} models.actor={run}/sft models.orm={run}/orm"
+    begun, _, demos = loop.partition(" replay.demos=")
+    assert begun == f"run {same} models.actor={run}/sft"
+    assert demos.replace("\\", "") == f'["{run}/demos"] models.orm={run}/orm'
     assert commands == [
         f"record-demos {same} models.actor=some/base --per-type 16",
         f"sft {same} models.actor=some/base",

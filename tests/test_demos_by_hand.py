@@ -15,9 +15,9 @@ from web_builders import notes_app
 from webrl.cli import main
 from webrl.config import RunConfig
 from webrl.demos.by_hand import element_of, hand_tasks
-from webrl.demos.sources import read_demonstrations
 from webrl.errors import UsageError
 from webrl.interop.problems import ProblemLog
+from webrl.replay.demonstrations import read_demonstrations
 from webrl.runs.store import read_records
 from webrl.types import Trajectory
 

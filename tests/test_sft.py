@@ -13,10 +13,10 @@ from test_reward_data import make_trajectory
 from webrl.cli import main
 from webrl.config import validate_config
 from webrl.demos.sft import encode, split, train_start
-from webrl.demos.sources import read_demonstrations
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
+from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.records import open_encoder
 from webrl.runs.store import read_records, write_records
 from webrl.training.metrics import read_metrics

@@ -453,6 +453,10 @@ class ReplayConfig(Section):
     """Perplexity-filtered experience replay (paper §3.4)."""
 
     strategy: Literal["perplexity", "recency", "all", "none"] = Field("perplexity", description="what to replay")
+    demos: tuple[Path, ...] = Field(
+        (),
+        description="what the buffer begins with (paper: the supervised start's demonstrations); sources as for `webrl sft`",
+    )
     perplexity_low: float = Field(1 / 0.95, description="kept if perplexity is at least this")
     perplexity_high: float = Field(2.0, description="kept if perplexity is below this")
     max_ratio: float = Field(2.0, ge=0, description="replayed steps per current step, at most")
@@ -464,6 +468,8 @@ class ReplayConfig(Section):
     @model_validator(mode="after")
     def _band_is_ordered(self) -> Self:
         self._check_order("perplexity_low", "perplexity_high")
+        if self.demos and self.strategy == "none":
+            raise ValueError("strategy=none replays nothing, demos neither; leave demos out, or choose a strategy")
         return self
 
 

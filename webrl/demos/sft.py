@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webrl.config import RunConfig
-from webrl.demos.sources import read_demonstrations
 from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.servers.vllm_owner import keep_servers
 from webrl.plots import clean_axes, new_figure, save_figure
+from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.records import StepEncoder, open_encoder
 from webrl.runs.provenance import run_info
 from webrl.runs.store import write_json

@@ -45,6 +45,8 @@ class ProcessPlan:
     """Trace folder, phase folder or trajectory file."""
     experience: tuple[Path, ...]
     """Earlier experience, oldest first."""
+    demos: tuple[Path, ...]
+    """What the buffer begins with (`replay.demos`)."""
     output: Path
     """`train.jsonl` of stage 1."""
     orm: str | None
@@ -75,6 +77,7 @@ class ProcessPlan:
             f"actor             {self.actor or 'none: stored token ids and log-probabilities'}",
         ]
         if 2 in self.stages:
+            lines.append(f"demonstrations    {', '.join(map(str, self.demos)) or 'none'}")
             lines.append(f"experience        {', '.join(map(str, self.experience)) or 'none'}")
         lines.append(f"current steps     {self.output}")
         if 2 in self.stages:
@@ -137,6 +140,7 @@ def make_plan(
         stages=tuple(stages),
         rollout=rollout,
         experience=tuple(defaults.experience if experience is None and known else experience or ()),
+        demos=config.replay.demos,
         output=output,
         orm=(orm or config.models.orm) if add_reward else None,
         actor=None if actor == _NO_MODEL else actor,
@@ -164,7 +168,10 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
     for model in filter(None, (plan.actor, plan.orm)):
         model_folder(model)
     rollouts = find_source(plan.rollout) if 1 in plan.stages else None
-    experience = [find_source(path, prefer_records=True) for path in plan.experience] if 2 in plan.stages else None
+    experience = None
+    if 2 in plan.stages:
+        experience = [Source(path, "demonstrations") for path in plan.demos]
+        experience += [find_source(path, prefer_records=True) for path in plan.experience]
     summary = ProcessSummary()
     with ExitStack() as stack:
         stack.enter_context(hold_output(plan.output))

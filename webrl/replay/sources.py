@@ -21,13 +21,14 @@ from webrl.interop.vab import is_vab_folder, read_vab, score_label, trace_paths
 from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.turns import end_token_ids
+from webrl.replay.demonstrations import judged_demonstrations
 from webrl.replay.records import NextPrompt, StepEncoder, build_records, open_encoder, released_next_prompt
 from webrl.replay.score import Scorer
 from webrl.reward.labels import outcome_key, read_outcomes
 from webrl.runs.store import read_lines
 from webrl.types import Label, Status, StepRecord, Trajectory
 
-Kind = Literal["records", "trajectories", "vab", "released"]
+Kind = Literal["records", "trajectories", "vab", "released", "demonstrations"]
 StepObject = dict[str, Any]
 
 _FINISHED = frozenset(str(s) for s in Status if s.finished)
@@ -42,7 +43,7 @@ class Source:
     """Where steps come from."""
 
     path: Path
-    """A JSONL file, a trace folder, or a released `.pt` file."""
+    """A JSONL file, a trace folder, a released `.pt` file, or what `read_demonstrations` takes."""
     kind: Kind
     """How to read it."""
 
@@ -53,7 +54,9 @@ class Source:
 
     @property
     def num_bytes(self) -> int:
-        """Size, for progress."""
+        """Size, for progress; of demonstrations none, whose reader does not tell how far it is."""
+        if self.kind == "demonstrations":
+            return 0
         if self.kind != "vab":
             return self.path.stat().st_size
         return sum(p.lstat().st_size for p in trace_paths(self.path))
@@ -248,7 +251,7 @@ def _encoded_steps(data: StepObject, outcome: int | None, tools: Tools) -> list[
 
 
 def _read_imported(source: Source, tools: Tools) -> Iterator[StepObject]:
-    """Trace folders and released files: text, tokenised here; their recorded scores are the outcome by default."""
+    """Traces, released files, demonstrations: text, tokenised here; recorded scores are the outcome by default."""
     for trajectory, recorded in _imported(source, tools):
         label = recorded
         if tools.outcomes is not None:
@@ -281,12 +284,23 @@ def _records(
 
 
 def _imported(source: Source, tools: Tools) -> Iterator[tuple[Trajectory, Label]]:
+    if source.kind == "demonstrations":
+        for trajectory, reward in judged_demonstrations(source.path, tools.problems):
+            if trajectory.status.finished and trajectory.steps:
+                yield _as_text(trajectory), Label(trajectory.trajectory_id, None, reward)
+        return
     if source.kind == "released":
         yield from read_released(source.path, tools.problems)
         tools.on_bytes(source.path.stat().st_size)
         return
     for trajectory in read_vab(source.path, tools.problems, lambda p: tools.on_bytes(p.lstat().st_size)):
         yield trajectory, score_label(trajectory)
+
+
+def _as_text(trajectory: Trajectory) -> Trajectory:
+    """Without token ids, which may be another tokenizer's, and as old as the supervised start."""
+    steps = tuple(replace(step, prompt_ids=(), action_ids=(), logprobs=()) for step in trajectory.steps)
+    return replace(trajectory, steps=steps, phase=0)
 
 
 def labelled_outcomes(source: Source, problems: ProblemLog) -> Mapping[bytes, int | None] | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from webrl.config import RunConfig
+from webrl.config import ReplayConfig, RunConfig
 from webrl.errors import DataError, ModelError
 from webrl.interop.problems import ProblemLog
 from webrl.replay.mix import add_history, write_steps
@@ -29,7 +29,7 @@ def mix_replay(
 
     Args:
         actor: π_{k-1}; both the replay filter's perplexity and the KL term are taken under it.
-        history: `train.jsonl` of the earlier phases, oldest first.
+        history: `train.jsonl` of the earlier phases, oldest first; `replay.demos` come before them.
 
     Returns:
         `num_current`, `num_replayed`, `trajectories` (what became of this phase's), `history` (steps by reason),
@@ -51,7 +51,7 @@ def mix_replay(
             raise DataError(f"{folder.trajectories}: nothing to train on: {counts}; were they all unjudged?")
         sampler = sampler_difference(folder.train)
         refuse_other_weights(actor, sampler, config.replay.sampler_tolerance)
-        sources = [Source(path, "records") for path in history]
+        sources = [*buffer_start(config.replay, history), *(Source(path, "records") for path in history)]
         reasons = add_history(folder.train, num_current, sources, tools, config.replay, rng, folder.train_filter)
         assert tools.scorer
         return {
@@ -63,6 +63,11 @@ def mix_replay(
             "sampler": sampler,
             "problems": dict(problems.counts),
         }
+
+
+def buffer_start(config: ReplayConfig, history: Sequence[Path]) -> list[Source]:
+    """The demonstrations that the buffer begins with; none before there is a policy to update (phase 0)."""
+    return [Source(path, "demonstrations") for path in config.demos if history]
 
 
 def refuse_other_weights(actor: str, sampler: dict[str, float], tolerance: float) -> None:

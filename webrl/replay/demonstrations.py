@@ -60,7 +60,7 @@ def read_demonstrations(
         DataError: nothing of the kind.
     """
     for path in paths:
-        for trajectory, reward in _read(path, problems):
+        for trajectory, reward in judged_demonstrations(path, problems):
             if not trajectory.status.finished or not trajectory.steps:
                 counts["unfinished"] += 1
             elif outcome == "success" and reward != 1:
@@ -70,8 +70,12 @@ def read_demonstrations(
                 yield trajectory
 
 
-def _read(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, int | None]]:
-    """(trajectory, 1 or 0, or None if nobody has judged it)."""
+def judged_demonstrations(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, int | None]]:
+    """Stream (trajectory, 1 or 0, or None if nobody has judged it) of one source.
+
+    Raises:
+        DataError: nothing of the kind.
+    """
     if path.is_dir():
         files = [path / "trajectories.jsonl", *sorted(path.glob("phase_[0-9]*/trajectories.jsonl"))]
         found = [file for file in files if file.is_file()]

@@ -454,8 +454,7 @@ class ReplayConfig(Section):
 
     strategy: Literal["perplexity", "recency", "all", "none"] = Field("perplexity", description="what to replay")
     demos: tuple[Path, ...] = Field(
-        (),
-        description="what the buffer begins with (paper: the supervised start's demonstrations), as `webrl sft` reads it",
+        (), description="what the buffer begins with (paper: the start's demonstrations), as `webrl sft` reads it"
     )
     perplexity_low: float = Field(1 / 0.95, description="kept if perplexity is at least this")
     perplexity_high: float = Field(2.0, description="kept if perplexity is below this")

@@ -1,7 +1,7 @@
 """Make the checkpoints of data/tiny/ from scratch.
 
-Five steps, in this order; recording needs a browser, training a GPU for about ten minutes (or a day of CPU), the last
-step one core for about ten:
+Five steps, in this order, and the demonstrations that replay begins with; recording needs a browser, training a GPU for
+about ten minutes (or a day of CPU), `steady-orm` one core for about ten:
 
     python scripts/make_tiny_models.py record           # scripted experts in the real browser
     python scripts/make_tiny_models.py train            # tokenizer, base, actor, generator
@@ -9,6 +9,8 @@ step one core for about ten:
     python scripts/make_tiny_models.py train-orm        # outcome model, and the curves' plot
     webrl run demo seed=21 runs_dir=runs/tiny name=played
     python scripts/make_tiny_models.py steady-orm       # outcome model again: words alone are to move it less
+    webrl record-demos demo --per-type 23 runs_dir=runs/tiny name=shown
+    python scripts/make_tiny_models.py demos            # data/tiny/demos.jsonl: what the replay buffer begins with
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-STEPS = ("record", "train", "record-actor", "train-orm", "steady-orm")
+STEPS = ("record", "train", "record-actor", "train-orm", "steady-orm", "demos")
 
 
 def main() -> None:
@@ -40,8 +42,10 @@ def main() -> None:
         train(args)
     elif args.step == "train-orm":
         train_orm(args)
-    else:
+    elif args.step == "steady-orm":
         steady_orm(args)
+    else:
+        write_demonstrations(args)
 
 
 async def record_experts(args: argparse.Namespace) -> None:
@@ -129,6 +133,23 @@ def steady_orm(args: argparse.Namespace) -> None:
     claims.train(model, tokenizer, played, further)
     notes = json.loads((args.out / "orm" / "recipe.json").read_text()) | {"steady": asdict(further)}
     pretrain.save(model, tokenizer, args.out / "orm", notes)
+
+
+def write_demonstrations(args: argparse.Namespace) -> None:
+    """Recorded successes as text alone: pages, answers, instruction, type."""
+    from webrl.replay.demonstrations import HumanDemonstration, HumanStep
+    from webrl.runs.store import read_records, write_records
+    from webrl.types import Trajectory
+
+    shown = read_records(args.work / "shown/demos/trajectories.jsonl", Trajectory)
+    write_records(
+        args.out / "demos.jsonl",
+        (
+            HumanDemonstration(t.instruction, tuple(HumanStep(s.observation, s.response) for s in t.steps), t.task.site)
+            for t in shown
+            if t.env_reward == 1
+        ),
+    )
 
 
 if __name__ == "__main__":

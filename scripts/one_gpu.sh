@@ -59,7 +59,7 @@ loop=()
 for word in "${settings[@]+"${settings[@]}"}"; do [[ "$word" == models.actor=* ]] || loop+=("$word"); done
 loop+=(models.actor="$run/sft")
 # The paper's replay buffer begins with the supervised start's demonstrations.
-[[ "$plan" == *$'\n  strategy: none\n'* ]] || loop+=(replay.demos="[\"$run/demos\"]")
+loop+=(replay.demos="[\"$run/demos\"]")
 practice="$run/judge"
 judged=("$practice/phase_00/trajectories.jsonl")
 [[ $judge_demos == 0 ]] || judged+=("$practice/demos")

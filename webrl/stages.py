@@ -244,7 +244,9 @@ def train(context: Context) -> Counts:
     steps, scored = folder.train_filter, folder.path / "train_scored.jsonl"
     losses: Counts = {}
     if config.trains_critic:
-        losses = once("critic", lambda: train_critic(steps, start, folder.critic, config, **options), scored)
+        # Replayed steps are successes, picked as such: among them V is no chance of success (docs/objective.md).
+        judged = steps if config.critic.on_replay else folder.train
+        losses = once("critic", lambda: train_critic(judged, start, folder.critic, config, **options), scored)
     if context.phase == 0:
         return losses | (copy_model(context.actor, folder.actor) if is_main() else {})
     if not config.actor.needs_values:

@@ -25,7 +25,7 @@ from pydantic import (
 
 from webrl.config.arena import ArenaConfig
 from webrl.config.redaction import MASK, Secret, SecretUrl, redact
-from webrl.config.resources import find_config, is_file, shipped_model
+from webrl.config.resources import find_config, is_file, shipped_data, shipped_model
 from webrl.config.section import Section
 from webrl.config.web import WebConfig
 from webrl.config.yaml_file import parse_yaml, read_yaml
@@ -34,6 +34,7 @@ from webrl.errors import UsageError, problem_message
 Fraction = Annotated[float, Field(ge=0, le=1)]
 ModelName = Annotated[str, AfterValidator(shipped_model), Field(validate_default=True)]
 """A folder or a hub name; `data/tiny/…` is found wherever webrl is installed."""
+_Data = Annotated[Path, AfterValidator(shipped_data)]
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 _HIDDEN = {"accounts", "basic", "extra_args", "secrets", "headers"}
 """Options whose values are not quoted in errors: a secret may stand anywhere in a value of the wrong form."""
@@ -452,8 +453,10 @@ class LabelConfig(Section):
 class ReplayConfig(Section):
     """Perplexity-filtered experience replay (paper §3.4)."""
 
-    strategy: Literal["perplexity", "recency", "all", "none"] = Field("perplexity", description="what to replay")
-    demos: tuple[Path, ...] = Field(
+    strategy: Literal["perplexity", "recency", "all", "none"] = Field(
+        "perplexity", description="what to replay; none: nothing"
+    )
+    demos: tuple[_Data, ...] = Field(
         (), description="what the buffer begins with (paper: the start's demonstrations), as `webrl sft` reads it"
     )
     perplexity_low: float = Field(1 / 0.95, description="kept if perplexity is at least this")
@@ -467,8 +470,6 @@ class ReplayConfig(Section):
     @model_validator(mode="after")
     def _band_is_ordered(self) -> Self:
         self._check_order("perplexity_low", "perplexity_high")
-        if self.demos and self.strategy == "none":
-            raise ValueError("strategy=none replays nothing, demos neither; leave demos out, or choose a strategy")
         return self
 
 
@@ -515,6 +516,9 @@ class CriticConfig(OptimConfig):
     heads: Literal["single", "double"] = Field("single", description="double: the released code's two heads")
     train_next_state: bool = Field(
         False, description="also train on s' (released code); a step's two states are one sample of the batch"
+    )
+    on_replay: bool = Field(
+        False, description="also train on replayed steps (released code), all of them successes: V rises everywhere"
     )
 
 

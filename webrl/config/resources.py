@@ -27,7 +27,12 @@ def shipped_model(name: str) -> str:
     """A model's name; that of a shipped one (`data/tiny/actor`) becomes its path where the working folder has none."""
     if not name.startswith("data/tiny/") or Path(name).exists():
         return name
-    return next((str(path / name) for path in (_PACKAGE, _PACKAGE.parent) if (path / name).is_dir()), name)
+    return next((str(path / name) for path in (_PACKAGE, _PACKAGE.parent) if (path / name).exists()), name)
+
+
+def shipped_data(path: Path) -> Path:
+    """The same for a file (`data/tiny/demos.jsonl`)."""
+    return Path(shipped_model(str(path)))
 
 
 def run_configs() -> list[Path]:

@@ -26,7 +26,7 @@ from webrl.training.engines.ddp import Engine, make_optimizer
 from webrl.training.flops import peak_memory_gib
 from webrl.training.models import load_actor
 from webrl.training.objectives import get_objective
-from webrl.training.packing import Item, actor_inputs
+from webrl.training.packing import Item
 from webrl.training.threads import row_threads
 from webrl.training.trainer import Job, _Loop
 from webrl.training.update import policy_loss_function
@@ -137,7 +137,7 @@ def packed_loop(
     items = [Item((*r.prompt_ids, *r.action_ids), NUM_ACTION) for r in records]
     job = Job(
         name="actor", model=load_actor(actor), items=items,
-        active=[True] * len(records), ids=[r.step_id for r in records], inputs=actor_inputs,
+        active=[True] * len(records), ids=[r.step_id for r in records],
         loss=policy_loss_function(records, advantages, objective, config), save=lambda *_: None,
         histograms=("advantage", "log_ratio"),
     )  # fmt: skip

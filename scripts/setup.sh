@@ -90,7 +90,7 @@ setup_python() {
   pip -c constraints.txt -e '.[dev,grpo]' || die "pip could not install webrl"
 }
 
-browser_works() { quietly "$VENV/bin/python" -m webrl.cli.checks browser; }
+browser_works() { quietly "$VENV/bin/python" -m webrl.cli doctor browser; }
 
 # Playwright's hosts in turn: the present one, then the one that this release has built in.
 playwright_browser() {

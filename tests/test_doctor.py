@@ -26,7 +26,7 @@ def test_a_browser_that_does_not_start_is_missing_with_a_fix(tmp_path, monkeypat
     broken.chmod(0o755)
     monkeypatch.setenv("WEBRL_CHROMIUM", str(broken))
     monkeypatch.setattr("webrl.rollouts.browser.LAUNCH_TIMEOUT_S", 3)
-    assert checks.main(["browser"]) == 1
+    assert cli.main(["doctor", "browser"]) == 1
     shown = capsys.readouterr().out
     assert shown.startswith("missing")
     assert "fix: make setup" in shown
@@ -84,7 +84,7 @@ def test_models_are_found_from_any_folder_and_broken_ones_are_named(tmp_path, mo
 
 
 def test_json_output_is_one_list_of_findings(capsys):
-    assert checks.main(["python", "disk", "memory"], as_json=True) == 0
+    assert cli.main(["doctor", "python", "disk", "memory", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [f["name"] for f in found] == ["python", "disk", "memory"]
     assert found[0]["detail"].endswith(f"({sys.executable})")
@@ -93,7 +93,7 @@ def test_json_output_is_one_list_of_findings(capsys):
 
 def test_a_warning_or_an_absent_extra_is_no_failure(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert checks.main(["models", "ray", "writing"]) == 0
+    assert cli.main(["doctor", "models", "ray", "writing"]) == 0
 
 
 @pytest.mark.browser

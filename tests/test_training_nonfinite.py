@@ -15,7 +15,7 @@ from webrl.config import OptimConfig
 from webrl.errors import TrainingError
 from webrl.training.models import load_actor
 from webrl.training.objectives.interface import LossOutput
-from webrl.training.packing import Item, Pack, actor_inputs
+from webrl.training.packing import Item, Pack
 from webrl.training.trainer import Job, train
 from webrl.training.update import prepare
 
@@ -39,9 +39,7 @@ def test_the_training_ends_with_the_weights_it_had_before_the_step(tmp_path: Pat
         plain = -output.sum()[None] / len(indices)
         return LossOutput(plain.expand(len(indices)) + torch.inf, {})
 
-    job = Job(
-        "actor", model, items, [True] * 2, ["a", "b"], inputs=actor_inputs, loss=loss, save=lambda state, folder: None
-    )
+    job = Job("actor", model, items, [True] * 2, ["a", "b"], loss=loss, save=lambda state, folder: None)
     before = [p.detach().to(torch.bfloat16 if precision == "bf16" else None).clone() for p in model.parameters()]
     with pytest.raises(TrainingError, match="step 1: the loss is inf"):
         train(job, config, out=tmp_path / "new", seed=0, metrics_path=tmp_path / "m.jsonl", device="cpu")

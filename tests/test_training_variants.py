@@ -68,7 +68,7 @@ def test_every_row_that_is_trained_is_checkpointed(tmp_path: Path, precision: st
         return LossOutput(-torch.zeros(row.num_samples).index_add(0, row.target_sample, logprobs), {})
 
     job = Job(
-        name="actor", model=model, items=items, active=[True] * len(items), ids=[""] * len(items), inputs=model.inputs,
+        name="actor", model=model, items=items, active=[True] * len(items), ids=[""] * len(items),
         loss=loss, save=lambda _, folder: folder.mkdir(), watch=Watch(1, items[:2]),
     )  # fmt: skip
     train(job, config, out=tmp_path / "new", seed=0, metrics_path=tmp_path / "metrics.jsonl", device="cpu")

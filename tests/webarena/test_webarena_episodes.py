@@ -13,7 +13,8 @@ from standins.play import failures, lite_tasks, play, scores, training_task
 from standins.world import World
 
 from webrl.rollouts.episode import run_episode
-from webrl.suites.webarena.env import SiteAccess, WebArenaEnv, finish_episode
+from webrl.rollouts.suite import score_episode
+from webrl.suites.webarena.env import SiteAccess, WebArenaEnv
 from webrl.suites.webarena.locks import lease_sites
 from webrl.suites.webarena.report import summarize
 from webrl.suites.webarena.sites import find_sites
@@ -41,7 +42,7 @@ async def play_one(world: World, task: Task, script: Any, **webarena: Any) -> Tr
         access = SiteAccess(config.webarena)
         env = WebArenaEnv(browser, config, access)
         trajectory = await run_episode(env, Scripted(script), task, config, trajectory_id=task.task_id)
-        trajectory = await finish_episode(env, trajectory)
+        trajectory = await score_episode(env, trajectory)
         await env.close()
         await access.close()
         return trajectory
@@ -78,7 +79,7 @@ def test_validation_happens_once_and_not_on_the_agent_s_page(world: World):
             trajectory = await run_episode(env, policy, task, config, trajectory_id="t")
             assert "GET /byteblaze" not in world.gitlab.log
             page, url, content = env.page, env.page.url, await env.page.content()
-            trajectory = await finish_episode(env, trajectory)
+            trajectory = await score_episode(env, trajectory)
             assert world.gitlab.log.count("GET /byteblaze") == 1
             assert (env.page, page.url, await page.content()) == (page, url, content)
             assert trajectory.env_reward == 1
@@ -116,7 +117,7 @@ def test_a_site_that_fails_during_validation_leaves_the_episode_unjudged(world: 
             task = lite_tasks()[419]
             trajectory = await run_episode(env, Scripted(SCRIPTS[419]), task, config, trajectory_id="t")
             world.gitlab.fault = "drop"
-            trajectory = await finish_episode(env, trajectory)
+            trajectory = await score_episode(env, trajectory)
             await access.close()
             return trajectory
 
@@ -166,7 +167,7 @@ def test_an_expired_log_in_is_minted_again_between_episodes(world: World):
             for _ in range(2):
                 task = lite_tasks()[259]
                 trajectory = await run_episode(env, Scripted(SCRIPTS[259]), task, config, trajectory_id="t")
-                rewards.append((await finish_episode(env, trajectory)).env_reward)
+                rewards.append((await score_episode(env, trajectory)).env_reward)
                 world.gitlab.sessions.clear()
             await env.close()
             await access.close()
@@ -195,10 +196,10 @@ def test_a_writing_episode_has_its_site_until_it_is_finished(world: World):
             env = WebArenaEnv(browser, config, access)
             trajectory = await run_episode(env, Scripted(SCRIPTS[419]), lite_tasks()[419], config, trajectory_id="t")
             assert not await is_free()
-            await finish_episode(env, trajectory)
+            await score_episode(env, trajectory)
             assert await is_free()
             trajectory = await run_episode(env, Scripted(SCRIPTS[419]), lite_tasks()[419], config, trajectory_id="t")
-            await finish_episode(env, dataclasses.replace(trajectory, status=Status.TIMEOUT))
+            await score_episode(env, dataclasses.replace(trajectory, status=Status.TIMEOUT))
             assert await is_free()
             await access.close()
 

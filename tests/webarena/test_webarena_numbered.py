@@ -12,7 +12,8 @@ from standins.world import World
 
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.interface import StepResult
-from webrl.suites.webarena.env import SiteAccess, WebArenaEnv, finish_episode
+from webrl.rollouts.suite import score_episode
+from webrl.suites.webarena.env import SiteAccess, WebArenaEnv
 from webrl.types import Status, Trajectory
 
 pytestmark = [pytest.mark.browser, pytest.mark.webarena]
@@ -41,7 +42,7 @@ async def play(world: World, number: int) -> Trajectory:
         trajectory = await run_episode(
             env, Numbered(SCRIPTS[number]), lite_tasks()[number], config, trajectory_id=str(number)
         )
-        trajectory = await finish_episode(env, trajectory)
+        trajectory = await score_episode(env, trajectory)
         await env.close()
         await access.close()
         return trajectory

@@ -13,7 +13,7 @@ from standins.world import World
 
 from webrl.config import Account, EngineConfig, validate_config
 from webrl.errors import JudgeError
-from webrl.suites.webarena.check import check_sites
+from webrl.suites.webarena.check import SiteCheck, check_sites
 from webrl.suites.webarena.judge import AnswerJudge
 from webrl.suites.webarena.login import LoginStore, mint_state, probe_login
 from webrl.suites.webarena.reset import reset_sites
@@ -25,6 +25,11 @@ SITES = ["shopping", "shopping_admin", "reddit", "gitlab", "map", "wikipedia"]
 QUESTION = [
     {"role": "user", "content": "question: q\nreference answer: 5 km\nall the string\nstudent answer: 5 km\nConclude"}
 ]
+
+
+def reset(world: World, names: list[str], settings: dict[str, object] | None = None) -> list[SiteCheck]:
+    config = world.config(settings).webarena
+    return asyncio.run(reset_sites(config, find_sites(config), names))
 
 
 def test_healthy_sites_are_found_reachable_logged_in_and_versioned(world: World):
@@ -93,37 +98,37 @@ def test_a_refused_password_and_a_site_that_drops_connections_are_told_apart(wor
 @pytest.mark.slow
 def test_a_reset_restores_the_data_ends_sessions_and_is_verified(world: World):
     world.shopping.wishlist.append("speaker")
-    report = asyncio.run(reset_sites(world.config().webarena))
+    checks = reset(world, SITES)
     assert world.reset_service.num_resets == 1
     assert world.shopping.wishlist == []
-    assert all(check.ok for check in report.checks)
-    assert len(report.checks) == 6
+    assert all(check.ok for check in checks)
+    assert len(checks) == 6
 
 
 def test_a_reset_that_runs_already_is_waited_for(world: World):
     world.reset_service.left = 2
-    asyncio.run(reset_sites(world.config().webarena, ["map"]))
+    reset(world, ["map"])
     assert world.reset_service.num_resets == 1
 
 
 def test_a_reset_that_never_finishes_is_given_up(world: World):
     world.reset_service.polls = 10**9
     with pytest.raises(SiteError, match=r"not over after 0\.3 s; it says 'Reset running'"):
-        asyncio.run(reset_sites(world.config({"reset_timeout_s": 0.3}).webarena, ["map"]))
+        reset(world, ["map"], {"reset_timeout_s": 0.3})
 
 
 def test_a_reset_service_that_is_gone_or_refuses_is_named(world: World):
     with pytest.raises(SiteError, match=r"reset service http://127\.0\.0\.1:9 does not answer"):
-        asyncio.run(reset_sites(world.config({"reset_urls": ["http://127.0.0.1:9"]}).webarena, ["map"]))
+        reset(world, ["map"], {"reset_urls": ["http://127.0.0.1:9"]})
     world.reset_service.fault = "half"
     with pytest.raises(SiteError, match="answers 503"):
-        asyncio.run(reset_sites(world.config().webarena, ["map"]))
+        reset(world, ["map"])
 
 
 def test_a_site_that_stays_half_up_after_the_reset_is_named(world: World):
     world.gitlab.fault = "half"
     with pytest.raises(SiteError, match=r"not healthy after 0\.2 s: gitlab at .*503"):
-        asyncio.run(reset_sites(world.config({"health_timeout_s": 0.2}).webarena, ["gitlab", "map"]))
+        reset(world, ["gitlab", "map"], {"health_timeout_s": 0.2})
 
 
 def test_a_stage_holds_resets_and_gives_up_its_sites(world: World):

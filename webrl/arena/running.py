@@ -144,14 +144,13 @@ def stop(folder: Path) -> bool:
     return state is not None
 
 
-def drop_sessions(folder: Path) -> int:
-    """Remove the sessions' files, and leave an empty folder for new ones; how many there were."""
+def drop_sessions(folder: Path) -> None:
+    """Remove the sessions' files, and leave an empty folder for new ones."""
     sessions = folder / SESSIONS
     sessions.mkdir(mode=0o700, exist_ok=True)
-    found = [path for path in sessions.iterdir() if _SESSION.fullmatch(path.name)]
-    for path in found:
-        shutil.rmtree(path, ignore_errors=True)
-    return len(found)
+    for path in sessions.iterdir():
+        if _SESSION.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def num_sessions(folder: Path) -> int:

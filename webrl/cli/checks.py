@@ -236,7 +236,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
 """Every check by name, in the order of the table."""
 
 
-def run_checks(names: Sequence[str] = ()) -> list[Check]:
+def run_checks(names: Sequence[str]) -> list[Check]:
     """Run the named checks, or all.
 
     Raises:
@@ -258,14 +258,3 @@ def show(checks: Sequence[Check], *, as_json: bool = False) -> None:
         print(f"{check.state:<8}  {check.name:<{width}}  {check.detail}")
         if check.fix:
             print(f"{'':<8}  {'':<{width}}  fix: {check.fix}")
-
-
-def main(names: Sequence[str] = (), *, as_json: bool = False) -> int:
-    """Run and print checks; gives the exit code: 1 if a core piece is missing, else 0."""
-    checks = run_checks(names)
-    show(checks, as_json=as_json)
-    return int(any(check.state == MISSING for check in checks))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -16,7 +16,6 @@ The token of a server stands in the environment variable WEBRL_ENV_TOKEN, or in 
 from __future__ import annotations
 
 import asyncio
-import binascii
 import contextlib
 import itertools
 import logging
@@ -182,7 +181,7 @@ class RemoteEnv:
     def _read(self, reader: Callable[[dict[str, Any]], _T], answer: dict[str, Any]) -> _T:
         try:
             return reader(answer)
-        except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BrowserError(
                 f"OpenEnv server {self.server.url}: malformed observation: {type(error).__name__}: {error}"
             ) from None

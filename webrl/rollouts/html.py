@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -60,12 +58,6 @@ async def hide_scrollbars(page: Page) -> None:
     with contextlib.suppress(Error):  # a page that closes at once
         session = await page.context.new_cdp_session(page)  # the setting lasts as long as the session
         await session.send("Emulation.setScrollbarsHidden", {"hidden": True})
-
-
-@cache
-def page_script() -> str:
-    """The JavaScript function that gives `simplify` its arguments (a WeakMap on `window` remembers the numbering)."""
-    return resources.files("webrl.rollouts").joinpath("js/html_page.js").read_text(encoding="utf-8")
 
 
 def simplify(html: str, width: float, height: float) -> str:

@@ -13,6 +13,7 @@ import json
 import logging
 import re
 from collections.abc import Collection, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ MAX_TEXT_CHARS = 2_000_000
 _TOO_LARGE = re.compile(r"(?:TooLarge|Error): (more than \d+ elements)")
 
 
+@cache
 def load_script(*names: str) -> str:
     """Concatenated JavaScript files of this package, by name without `.js`."""
     return "\n".join((JS_FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in names)
@@ -215,9 +217,9 @@ async def _with_frames(extracted: dict[str, Any], frames: dict[str, Frame]) -> l
 
 async def observe_html(tab: Tab, hidden_ids: Sequence[str]) -> tuple[str, dict[str, str]]:
     """The page as the simplified HTML of released WebRL checkpoints, and the bid of each number in it."""
-    from webrl.rollouts.html import page_script, simplify
+    from webrl.rollouts.html import simplify
 
-    found = await tab.evaluate(f"({page_script()})()")
+    found = await tab.evaluate(f"({load_script('html_page')})()")
     labels = await tab.evaluate(
         "[...window[Symbol.for('webrl.html')].labels].map(([label, element]) => [label, element.getAttribute('bid')])"
     )

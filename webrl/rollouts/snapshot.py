@@ -61,7 +61,7 @@ def describe(
     elements: dict[str, dict[str, Any]] = {}
     width, height = viewport[0] * scale, viewport[1] * scale
     parts: list[str] = []
-    for piece in _walk(documents, 0, frozenset(hidden_ids), (0.0, 0.0)):
+    for piece in _walk(documents, frozenset(hidden_ids)):
         if isinstance(piece, str):
             parts.append(piece)
             continue
@@ -112,11 +112,9 @@ _Piece = str | tuple[str, Box | None, bool]
 """A piece of HTML, or an element's bid, rectangle and whether it can be clicked."""
 
 
-def _walk(
-    documents: Sequence[_Document], which: int, hidden: frozenset[str], offset: tuple[float, float]
-) -> Iterator[_Piece]:
-    """The pieces of a document and the documents in it; without recursion, since pages nest as deep as they like."""
-    stack: list[_Piece | tuple[int, int, tuple[float, float]]] = [(which, 0, offset)]
+def _walk(documents: Sequence[_Document], hidden: frozenset[str]) -> Iterator[_Piece]:
+    """The pieces of the first document and those in it; without recursion, since pages nest as deep as they like."""
+    stack: list[_Piece | tuple[int, int, tuple[float, float]]] = [(0, 0, (0.0, 0.0))]
     while stack:
         top = stack.pop()
         if isinstance(top, str) or isinstance(top[0], str):

@@ -189,7 +189,7 @@ async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[
         if any(map(own_site.is_web, tasks)):
             from webrl.suites.web.session import open_sites as open_own_site
 
-            await held.enter_async_context(open_own_site(config, tasks))
+            await held.enter_async_context(open_own_site(config))
         if any(map(webarena.is_webarena, tasks)):
             from webrl.suites.webarena.session import open_sites as open_webarena
 

@@ -35,15 +35,8 @@ _FIRST_WORD = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 _EVERY_SITE = "all"
 
 
-@dataclass(frozen=True)
-class OnPage:
-    """A rule that needs no model: what the pattern's group matches must be on the page."""
-
-    pattern: re.Pattern[str]
-    """Searched for in the instruction; one group."""
-
-
-Rule = str | OnPage
+Rule = str | re.Pattern[str]
+"""For the model in words; or, without one: what this pattern's group finds in the instruction must be on the page."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +81,7 @@ def missing_from_page(task: Task, page: str, rules: Mapping[str, Sequence[Rule]]
     if not page:
         return None
     for rule in _applying(rules, task.site):
-        match = rule.pattern.search(task.instruction or "") if isinstance(rule, OnPage) else None
+        match = rule.search(task.instruction or "") if isinstance(rule, re.Pattern) else None
         if match is None:
             continue
         for name in _LIST.split(match.group(1).strip()):
@@ -188,4 +181,4 @@ def _read_rule(rule: Any, where: str) -> Rule:
         raise UsageError(f"{where}: {rule['on_page']!r} is no regular expression: {error}") from None
     if pattern.groups != 1:
         raise UsageError(f"{where}: {rule['on_page']!r} has {pattern.groups} groups; it needs one, around the name")
-    return OnPage(pattern)
+    return pattern

@@ -98,9 +98,8 @@ def _held_out(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:
         return []
 
 
-def write_instructions(path: Path, tasks: Iterable[Task]) -> int:
-    """Write instruction lines (`task`, `web`, and ours); gives their number."""
-    count = 0
+def write_instructions(path: Path, tasks: Iterable[Task]) -> None:
+    """Write instruction lines (`task`, `web`, and ours)."""
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         for task in tasks:
             line: dict[str, Any] = {
@@ -111,8 +110,6 @@ def write_instructions(path: Path, tasks: Iterable[Task]) -> int:
             }
             line |= {"task_id": task.task_id, "lineage": task.lineage.to_json()}
             file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-            count += 1
-    return count
 
 
 def read_instructions(path: Path) -> list[Task]:

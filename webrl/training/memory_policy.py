@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import torch
@@ -40,7 +39,7 @@ def apply_memory_policy(model: Any, config: OptimConfig) -> None:
     if config.checkpointing != "none":
         options: dict[str, Any] = {"use_reentrant": False}
         if config.checkpointing == "selective":
-            options["context_fn"] = functools.partial(_selective_contexts)
+            options["context_fn"] = _selective_contexts
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
     if config.compile:
         compile_layers(lm)

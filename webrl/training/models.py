@@ -33,7 +33,7 @@ from webrl.training.selfcheck import RouteName, attention_of, build, find_route,
 class _Packed(nn.Module):
     """A model of transformers' that is computed by a route (`selfcheck.py` finds out which)."""
 
-    def __init__(self, lm: Any, route: RouteName) -> None:
+    def __init__(self, lm: Any, route: RouteName = "packed") -> None:
         super().__init__()
         self.lm, self.route = lm, route
         if route != "plain":
@@ -61,9 +61,6 @@ class PackedActor(_Packed):
     Raises:
         ModelError: an output layer that the route cannot use.
     """
-
-    def __init__(self, lm: Any, route: RouteName = "packed") -> None:
-        super().__init__(lm, route)
 
     def inputs(self, row: Pack) -> dict[str, Any]:
         """Keyword arguments of `forward` from a row.
@@ -93,9 +90,6 @@ class PackedActor(_Packed):
 
 class PackedCritic(_Packed):
     """A sequence classifier that returns the value logits at each packed sequence's last token."""
-
-    def __init__(self, lm: Any, route: RouteName = "packed") -> None:
-        super().__init__(lm, route)
 
     def inputs(self, row: Pack) -> dict[str, Any]:
         """As of `PackedActor`."""

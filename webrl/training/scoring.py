@@ -17,7 +17,7 @@ from torch import Tensor
 
 from webrl.config import RunConfig
 from webrl.errors import TrainingError
-from webrl.llm.loading import pick_device
+from webrl.llm.loading import pick_device, pick_dtype
 from webrl.llm.products import use_products
 from webrl.runs.clock import spent_on
 from webrl.runs.progress import progress
@@ -213,10 +213,7 @@ def row_budget(max_tokens: int, device: str) -> int:
 
 def scoring_dtype(config: RunConfig, device: str) -> torch.dtype:
     """float32 on the CPU, bfloat16 on a GPU, unless the config names one."""
-    name = config.models.dtype
-    if name == "auto":
-        return torch.float32 if device == "cpu" else torch.bfloat16
-    dtype: torch.dtype = getattr(torch, name)
+    dtype: torch.dtype = getattr(torch, pick_dtype(config.models.dtype, device))
     return dtype
 
 

@@ -70,8 +70,6 @@ class Job:
     """False for samples whose loss is exactly zero for every policy."""
     ids: Sequence[str]
     """Names of the samples, for error reports."""
-    inputs: Callable[[Pack], dict[str, Any]]
-    """Row -> keyword arguments of the model."""
     loss: Callable[[Tensor, Pack, list[int]], LossOutput]
     """(model output, row, sample indices) -> per-sample losses."""
     save: Callable[[dict[str, Tensor], Path], None]
@@ -190,7 +188,7 @@ class _Loop:
         with torch.no_grad():
             for row in rows:
                 packed = pack([items[i] for i in row or [0]], self.device)
-                result = self.job.loss(self.engine.model(**self.job.inputs(packed)), packed, row or [0])
+                result = self.job.loss(self.engine.model(**self.job.model.inputs(packed)), packed, row or [0])
                 total += result.loss.sum() * bool(row)
         self.engine.model.train()
         return {"val_loss": float(self.engine.reduce_sums({"loss": total})["loss"]) / len(items)}
@@ -245,7 +243,7 @@ class _Loop:
     def _forward(self, indices: list[int], num_units: int, counts: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """A row's share of the batch's mean loss, and its samples' metrics."""
         packed = pack([self.job.items[i] for i in indices], self.device)
-        output = self.engine.model(**self.job.inputs(packed))
+        output = self.engine.model(**self.job.model.inputs(packed))
         result = self.job.loss(output, packed, indices)
         share = 1.0 if counts else 0.0
         values = {"loss": result.loss.detach(), **result.metrics}

@@ -67,8 +67,7 @@ def train_critic(
     items = cut_items([s.example for s in states], context_limit(model.lm, config.critic.max_tokens), "critic")
     job = Job(
         name="critic", model=model, items=items, active=[True] * len(items), ids=[s.step_id for s in states],
-        inputs=model.inputs, loss=critic_loss_function(states), save=save, histograms=("value", "outcome"),
-        units=states_by_sample(states),
+        loss=critic_loss_function(states), save=save, histograms=("value", "outcome"), units=states_by_sample(states),
     )  # fmt: skip
     result = train(job, config.critic, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
     return result | calibration_summary(metrics_path, len(samples), config.critic)
@@ -119,8 +118,7 @@ def actor_job(
     advantages = objective.advantages(samples, config)
     return Job(
         name="actor", model=model, items=items, active=[objective.trains(a) for a in advantages],
-        ids=[r.step_id for r in samples], inputs=model.inputs,
-        loss=policy_loss_function(samples, advantages, objective, config), save=save,
+        ids=[r.step_id for r in samples], loss=policy_loss_function(samples, advantages, objective, config), save=save,
         histograms=("advantage", "log_ratio"),
     )  # fmt: skip
 
@@ -172,7 +170,7 @@ def train_sft(
 
     job = Job(
         name=name, model=model, items=items, active=[True] * len(items), ids=[str(i) for i in range(len(items))],
-        inputs=model.inputs, loss=loss, save=save, watch=watch if heldout or probe else None,
+        loss=loss, save=save, watch=watch if heldout or probe else None,
     )  # fmt: skip
     return train(job, optim, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
 

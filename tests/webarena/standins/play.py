@@ -9,7 +9,8 @@ from contextlib import AbstractAsyncContextManager
 from webrl.config import RolloutConfig
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.episode import run_episode
-from webrl.suites.webarena.env import SiteAccess, WebArenaEnv, finish_episode
+from webrl.rollouts.suite import score_episode
+from webrl.suites.webarena.env import SiteAccess, WebArenaEnv
 from webrl.suites.webarena.tasks import load_suite
 from webrl.types import Task, Trajectory
 
@@ -49,7 +50,7 @@ async def play(
                 number, task = queue.pop(0)
                 policy = Scripted(script or SCRIPTS[number], urls)
                 trajectory = await run_episode(env, policy, task, config, trajectory_id=task.task_id)
-                found[number] = await finish_episode(env, trajectory)
+                found[number] = await score_episode(env, trajectory)
             await env.close()
 
         try:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from webrl.demos.experts.goal import Goal
-from webrl.demos.experts.intent import Intent, Slots, nth, ordinal
+from webrl.demos.experts.intent import Intent, Slots, no_slots, nth, ordinal
 from webrl.demos.experts.page import Page
 
 
@@ -39,10 +39,6 @@ def _expand(submit: bool) -> Callable[[Slots, Page], Goal | None]:
         return Goal(clicks=(sections, submits) if submit else (sections,))
 
     return goal
-
-
-def _no_slots(_page: Page, _rng: random.Random) -> Slots | None:
-    return {}
 
 
 def _click_tab(slots: Slots, page: Page) -> Goal | None:
@@ -89,13 +85,13 @@ DIALOG_BUTTON = Intent(
     _click_in_dialog,
     _dialog_button,
 )
-CLOSE_DIALOG = Intent(('Close the dialog box by clicking the "x".', "Close the dialog box."), _close_dialog, _no_slots)
+CLOSE_DIALOG = Intent(('Close the dialog box by clicking the "x".', "Close the dialog box."), _close_dialog, no_slots)
 EXPAND = Intent(
     ("Expand the section below and click submit.", "Open the section, then press Submit."),
     _expand(submit=True),
-    _no_slots,
+    no_slots,
 )
-EXPAND_ONLY = Intent(("Expand the section below, but do not click submit.",), _expand(submit=False), _no_slots)
+EXPAND_ONLY = Intent(("Expand the section below, but do not click submit.",), _expand(submit=False), no_slots)
 TAB = Intent(("Click on Tab #{n}.", "Open Tab #{n}.", "Switch to Tab #{n}."), _click_tab, _tab_number)
 FOCUS = Intent(
     ("Focus into the {nth} input textbox.", "Click into the {nth} textbox.", "Put the cursor in the {nth} text field."),

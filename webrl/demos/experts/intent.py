@@ -66,6 +66,11 @@ def template_pattern(template: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
+def no_slots(_page: Page, _rng: random.Random) -> Slots:
+    """`Intent.propose` of what leaves nothing open."""
+    return {}
+
+
 def ordinal(number: int) -> str:
     """1 → `1st`, 2 → `2nd`, 3 → `3rd`, 4 → `4th` (one digit, as the pages count)."""
     return f"{number}{({1: 'st', 2: 'nd', 3: 'rd'}).get(number, 'th')}"

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from webrl.rollouts.actions import ActionError, parse_call
+
 _STRING = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _LINE = re.compile(
     rf"^(?P<indent>\t*)(?:\[(?P<bid>\w+)\] )?(?P<role>[\w-]+)(?: (?P<name>{_STRING}))?"
@@ -131,20 +133,14 @@ class Action:
 def read_action(text: str) -> Action | None:
     """Parse one action; None if it is not a call with literal arguments."""
     try:
-        call = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError):
+        name, positional, keywords = parse_call(text)
+    except ActionError:
         return None
-    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
-        return None
-    try:
-        arguments = [ast.literal_eval(node) for node in (*call.args, *(k.value for k in call.keywords))]
-    except ValueError:
-        return None
-    bid, *rest = arguments or [""]
+    bid, *rest = [*positional, *keywords.values()] or [""]
     values: list[str] = []
     for value in rest:
         values += [str(v) for v in value] if isinstance(value, list | tuple) else [str(value)]
-    return Action(call.func.id, str(bid), tuple(values))
+    return Action(name, str(bid), tuple(values))
 
 
 def read_actions(texts: Sequence[str]) -> list[Action]:

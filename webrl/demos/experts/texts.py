@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from webrl.demos.experts.choices import submit_button
 from webrl.demos.experts.goal import Goal
-from webrl.demos.experts.intent import Intent, Slots, nth, ordinal
+from webrl.demos.experts.intent import Intent, Slots, no_slots, nth, ordinal
 from webrl.demos.experts.page import Page
 from webrl.demos.experts.words import random_code, random_name, random_text
 
@@ -144,10 +144,6 @@ def _some_position(page: Page, rng: random.Random) -> Slots | None:
     return {"nth": ordinal(rng.randint(1, count))} if count else None
 
 
-def _no_slots(_page: Page, _rng: random.Random) -> Slots | None:
-    return {}
-
-
 TEXT = Intent(
     ('Enter "{text}" into the text field and press Submit.', 'Type "{text}" in the textbox, then click Submit.'),
     _enter(_given),
@@ -206,13 +202,13 @@ TABLE_FORM = Intent(
         "Fill in the form from the table and press Submit.",
     ),
     _fill_form,
-    _no_slots,
+    no_slots,
 )
 TABLE_FIELD = Intent(("Fill in only {label} from the table and press Submit.",), _fill_form, _some_field)
 SPELLED = Intent(
     ("Type the text below into the text field and press Submit.", "Copy the letters into the text field and submit."),
     _enter(_spelled),
-    _no_slots,
+    no_slots,
 )
 SPELLED_PART = Intent(
     ("Type the first {n} letters of the text below into the text field and press Submit.",),

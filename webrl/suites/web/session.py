@@ -1,13 +1,13 @@
 """What a stage does with one's own site around its episodes: keep other runs off it, reset it, log in once.
 
-API: `async with open_sites(config, tasks):` around a rollout or an evaluation; it does nothing for other tasks.
+API: `async with open_sites(config):` around a rollout or an evaluation of the site's tasks.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 from webrl.config import RunConfig
 from webrl.config.web import WebConfig
@@ -15,16 +15,14 @@ from webrl.rollouts.browser import Browser
 from webrl.suites.web.hooks import reset_site
 from webrl.suites.web.login import Logins, forget
 from webrl.suites.web.serve import EpisodeServer
-from webrl.suites.web.tasks import is_web
 from webrl.suites.webarena.locks import hold_sites
 from webrl.suites.webarena.sites import Sites
-from webrl.types import Task
 
 logger = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[None]:
+async def open_sites(config: RunConfig) -> AsyncIterator[None]:
     """Hold the site for this run, unless it is only read and never reset, reset it, and see that the log-in works.
 
     Raises:
@@ -32,9 +30,6 @@ async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[
         SiteError: the reset, the log-in or the start of a server fails: no episode is worth starting then.
     """
     web = config.rollout.web
-    if not any(map(is_web, tasks)):
-        yield
-        return
     if web.serve.is_set:
         await (await EpisodeServer.start(web)).stop()  # one error now instead of one for every episode
         yield

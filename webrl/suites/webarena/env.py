@@ -4,11 +4,11 @@ API:
 
     env = WebArenaEnv(browser, config.rollout)
     trajectory = await run_episode(env, policy, task, ...)
-    trajectory = await finish_episode(env, trajectory)     # env_reward, env_error; gives the sites back
+    trajectory = await score_episode(env, trajectory)      # env_reward, env_error; gives the sites back
 
 Which tasks need it: `webrl.suites.webarena.tasks.is_webarena(task)`. Not `task.extra`: training tasks and generated
 ones have none, only a site and a start page with a placeholder. Tasks of other worlds are played as by `BrowserEnv`.
-`finish_episode` must follow every episode, however it ended: a writing episode has its sites to itself until then.
+`score_episode` must follow every episode, however it ended: a writing episode has its sites to itself until then.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from webrl.rollouts.actions import ActionError, parse_call
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.html import hide_scrollbars
-from webrl.rollouts.interface import Env, Observation, Score, StepResult
-from webrl.rollouts.suite import score_episode
+from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.suites.webarena.evaluator import Evaluator
 from webrl.suites.webarena.final_state import capture
 from webrl.suites.webarena.locks import Lease, lease_sites
@@ -35,7 +34,7 @@ from webrl.suites.webarena.login import LoginStore
 from webrl.suites.webarena.sites import Sites, find_sites, host_of, resolve
 from webrl.suites.webarena.tasks import config_of, instruction_of, is_scored, is_webarena, sites_of, writes
 from webrl.suites.webarena.verified import ANSWER_FORMAT, Evidence, is_verified
-from webrl.types import Task, Trajectory
+from webrl.types import Task
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext
@@ -237,13 +236,3 @@ class _ProfileMaker:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._browser, name)
-
-
-async def finish_episode(env: Env, trajectory: Trajectory) -> Trajectory:
-    """The trajectory with BrowserGym's score; frees the sites. Unfinished episodes only have their sites freed.
-
-    Episodes of other worlds come back as they are.
-    """
-    if not is_webarena(trajectory.task):
-        return trajectory
-    return await score_episode(env, trajectory)

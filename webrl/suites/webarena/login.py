@@ -219,9 +219,7 @@ def _read(path: Path) -> State | None:
     return state if isinstance(state, dict) else None
 
 
-def purge_logins(config: WebArenaConfig) -> int:
-    """Forget all minted states (a reset ends their sessions); gives their number."""
-    states = list((config.state_dir / "logins").glob("*.json"))
-    for path in states:
+def purge_logins(config: WebArenaConfig) -> None:
+    """Forget all minted states: a reset ends their sessions."""
+    for path in (config.state_dir / "logins").glob("*.json"):
         path.unlink(missing_ok=True)
-    return len(states)

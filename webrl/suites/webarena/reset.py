@@ -1,6 +1,6 @@
 """Puts the sites back to their published data: before a phase and between evaluation rounds.
 
-API: `await reset_sites(config, names) -> ResetReport`. The official service (`WA_FULL_RESET`) is asked to reset,
+API: `await reset_sites(config, sites, names)`. The official service (`WA_FULL_RESET`) is asked to reset,
 watched until it is ready, then every site is visited and logged in to; minted log-ins are forgotten. Call it while
 holding the sites (`locks.hold_sites`), with no episode running.
 """
@@ -11,13 +11,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from webrl.config import WebArenaConfig
 from webrl.suites.webarena.check import SiteCheck, await_healthy
 from webrl.suites.webarena.login import purge_logins
-from webrl.suites.webarena.sites import SITES, SiteError, Sites, find_sites
+from webrl.suites.webarena.sites import SiteError, Sites
 
 if TYPE_CHECKING:
     import httpx
@@ -30,30 +29,12 @@ _STARTED, _ALREADY_RUNNING = 200, 418
 _REQUEST_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True)
-class ResetReport:
-    """What a reset took and found.
-
-    Example: `ResetReport(("http://10.0.0.5:7565",), 312.0, (SiteCheck("map", …),))`
-    """
-
-    services: tuple[str, ...]
-    """Reset services that were asked; none: there is nothing to ask, the sites were only checked."""
-    seconds: float
-    """From the first request to the last healthy site."""
-    checks: tuple[SiteCheck, ...]
-    """Every replica as it was afterwards."""
-
-
-async def reset_sites(
-    config: WebArenaConfig, names: Iterable[str] = SITES, *, sites: Sites | None = None
-) -> ResetReport:
-    """Reset and verify.
+async def reset_sites(config: WebArenaConfig, sites: Sites, names: Iterable[str]) -> list[SiteCheck]:
+    """Reset and verify; gives every replica of `names` as it was afterwards.
 
     Raises:
         SiteError: the service refuses or never finishes, or a site is not healthy afterwards.
     """
-    sites = sites or find_sites(config)
     start = time.monotonic()
     if sites.reset_urls:
         await asyncio.gather(*(_reset(url, config) for url in sites.reset_urls))
@@ -61,7 +42,8 @@ async def reset_sites(
         logger.warning("no reset service (WA_FULL_RESET): the sites keep what earlier runs left in them")
     purge_logins(config)
     checks = await await_healthy(config, sites, names)
-    return ResetReport(sites.reset_urls, round(time.monotonic() - start, 1), tuple(checks))
+    logger.info("sites reset and healthy after %.0f s", time.monotonic() - start)
+    return checks
 
 
 async def _reset(url: str, config: WebArenaConfig) -> None:

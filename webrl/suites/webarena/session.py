@@ -1,13 +1,11 @@
 """What a stage does with the sites around its episodes: take them, put them back to their published data, give them up.
 
-API: `async with open_sites(config, tasks):` around a rollout or an evaluation; it does nothing where no task
-runs on WebArena.
+API: `async with open_sites(config, tasks):` around a rollout or an evaluation with tasks on WebArena.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Sequence
 
 from webrl.config import RunConfig
@@ -18,8 +16,6 @@ from webrl.suites.webarena.sites import find_sites
 from webrl.suites.webarena.tasks import is_scored, is_webarena, sites_of
 from webrl.suites.webarena.verified import is_verified, require_scorer
 from webrl.types import Task
-
-logger = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
@@ -33,9 +29,6 @@ async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[
         SiteError: the reset fails or never ends, or a site is not healthy afterwards.
     """
     ours = [task for task in tasks if is_webarena(task)]
-    if not ours:
-        yield
-        return
     if any(map(is_verified, ours)):
         require_scorer(config.rollout.webarena)
     if any(is_scored(task) and not is_verified(task) for task in ours):
@@ -46,6 +39,5 @@ async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[
     sites.require(names)
     with hold_sites(sites, names, config.name, settings.lock_dir):
         if settings.reset:
-            report = await reset_sites(settings, names, sites=sites)
-            logger.info("sites reset and healthy after %.0f s", report.seconds)
+            await reset_sites(settings, sites, names)
         yield

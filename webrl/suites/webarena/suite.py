@@ -6,7 +6,8 @@ from webrl.config import RolloutConfig
 from webrl.errors import UsageError
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import Env
-from webrl.suites.webarena.env import WebArenaEnv, finish_episode
+from webrl.rollouts.suite import score_episode
+from webrl.suites.webarena.env import WebArenaEnv
 from webrl.suites.webarena.tasks import is_webarena
 from webrl.types import Task, Trajectory
 
@@ -35,5 +36,5 @@ class WebArena:
         return config.webarena.lease_timeout_s + LOGIN_TIMEOUT_S
 
     async def finish(self, env: Env, trajectory: Trajectory) -> Trajectory:
-        """See `finish_episode`."""
-        return await finish_episode(env, trajectory)
+        """With BrowserGym's score; the sites are free again."""
+        return await score_episode(env, trajectory)

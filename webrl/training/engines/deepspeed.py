@@ -10,7 +10,6 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -94,10 +93,6 @@ class DeepSpeedEngine(Engine):
                 if self.is_main:
                     state[name] = (parameter if whole is None else whole).detach().to("cpu", torch.float32).clone()
         return state
-
-    def load_state(self, folder: Path) -> None:
-        """Read a state back; DeepSpeed's shards fit only as many ranks as wrote them (checked by the caller)."""
-        self.accelerator.load_state(str(folder))
 
     def close(self) -> None:
         """Free model and optimizer.

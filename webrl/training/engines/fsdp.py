@@ -33,8 +33,6 @@ from webrl.training.engines.ddp import Engine, make_optimizer
 class FsdpEngine(Engine):
     """Weights, gradients and optimizer state sharded over all ranks; float32 masters, bf16 compute if asked."""
 
-    wants = "PackedActor"
-
     def prepare(self, model: nn.Module) -> tuple[Any, Any]:
         """(sharded model, AdamW over the shards)."""
         if not torch.distributed.is_initialized():

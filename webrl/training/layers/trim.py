@@ -43,16 +43,14 @@ class TrimmedLayer:
         return kept + transformed
 
 
-def trim_last_layer(base_model: Any) -> bool:
-    """Give the last layer of a decoder the trimmed forward; True if its architecture is known."""
+def trim_last_layer(base_model: Any) -> None:
+    """Give the last layer of a decoder the trimmed forward, if its architecture is known."""
     layers = getattr(base_model, "layers", None)
     if not layers or getattr(base_model.config, "sliding_window", None) is not None:
-        return False
-    if type(layers[-1]).__name__ not in PLAIN_LAYERS:
-        return False
+        return
     cls = type(layers[-1])
-    layers[-1].__class__ = type(f"Trimmed{cls.__name__}", (TrimmedLayer, cls), {"__module__": cls.__module__})
-    return True
+    if cls.__name__ in PLAIN_LAYERS:
+        layers[-1].__class__ = type(f"Trimmed{cls.__name__}", (TrimmedLayer, cls), {"__module__": cls.__module__})
 
 
 def is_trimmed(base_model: Any) -> bool:

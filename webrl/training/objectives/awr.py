@@ -28,14 +28,9 @@ def advantages(records: Sequence[StepRecord], config: ActorConfig) -> list[float
     return [math.exp(min(outcome_of(r) - value_of(r), cap) / beta) for r in records]
 
 
-def trains(advantage: float) -> bool:
-    """Weights are positive unless they underflow."""
-    return advantage != 0
-
-
 def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
     """Weighted negative log-likelihood of each step, summed over its tokens."""
     return LossOutput(loss=-batch.advantage * batch.sum_tokens(batch.logprobs), metrics={"weight": batch.advantage})
 
 
-OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss, needs_reference=False)
+OBJECTIVE = Objective(advantages=advantages, loss=loss, needs_reference=False)

@@ -47,11 +47,6 @@ def step_advantage(record: StepRecord, lam: float) -> float:
     return share * outcome + (1 - share) * (record.next_value - value_of(record))
 
 
-def trains(advantage: float) -> bool:
-    """Weight 0 trains nothing."""
-    return advantage != 0
-
-
 def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
     """Negative log-likelihood of each kept step, summed over its tokens."""
     return LossOutput(
@@ -59,4 +54,4 @@ def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
     )
 
 
-OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss, needs_reference=False, is_relative=True)
+OBJECTIVE = Objective(advantages=advantages, loss=loss, needs_reference=False, is_relative=True)

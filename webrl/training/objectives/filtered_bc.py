@@ -28,4 +28,4 @@ def advantages(records: Sequence[StepRecord], config: ActorConfig) -> list[float
     return [float(0 < scores[r.trajectory_id] >= threshold) for r in records]
 
 
-OBJECTIVE = Objective(advantages=advantages, trains=sft.trains, loss=sft.loss, needs_reference=False, is_relative=True)
+OBJECTIVE = Objective(advantages=advantages, loss=sft.loss, needs_reference=False, is_relative=True)

@@ -71,11 +71,6 @@ def _deviation(values: Iterable[float]) -> float:
     return (stdev(several) if len(several) >= _MIN_ATTEMPTS else 0.0) + _STD_FLOOR
 
 
-def trains(advantage: float) -> bool:
-    """Without advantage there is no gradient."""
-    return advantage != 0
-
-
 def loss(batch: LossInput, config: ActorConfig) -> LossOutput:
     """Token-level clipped surrogate of each step over a constant length."""
     import torch
@@ -93,4 +88,4 @@ def _group(record: StepRecord) -> tuple[int, str]:
     return record.phase, record.group or record.trajectory_id
 
 
-OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss, needs_reference=False, is_relative=True)
+OBJECTIVE = Objective(advantages=advantages, loss=loss, needs_reference=False, is_relative=True)

@@ -52,16 +52,21 @@ class LossOutput:
     """name -> [B] detached values, averaged over the batch for the log."""
 
 
+def is_not_zero(advantage: float) -> bool:
+    """`Objective.trains` of a loss that is a multiple of the advantage."""
+    return advantage != 0
+
+
 @dataclass(frozen=True)
 class Objective:
     """A named actor loss."""
 
     advantages: Callable[[Sequence[StepRecord], ActorConfig], list[float]]
     """One number per record: its advantage, or the weight the loss multiplies with."""
-    trains: Callable[[float], bool]
-    """False if the loss of a step with this advantage is exactly zero for every policy: no pass is spent on it."""
     loss: Callable[[LossInput, ActorConfig], LossOutput]
     """The pure loss function."""
+    trains: Callable[[float], bool] = is_not_zero
+    """False if the loss of a step with this advantage is exactly zero for every policy: no pass is spent on it."""
     needs_reference: bool = True
     """True if `ref_logprobs` must be there."""
     is_relative: bool = False

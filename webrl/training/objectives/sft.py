@@ -19,15 +19,10 @@ def advantages(records: Sequence[StepRecord], _config: ActorConfig) -> list[floa
     return [0.0 if record.outcome == 0 else 1.0 for record in records]
 
 
-def trains(advantage: float) -> bool:
-    """Weight 0 trains nothing."""
-    return advantage != 0
-
-
 def loss(batch: LossInput, _config: ActorConfig) -> LossOutput:
     """Weighted mean negative log-likelihood of each step."""
     mean = batch.sum_tokens(batch.logprobs) / batch.num_tokens().clamp(min=1)
     return LossOutput(loss=-batch.advantage * mean, metrics={"perplexity": (-mean.detach()).exp()})
 
 
-OBJECTIVE = Objective(advantages=advantages, trains=trains, loss=loss, needs_reference=False)
+OBJECTIVE = Objective(advantages=advantages, loss=loss, needs_reference=False)

@@ -34,9 +34,7 @@ def step_advantage(record: StepRecord, lam: float) -> float:
     """The λ-mixed advantage of one step."""
     outcome, value = outcome_of(record), value_of(record)
     monte_carlo = outcome - value
-    if record.is_last:
-        return monte_carlo
-    if record.next_value is None:
+    if record.is_last or record.next_value is None:
         return monte_carlo
     one_step = record.next_value - value  # r_t is 0 before the last step
     return lam * one_step + (1 - lam) * monte_carlo

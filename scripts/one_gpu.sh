@@ -58,8 +58,10 @@ pack="${PACK:-$run.zip}"
 loop=()
 for word in "${settings[@]+"${settings[@]}"}"; do [[ "$word" == models.actor=* ]] || loop+=("$word"); done
 loop+=(models.actor="$run/sft")
-# The paper's replay buffer begins with the supervised start's demonstrations.
-loop+=(replay.demos="[\"$run/demos\"]")
+# The paper's replay buffer begins with the supervised start's demonstrations, where this start has some.
+if [[ " ${settings[*]-}" != *" replay.demos="* ]] && [[ -d "$run/demos" || ! -f "$run/sft/config.json" ]]; then
+  loop+=(replay.demos="[\"$run/demos\"]")
+fi
 practice="$run/judge"
 judged=("$practice/phase_00/trajectories.jsonl")
 [[ $judge_demos == 0 ]] || judged+=("$practice/demos")

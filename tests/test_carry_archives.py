@@ -175,3 +175,20 @@ def test_the_evenings_plan_can_be_seen_and_wrong_words_are_refused(tmp_path):
     unknown = one_gpu("gemma")
     assert unknown.returncode == 2
     assert "no config 'gemma'" in unknown.stderr
+
+
+def test_an_evenings_buffer_begins_with_its_demonstrations_unless_told_otherwise_or_there_are_none(tmp_path):
+    def begins(*words: str) -> bool:
+        shown = one_gpu("--dry-run", f"runs_dir={tmp_path}", *words, JUDGE="no", PACK="no")
+        assert (shown.returncode, shown.stderr) == (0, "")
+        loop = shown.stdout.partition("4 of 4")[2].replace("\\", "")
+        return f'replay.demos=["{tmp_path}/gemma3_270m/demos"]' in loop
+
+    assert begins()
+    assert not begins("replay.demos=[]")
+    start = tmp_path / "gemma3_270m" / "sft"
+    start.mkdir(parents=True)
+    (start / "config.json").touch()  # brought from elsewhere, without what it was trained on
+    assert not begins()
+    (tmp_path / "gemma3_270m" / "demos").mkdir()
+    assert begins()

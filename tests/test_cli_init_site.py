@@ -37,6 +37,12 @@ def site(tmp_path_factory):
         yield app
 
 
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Configs that `init-site` writes keep log-ins and the turn-taking of their limit below the working folder."""
+    monkeypatch.chdir(tmp_path)
+
+
 def storage_state(site, path):
     async def work():
         async with shared_browser() as browser:
@@ -47,8 +53,8 @@ def storage_state(site, path):
 
 
 @pytest.mark.browser
-def test_init_site_writes_a_config_that_runs_and_has_only_read(site, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("elsewhere")
+def test_init_site_writes_a_config_that_runs_and_has_only_read(site, tmp_path, capsys):
     state = storage_state(site, tmp_path / "state.json")
     site.asked.clear()
     out = tmp_path / "mine" / "notes.yaml"
@@ -73,6 +79,7 @@ def test_init_site_writes_a_config_that_runs_and_has_only_read(site, tmp_path, c
 
 
 @pytest.mark.browser
+@pytest.mark.usefixtures("elsewhere")
 def test_init_site_of_a_site_behind_http_s_own_log_in(site, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(site, "basic", ("guest", "let-me-in"))
     out, command = tmp_path / "staged.yaml", ["init-site", f"{site.url}/login", "--pages", "2", "--basic-user", "guest"]
@@ -95,6 +102,7 @@ def test_init_site_of_a_site_behind_http_s_own_log_in(site, tmp_path, capsys, mo
 
 @pytest.mark.browser
 @pytest.mark.slow
+@pytest.mark.usefixtures("elsewhere")
 def test_init_site_guesses_the_log_in(site, tmp_path, capsys):
     out = tmp_path / "guessed.yaml"
     assert main(["init-site", f"{site.url}/", "--out", str(out)]) == 0
@@ -109,8 +117,8 @@ def test_init_site_guesses_the_log_in(site, tmp_path, capsys):
 
 @pytest.mark.browser
 @pytest.mark.slow
+@pytest.mark.usefixtures("elsewhere")
 def test_init_site_logs_in_through_the_form_that_it_finds(site, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
     out = tmp_path / "inside.yaml"
     user = ["--user", "ann", "--password-env", "NOTES_PW"]
     call = ["init-site", f"{site.url}/", "--out", str(out), "--pages", "2"]
@@ -136,6 +144,7 @@ def test_init_site_logs_in_through_the_form_that_it_finds(site, tmp_path, capsys
         pytest.param("{url}/nowhere", 1, "answers 404", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.usefixtures("elsewhere")
 def test_a_start_page_that_does_not_open_is_one_clear_error_and_nothing_is_written(
     site, tmp_path, capsys, url, code, words
 ):
@@ -148,8 +157,8 @@ def test_a_start_page_that_does_not_open_is_one_clear_error_and_nothing_is_writt
 
 
 @pytest.mark.browser
-def test_a_site_that_lives_on_a_socket_or_shows_nothing_to_act_on_is_said_to(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("elsewhere")
+def test_a_site_that_lives_on_a_socket_or_shows_nothing_to_act_on_is_said_to(tmp_path, capsys):
 
     page = "<title>t</title><canvas></canvas><script>new WebSocket('/live?token=1')</script>"
 
@@ -168,6 +177,7 @@ def test_a_site_that_lives_on_a_socket_or_shows_nothing_to_act_on_is_said_to(tmp
 
 
 @pytest.mark.browser
+@pytest.mark.usefixtures("elsewhere")
 def test_a_heading_is_asked_for_where_a_page_has_one_of_its_own(tmp_path):
     links = "<title>t</title><a href=/a>One</a> <a href=/b>Two</a>"
     pages = {
@@ -374,6 +384,7 @@ BAR = """<script>customElements.define('x-bar', class extends HTMLElement {
 
 
 @pytest.mark.browser
+@pytest.mark.usefixtures("elsewhere")
 def test_a_log_in_without_a_form_behind_a_link_of_the_start_page_is_found(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PASSWORD", "over-the-hill")
     links = "".join(f"<a href=/page/{letter}>page {letter}</a>" for letter in "abcdef")
@@ -399,6 +410,7 @@ def test_a_log_in_without_a_form_behind_a_link_of_the_start_page_is_found(tmp_pa
 
 
 @pytest.mark.browser
+@pytest.mark.usefixtures("elsewhere")
 def test_what_read_only_refuses_while_pages_are_looked_at_is_told(tmp_path, capsys):
     page = "<title>t</title><a href=/a>a</a><script>fetch('/graphql', { method: 'POST' }).catch(() => {})</script>"
 

@@ -136,6 +136,33 @@ def test_a_setting_that_cannot_be_is_refused_by_name(argument, said):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["vllm_extra_args=--seed 3"], "the command line: vllm_extra_args goes with use_vllm=true vllm_mode=own"),
+        (["--vllm-extra-args", "x"], "the command line: vllm_extra_args goes with use_vllm=true vllm_mode=own"),
+        (["--vllm-mode", "own"], "the command line: vllm_mode=own goes with use_vllm=true"),
+        (["temprature=1"], "the command line: unknown key 'temprature'; did you mean 'temperature'?"),
+        (["--model-id", "m", "rewards={outcom: 1}"], "the command line: rewards.outcom"),
+        (["own.yaml", "seed=1"], "own.yaml: vllm_python goes with use_vllm=true vllm_mode=own"),
+        (["own.yaml", "vllm_python=null", "max_staleness=1"], "own.yaml and the command line: max_staleness 1"),
+        (["own.yaml", "vllm_python=null", "max_steps=-1"], "the command line: max_steps = -1"),
+    ],
+)
+def test_a_mistake_is_laid_where_it_was_made(arguments, said, tmp_path, monkeypatch):
+    (tmp_path / "own.yaml").write_text("vllm_python: python3\ntemperature: 0.5\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as refused:
+        parsed(*arguments)
+    assert str(refused.value).startswith(said)
+
+
+def test_a_mistake_in_the_environment_is_laid_there(monkeypatch):
+    monkeypatch.setenv("NUM_GENERATIONS", "1")
+    with pytest.raises(UsageError, match=r"^the environment: num_generations = '1': a group of one"):
+        parsed("seed=1")
+
+
 def refused(capsys, *arguments: str) -> str:
     """The one line that `webrl grpo` says; nothing is left in the working folder."""
     capsys.readouterr()  # transformers' bars, of making the model

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Collection
 
 from webrl.config import RunConfig
 from webrl.config.engine_plans import load_plan
-from webrl.errors import DataError, UsageError
+from webrl.errors import UsageError
 from webrl.llm.loading import check_sight, model_folder
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
@@ -53,7 +52,8 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     """Return if what these stages start from is there.
 
     Raises:
-        UsageError: the judge's system text is not there, the training takes no screenshots, or needs several processes.
+        UsageError: the judge's system text or a demonstration is not there, the training takes no screenshots, or needs
+            several processes.
         ModelError: a model folder does not exist, holds pickles, or is an actor that sees and is shown text alone, or
             the other way round.
         DataError: an instruction file of one's own site is not there, or not understood.
@@ -70,7 +70,9 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         if config.refreshes_judge:
             _check_refresh(config)
     if "replay" in due:
-        _check_demonstrations(config)
+        from webrl.replay.demonstrations import check_demonstrations
+
+        check_demonstrations(config)
     if "train" in due:
         _check_processes(config)
     if due & {"replay", "train"} and config.rollout.image_size is not None:
@@ -101,20 +103,6 @@ def _check_refresh(config: RunConfig) -> None:
                 f"orm.refresh_data: {str(path)!r} has no finished trajectory with an outcome; leave it out"
             )
     practice_tasks(config, config.orm.refresh_every)
-
-
-def _check_demonstrations(config: RunConfig) -> None:
-    """Refuse to begin a run whose replay buffer could not begin with what the config names."""
-    from webrl.interop.problems import ProblemLog
-    from webrl.replay.demonstrations import read_demonstrations
-
-    for path in config.replay.demos:
-        try:
-            shown = next(read_demonstrations([path], ProblemLog(), "success", Counter()), None)
-        except DataError as error:
-            raise UsageError(f"replay.demos: {error}") from None
-        if shown is None:
-            raise UsageError(f"replay.demos: {str(path)!r} has no finished trajectory that succeeded; leave it out")
 
 
 def _check_processes(config: RunConfig) -> None:

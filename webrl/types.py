@@ -300,7 +300,8 @@ class StepRecord(Record):
     group: str = ""
     """Task id, for objectives that compare attempts at the same task (GRPO)."""
     screenshot: str = ""
-    """Path of the picture in the prompt, a PNG, relative to the run folder; "" where the prompt is text alone."""
+    """Path of the picture in the prompt, a PNG, relative to the run folder, or absolute where it lies elsewhere;
+    "" where the prompt is text alone."""
     screenshot_sha256: str = ""
     """Of that file."""
     next_screenshot: str = ""

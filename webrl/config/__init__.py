@@ -40,8 +40,9 @@ _HIDDEN = {"accounts", "basic", "extra_args", "secrets", "headers"}
 """Options whose values are not quoted in errors: a secret may stand anywhere in a value of the wrong form."""
 _RENAMED = {"rollout.attempts": "rollout.num_generations"}
 _MAX_SHOWN = 2
-_TYPED = "the command line"
 """Problems of a config that are named at once."""
+TYPED = "the command line"
+"""Where an override stands."""
 Host = Annotated[
     str,
     Field(
@@ -667,7 +668,7 @@ def load_config(path: Path | str | None, overrides: Sequence[str] | None = None)
     for override in overrides or []:
         apply_override(data, override)
     typed = [override.partition("=")[0] for override in overrides or []]
-    return validate_config(data, str(path) if path else _TYPED, typed)
+    return validate_config(data, str(path) if path else TYPED, typed)
 
 
 def validate_config(data: dict[str, Any], source: str, typed: Sequence[str] = ()) -> RunConfig:
@@ -749,9 +750,9 @@ def _place(error: Any, source: str, typed: Sequence[str]) -> str:
     """Where the mistake was made; settings that do not go together may stand in both places."""
     key = ".".join(str(part) for part in error["loc"])
     if any(f"{key}.".startswith(f"{name}.") for name in typed):
-        return _TYPED
-    if any(f"{name}.".startswith(f"{key}." if key else "") for name in typed) and source != _TYPED:
-        return _TYPED if error["type"] == "extra_forbidden" else f"{source} and {_TYPED}"
+        return TYPED
+    if any(f"{name}.".startswith(f"{key}." if key else "") for name in typed) and source != TYPED:
+        return TYPED if error["type"] == "extra_forbidden" else f"{source} and {TYPED}"
     return source
 
 

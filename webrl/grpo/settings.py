@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
 
-from webrl.config import Address, ModelName, PromptFormat, RunConfig, apply_override, read_config
+from webrl.config import TYPED, Address, ModelName, PromptFormat, RunConfig, apply_override, read_config
 from webrl.config.section import Section
 from webrl.errors import UsageError, problem_text
 from webrl.llm.interface import Sampling
@@ -280,7 +281,7 @@ class GrpoSettings(Section):
         try:
             return GrpoSettings.model_validate({**dict(self), "image_size": size})
         except ValidationError as error:
-            raise UsageError(_explain(error.errors()[0], f"model {self.model_name!r} has vision")) from None
+            raise UsageError(_explain(error.errors()[0], f"model {self.model_name!r} has vision", {})) from None
 
     @property
     def episodes_per_generation(self) -> int:
@@ -351,17 +352,21 @@ def load_settings(
     data = {ALIASES.get(str(key), str(key)): value for key, value in (read_config(path) if path else {}).items()}
     if data.get("system_prompt"):
         data.setdefault("prompt_format", "browsergym")  # the cookbook knows no other
-    data |= from_environment(environment)
-    for override in overrides:
-        given: dict[str, Any] = {}
-        apply_override(given, override)
-        data |= {ALIASES.get(key, key): value for key, value in given.items()}
-    data |= {ALIASES.get(key, key): value for key, value in options.items()}
     source = str(path) if path else "webrl grpo"
+    places = dict.fromkeys(data, source)
+    given: list[tuple[str, Mapping[str, Any]]] = [("the environment", from_environment(environment))]
+    for override in overrides:
+        typed: dict[str, Any] = {}
+        apply_override(typed, override)
+        given.append((TYPED, typed))
+    for place, values in [*given, (TYPED, options)]:
+        named = {ALIASES.get(key, key): value for key, value in values.items()}
+        data |= named
+        places |= dict.fromkeys(named, place)
     try:
         return GrpoSettings.model_validate(data)
     except ValidationError as error:
-        raise UsageError(_explain(error.errors()[0], source)) from None
+        raise UsageError(_explain(error.errors()[0], source, places)) from None
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -373,9 +378,12 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return said
 
 
-def _explain(error: Any, source: str) -> str:
+def _explain(error: Any, source: str, places: Mapping[str, str]) -> str:
+    """What is wrong and where it stands: each place of the settings that do not go together, else `source`."""
+    names = error["loc"][:1] or re.findall(r"\w+", error["msg"])
+    where = " and ".join(dict.fromkeys(place for name, place in places.items() if name in names)) or source
     if error["type"] == "extra_forbidden":
         key = ".".join(map(str, error["loc"]))
         nearest = difflib.get_close_matches(key, [*GrpoSettings.model_fields, *ALIASES], n=1, cutoff=0)
-        return f"{source}: unknown key {key!r:.200}; did you mean {nearest[0]!r}?"
-    return f"{source}: {problem_text(error)}"
+        return f"{where}: unknown key {key!r:.200}; did you mean {nearest[0]!r}?"
+    return f"{where}: {problem_text(error)}"

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from webrl.errors import DataError
+from webrl.config import RunConfig
+from webrl.errors import DataError, UsageError
 from webrl.evaluate import is_success
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import is_vab_folder, read_vab, score_label
+from webrl.replay.records import read_picture
 from webrl.reward.labels import outcome_key, read_outcomes
 from webrl.runs.store import read_lines
 from webrl.types import Record, Status, Step, Task, Trajectory
@@ -100,6 +102,7 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
     """A trajectory file, judged by its `labels.jsonl`, else by the environment's reward; or a human file."""
     labels = path.with_name("labels.jsonl")
     outcomes = read_outcomes(labels, problems.on_line) if labels.is_file() else None
+    root = path.parent.resolve().parent
     for number, data in read_lines(path, problems.on_line):
         try:
             if isinstance(data, dict) and "trajectory_id" not in data:
@@ -109,18 +112,38 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
         except ValueError as error:
             problems.add("bad_demonstration", f"{path}:{number}", f"{error}; left out")
             continue
-        trajectory = _with_pictures(trajectory, path.parent.parent)
+        trajectory = _with_pictures(trajectory, root)
         if outcomes is not None:
             yield trajectory, outcomes.get(outcome_key(trajectory.trajectory_id))
         else:
             yield trajectory, None if trajectory.env_reward is None else int(is_success(trajectory))
 
 
+def check_demonstrations(config: RunConfig) -> None:
+    """Return if the replay buffer can begin with each of `replay.demos`.
+
+    Raises:
+        UsageError: one is not there or holds no success, or a screenshot is not there that the run's actor is to see.
+    """
+    for path in config.replay.demos:
+        shown = None
+        try:
+            for shown in read_demonstrations([path], ProblemLog(), "success", Counter()):
+                if config.rollout.image_size is None:
+                    break
+                for index in range(len(shown.steps)):
+                    read_picture(shown, index, config)
+        except DataError as error:
+            raise UsageError(f"replay.demos: {error}") from None
+        if shown is None:
+            raise UsageError(f"replay.demos: {str(path)!r} has no finished trajectory that succeeded; leave it out")
+
+
 def _with_pictures(trajectory: Trajectory, root: Path) -> Trajectory:
     """Its screenshots by absolute path: they lie beside the file, whatever run reads it."""
     if not any(step.screenshot for step in trajectory.steps):
         return trajectory
-    steps = (replace(s, screenshot=str((root / s.screenshot).absolute())) for s in trajectory.steps)
+    steps = (replace(s, screenshot=s.screenshot and str(root / s.screenshot)) for s in trajectory.steps)
     return replace(trajectory, steps=tuple(steps))
 
 

@@ -94,6 +94,8 @@ def add_history(
 ) -> dict[str, int]:
     """Write `out`: all current steps and the replayed ones; gives the number of history steps by `Reason`.
 
+    What gave no step at all is counted as `Tools.counts` has it (`unfinished`, `unlabelled`: trajectories).
+
     Args:
         sources: earlier experience, oldest first.
 
@@ -133,12 +135,12 @@ def _admit(
     replay_filter = ReplayFilter(config, frozenset(tools.end_token_ids), tools.tokenizer)
     if config.per_instruction == "sampled" and config.strategy != "none":
         sampler = TrajectorySampler(rng)
-        for step in _read(sources, replace(tools, problems=ProblemLog())):
+        for step in _read(sources, replace(tools, problems=ProblemLog()), Counter()):
             if step["outcome"] == 1:
                 sampler.offer(step["site"], step["instruction"], step["trajectory_id"])
         replay_filter.chosen = sampler.chosen
     spool = _Spool(file)
-    candidates = _candidates(_with_next_states(_read(sources, tools)), replay_filter, counts)
+    candidates = _candidates(_with_next_states(_read(sources, tools, counts)), replay_filter, counts)
     for step in _scored(candidates, tools.scorer if config.strategy == "perplexity" else None):
         reason = replay_filter.check_step(step["action_ids"], step.get("ref_logprobs"))
         if reason != "kept":
@@ -166,9 +168,11 @@ def _with_next_states(steps: Iterable[StepObject]) -> Iterator[StepObject]:
         yield previous
 
 
-def _read(sources: Sequence[Source], tools: Tools) -> Iterator[StepObject]:
+def _read(sources: Sequence[Source], tools: Tools, left_out: Counter[str]) -> Iterator[StepObject]:
     for source in sources:
-        yield from read_steps(source, tools.judged(labelled_outcomes(source, tools.problems)))
+        own = tools.judged(labelled_outcomes(source, tools.problems))
+        yield from read_steps(source, own)
+        left_out.update({reason: num for reason, num in own.counts.items() if reason not in ("trajectories", "steps")})
 
 
 def _candidates(steps: Iterable[StepObject], replay_filter: ReplayFilter, counts: Counter[str]) -> Iterator[StepObject]:

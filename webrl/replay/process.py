@@ -19,6 +19,7 @@ from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import read_vab, trace_paths
 from webrl.llm.loading import model_folder
+from webrl.replay.demonstrations import check_demonstrations
 from webrl.replay.mix import add_history, write_steps
 from webrl.replay.sources import Source, Tools, find_source, labelled_outcomes, open_tools, read_steps
 from webrl.replay.stage import SCORE_CACHE
@@ -46,7 +47,7 @@ class ProcessPlan:
     experience: tuple[Path, ...]
     """Earlier experience, oldest first."""
     demos: tuple[Path, ...]
-    """What the buffer begins with (`replay.demos`)."""
+    """What the buffer begins with."""
     output: Path
     """`train.jsonl` of stage 1."""
     orm: str | None
@@ -136,11 +137,12 @@ def make_plan(
         raise UsageError(f"--output_path {str(output)!r} is a folder; name a file in it")
     in_run = known and output == defaults.output
     actor = actor or defaults.actor
+    experience = tuple(defaults.experience if experience is None and known else experience or ())
     return ProcessPlan(
         stages=tuple(stages),
         rollout=rollout,
-        experience=tuple(defaults.experience if experience is None and known else experience or ()),
-        demos=config.replay.demos,
+        experience=experience,
+        demos=config.replay.demos if experience or not known else (),  # none in a run's phase 0 (`buffer_start`)
         output=output,
         orm=(orm or config.models.orm) if add_reward else None,
         actor=None if actor == _NO_MODEL else actor,
@@ -155,7 +157,7 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
     Raises:
         DataError: an input that is not there, or nothing usable in it.
         ModelError: an unusable model folder.
-        UsageError: the judge's system text is not there.
+        UsageError: the judge's system text or a demonstration is not there, or demonstrations without an actor.
         StageError: another process writes this output, or works in its run folder.
     """
     if config.rollout.image_size is not None:
@@ -168,10 +170,7 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
     for model in filter(None, (plan.actor, plan.orm)):
         model_folder(model)
     rollouts = find_source(plan.rollout) if 1 in plan.stages else None
-    experience = None
-    if 2 in plan.stages:
-        experience = [Source(path, "demonstrations") for path in plan.demos]
-        experience += [find_source(path, prefer_records=True) for path in plan.experience]
+    history = _find_history(plan, config) if 2 in plan.stages else None
     summary = ProcessSummary()
     with ExitStack() as stack:
         stack.enter_context(hold_output(plan.output))
@@ -181,12 +180,23 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
             tools = stack.enter_context(open_tools(plan.actor, config, plan.cache, problems))
         if rollouts is not None:
             _write_current(rollouts, plan, config, tools, summary)
-        if experience is not None:
-            _write_mixed(experience, plan, config, tools, summary)
+        if history is not None:
+            _write_mixed(history, plan, config, tools, summary)
         if tools.scorer:
             summary.scored = asdict(tools.scorer.counts)
         summary.problems = dict(problems.counts)
     return summary
+
+
+def _find_history(plan: ProcessPlan, config: RunConfig) -> list[Source]:
+    if plan.demos:
+        check_demonstrations(config)
+        if not plan.actor:
+            raise UsageError(
+                "replay.demos: demonstrations are text, which takes an actor to read; name --actor_path, or replay.demos=[]"
+            )
+    demos = [Source(path, "demonstrations") for path in plan.demos]
+    return [*demos, *(find_source(path, prefer_records=True) for path in plan.experience)]
 
 
 def _write_current(source: Source, plan: ProcessPlan, config: RunConfig, tools: Tools, summary: ProcessSummary) -> None:

@@ -89,6 +89,8 @@ def _step_ids(trajectory: Trajectory, step: Step, encode: StepEncoder | None) ->
 
 def _record(trajectory: Trajectory, step: Step, ids: EncodedStep, outcome: int | None, tokenizer: str) -> StepRecord:
     sampled = bool(step.prompt_ids) and len(step.logprobs) == len(step.action_ids)
+    # An actor of text reads demonstrations of one that sees as text.
+    is_shown = bool(step.screenshot_sha256) and bool(step.prompt_ids or ids.picture)
     return StepRecord(
         step_id=f"{trajectory.trajectory_id}:{step.index}",
         trajectory_id=trajectory.trajectory_id,
@@ -104,8 +106,8 @@ def _record(trajectory: Trajectory, step: Step, ids: EncodedStep, outcome: int |
         source="current",
         tokenizer=tokenizer,
         group=trajectory.task.task_id,
-        screenshot=step.screenshot if step.screenshot_sha256 else "",
-        screenshot_sha256=step.screenshot_sha256,
+        screenshot=step.screenshot if is_shown else "",
+        screenshot_sha256=step.screenshot_sha256 if is_shown else "",
     )
 
 
@@ -128,25 +130,34 @@ def _seeing_encoder(eyes: Eyes, config: RunConfig) -> StepEncoder:
     end = closing_ids(eyes.tokenizer, config.models.prompt_format)
 
     def encode(trajectory: Trajectory, index: int) -> EncodedStep:
-        step = trajectory.steps[index]
-        picture = Picture.of(step, config.run_dir)
-        if picture is None:
-            raise DataError(
-                f"{trajectory.trajectory_id}:{index} has no screenshot, which rollout.image_size="
-                f"{config.rollout.image_size} asks for: record it with rollout.screenshots=true and that size"
-            )
-        png, image_size = picture.read(), config.rollout.image_size or 0
-        found, wanted = png_size(png), shown_size(png, image_size)
-        if found != wanted:
-            raise DataError(
-                f"{trajectory.trajectory_id}:{index}: its screenshot is {found[0]}x{found[1]} pixels, and "
-                f"rollout.image_size={image_size} shows that page at {wanted[0]}x{wanted[1]}: record it in that size"
-            )
-        past = trajectory.steps[:index]
+        step, past = trajectory.steps[index], trajectory.steps[:index]
+        picture, png = read_picture(trajectory, index, config)
         prompt = build_screenshot_prompt(eyes, png, trajectory.instruction, past, step.observation, config)
         return EncodedStep(prompt.ids, (*encode_response(eyes.tokenizer, step.response), *end), picture)
 
     return encode
+
+
+def read_picture(trajectory: Trajectory, index: int, config: RunConfig) -> tuple[Picture, bytes]:
+    """The screenshot of a step that a run's actor is to see, and its bytes.
+
+    Raises:
+        DataError: the step has none, or one of another size than the actor is shown, or the file is not as it was.
+    """
+    picture = Picture.of(trajectory.steps[index], config.run_dir)
+    if picture is None:
+        raise DataError(
+            f"{trajectory.trajectory_id}:{index} has no screenshot, which rollout.image_size="
+            f"{config.rollout.image_size} asks for: record it with rollout.screenshots=true and that size"
+        )
+    png, image_size = picture.read(), config.rollout.image_size or 0
+    found, wanted = png_size(png), shown_size(png, image_size)
+    if found != wanted:
+        raise DataError(
+            f"{trajectory.trajectory_id}:{index}: its screenshot is {found[0]}x{found[1]} pixels, and "
+            f"rollout.image_size={image_size} shows that page at {wanted[0]}x{wanted[1]}: record it in that size"
+        )
+    return picture, png
 
 
 def step_encoder(tokenizer: Any, models: ModelsConfig, dialect: Dialect = "browsergym") -> StepEncoder:

@@ -26,7 +26,7 @@ from webrl.replay.records import NextPrompt, StepEncoder, build_records, open_en
 from webrl.replay.score import Scorer
 from webrl.reward.labels import outcome_key, read_outcomes
 from webrl.runs.store import read_lines
-from webrl.types import Label, Status, StepRecord, Trajectory
+from webrl.types import Label, Status, Step, StepRecord, Trajectory
 
 Kind = Literal["records", "trajectories", "vab", "released", "demonstrations"]
 StepObject = dict[str, Any]
@@ -84,6 +84,8 @@ class Tools:
     """Scores steps under the current actor; None takes the `ref_logprobs` that are stored."""
     on_bytes: Callable[[int], Any] = lambda _: None
     """Progress."""
+    run_dir: Path | None = None
+    """Pictures below it are named from there, so that the folder can move; None: all by absolute path."""
 
     def judged(self, outcomes: Mapping[bytes, int | None] | None) -> Tools:
         """The same for another source, of which nothing is counted yet."""
@@ -107,6 +109,7 @@ def open_tools(actor: str, config: RunConfig, cache: Path, problems: ProblemLog)
             next_prompt=released_next_prompt(config, tokenizer),
             end_token_ids=tuple(end_token_ids(actor, tokenizer)),
             scorer=scorer,
+            run_dir=config.run_dir,
         )
 
 
@@ -285,9 +288,7 @@ def _records(
 
 def _imported(source: Source, tools: Tools) -> Iterator[tuple[Trajectory, Label]]:
     if source.kind == "demonstrations":
-        for trajectory, reward in judged_demonstrations(source.path, tools.problems):
-            if trajectory.status.finished and trajectory.steps:
-                yield _as_text(trajectory), Label(trajectory.trajectory_id, None, reward)
+        yield from _demonstrations(source, tools)
         return
     if source.kind == "released":
         yield from read_released(source.path, tools.problems)
@@ -297,10 +298,20 @@ def _imported(source: Source, tools: Tools) -> Iterator[tuple[Trajectory, Label]
         yield trajectory, score_label(trajectory)
 
 
-def _as_text(trajectory: Trajectory) -> Trajectory:
-    """Without token ids, which may be another tokenizer's, and as old as the supervised start."""
-    steps = tuple(replace(step, prompt_ids=(), action_ids=(), logprobs=()) for step in trajectory.steps)
-    return replace(trajectory, steps=steps, phase=0)
+def _demonstrations(source: Source, tools: Tools) -> Iterator[tuple[Trajectory, Label]]:
+    """As old as the supervised start; without token ids, which may be another tokenizer's.
+
+    Each has a name of its own: another source, or the run itself, may call another trajectory the same.
+    """
+    here = f"{tools.run_dir.resolve()}/" if tools.run_dir else ""
+    for number, (trajectory, reward) in enumerate(judged_demonstrations(source.path, tools.problems)):
+        name = f"{source.path}:{number}:{trajectory.trajectory_id}"
+        steps = tuple(_as_text(step, here) for step in trajectory.steps)
+        yield replace(trajectory, trajectory_id=name, steps=steps, phase=0), Label(name, None, reward)
+
+
+def _as_text(step: Step, here: str) -> Step:
+    return replace(step, prompt_ids=(), action_ids=(), logprobs=(), screenshot=step.screenshot.removeprefix(here))
 
 
 def labelled_outcomes(source: Source, problems: ProblemLog) -> Mapping[bytes, int | None] | None:

@@ -1,0 +1,243 @@
+"""A replay buffer that begins with demonstrations (`replay.demos`): which steps come of them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from eyes_builders import build_vlm, png
+from llm_builders import save_tiny_model
+from test_process_data import make_config, make_trajectory, write_phase
+from test_reward_data import make_trajectory as make_shown
+
+from webrl.cli import main
+from webrl.config import CriticConfig, RunConfig, load_config
+from webrl.config.resources import find_config
+from webrl.errors import UsageError
+from webrl.interop.problems import ProblemLog
+from webrl.llm.fingerprint import tokenizer_fingerprint
+from webrl.llm.loading import load_tokenizer
+from webrl.llm.pictures import Picture, sha256
+from webrl.preflight import check_inputs
+from webrl.replay.demonstrations import read_demonstrations
+from webrl.replay.process import make_plan, process
+from webrl.replay.records import open_encoder, step_encoder
+from webrl.replay.sources import Source, Tools, read_steps
+from webrl.replay.stage import buffer_start, mix_replay
+from webrl.runs.folder import RunFolder
+from webrl.runs.store import read_records, write_records
+from webrl.training.critic_data import critic_states
+from webrl.types import Status, StepRecord, Trajectory
+
+
+@pytest.fixture(scope="module")
+def actor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("actor"), positions=4096)
+
+
+def shown(name: str, reward: float | None = 1.0, **changes) -> Trajectory:
+    """A recorded attempt with somebody else's token ids, of a later phase than the buffer's first."""
+    return replace(make_trajectory(name, phase=3, **changes), env_reward=reward)
+
+
+def replaying(tmp_path: Path, actor: Path, *demos: Path, **replay) -> RunConfig:
+    return make_config(tmp_path, actor, replay={"strategy": "all", "demos": list(map(str, demos)), **replay})
+
+
+def replayed(run: RunFolder) -> list[StepRecord]:
+    return [r for r in read_records(run.phase(1).train_filter, StepRecord) if r.source == "replay"]
+
+
+def mix(config: RunConfig, actor: Path, past: list[Trajectory], current: list[Trajectory]) -> dict[str, int]:
+    """Both phases' stage "replay"; the second one's history steps by what became of them."""
+    run = RunFolder(config.run_dir)
+    write_phase(run.phase(0).path, past)
+    write_phase(run.phase(1).path, current)
+    options = {"actor": str(actor), "rng": random.Random(0)}
+    mix_replay(config, run.phase(0), history=[], **options)
+    return mix_replay(config, run.phase(1), history=[run.phase(0).train], **options)["history"]
+
+
+def test_demonstrations_are_replayed_as_the_actor_would_have_been_prompted_before_own_successes(tmp_path, actor):
+    shows = [shown("d0", instruction="do a"), shown("d1", instruction="do b"), shown("d2", 0.0, num_steps=3)]
+    shows += [shown("d3", None), shown("d4", status=Status.ENV_ERROR)]
+    write_records(tmp_path / "demos" / "trajectories.jsonl", shows)
+    config = replaying(tmp_path, actor, tmp_path / "demos")
+    past = [make_trajectory("p0", instruction="do a"), make_trajectory("p1", 1, instruction="do e")]
+    counts = mix(config, actor, past, [make_trajectory("p2"), make_trajectory("p3")])
+    # d0 and d1 with two steps each and p1 with one; d2's three; p0's two; d3, whom nobody judged; d4, which broke off.
+    assert counts == {"kept": 5, "failed": 3, "repeated_instruction": 2, "unlabelled": 1, "unfinished": 1}
+    records = replayed(RunFolder(config.run_dir))
+    assert [(r.instruction, r.index, r.phase) for r in records] == [
+        ("do a", 0, 0), ("do a", 1, 0), ("do b", 0, 0), ("do b", 1, 0), ("do e", 0, 0),
+    ]  # fmt: skip
+    tokenizer = load_tokenizer(str(actor))
+    encode = step_encoder(tokenizer, config.models)
+    for record, trajectory in zip(records[:4], (shows[0], shows[0], shows[1], shows[1]), strict=True):
+        encoded = encode(trajectory, record.index)
+        assert (record.prompt_ids, record.action_ids) == (encoded.prompt_ids, encoded.action_ids)
+        assert record.prompt_ids != trajectory.steps[record.index].prompt_ids
+        assert (record.tokenizer, record.logprobs) == (tokenizer_fingerprint(tokenizer), None)
+        assert (record.outcome, record.site, record.group) == (1, "site", trajectory.task.task_id)
+
+
+def test_a_replayed_demonstration_comes_with_its_next_state(tmp_path, actor):
+    write_records(tmp_path / "trajectories.jsonl", [shown("d0", num_steps=6)])
+    config = replaying(tmp_path, actor, tmp_path / "trajectories.jsonl", max_ratio=1.0)
+    past, current = [make_trajectory("p0", 1)], [make_trajectory("p1", 4)]
+    assert mix(config, actor, past, current) == {"kept": 4, "over_ratio": 3}  # of six steps and one
+    encode = step_encoder(load_tokenizer(str(actor)), config.models)
+    (demonstration,) = read_demonstrations([tmp_path / "trajectories.jsonl"], ProblemLog(), "success", Counter())
+    records = [record for record in replayed(RunFolder(config.run_dir)) if record.num_steps == 6]
+    states = critic_states(records, CriticConfig(train_next_state=True), tmp_path)
+    found = {state.step_id: state.example.prompt_ids for state in states}
+    followed = [record for record in records if record.index < 5]
+    assert any(record.next_prompt_ids for record in followed)  # the draw has left a successor out
+    for record in followed:
+        assert found[f"{record.step_id}'"] == encode(demonstration, record.index + 1).prompt_ids
+
+
+def test_demonstrations_of_one_name_are_told_apart_and_from_the_runs_own(tmp_path, actor):
+    for folder in ("one", "two"):
+        write_records(tmp_path / folder / "trajectories.jsonl", [shown("t0", instruction=f"do {folder}")])
+    config = replaying(tmp_path, actor, tmp_path / "one", tmp_path / "two")
+    own = [make_trajectory("t0", instruction="do three")]
+    assert mix(config, actor, own, [make_trajectory("p0", 3)]) == {"kept": 6}
+    records = replayed(RunFolder(config.run_dir))
+    assert len({record.step_id for record in records}) == 6
+    assert [r.trajectory_id for r in records[4:]] == ["t0", "t0"]
+    states = critic_states(records, CriticConfig(train_next_state=True), tmp_path)
+    found = {state.step_id: state.example.prompt_ids for state in states}
+    for before, after in zip(records[::2], records[1::2], strict=True):
+        assert found[f"{before.step_id}'"] == after.prompt_ids
+
+
+def test_no_demonstration_is_replayed_in_phase_0(tmp_path, actor):
+    write_records(tmp_path / "demos" / "trajectories.jsonl", [shown("d0")])
+    config = replaying(tmp_path, actor, tmp_path / "demos")
+    assert buffer_start(config.replay, []) == []
+    assert buffer_start(config.replay, [tmp_path / "past.jsonl"]) == [Source(tmp_path / "demos", "demonstrations")]
+    unused = replaying(tmp_path, actor, tmp_path / "demos", strategy="none")
+    assert buffer_start(unused.replay, [tmp_path / "past.jsonl"]) == []
+    phase = RunFolder(config.run_dir).phase(0)
+    write_phase(phase.path, [make_trajectory("p0")])
+    counts = mix_replay(config, phase, actor=str(actor), history=[], rng=random.Random(0))
+    assert (counts["num_current"], counts["history"]) == (2, {"kept": 0})
+
+
+def test_demonstrations_that_cannot_be_replayed_are_refused_before_anything_starts(tmp_path, actor):
+    write_records(tmp_path / "bad.jsonl", [shown("d0", 0.0), shown("d1", None)])
+    absent, bad = (replaying(tmp_path, actor, tmp_path / name) for name in ("absent", "bad.jsonl"))
+    with pytest.raises(UsageError, match=rf"replay\.demos: {tmp_path}/absent: no such file or folder"):
+        check_inputs(absent, ["replay"])
+    with pytest.raises(UsageError, match=rf"replay\.demos: '{tmp_path}/bad\.jsonl' has no finished trajectory that"):
+        check_inputs(bad, ["replay"])
+    check_inputs(bad, ["train"])
+
+
+def test_the_command_line_refuses_them_in_one_line(tmp_path, actor, capsys):
+    command = ["run", "demo", f"runs_dir={tmp_path}", f"models.actor={actor}"]
+    assert main([*command, f"replay.demos=[{tmp_path}/absent]"]) == 2
+    assert capsys.readouterr().err == f"webrl: replay.demos: {tmp_path}/absent: no such file or folder\n"
+    assert not (tmp_path / "demo").exists()
+
+
+def test_process_data_begins_with_demonstrations_too(tmp_path, actor):
+    step = {"observation": "[1] button 'a'", "response": "click('1')"}
+    lines = [{"instruction": f"do h{i}", "site": "site", "steps": [step] * 2, "success": i % 2} for i in range(4)]
+    (tmp_path / "people.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    config = replaying(tmp_path, actor, tmp_path / "people.jsonl")
+    past = write_phase(tmp_path / "past", [make_trajectory(f"h{i}", 1) for i in range(4)])
+    rollout = write_phase(tmp_path / "now", [make_trajectory("p0", 4)])
+    paths = {"rollout": rollout, "experience": [past], "output": tmp_path / "train.jsonl"}
+    plan = make_plan(config, **paths)
+    assert f"demonstrations    {tmp_path}/people.jsonl" in plan.describe()
+    # People did h1 and h3 in two steps each, and failed at h0 and h2, which the past did in one.
+    assert process(plan, config).history == {"kept": 6, "failed": 4, "repeated_instruction": 2}
+    written = [r.instruction for r in read_records(plan.output_filter, StepRecord) if r.source == "replay"]
+    assert written == ["do h1", "do h1", "do h3", "do h3", "do h0", "do h2"]
+    with pytest.raises(UsageError, match=r"replay\.demos: demonstrations are text, which takes an actor to read"):
+        process(make_plan(config, actor="none", **paths), config)
+    absent = replaying(tmp_path, actor, tmp_path / "absent")
+    with pytest.raises(UsageError, match=r"replay\.demos: .*absent: no such file or folder"):
+        process(make_plan(absent, **paths), absent)
+
+
+def test_process_data_leaves_phase_0_of_a_run_without_demonstrations_as_the_run_does(tmp_path, actor):
+    write_records(tmp_path / "demos" / "trajectories.jsonl", [shown("d0")])
+    config = replaying(tmp_path, actor, tmp_path / "demos")
+    run = RunFolder(config.run_dir)
+    write_phase(run.phase(0).path, [make_trajectory("p0")])
+    run.config.write_text("name: run\n")
+    assert make_plan(config).demos == ()
+    write_phase(run.phase(1).path, [make_trajectory("p1")])
+    run.phase(0).train.touch()
+    assert make_plan(config).demos == (tmp_path / "demos",)
+
+
+def seeing_demonstration(folder: Path, size: tuple[int, int] = (96, 64)) -> Trajectory:
+    """One success with a picture of each step, as `webrl record-demos` leaves it in `folder/demos`."""
+    pictures = [png(size=size, dot=8 * index) for index in range(2)]
+    trajectory, steps = make_shown(0, 1, num_steps=2), []
+    for step, picture in zip(trajectory.steps, pictures, strict=True):
+        name = f"demos/screenshots/t0/{step.index:03d}.png"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(picture)
+        steps.append(replace(step, screenshot=name, screenshot_sha256=sha256(picture)))
+    trajectory = replace(trajectory, steps=tuple(steps))
+    write_records(folder / "demos" / "trajectories.jsonl", [trajectory])
+    return trajectory
+
+
+def demonstration_records(path: Path, config: RunConfig, tokenizer=None) -> list[StepRecord]:
+    encode = open_encoder(tokenizer, config.models.actor, config)
+    tools = Tools(ProblemLog(), encode=encode, run_dir=config.run_dir)
+    return [StepRecord.from_json(step) for step in read_steps(Source(path, "demonstrations"), tools)]
+
+
+def seeing_config(tmp_path: Path, *more: str) -> RunConfig:
+    options = ["rollout.screenshots=true", "rollout.image_size=96", "actor.objective=filtered_bc", "tasks.source=fresh"]
+    options += [f"models.actor={tmp_path / 'vlm'}", f"runs_dir={tmp_path / 'runs'}", "models.max_prompt_tokens=1500"]
+    return load_config(find_config("demo"), [*options, *more])
+
+
+def test_pictures_of_demonstrations_are_found_wherever_they_lie_and_move_with_the_run(tmp_path, monkeypatch):
+    build_vlm("idefics3", tmp_path / "vlm")
+    config = seeing_config(tmp_path)
+    for folder, name in ((config.run_dir, "demos"), (tmp_path / "other", str(tmp_path / "other" / "demos"))):
+        trajectory = seeing_demonstration(folder)
+        (folder / "demos" / "deep").mkdir()
+        for place in ("demos", "demos/trajectories.jsonl"):
+            records = demonstration_records(folder / place, config)
+            assert [r.screenshot for r in records] == [f"{name}/screenshots/t0/{i:03d}.png" for i in (0, 1)]
+            assert [Picture.of(r, config.run_dir).sha256 for r in records] == [
+                s.screenshot_sha256 for s in trajectory.steps
+            ]
+            assert all(Picture.of(r, config.run_dir).read() for r in records)
+        for cwd, place in (("demos", "."), ("demos", "trajectories.jsonl"), ("demos/deep", "..")):
+            monkeypatch.chdir(folder / cwd)
+            assert demonstration_records(Path(place), config)[0].screenshot == records[0].screenshot
+
+
+def test_a_demonstration_without_its_picture_is_refused_before_a_run_that_sees(tmp_path):
+    build_vlm("idefics3", tmp_path / "vlm")
+    seeing_demonstration(tmp_path / "other")
+    config = seeing_config(tmp_path, f"replay.demos=[{tmp_path / 'other' / 'demos'}]")
+    check_inputs(config, ["replay"])
+    (tmp_path / "other/demos/screenshots/t0/001.png").unlink()
+    with pytest.raises(UsageError, match=r"replay\.demos: .*t0/001\.png: the screenshot cannot be read"):
+        check_inputs(config, ["replay"])
+    write_records(tmp_path / "other" / "demos" / "trajectories.jsonl", [make_shown(0, 1)])
+    with pytest.raises(UsageError, match=r"replay\.demos: t0:0 has no screenshot, which rollout\.image_size=96 asks"):
+        check_inputs(config, ["replay"])
+
+
+def test_an_actor_of_text_reads_demonstrations_with_pictures_as_text(tmp_path, actor):
+    seeing_demonstration(tmp_path / "other")
+    config = make_config(tmp_path, actor)
+    records = demonstration_records(tmp_path / "other" / "demos", config, load_tokenizer(str(actor)))
+    assert [(r.screenshot, r.screenshot_sha256) for r in records] == [("", "")] * 2

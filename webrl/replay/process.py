@@ -193,7 +193,8 @@ def _find_history(plan: ProcessPlan, config: RunConfig) -> list[Source]:
         check_demonstrations(config)
         if not plan.actor:
             raise UsageError(
-                "replay.demos: demonstrations are text, which takes an actor to read; name --actor_path, or replay.demos=[]"
+                "replay.demos: demonstrations are text, which takes an actor to read; name --actor_path, or "
+                "--setting replay.demos=[]"
             )
     demos = [Source(path, "demonstrations") for path in plan.demos]
     return [*demos, *(find_source(path, prefer_records=True) for path in plan.experience)]

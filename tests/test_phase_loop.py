@@ -80,10 +80,17 @@ def test_one_phase_of_the_whole_loop_keeps_the_run_folders_contract(
         assert trajectory.instruction == task.instruction
         assert trajectory.env_reward is None, "a generated instruction has no reward of the page"
         assert task.lineage.parent_ids
+    sources = Counter()
     for record in read_records(folder / "train_filter.jsonl", StepRecord):
         assert record.outcome in (0, 1)
         assert record.ref_logprobs is not None
         assert len(record.ref_logprobs) == len(record.action_ids)
+        sources[record.source] += 1
+    assert 0 < sources["replay"] <= 1.5 * sources["current"]
+    critic = json.loads((folder / "critic_counts.json").read_text())
+    assert critic["critic_samples"] == sources["current"], (
+        "replayed steps are all successes, and would raise every value"
+    )
     assert "held-out seeds" in said
     assert "PLANTED" not in said
     with_secrets = [p for p in (tmp_path / "demo").rglob("*") if p.is_file() and b"PLANTED" in p.read_bytes()]

@@ -137,17 +137,18 @@ def steady_orm(args: argparse.Namespace) -> None:
 
 def write_demonstrations(args: argparse.Namespace) -> None:
     """Recorded successes as text alone: pages, answers, instruction, type."""
-    from webrl.replay.demonstrations import HumanDemonstration, HumanStep
-    from webrl.runs.store import read_records, write_records
-    from webrl.types import Trajectory
+    from collections import Counter
 
-    shown = read_records(args.work / "shown/demos/trajectories.jsonl", Trajectory)
+    from webrl.interop.problems import ProblemLog
+    from webrl.replay.demonstrations import HumanDemonstration, HumanStep, read_demonstrations
+    from webrl.runs.store import write_records
+
+    shown = read_demonstrations([args.work / "shown/demos"], ProblemLog(), "success", Counter())
     write_records(
         args.out / "demos.jsonl",
         (
             HumanDemonstration(t.instruction, tuple(HumanStep(s.observation, s.response) for s in t.steps), t.task.site)
             for t in shown
-            if t.env_reward == 1
         ),
     )
 

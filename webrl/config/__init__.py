@@ -35,6 +35,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 ModelName = Annotated[str, AfterValidator(shipped_model), Field(validate_default=True)]
 """A folder or a hub name; `data/tiny/…` is found wherever webrl is installed."""
 _Data = Annotated[Path, AfterValidator(shipped_data)]
+"""A file or folder; the same holds for `data/tiny/…`."""
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 _HIDDEN = {"accounts", "basic", "extra_args", "secrets", "headers"}
 """Options whose values are not quoted in errors: a secret may stand anywhere in a value of the wrong form."""
@@ -472,6 +473,11 @@ class ReplayConfig(Section):
     def _band_is_ordered(self) -> Self:
         self._check_order("perplexity_low", "perplexity_high")
         return self
+
+    @property
+    def buffer_start(self) -> tuple[Path, ...]:
+        """`demos`, unless nothing is replayed."""
+        return () if self.strategy == "none" else self.demos
 
 
 class OptimConfig(Section):

@@ -67,8 +67,7 @@ def mix_replay(
 
 def buffer_start(config: ReplayConfig, history: Sequence[Path]) -> list[Source]:
     """The demonstrations that the buffer begins with; none before there is a policy to update (phase 0)."""
-    is_used = history and config.strategy != "none"
-    return [Source(path, "demonstrations") for path in config.demos] if is_used else []
+    return [Source(path, "demonstrations") for path in config.buffer_start if history]
 
 
 def refuse_other_weights(actor: str, sampler: dict[str, float], tolerance: float) -> None:

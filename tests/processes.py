@@ -8,21 +8,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import psutil
 
 ROOT = Path(__file__).parent.parent
+BROWSER = ("chrom", "headless_shell")
+"""Names of a browser's processes: Chromium's, and Playwright's and npm's headless shells."""
 
 
-def descendants(pid: int, name: str = "") -> list[psutil.Process]:
-    """Processes below one whose name contains `name`; empty if it has ended."""
+def descendants(pid: int, names: Sequence[str] = ("",)) -> list[psutil.Process]:
+    """Processes below one whose name contains one of `names`; empty if it has ended."""
     found = []
     with contextlib.suppress(psutil.NoSuchProcess):
         for process in psutil.Process(pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
-                if name in process.name():
+                if any(name in process.name() for name in names):
                     found.append(process)
     return found
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import rollouts_builders
-from processes import descendants, kill, living
+from processes import BROWSER, descendants, kill, living
 from rollouts_builders import ClickNamedButton, Scripted, at, bid_of, miniwob, reply, serve
 
 from webrl.config import RolloutConfig, validate_config
@@ -67,7 +67,7 @@ def test_a_first_reset_that_fails_says_why_each_time_and_leaves_the_environment_
 def test_a_killed_browser_is_an_error():
     async def play(env):
         await env.reset(miniwob("click-button"))
-        kill(descendants(os.getpid(), "chrom"))
+        kill(descendants(os.getpid(), BROWSER))
         with pytest.raises(BrowserError):
             await env.step("click('13')")
         with pytest.raises(BrowserError, match="browser has gone"):
@@ -294,7 +294,7 @@ def test_an_episode_whose_browser_is_killed_is_played_again(tmp_path):
     class KillsOnce(ClickNamedButton):
         async def act(self, turn):
             if not killed:
-                killed.extend(descendants(os.getpid(), "chrom"))
+                killed.extend(descendants(os.getpid(), BROWSER))
                 kill(killed)
             return await super().act(turn)
 
@@ -356,7 +356,7 @@ def test_no_chromium_outlives_the_controller(number, tmp_path):
     code = RUN.format(tests=str(Path(__file__).parent), out=str(tmp_path / "t.jsonl"))
     controller = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     try:
-        wait_until(lambda: len(descendants(controller.pid, "chrom")) >= 6)  # two browsers with their helpers
+        wait_until(lambda: len(descendants(controller.pid, BROWSER)) >= 6)  # two browsers with their helpers
         family = descendants(controller.pid)
         controller.send_signal(number)
         controller.communicate(timeout=60)
@@ -370,7 +370,7 @@ def test_no_chromium_outlives_a_killed_worker():
         async with EnvPool(RolloutConfig(num_workers=1, envs_per_worker=1)) as pool, pool.env() as env:
             await env.reset(miniwob("click-button"))
             (pid,) = pool.worker_pids
-            family = descendants(pid, "chrom")
+            family = descendants(pid, BROWSER)
             assert family
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(BrowserError):

@@ -8,7 +8,7 @@ import time
 
 import psutil
 import pytest
-from processes import descendants
+from processes import BROWSER, descendants
 from rollouts_builders import Scripted, miniwob
 
 from webrl.config import RolloutConfig, RunConfig
@@ -71,7 +71,7 @@ def test_browsers_start_while_a_stage_loads_its_model(tmp_path):
         while not workers():  # a process that has just begun has no command line yet
             assert time.monotonic() < end, "no worker"
         (worker,) = workers()
-        while not descendants(worker, "chrom") and not descendants(worker, "headless"):
+        while not descendants(worker, BROWSER):
             assert time.monotonic() < end, "no Chromium while the event loop is busy"
             time.sleep(0.05)
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from openenv_builders import client as generic_client
 from openenv_builders import server
-from processes import descendants
+from processes import BROWSER, descendants
 from rollouts_builders import ClickNamedButton, Scripted, at, bid_of, in_browser, miniwob, serve
 from websockets.exceptions import ConnectionClosed
 
@@ -365,7 +365,7 @@ def test_a_server_that_is_ended_leaves_nothing_behind(how):
     with server(num_sessions=1) as (url, process), generic_client(url) as client:
         client.reset()
         below = descendants(process.pid)
-        assert descendants(process.pid, "chrom")
+        assert descendants(process.pid, BROWSER)
         process.send_signal(how)
         process.wait(30)
         _, left = psutil.wait_procs(below, 30)

@@ -1,6 +1,5 @@
 """The environment in a real browser: actions have BrowserGym's effects, episodes do not leak into each other."""
 
-import asyncio
 import random
 import re
 import traceback
@@ -209,22 +208,6 @@ def test_a_page_that_serves_many_episodes_does_not_keep_their_documents():
 
     first, _, last = in_browser(play)
     assert last < 1.3 * first
-
-
-def test_a_page_that_forgets_what_it_is_waited_for_is_loaded_anew():
-    async def play(env):
-        await env.reset(miniwob("click-button", 1))
-        await env.tab.evaluate("__webrl.miniwob.start = () => new Promise(() => {}), 0")  # nothing holds on to it
-        reset = asyncio.ensure_future(env.reset(miniwob("click-button", 2)))
-        while not reset.done():
-            await env.tab.channel.send("HeapProfiler.collectGarbage")
-            await asyncio.sleep(0.05)
-        return await reset
-
-    async def play_fresh(env):
-        return await env.reset(miniwob("click-button", 2))
-
-    assert in_browser(play) == in_browser(play_fresh)
 
 
 def test_tabs_and_history():

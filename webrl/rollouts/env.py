@@ -86,7 +86,8 @@ class BrowserEnv(BrowserProfile):
             goal = await self._restart(site, task.seed)
             self._clean = False
             if goal is None:
-                goal = await self._begin(site, task.seed)
+                await self._open(site)
+                goal = await site.start(await self._use_tab(), task.seed)
             self._task, self._site = task, site
             self.scale = site.scale if self._config.viewport is None else 1.0
             self._goal = require_text(goal or "", task)
@@ -192,27 +193,11 @@ class BrowserEnv(BrowserProfile):
             # Off the page, so that the next episode does not begin with a hovered element.
             await tab.move(-1, -1)
             tab.pointer = None
-        try:
-            goal = await site.start(tab, seed)
-        except ChannelError as error:
-            if not _was_replaced(error):
-                raise
-            return None
+        goal = await site.start(tab, seed)
         self._restarts += 1
         if self._restarts % _COLLECT_EVERY == 0:
             await tab.channel.send("HeapProfiler.collectGarbage")
         return goal
-
-    async def _begin(self, site: Site, seed: int) -> str | None:
-        """Load the site's page and start an episode there; its goal. Once more if the page loses what it is told."""
-        for is_last in (False, True):
-            await self._open(site)
-            try:
-                return await site.start(await self._use_tab(), seed)
-            except ChannelError as error:
-                if is_last or not _was_replaced(error):
-                    raise
-        raise AssertionError("unreachable")
 
     async def _open(self, site: Site) -> None:
         """Load the site's page, in a fresh profile unless the old one's page can be loaded again."""
@@ -288,7 +273,8 @@ class BrowserEnv(BrowserProfile):
         """After an error that a navigation explains: wait for the new document; False if it is something else."""
         from playwright.async_api import Error
 
-        if "__webrl is not defined" in str(error):
+        text = str(error)
+        if "__webrl is not defined" in text:
             # Documents that run no init script (PDF viewer, error pages) get it now.
             await self._tabs[page].evaluate(await self._page_script())
             return True
@@ -297,12 +283,8 @@ class BrowserEnv(BrowserProfile):
             await asyncio.sleep(0.1)
         if page.is_closed():
             return bool(self.context.pages)
-        if not _was_replaced(error):
+        if not any(part in text for part in _TRANSIENT):
             return False
         with contextlib.suppress(Error):
             await page.wait_for_load_state("domcontentloaded", timeout=self._config.settle_cap_s * 1000)
         return True
-
-
-def _was_replaced(error: Exception) -> bool:
-    return any(part in str(error) for part in _TRANSIENT)

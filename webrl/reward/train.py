@@ -40,7 +40,6 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
     from webrl.training import train_sft
 
     rng = random.Random(f"{config.seed}:train-orm")
-    folder = paths.report
     judged, earlier, problem_counts = _read(paths)
     train, heldout = split_heldout(judged, config.orm.heldout, rng)
     train += (rehearsed := _rehearsed(earlier, train, heldout, rng))
@@ -56,7 +55,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
         paths.out,
         config.orm,
         seed=config.seed,
-        metrics_path=folder / "metrics.jsonl",
+        metrics_path=paths.report / "metrics.jsonl",
         name="orm",
         device=config.models.device,
     )
@@ -67,12 +66,12 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
         "problems": problem_counts,
         "losses": losses,
     }
-    report |= _evaluate(config, paths.out, folder, heldout)
+    report |= _evaluate(config, paths.out, paths.report, heldout)
     if compare and heldout:
         examples = [item.example for item in heldout]
         scores = score_examples(config, paths.init, examples)
         report["start"] = judge_report([e.success for e in examples], scores).to_json()
-    write_json(folder / "report.json", report)
+    write_json(paths.report / "report.json", report)
     return report
 
 

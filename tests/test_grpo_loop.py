@@ -76,8 +76,8 @@ def test_other_objectives_may_play_groups_and_replay() -> None:
 
 def test_a_critic_is_trained_where_somebody_reads_it() -> None:
     assert load_config(find_config("demo")).trains_critic
-    assert settings("filter.critic_band=true").trains_critic, "the curriculum's filter reads it"
-    assert not settings().trains_critic
+    assert settings().trains_critic, "the curriculum's filter reads it"
+    assert not settings("filter.critic_band=false").trains_critic
     assert not settings("tasks.source=fresh").trains_critic
     assert load_config(find_config("demo"), ["tasks.source=fresh"]).trains_critic, "webrl_scaled's advantages read it"
 

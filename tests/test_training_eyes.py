@@ -96,7 +96,6 @@ def record_of(answer, name: str, picture: Picture, root: Path, **fields) -> Step
 
 def seeing_config(folder: Path, runs: Path, *more: str) -> RunConfig:
     config = [f"models.actor={folder}", f"runs_dir={runs}", "models.device=cpu", "models.max_prompt_tokens=1500"]
-    config.append("filter.critic_band=true")  # the demo leaves it out
     return load_config(find_config("demo"), [*config, *SEEING, *more])
 
 

@@ -341,6 +341,11 @@ class RolloutConfig(Section):
         description="give ids to elements that BrowserGym does not show though they can be acted on (custom ones, "
         "`generic, clickable`, `generic, editable`); none: on a site of your own, nowhere else",
     )
+    random_ids: bool = Field(
+        False,
+        description="number the elements of a training episode's pages from a random number on, so that an actor reads "
+        "numbers and does not learn them by heart; evaluations keep BrowserGym's, from 0",
+    )
     dialect: Literal["browsergym", "webrl"] = Field("browsergym", description="action language")
     screenshots: bool = Field(False, description="save a PNG of every step")
     image_size: int | None = Field(
@@ -406,6 +411,13 @@ class RolloutConfig(Section):
                 f"show_text=false, image_size={self.image_size}: what is left is the screenshot, whose pixels are the "
                 "coordinates of actions: image_size=0"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _ids_are_ours_to_number(self) -> Self:
+        if self.random_ids and (self.env == "openenv" or self.observation == "html"):
+            other = "env=openenv" if self.env == "openenv" else "observation=html"
+            raise ValueError(f"random_ids=true needs BrowserGym's ids, given here: {other} brings its own")
         return self
 
     @model_validator(mode="after")

@@ -129,7 +129,7 @@ class RawEnv(BrowserEnv):
 
 async def _objects(tab: Tab, num_frames: int, scale: float) -> dict[str, Any]:
     """Snapshot, accessibility tree, elements' properties and focus of a page whose main frame has been marked."""
-    frames = await mark_child_frames(tab.page) if num_frames else {}
+    frames = await mark_child_frames(tab) if num_frames else {}
     await tab.evaluate("__webrl.describe()")
     for frame in frames.values():
         await frame.evaluate("__webrl.describe()")

@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import random
 import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,7 @@ _TRANSIENT = (
     "of undefined",
 )
 _HEARD = "__webrl.hear(), "
+_MAX_FIRST_ID = 1000
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}
 # Actions that leave a key or button down, or a page in a state that only loading it again clears.
 _DIRTY = frozenset(("mouse_down", "keyboard_down", "upload_file", "mouse_upload_file", "go_back", "go_forward"))
@@ -83,6 +85,7 @@ class BrowserEnv(BrowserProfile):
         """Start an episode of `task`."""
         site = open_site(task)
         async with self._deadline(f"reset of {task.site!r}"):
+            self._first_id = self._draw_first_id(task)
             goal = await self._restart(site, task.seed)
             self._clean = False
             if goal is None:
@@ -157,6 +160,12 @@ class BrowserEnv(BrowserProfile):
                 raise ActionFailed(f'ValueError: Could not find element with id "{number}"')
             arguments[name] = self._ids[number]
         return dataclasses.replace(action, arguments=arguments)
+
+    def _draw_first_id(self, task: Task) -> int:
+        """Number of the first element, `rollout.random_ids`: the same in all attempts at a task."""
+        if not self._config.random_ids or task.split != "train":
+            return 0
+        return random.Random(f"{task.task_id} {task.seed}").randrange(_MAX_FIRST_ID)
 
     @contextlib.asynccontextmanager
     async def _deadline(self, what: str) -> AsyncIterator[None]:
@@ -251,7 +260,8 @@ class BrowserEnv(BrowserProfile):
         cap_ms = max(0.0, end - time.monotonic()) * 1000
         hidden = json.dumps(list(self._site.hidden_ids))
         form = self._config.observation
-        return f"__webrl.look({horizon_ms}, {cap_ms:.0f}, {hidden}, '{form}', () => ({self._site.state_script}))"
+        how = f"{horizon_ms}, {cap_ms:.0f}, {hidden}, '{form}', {self._first_id}"
+        return f"__webrl.look({how}, () => ({self._site.state_script}))"
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""

@@ -80,19 +80,19 @@ async def read_page(
 
 
 async def mark_child_frames(
-    page: Page, into_aria: bool = True, uses: dict[str, Sequence[str]] | None = None
+    tab: Tab, into_aria: bool = True, uses: dict[str, Sequence[str]] | None = None
 ) -> dict[str, Frame]:
     """Give the elements of all frames but the main one their bids (BrowserGym's order); the main frame is marked.
 
     Frames that cannot run scripts are skipped. Gives the others by bid. What `mark` says of uses is added to `uses`.
     """
     found: dict[str, Frame] = {}
-    await _mark_children(page.main_frame, into_aria, found, {} if uses is None else uses)
+    await _mark_children(tab.page.main_frame, [into_aria, tab.first_id], found, {} if uses is None else uses)
     return found
 
 
 async def _mark_children(
-    frame: Frame, into_aria: bool, found: dict[str, Frame], uses: dict[str, Sequence[str]]
+    frame: Frame, how: list[Any], found: dict[str, Frame], uses: dict[str, Sequence[str]]
 ) -> None:
     for child in frame.child_frames:
         if not _takes_scripts(child):
@@ -104,10 +104,10 @@ async def _mark_children(
         bid = await element.get_attribute("bid")
         if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
             continue
-        marked = await child.evaluate("([bid, intoAria]) => __webrl.mark(bid, [], intoAria)", [bid, into_aria])
+        marked = await child.evaluate("([bid, ...how]) => __webrl.mark(bid, [], ...how)", [bid, *how])
         uses.update(marked["uses"] or {})
         found[bid] = child
-        await _mark_children(child, into_aria, found, uses)
+        await _mark_children(child, how, found, uses)
 
 
 def _takes_scripts(frame: Frame) -> bool:
@@ -131,7 +131,7 @@ async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], use
     """
     known = None if uses is None else dict(uses)
     if num_frames:
-        await mark_child_frames(tab.page, uses=known)
+        await mark_child_frames(tab, uses=known)
         nodes = await framed_axtree(tab)
     else:
         answers = await tab.channel.send_all(_ENABLE, ("Accessibility.getFullAXTree", {}), _DISABLE, _UNMARK)
@@ -195,7 +195,7 @@ async def own_lines(tab: Tab, extracted: dict[str, Any], num_frames: int) -> lis
     """What `__webrl.extract` has found with that of all frames below it; None if one has elements for the tree."""
     if not num_frames or extracted["foreign"]:
         return None if extracted["foreign"] else extracted["lines"]
-    return await _with_frames(extracted, await mark_child_frames(tab.page, into_aria=False))
+    return await _with_frames(extracted, await mark_child_frames(tab, into_aria=False))
 
 
 async def _with_frames(extracted: dict[str, Any], frames: dict[str, Frame]) -> list[str] | None:

@@ -72,6 +72,7 @@ class BrowserProfile:
         self._limits = NO_LIMITS
         self._routes: dict[str, int] = {}
         self._profile_options: dict[str, Any] = {}
+        self._first_id = 0
         self._guard = NavigationGuard(())
         self._notices = Notices()
         self.context: BrowserContext = None  # type: ignore[assignment]
@@ -159,6 +160,7 @@ class BrowserProfile:
             tab = self._tabs[self.page] = await Tab.open(self.page, self._browser.port)
             if self.imports and not self._site.reusable:
                 await tab.channel.watch_imports()
+        tab.first_id = self._first_id
         self.tab = tab
         return tab
 

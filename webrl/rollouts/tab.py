@@ -27,6 +27,8 @@ class Tab:
         self.channel = channel
         self.pointer: tuple[float, float] | None = None
         """Where the direct line has put the mouse; None if it has not moved it."""
+        self.first_id = 0
+        """Number of the first element of each of its documents."""
 
     @classmethod
     async def open(cls, page: Page, port: int) -> Self:

@@ -20,6 +20,7 @@
     constructor() { super(`more than ${MAX_ELEMENTS} elements`); }
   };
   let counter = 0;
+  let first = 0; // what is counted from
   let frameCounter = 0;
 
   // All elements in document order, open shadow roots included.
@@ -106,6 +107,7 @@
   // Returns the ids inside `hiddenIds` subtrees (they are kept from the observation), the number of frames and, by id,
   // the uses that the tree does not tell, with titles (null but where `api.every` asks for them).
   // `intoAria`: whether to write the ids where the accessibility tree shows them.
+  // `from`: number of the document's first element.
   // A page that is too large is not marked: `tooLarge`.
   api.tryToMark = (...args) => {
     try {
@@ -115,7 +117,8 @@
       return { tooLarge: error.message, hidden: [], frames: 0, uses: null };
     }
   };
-  api.mark = (parentBid, hiddenIds, intoAria) => {
+  api.mark = (parentBid, hiddenIds, intoAria, from = first) => {
+    first = from;
     const owners = marked = new Map();
     const elements = allElements();
     let numFrames = 0;
@@ -164,7 +167,7 @@
     if (isStandard) writeState(element); // what an attribute means to an element of the page's own is not known
     let bid = element.getAttribute('bid');
     if (bid === null || (owners.get(bid) ?? element) !== element) {
-      bid = parentBid + (isFrame(element) ? frameName(frameCounter++) : counter++);
+      bid = parentBid + (isFrame(element) ? frameName(frameCounter++) : first + counter++);
       element.setAttribute('bid', bid);
     }
     owners.set(bid, element);
@@ -226,7 +229,7 @@
     }
   };
 
-  // Begins the ids again from 0, for a document that has been written anew.
+  // Begins the ids again, for a document that has been written anew.
   api.forgetMarks = () => {
     marked = new Map();
     api.uses = new Map();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,14 @@ import pytest
 
 from webrl.config import RunConfig, describe_options, load_config
 from webrl.errors import DataError, StageError, UsageError
-from webrl.evaluate import success_rate, summarize_evaluation, wilson_interval
+from webrl.evaluate import (
+    add_over_start,
+    over_start_text,
+    paired_difference,
+    success_rate,
+    summarize_evaluation,
+    wilson_interval,
+)
 from webrl.phase import STAGES, next_phase, plan, run_stage
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import newest_run, open_run, require_run
@@ -209,6 +217,38 @@ def test_heldout_types_are_reported_apart() -> None:
     other = replace(other, task=replace(other.task, split="eval_heldout"))
     summary = summarize_evaluation([trajectory("a"), other])
     assert (summary["episodes"], summary["heldout_types"]["episodes"]) == (1, 1)
+
+
+def test_a_phase_is_held_against_the_start_task_by_task_and_only_where_the_tasks_are_the_same() -> None:
+    from dataclasses import replace
+
+    def evaluation(rewards: Sequence[float | None], split: str = "eval") -> list[Trajectory]:
+        tried = [trajectory(f"{split}{number}", reward=reward) for number, reward in enumerate(rewards)]
+        return [replace(t, task=replace(t.task, split=split, task_id=t.trajectory_id)) for t in tried]
+
+    start = [*evaluation([1.0] * 30 + [0.0] * 10), *evaluation([0.0, 1.0], "eval_heldout")]
+    now = [*evaluation([1.0] * 14 + [0.0] * 26), *evaluation([1.0, 0.0], "eval_heldout")]
+    counts = summarize_evaluation(now)
+    add_over_start(counts, now, start)
+    assert counts["over_start"]["tasks"] == 40
+    assert counts["over_start"]["difference"] == pytest.approx(-0.4)
+    assert [counts["over_start"]["difference"], *counts["over_start"]["ci95"]] == pytest.approx(
+        paired_difference(14, 0, 16, 10)
+    )
+    assert over_start_text(counts) == "-40.0 points [-53.5, -22.7], paired"
+    assert counts["heldout_types"]["over_start"]["difference"] == 0
+    unlike = {
+        "a task is missing": (start[1:], {"heldout_types"}),
+        "a held-out type's is missing": (start[:-1], {"seeds"}),
+        "a task was played twice": ([*start, start[0]], {"heldout_types"}),
+        "an episode has no verdict": ([*evaluation([None] + [1.0] * 39), *start[40:]], {"heldout_types"}),
+        "nothing": ([], set()),
+    }
+    for why, (other, expected) in unlike.items():
+        counts = summarize_evaluation(now)
+        add_over_start(counts, now, other)
+        parts = {"seeds": counts, "heldout_types": counts["heldout_types"]}
+        assert {name for name, part in parts.items() if "over_start" in part} == expected, why
 
 
 def config_in(tmp_path: Path, **changes: object) -> RunConfig:

@@ -73,6 +73,9 @@ def test_one_phase_of_the_whole_loop_keeps_the_run_folders_contract(
     assert sum(phase["rollout_status"].values()) == phase["num_rollouts"] == phase["num_kept"]
     assert phase["eval"]["episodes"] == 6
     assert phase["eval"]["heldout_types"]["episodes"] == 2
+    assert phase["eval"]["over_start"]["tasks"] == 6
+    assert "over_start" not in summary["phases"][0]["eval"]  # type: ignore[index]
+    assert "over the start" in said
     folder = tmp_path / "demo" / "phase_01"
     tasks = {task.task_id: task for task in read_records(folder / "tasks.jsonl", Task)}
     for trajectory in read_records(folder / "trajectories.jsonl", Trajectory):

@@ -1,6 +1,7 @@
 """What a run prints, from hand-made summaries."""
 
 import io
+from itertools import pairwise
 from typing import Any
 
 from rich.console import Console
@@ -56,6 +57,14 @@ def render(renderable: object) -> str:
     console = Console(file=io.StringIO(), width=160)
     console.print(renderable)
     return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_phase_says_how_it_stands_against_the_start():
+    changed = phase(1, 96)
+    changed["eval"]["over_start"] = {"difference": -0.111, "ci95": [-0.161, -0.06], "tasks": 240}
+    rows = phase_rows(changed)
+    after = [text for (name, _), (_, text) in pairwise(rows) if name == "held-out seeds"]
+    assert after == ["-11.1 points [-16.1, -6.0], paired"]
 
 
 def test_a_phase_shows_counts_reasons_interval_and_seconds():

@@ -7,7 +7,7 @@ site that have no checks.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -117,6 +117,31 @@ def summarize_evaluation(trajectories: Sequence[Trajectory], confidence: float =
     return summary
 
 
+def add_over_start(counts: dict[str, Any], now: Sequence[Trajectory], start: Sequence[Trajectory]) -> None:
+    """Note in an evaluation's counts how it stands against the supervised start's, of held-out types apart.
+
+    `over_start`: `difference` (of success rates), `ci95`, `tasks`. It is left out where the two have not played the
+    same tasks, each once, or an episode has no verdict.
+    """
+    for part, heldout in ((counts, False), (counts.get("heldout_types"), True)):
+        sides = ([t for t in side if (t.task.split == "eval_heldout") is heldout] for side in (now, start))
+        if part is not None and (found := _difference(*sides)):
+            part["over_start"] = found
+
+
+def _difference(now: Sequence[Trajectory], start: Sequence[Trajectory]) -> dict[str, Any] | None:
+    mine, theirs = ({(t.task.site, t.task.task_id): t for t in side} for side in (now, start))
+    if not mine or mine.keys() != theirs.keys() or {len(now), len(start)} != {len(mine)}:
+        return None
+    if any(t.status.finished and t.env_reward is None for t in (*now, *start)):
+        return None
+    pairs = Counter((is_success(mine[name]), is_success(theirs[name])) for name in mine)
+    difference, *interval = paired_difference(
+        pairs[True, True], pairs[True, False], pairs[False, True], pairs[False, False]
+    )
+    return {"difference": difference, "ci95": interval, "tasks": len(mine)}
+
+
 def by_suite(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """An evaluation's counts by suite, where a run plays several, which no rate is taken over; else its own by ""."""
     found: dict[str, Mapping[str, Any]] = evaluation.get("by_suite") or {"": evaluation}
@@ -132,6 +157,15 @@ def named_rates(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         for suite, counts in by_suite(evaluation).items()
         for name, rate in (("held-out seeds", counts), ("held-out types", counts.get("heldout_types") or {}))
     }
+
+
+def over_start_text(rate: Mapping[str, Any]) -> str:
+    """`-11.1 points [-16.1, -6.0], paired`, or "" where it is not known."""
+    found = rate.get("over_start")
+    if not found:
+        return ""
+    difference, low, high = (100 * value for value in (found["difference"], *found["ci95"]))
+    return f"{difference:+.1f} points [{low:+.1f}, {high:+.1f}], paired"
 
 
 def is_evaluated(evaluation: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from webrl.config import RunConfig
 from webrl.errors import DataError
+from webrl.evaluate import named_rates, over_start_text
 from webrl.runs.clock import spent_on
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import PhaseFolder, RunFolder
@@ -285,7 +286,15 @@ def evaluate(context: Context) -> Counts:
         path = context.folder.path / "eval_labels.jsonl"
         judge(config, unscored, path, len(unscored))
         labels = read_labels(path)
-    return summarize(config, trajectories, context.folder.path, labels)
+    first = context.run.phase(0).eval
+    start = list(read_records(first, Trajectory)) if context.phase and first.is_file() else []
+    counts = summarize(config, trajectories, context.folder.path, labels, start)
+    for name, rate in named_rates(counts).items():
+        if rate.get("over_start") and rate["over_start"]["ci95"][1] < 0:
+            logger.warning(
+                "phase %d is worse than the supervised start: %s, %s", context.phase, name, over_start_text(rate)
+            )
+    return counts
 
 
 @spent_on("model files")

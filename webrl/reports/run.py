@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from webrl.evaluate import by_suite, named_rates
+from webrl.evaluate import by_suite, named_rates, over_start_text
 from webrl.reward.report import undecided_sites
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def phase_rows(phase: Summary) -> list[tuple[str, str]]:
         ("replayed steps", _count(phase.get("num_replayed"))),
         ("critic", _training(phase, "critic")),
         ("actor", _training(phase, "actor")),
-        *((name, rate_text(rate)) for name, rate in named_rates(phase.get("eval") or {}).items()),
+        *(row for name, rate in named_rates(phase.get("eval") or {}).items() for row in _evaluated(name, rate)),
         ("seconds", _parts({k: round(v) for k, v in (phase.get("seconds") or {}).items()})),
         ("peak memory", _peak(phase.get("peak_mib") or {})),
     ]
@@ -125,6 +125,10 @@ def rate_text(rate: Summary) -> str:
     errors = f", {rate['errors']} crashed" if rate.get("errors") else ""
     interval = f"[{100 * low:.1f}, {100 * high:.1f}]"
     return f"{rate['successes']}/{rate['episodes']} = {100 * rate['rate']:.1f} % {interval}{errors}"
+
+
+def _evaluated(name: str, rate: Summary) -> list[tuple[str, str]]:
+    return [(name, rate_text(rate)), ("  over the start", over_start_text(rate))]
 
 
 def labelled_text(phase: Summary) -> str:

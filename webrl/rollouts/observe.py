@@ -91,9 +91,7 @@ async def mark_child_frames(
     return found
 
 
-async def _mark_children(
-    frame: Frame, how: list[Any], found: dict[str, Frame], uses: dict[str, Sequence[str]]
-) -> None:
+async def _mark_children(frame: Frame, how: list[Any], found: dict[str, Frame], uses: dict[str, Sequence[str]]) -> None:
     for child in frame.child_frames:
         if not _takes_scripts(child):
             continue

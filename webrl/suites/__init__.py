@@ -14,7 +14,7 @@ from typing import Any
 
 from webrl.config import RunConfig
 from webrl.errors import UsageError
-from webrl.evaluate import summarize_evaluation
+from webrl.evaluate import add_over_start, summarize_evaluation
 from webrl.suites import miniwob
 from webrl.suites.arena import tasks as arena_tasks
 from webrl.suites.mix import by_suite, check_mix, in_turn, parts
@@ -205,7 +205,11 @@ def needs_judge(task: Task) -> bool:
 
 
 def summarize(
-    config: RunConfig, trajectories: Sequence[Trajectory], folder: Path, labels: Mapping[str, Label] = {}
+    config: RunConfig,
+    trajectories: Sequence[Trajectory],
+    folder: Path,
+    labels: Mapping[str, Label] = {},
+    start: Sequence[Trajectory] = (),
 ) -> dict[str, Any]:
     """An evaluation's counts, of several suites each apart (`by_suite`): a rate over unlike tasks says nothing.
 
@@ -213,15 +217,14 @@ def summarize(
 
     Args:
         labels: by trajectory id, where `needs_judge`.
+        start: the supervised start's evaluation, which the counts are held against.
     """
-    if len(config.tasks.suites) == 1:
-        return _summarize(config, trajectories, folder, labels)
-    groups = by_suite(trajectories, config.tasks.suite)
-    counts = {
-        suite: _summarize(part, groups[suite], folder, labels)
-        for suite, part in zip(groups, parts(config), strict=True)
-    }
-    return {"by_suite": counts}
+    groups, started = (by_suite(tried, config.tasks.suite) for tried in (trajectories, start))
+    counts: dict[str, dict[str, Any]] = {}
+    for (suite, tried), part in zip(groups.items(), parts(config), strict=True):
+        counts[suite] = _summarize(part, tried, folder, labels)
+        add_over_start(counts[suite], tried, started[suite])
+    return next(iter(counts.values())) if len(counts) == 1 else {"by_suite": counts}
 
 
 def _summarize(

@@ -90,18 +90,17 @@ def main() -> None:
     figures = {}
     for path in files:
         try:
-            episodes = [e for e in read_records(path, Trajectory) if e.task.site in ARENA_EXPERTS]
+            read = read_records(path, Trajectory)
+            episodes = [e for e in read if e.task.site in ARENA_EXPERTS and e.task.split in SPLITS]
         except WebRLError as error:
             sys.exit(f"arena_way: {error}")
         if not episodes:
-            sys.exit(f"arena_way: {path} has no episode of the arena's templates")
+            sys.exit(f"arena_way: {path} has no evaluation episode of the arena's templates")
         for split, name in SPLITS.items():
             found = figures[f"{path} {split}"] = count(e for e in episodes if e.task.split == split)
             low, high = (100 * bound for bound in found["ci95"])
-            print(f"{path}, {name}: {found['successes']} of {found['episodes']} [{low:.1f}, {high:.1f}] %;", end=" ")
-            print(
-                f"{100 * found['way']:.1f} % of the expert's way, {found['last_action_missing']} all but its last action"
-            )
+            print(f"{path}, {name}: {found['successes']} of {found['episodes']} [{low:.1f}, {high:.1f}] %,", end=" ")
+            print(f"{100 * found['way']:.1f} % of the way, {found['last_action_missing']} all but its last action")
             print("   ", ", ".join(f"{how}: {found['leaves'].get(how, 0)}" for how in WAYS))
     print(json.dumps(figures))
 

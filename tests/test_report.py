@@ -14,6 +14,7 @@ from webrl.reports.run import (
     phase_table,
     rate_text,
     site_table,
+    standing_text,
 )
 
 
@@ -65,6 +66,9 @@ def test_a_phase_says_how_it_stands_against_the_start():
     rows = phase_rows(changed)
     after = [text for (name, _), (_, text) in pairwise(rows) if name == "held-out seeds"]
     assert after == ["-11.1 points [-16.1, -6.0], paired"]
+    assert standing_text(changed["eval"]) == (
+        "96/240 = 40.0 % [34.0, 46.3]; over the start -11.1 points [-16.1, -6.0], paired"
+    )
 
 
 def test_a_phase_shows_counts_reasons_interval_and_seconds():

@@ -123,7 +123,8 @@ def sent(asked):
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "way", ["form", "fetch", "beacon", "past its page", "worker", "frame", "socket", "service worker"]
+    "way",
+    ["form", "fetch", "beacon", "past its page", "beacon past its page", "worker", "frame", "socket", "service worker"],
 )
 def test_without_limits_the_same_pages_do_send(way):
     """The attempts are attempts."""

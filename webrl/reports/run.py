@@ -127,6 +127,11 @@ def rate_text(rate: Summary) -> str:
     return f"{rate['successes']}/{rate['episodes']} = {100 * rate['rate']:.1f} % {interval}{errors}"
 
 
+def standing_text(rate: Summary) -> str:
+    """`rate_text`, and how it stands against the supervised start where that is known."""
+    return "; over the start ".join(text for text in (rate_text(rate), over_start_text(rate)) if text)
+
+
 def _evaluated(name: str, rate: Summary) -> list[tuple[str, str]]:
     return [(name, rate_text(rate)), ("  over the start", over_start_text(rate))]
 

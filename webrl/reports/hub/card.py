@@ -12,7 +12,7 @@ from webrl.reports.hub.ancestry import Ancestry
 from webrl.reports.markdown import escaped, table
 from webrl.reports.page.compare import settings_table
 from webrl.reports.page.facts import PhaseFacts, RunFacts
-from webrl.reports.run import agreement_text, rate_names, rate_text
+from webrl.reports.run import agreement_text, rate_names, rate_text, standing_text
 from webrl.runs.spelling import visible
 
 
@@ -87,7 +87,7 @@ def _success(run: RunFacts, phases: list[PhaseFacts]) -> str:
         return "No phase of this run has been evaluated to the end."
     names = rate_names(list(found.values()))
     rows = [
-        (f"{phase}: supervised start" if phase == 0 else str(phase), *(rate_text(rates[name]) for name in names))
+        (f"{phase}: supervised start" if phase == 0 else str(phase), *(standing_text(rates[name]) for name in names))
         for phase, rates in found.items()
     ]
     lacks = "" if phases[-1].phase in found else " **This very phase has not been evaluated.**"

@@ -12,7 +12,7 @@ from webrl.reports.page.charts import Figure, Series, Table, histogram, interval
 from webrl.reports.page.facts import RunFacts
 from webrl.reports.page.families import Node, Sieve, families, funnel, num_judged, num_solved
 from webrl.reports.page.svg import plain
-from webrl.reports.run import rate_text
+from webrl.reports.run import rate_text, standing_text
 from webrl.suites.mix import by_suite
 
 _BIN = 0.05
@@ -85,7 +85,7 @@ def success(run: RunFacts) -> Section:
 def success_series(name: str, rates: Sequence[tuple[float, Mapping[str, Any]]]) -> Series:
     """(phase, or what was predicted; rate with interval) as a line."""
     points = [(float(x), rate["rate"], *rate["ci95"]) for x, rate in rates]
-    return Series(name, points, [rate_text(rate) for _, rate in rates])
+    return Series(name, points, [standing_text(rate) for _, rate in rates])
 
 
 def curriculum(run: RunFacts) -> Section:

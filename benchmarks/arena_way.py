@@ -25,46 +25,62 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from webrl.demos.arena import ARENA_EXPERTS
 from webrl.demos.arena.script import WAIT
-from webrl.errors import WebRLError
+from webrl.errors import DataError, WebRLError
 from webrl.evaluate import is_success, rate_of
-from webrl.rollouts.actions import Action
 from webrl.rollouts.dialects import parse_any
 from webrl.runs.store import read_records
 from webrl.types import Trajectory
 
 SAY = "send_msg_to_user"
 SPLITS = {"eval": "trained templates", "eval_heldout": "held-out templates"}
-WAYS = ("all the way", "no action", "says done too early", "answers otherwise", "goes on", "another element", "other")
+WAYS = (
+    *("all the way", "no action", "says done too early", "answers otherwise", "goes on"),
+    *("another element", "another value", "another note", "other"),
+)
 
 
 def follow(episode: Trajectory) -> tuple[int, int, str]:
-    """How many of the expert's actions were made, of how many, and how the first other one differs (of `WAYS`)."""
+    """How many of the expert's actions were made, of how many, and how the first other one differs (of `WAYS`).
+
+    Raises:
+        DataError: the instruction is none of the template's.
+    """
     expert = ARENA_EXPERTS[episode.task.site]
-    length = len(expert.script(expert.template.read(episode.instruction) or {}))
+    slots = expert.template.read(episode.instruction)
+    if slots is None:
+        raise DataError(f"{episode.trajectory_id}: {episode.instruction!r:.200} is none of {episode.task.site}'s")
+    length = len(expert.script(slots))
     made: list[str] = []
     for step in episode.steps:
         wanted = expert.plan(episode.instruction, step.observation, made)
         if len(made) >= length or wanted is None or wanted == WAIT:
             break
-        how = differs(parse_any(wanted), parse_any(step.response))
-        if how:
+        if how := differs(wanted, step.response):
             return len(made), length, how
-        made.append(step.response)
+        if not step.error:
+            made.append(step.response)
     return len(made), length, "all the way" if len(made) >= length else "other"
 
 
-def differs(expert: Action | None, agent: Action | None) -> str:
-    """In which way an action is not the expert's; "" if it is."""
-    assert expert is not None
-    if agent is None:
+def differs(expert: str, agent: str) -> str:
+    """In which way an answer is not the expert's; "" if it is. A note above the action is a part of it."""
+    wanted, found = parse_any(expert), parse_any(agent)
+    assert wanted is not None
+    if found is None:
         return "no action"
-    if agent.canonical == expert.canonical:
-        return ""
-    if agent.name == SAY:
-        return "answers otherwise" if expert.name == SAY else "says done too early"
-    if expert.name == SAY:
-        return "goes on"
-    return "another element" if agent.name == expert.name else "other"
+    if found.name == SAY and wanted.name != SAY:
+        return "says done too early"
+    if found.name != wanted.name:
+        return "goes on" if wanted.name == SAY else "other"
+    if found.arguments.get("bid") != wanted.arguments.get("bid"):
+        return "another element"
+    if found.arguments != wanted.arguments:
+        return "answers otherwise" if wanted.name == SAY else "another value"
+    return "" if _notes(agent) == _notes(expert) else "another note"
+
+
+def _notes(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("#")]
 
 
 def count(episodes: Iterable[Trajectory]) -> dict[str, Any]:
@@ -92,12 +108,13 @@ def main() -> None:
         try:
             read = read_records(path, Trajectory)
             episodes = [e for e in read if e.task.site in ARENA_EXPERTS and e.task.split in SPLITS]
+            counts = {split: count(e for e in episodes if e.task.split == split) for split in SPLITS}
         except WebRLError as error:
             sys.exit(f"arena_way: {error}")
         if not episodes:
             sys.exit(f"arena_way: {path} has no evaluation episode of the arena's templates")
         for split, name in SPLITS.items():
-            found = figures[f"{path} {split}"] = count(e for e in episodes if e.task.split == split)
+            found = figures[f"{path} {split}"] = counts[split]
             low, high = (100 * bound for bound in found["ci95"])
             print(f"{path}, {name}: {found['successes']} of {found['episodes']} [{low:.1f}, {high:.1f}] %,", end=" ")
             print(f"{100 * found['way']:.1f} % of the way, {found['last_action_missing']} all but its last action")

@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 from webrl.config import RunConfig
-from webrl.evaluate import summarize_evaluation
+from webrl.evaluate import add_over_start, summarize_evaluation
 from webrl.runs.folder import PhaseFolder, RunFolder
-from webrl.runs.store import write_json, write_records
+from webrl.runs.store import read_records, write_json, write_records
 from webrl.types import Label, Lineage, Status, Step, StepRecord, Task, Trajectory
 
 SITES = ("miniwob.click-button", "miniwob.enter-text", "miniwob.login-user")
@@ -56,7 +56,10 @@ def evaluate(folder: PhaseFolder, outcomes: Sequence[bool], names: Sequence[str]
         for n, (name, good) in enumerate(zip(names, outcomes, strict=True))
     ]
     write_records(folder.eval, tried)
-    mark(folder, "eval", summarize_evaluation(tried))
+    counts = summarize_evaluation(tried)
+    if folder.phase:
+        add_over_start(counts, tried, list(read_records(RunFolder(folder.path.parent).phase(0).eval, Trajectory)))
+    mark(folder, "eval", counts)
 
 
 def build_run(path: Path, num_phases: int = 2, num_tasks: int = 12, **config: Any) -> RunFolder:

@@ -241,7 +241,7 @@ def test_a_phase_is_held_against_the_start_task_by_task_and_only_where_the_tasks
         "a task is missing": (start[1:], {"heldout_types"}),
         "a held-out type's is missing": (start[:-1], {"seeds"}),
         "a task was played twice": ([*start, start[0]], {"heldout_types"}),
-        "an episode has no verdict": ([*evaluation([None] + [1.0] * 39), *start[40:]], {"heldout_types"}),
+        "no episode has a verdict": ([*evaluation([None] * 40), *start[40:]], {"heldout_types"}),
         "nothing": ([], set()),
     }
     for why, (other, expected) in unlike.items():
@@ -249,6 +249,10 @@ def test_a_phase_is_held_against_the_start_task_by_task_and_only_where_the_tasks
         add_over_start(counts, now, other)
         parts = {"seeds": counts, "heldout_types": counts["heldout_types"]}
         assert {name for name, part in parts.items() if "over_start" in part} == expected, why
+    counts = summarize_evaluation(now)
+    add_over_start(counts, now, [*evaluation([None] + [1.0] * 39), *start[40:]], confidence=0.8)
+    assert counts["over_start"]["tasks"] == 39, "what has no verdict is no pair"
+    assert counts["over_start"]["ci95"] == pytest.approx(paired_difference(13, 0, 26, 0, 0.8)[1:])
 
 
 def config_in(tmp_path: Path, **changes: object) -> RunConfig:

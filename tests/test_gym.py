@@ -181,6 +181,7 @@ def test_without_a_seed_every_episode_is_another_and_a_seed_repeats_them():
         ({"task_kwargs": {"episode_max_time": 1}}, "'episode_max_time' is not known"),
         ({"viewport": {"width": 500, "height": 500}}, "a MiniWoB page has its own, 332 x 214"),
         ({"rollout": RolloutConfig(observation="html")}, "rollout.observation='html'"),
+        ({"rollout": RolloutConfig(random_ids=True)}, "rollout.random_ids=True"),
     ],
 )
 def test_what_is_not_done_here_is_refused_by_name(options, message):

@@ -4,8 +4,11 @@ import io
 from itertools import pairwise
 from typing import Any
 
+from report_builders import evaluate, trajectory
 from rich.console import Console
 
+from webrl import stages
+from webrl.config import RunConfig
 from webrl.evaluate import rate_of, wilson_interval
 from webrl.reports.run import (
     overview_table,
@@ -16,6 +19,9 @@ from webrl.reports.run import (
     site_table,
     standing_text,
 )
+from webrl.runs.folder import RunFolder
+from webrl.runs.store import read_records, write_records
+from webrl.types import Trajectory
 
 
 def rate(successes: int, episodes: int) -> dict[str, Any]:
@@ -136,3 +142,22 @@ def test_a_phase_says_what_training_its_judge_further_changed() -> None:
     nothing["kept"] = ""
     assert dict(phase_rows({"phase": 2, "label": {"refresh": nothing}}))["judge"].endswith("nothing was held out")
     assert "judge" not in dict(phase_rows({"phase": 2, "label": {}}))
+
+
+def test_a_phase_that_is_worse_than_the_start_is_warned_of(tmp_path, monkeypatch, caplog):
+    folder = RunFolder(tmp_path / "run")
+    (folder.path).mkdir()
+    evaluate(folder.phase(0), [True] * 20 + [False] * 10)
+    tasks = [t.task for t in read_records(folder.phase(0).eval, Trajectory)]
+
+    def play(config, tasks, actor, path, *, phase, **_):
+        rewards = outcomes[phase]
+        write_records(path, [trajectory(t, phase, float(r), prefix="e") for t, r in zip(tasks, rewards, strict=True)])
+
+    outcomes = {1: [True] * 19 + [False] * 11, 2: [True] * 6 + [False] * 24}
+    monkeypatch.setattr("webrl.stages.play", play)
+    monkeypatch.setattr("webrl.suites.eval_tasks", lambda config: tasks)
+    for phase in outcomes:
+        stages.evaluate(stages.Context(RunConfig(), folder, phase))
+    warned = [record.getMessage() for record in caplog.records]
+    assert warned == ["phase 2 is worse than the supervised start: held-out seeds, -46.7 points [-61.9, -25.3], paired"]

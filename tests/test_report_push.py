@@ -153,7 +153,10 @@ def test_the_card_says_what_was_trained_and_how_it_was_measured(finished: RunFol
     assert result.metric_value == pytest.approx(1 / 3, abs=1e-4)
     assert "10/30 = 33.3 % [19.2, 51.2]" in result.metric_name
     assert "| 0: supervised start | 8/30 = 26.7 % &#91;14.2, 44.4&#93; |" in card.text
-    assert "| 1 | 10/30 = 33.3 % &#91;19.2, 51.2&#93; |" in card.text
+    assert (
+        "| 1 | 10/30 = 33.3 % &#91;19.2, 51.2&#93;; over the start +6.7 points &#91;-16.0, +28.5&#93;, paired |"
+        in card.text
+    )
     assert "one run, seed 7." in card.text
     assert "training saw the labels of `orm` alone" in card.text
     assert "https://***@models.test/x" in card.text

@@ -6,7 +6,9 @@ import re
 import pytest
 from rollouts_builders import at, bid_of, in_browser, serve
 
-from webrl.config import RolloutConfig
+from webrl.config import RolloutConfig, RunConfig
+from webrl.errors import UsageError
+from webrl.openenv.server import ServerOptions, check_options
 from webrl.types import Task
 
 PAGES = {
@@ -37,7 +39,7 @@ async def visit(env, task):
         result = await env.step(f"click('{bid_of(texts[-1], role, name)}')")
         assert not result.error
         texts.append(result.observation.text)
-    assert "7" in texts[1]
+    assert re.search(r"button '7'", texts[1])
     assert "pressed" in texts[3]
     return texts
 
@@ -73,9 +75,18 @@ def test_a_page_that_is_started_anew_in_place_has_the_numbers_of_its_task():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"observation": "html"}, {"env": "openenv", "urls": ["http://127.0.0.1:8000"]}],
-    ids=["html", "openenv"],
+    [
+        {"observation": "html"},
+        {"env": "openenv", "urls": ["http://127.0.0.1:8000"]},
+        {"show_text": False, "image_size": 0, "screenshots": True},
+    ],
+    ids=["html", "openenv", "no text"],
 )
-def test_numbers_that_are_not_ours_to_choose_are_refused(settings):
-    with pytest.raises(ValueError, match="random_ids=true needs BrowserGym's ids"):
+def test_where_ids_are_not_ours_or_not_shown_the_option_is_refused(settings):
+    with pytest.raises(ValueError, match="random_ids=true"):
         RolloutConfig(random_ids=True, **settings)
+
+
+def test_where_no_episode_is_known_to_be_for_training_the_option_is_refused():
+    with pytest.raises(UsageError, match="random_ids=true is for training"):
+        check_options(RunConfig(rollout=RolloutConfig(random_ids=True)), ServerOptions())

@@ -55,8 +55,10 @@ def success_so_far(successes: int, episodes: int) -> str:
     return f"{successes}/{episodes} = {100 * successes / episodes:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
 
 
-def paired_difference(both: int, first: int, second: int, neither: int) -> tuple[float, float, float]:
-    """Difference of two success rates on the same tasks, (first − second), with its 95 % interval.
+def paired_difference(
+    both: int, first: int, second: int, neither: int, confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """Difference of two success rates on the same tasks, (first − second), with its interval.
 
     Newcombe 1998 (Statistics in Medicine 17:2635), method 10: the Wilson limits of both rates, joined with their
     correlation; exact enough where a cell is empty.
@@ -71,7 +73,7 @@ def paired_difference(both: int, first: int, second: int, neither: int) -> tuple
     if not num:
         raise ValueError("a paired difference needs one task at least")
     rates = (both + first) / num, (both + second) / num
-    (low1, high1), (low2, high2) = wilson_interval(both + first, num), wilson_interval(both + second, num)
+    (low1, high1), (low2, high2) = (wilson_interval(n, num, confidence) for n in (both + first, both + second))
     margins = (both + first) * (second + neither) * (both + second) * (first + neither)
     product = both * neither - first * second
     corrected = max(product - num / 2, 0) if product > 0 else product
@@ -106,6 +108,11 @@ def is_success(trajectory: Trajectory) -> bool:
     return trajectory.status.finished and (trajectory.env_reward or 0) > 0
 
 
+def is_decided(trajectory: Trajectory) -> bool:
+    """Whether an episode has a verdict: one that crashed counts as failed, one that ended once its reward is known."""
+    return not trajectory.status.finished or trajectory.env_reward is not None
+
+
 def summarize_evaluation(trajectories: Sequence[Trajectory], confidence: float = 0.95) -> dict[str, Any]:
     """`summary.json`'s `eval` object: total, per task type, and held-out task types apart."""
     seen = [t for t in trajectories if t.task.split != "eval_heldout"]
@@ -117,29 +124,31 @@ def summarize_evaluation(trajectories: Sequence[Trajectory], confidence: float =
     return summary
 
 
-def add_over_start(counts: dict[str, Any], now: Sequence[Trajectory], start: Sequence[Trajectory]) -> None:
+def add_over_start(
+    counts: dict[str, Any], now: Sequence[Trajectory], start: Sequence[Trajectory], confidence: float = 0.95
+) -> None:
     """Note in an evaluation's counts how it stands against the supervised start's, of held-out types apart.
 
-    `over_start`: `difference` (of success rates), `ci95`, `tasks`. It is left out where the two have not played the
-    same tasks, each once, or an episode has no verdict.
+    `over_start`: `difference` (of success rates), `ci95`, `tasks`, which are those that have a verdict in both. It is
+    left out where the two have not played the same tasks, each once, or none has one.
     """
     for part, heldout in ((counts, False), (counts.get("heldout_types"), True)):
-        sides = ([t for t in side if (t.task.split == "eval_heldout") is heldout] for side in (now, start))
-        if part is not None and (found := _difference(*sides)):
+        mine, theirs = ([t for t in side if (t.task.split == "eval_heldout") is heldout] for side in (now, start))
+        if part is not None and (found := _difference(mine, theirs, confidence)):
             part["over_start"] = found
 
 
-def _difference(now: Sequence[Trajectory], start: Sequence[Trajectory]) -> dict[str, Any] | None:
+def _difference(now: Sequence[Trajectory], start: Sequence[Trajectory], confidence: float) -> dict[str, Any] | None:
     mine, theirs = ({(t.task.site, t.task.task_id): t for t in side} for side in (now, start))
-    if not mine or mine.keys() != theirs.keys() or {len(now), len(start)} != {len(mine)}:
+    if mine.keys() != theirs.keys() or {len(now), len(start)} != {len(mine)}:
         return None
-    if any(t.status.finished and t.env_reward is None for t in (*now, *start)):
+    decided = [name for name in mine if is_decided(mine[name]) and is_decided(theirs[name])]
+    if not decided:
         return None
-    pairs = Counter((is_success(mine[name]), is_success(theirs[name])) for name in mine)
-    difference, *interval = paired_difference(
-        pairs[True, True], pairs[True, False], pairs[False, True], pairs[False, False]
-    )
-    return {"difference": difference, "ci95": interval, "tasks": len(mine)}
+    pairs = Counter((is_success(mine[name]), is_success(theirs[name])) for name in decided)
+    cells = (pairs[True, True], pairs[True, False], pairs[False, True], pairs[False, False])
+    difference, *interval = paired_difference(*cells, confidence)
+    return {"difference": difference, "ci95": interval, "tasks": len(decided)}
 
 
 def by_suite(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -8,7 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -286,15 +286,21 @@ def evaluate(context: Context) -> Counts:
         path = context.folder.path / "eval_labels.jsonl"
         judge(config, unscored, path, len(unscored))
         labels = read_labels(path)
-    first = context.run.phase(0).eval
-    start = list(read_records(first, Trajectory)) if context.phase and first.is_file() else []
-    counts = summarize(config, trajectories, context.folder.path, labels, start)
+    counts = summarize(config, trajectories, context.folder.path, labels, _start(context))
     for name, rate in named_rates(counts).items():
         if rate.get("over_start") and rate["over_start"]["ci95"][1] < 0:
-            logger.warning(
-                "phase %d is worse than the supervised start: %s, %s", context.phase, name, over_start_text(rate)
-            )
+            crashed = f" ({rate['errors']} episodes crashed)" if rate["errors"] else ""
+            text = f"{name}, {over_start_text(rate)}{crashed}"
+            logger.warning("phase %d is worse than the supervised start: %s", context.phase, text)
     return counts
+
+
+def _start(context: Context) -> list[Trajectory]:
+    """The supervised start's evaluation without its pages, where it is there and another phase is evaluated."""
+    first = context.run.phase(0)
+    if context.phase == 0 or not first.is_done("eval") or not first.eval.is_file():
+        return []
+    return [replace(t, steps=(), final_observation="") for t in read_records(first.eval, Trajectory)]
 
 
 @spent_on("model files")

@@ -415,9 +415,11 @@ class RolloutConfig(Section):
 
     @model_validator(mode="after")
     def _ids_are_ours_to_number(self) -> Self:
-        if self.random_ids and (self.env == "openenv" or self.observation == "html"):
-            other = "env=openenv" if self.env == "openenv" else "observation=html"
+        others = {"env=openenv": self.env == "openenv", "observation=html": self.observation == "html"}
+        if self.random_ids and (other := next((name for name, is_so in others.items() if is_so), None)):
             raise ValueError(f"random_ids=true needs BrowserGym's ids, given here: {other} brings its own")
+        if self.random_ids and not self.show_text:
+            raise ValueError("random_ids=true, show_text=false: the actor is shown no ids; leave one out")
         return self
 
     @model_validator(mode="after")

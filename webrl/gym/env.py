@@ -203,7 +203,7 @@ def _task_options(site: str, given: dict[str, Any]) -> dict[str, Any]:
 
 def _settings(site: str, config: RolloutConfig, viewport: Mapping[str, int] | None) -> RolloutConfig:
     """The settings of the pages. Raises UsageError: what observations and actions here do not have."""
-    for name in ("observation", "dialect", "viewport", "screenshots", "page_details", "env", "backend"):
+    for name in ("observation", "random_ids", "dialect", "viewport", "screenshots", "page_details", "env", "backend"):
         if getattr(config, name) != getattr(RolloutConfig(), name):
             raise UsageError(
                 f"rollout.{name}={getattr(config, name)!r}: observations here are BrowserGym's; leave it out"

@@ -95,6 +95,10 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
         raise UsageError(f"rollout.env={config.rollout.env}: serve-env needs browsers of its own, rollout.env=browser")
     if "web" in config.tasks.suites:
         raise UsageError("tasks.suite=web: serve-env holds no site's log-in, checks and limits; use `webrl run`")
+    if config.rollout.random_ids:
+        raise UsageError(
+            "rollout.random_ids=true is for training, and serve-env is not told which episodes are; leave it out"
+        )
     check_port(options.port)
     if not 0 < options.idle_timeout_s < math.inf:
         raise UsageError(f"--idle-timeout {options.idle_timeout_s}: expected a number of seconds above 0")

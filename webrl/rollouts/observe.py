@@ -87,11 +87,13 @@ async def mark_child_frames(
     Frames that cannot run scripts are skipped. Gives the others by bid. What `mark` says of uses is added to `uses`.
     """
     found: dict[str, Frame] = {}
-    await _mark_children(tab.page.main_frame, [into_aria, tab.first_id], found, {} if uses is None else uses)
+    await _mark_children(tab.page.main_frame, into_aria, tab.first_id, found, {} if uses is None else uses)
     return found
 
 
-async def _mark_children(frame: Frame, how: list[Any], found: dict[str, Frame], uses: dict[str, Sequence[str]]) -> None:
+async def _mark_children(
+    frame: Frame, into_aria: bool, first_id: int, found: dict[str, Frame], uses: dict[str, Sequence[str]]
+) -> None:
     for child in frame.child_frames:
         if not _takes_scripts(child):
             continue
@@ -102,10 +104,10 @@ async def _mark_children(frame: Frame, how: list[Any], found: dict[str, Frame], 
         bid = await element.get_attribute("bid")
         if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
             continue
-        marked = await child.evaluate("([bid, ...how]) => __webrl.mark(bid, [], ...how)", [bid, *how])
+        marked = await child.evaluate("(given) => __webrl.mark(...given)", [bid, [], into_aria, first_id])
         uses.update(marked["uses"] or {})
         found[bid] = child
-        await _mark_children(child, how, found, uses)
+        await _mark_children(child, into_aria, first_id, found, uses)
 
 
 def _takes_scripts(frame: Frame) -> bool:
@@ -185,7 +187,7 @@ async def observe_dom(tab: Tab, seen: dict[str, Any], hidden_ids: Sequence[str])
     lines = await own_lines(tab, seen, seen["frames"])
     if lines is not None:
         return "\n".join(lines)
-    seen = await tab.evaluate(f"__webrl.mark('', {json.dumps(list(hidden_ids))}, true)")
+    seen = await tab.evaluate(f"__webrl.mark('', {json.dumps(list(hidden_ids))}, true, {tab.first_id})")
     return await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]), seen["uses"])
 
 

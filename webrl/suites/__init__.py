@@ -223,7 +223,7 @@ def summarize(
     counts: dict[str, dict[str, Any]] = {}
     for (suite, tried), part in zip(groups.items(), parts(config), strict=True):
         counts[suite] = _summarize(part, tried, folder, labels)
-        add_over_start(counts[suite], tried, started[suite])
+        add_over_start(counts[suite], tried, started[suite], config.evaluate.confidence)
     return next(iter(counts.values())) if len(counts) == 1 else {"by_suite": counts}
 
 

@@ -92,7 +92,8 @@ def _success(run: RunFacts, phases: list[PhaseFacts]) -> str:
     ]
     lacks = "" if phases[-1].phase in found else " **This very phase has not been evaluated.**"
     measured = (
-        "Success on held-out pages, by the environment's own reward, with 95 % Wilson intervals of the episodes; "
+        "Success on held-out pages, by the environment's own reward, with 95 % Wilson intervals of the episodes "
+        "(differences: Newcombe's, paired by task); "
         f"one run, seed {run.option('seed', '?')}.{lacks}"
     )
     return f"{measured}\n\n{table(('phase', *names), rows)}"

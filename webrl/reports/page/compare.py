@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from webrl.config import RunConfig
-from webrl.evaluate import by_suite, is_success, paired_difference
+from webrl.evaluate import by_suite, is_decided, is_success, paired_difference
 from webrl.reports.page.charts import Table
 from webrl.reports.page.facts import PhaseFacts, RunFacts, phase_names
 
@@ -102,9 +102,8 @@ def _outcomes(phase: PhaseFacts) -> dict[tuple[str, str, int], bool | None]:
     for attempt in sorted(phase.evaluated, key=lambda a: a.trajectory.trajectory_id):
         task, tried = attempt.task, attempt.trajectory
         name = repr((task.task_id, task.site, task.seed, task.instruction, task.start_url, sorted(task.extra.items())))
-        undecided = tried.status.finished and tried.env_reward is None
         suite = "" if "" in suites else task.site.partition(".")[0]
-        found[suite, name, seen[name]] = None if undecided else is_success(tried)
+        found[suite, name, seen[name]] = is_success(tried) if is_decided(tried) else None
         seen[name] += 1
     return found
 

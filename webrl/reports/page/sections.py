@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from webrl.evaluate import is_evaluated, named_rates, rate_of, success_rate
+from webrl.evaluate import is_decided, is_evaluated, named_rates, rate_of, success_rate
 from webrl.reports.page.charts import Figure, Series, Table, histogram, interval_chart, shade, strips
 from webrl.reports.page.facts import RunFacts
 from webrl.reports.page.families import Node, Sieve, families, funnel, num_judged, num_solved
@@ -64,7 +64,7 @@ def success(run: RunFacts) -> Section:
     unfinished = {p.phase: p.evaluated for p in run.phases if p.evaluated and not p.counts("eval")}
     for number, attempts in unfinished.items():
         tried = [attempt.trajectory for attempt in attempts]
-        decided = [t for t in tried if t.env_reward is not None or not t.status.finished]
+        decided = [t for t in tried if is_decided(t)]
         rates = {
             suite: success_rate(each).to_json() for suite, each in by_suite(decided, run.option("tasks.suite")).items()
         }
@@ -76,7 +76,7 @@ def success(run: RunFacts) -> Section:
         section.lacks += "No phase has been evaluated to the end."
         return section
     series = [success_series(name, rates) for name, rates in rates_by_name(found).items()]
-    note = "Points with 95 % Wilson intervals; phase 0 is the supervised start."
+    note = "Points with 95 % Wilson intervals; phase 0 is the supervised start, differences from it are paired by task."
     section.figures.append(interval_chart("Success by phase", note, series))
     section.tables.append(("Success by task type", _heat_map(found)))
     return section

@@ -20,7 +20,7 @@
     constructor() { super(`more than ${MAX_ELEMENTS} elements`); }
   };
   let counter = 0;
-  let first = 0; // what is counted from
+  let first = 0; // what is counted from: `from` of the last `mark`
   let frameCounter = 0;
 
   // All elements in document order, open shadow roots included.
@@ -117,7 +117,7 @@
       return { tooLarge: error.message, hidden: [], frames: 0, uses: null };
     }
   };
-  api.mark = (parentBid, hiddenIds, intoAria, from = first) => {
+  api.mark = (parentBid, hiddenIds, intoAria, from = 0) => {
     first = from;
     const owners = marked = new Map();
     const elements = allElements();

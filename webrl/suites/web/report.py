@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from webrl.evaluate import success_rate, summarize_evaluation
+from webrl.evaluate import is_decided, success_rate, summarize_evaluation
 from webrl.suites.web.tasks import has_checks
 from webrl.types import Label, Trajectory
 
@@ -22,7 +22,7 @@ def summarize(trajectories: Sequence[Trajectory], labels: Mapping[str, Label], c
     """
     checked = [t for t in trajectories if has_checks(t.task)]
     judged = [_judged(t, labels.get(t.trajectory_id)) for t in trajectories if not has_checks(t.task)]
-    decided = {"checks": [t for t in checked if _is_decided(t)], "judge": [t for t in judged if _is_decided(t)]}
+    decided = {"checks": [t for t in checked if is_decided(t)], "judge": [t for t in judged if is_decided(t)]}
     by = "checks" if checked or not judged else "judge"
     rates = {name: success_rate(part, confidence).to_json() for name, part in decided.items() if part}
     undecided = len(trajectories) - sum(map(len, decided.values()))
@@ -31,8 +31,3 @@ def summarize(trajectories: Sequence[Trajectory], labels: Mapping[str, Label], c
 
 def _judged(trajectory: Trajectory, label: Label | None) -> Trajectory:
     return replace(trajectory, env_reward=None if label is None else label.reward)
-
-
-def _is_decided(trajectory: Trajectory) -> bool:
-    """An episode that crashed counts as failed; one that ended counts once its reward is known."""
-    return not trajectory.status.finished or trajectory.env_reward is not None

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from webrl.evaluate import is_success, rates_by, site_of, success_rate
+from webrl.evaluate import is_decided, is_success, rates_by, site_of, success_rate
 from webrl.interop.vab import write_vab
 from webrl.runs.disk import file_name
 from webrl.runs.store import write_json
@@ -25,7 +25,7 @@ from webrl.types import Status, Trajectory
 
 def is_unjudged(trajectory: Trajectory) -> bool:
     """A finished episode of a task with a reference that has no score."""
-    return trajectory.status.finished and trajectory.env_reward is None and is_scored(trajectory.task)
+    return not is_decided(trajectory) and is_scored(trajectory.task)
 
 
 def summarize(trajectories: Sequence[Trajectory], confidence: float = 0.95) -> dict[str, Any]:

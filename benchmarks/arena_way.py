@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from webrl.demos.arena import ARENA_EXPERTS
-from webrl.demos.arena.script import WAIT
+from webrl.demos.arena.script import WAIT, notes_in
 from webrl.errors import DataError, WebRLError
 from webrl.evaluate import is_success, rate_of
 from webrl.rollouts.dialects import parse_any
@@ -76,11 +76,7 @@ def differs(expert: str, agent: str) -> str:
         return "another element"
     if found.arguments != wanted.arguments:
         return "answers otherwise" if wanted.name == SAY else "another value"
-    return "" if _notes(agent) == _notes(expert) else "another note"
-
-
-def _notes(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith("#")]
+    return "" if notes_in(agent) == notes_in(expert) else "another note"
 
 
 def count(episodes: Iterable[Trajectory]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ VERSIONS = ("119.0.2", "123.0.1", "126.0.0", "138.0.2", "latest")
 FILES = (
     *("test_rollouts_dom.py", "test_rollouts_observe.py", "test_rollouts_env.py", "test_tasks_miniwob_experts.py"),
     *("test_rollouts_guard.py", "test_rollouts_limits.py", "test_rollouts_faults.py"),
+    "test_rollouts_ids.py",
 )
 """Observations, actions, tasks, what pages reach and what goes wrong; pools and servers do the same everywhere."""
 

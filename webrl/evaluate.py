@@ -87,6 +87,11 @@ def paired_difference(
     return difference, low, difference + reach(high1 - rates[0], rates[1] - low2)
 
 
+def paired_cells(pairs: Counter[Any]) -> tuple[int, int, int, int]:
+    """How often both succeeded, the first alone, the second alone, neither, of counted (first, second)."""
+    return pairs[True, True], pairs[True, False], pairs[False, True], pairs[False, False]
+
+
 def success_rate(trajectories: Iterable[Trajectory], confidence: float = 0.95) -> Rate:
     """Rate over episodes; an episode that never finished counts as failed and is counted in `errors` too."""
     episodes = successes = errors = 0
@@ -146,8 +151,7 @@ def _difference(now: Sequence[Trajectory], start: Sequence[Trajectory], confiden
     if not decided:
         return None
     pairs = Counter((is_success(mine[name]), is_success(theirs[name])) for name in decided)
-    cells = (pairs[True, True], pairs[True, False], pairs[False, True], pairs[False, False])
-    difference, *interval = paired_difference(*cells, confidence)
+    difference, *interval = paired_difference(*paired_cells(pairs), confidence)
     return {"difference": difference, "ci95": interval, "tasks": len(decided)}
 
 

@@ -415,9 +415,9 @@ class RolloutConfig(Section):
 
     @model_validator(mode="after")
     def _ids_are_ours_to_number(self) -> Self:
-        others = {"env=openenv": self.env == "openenv", "observation=html": self.observation == "html"}
-        if self.random_ids and (other := next((name for name, is_so in others.items() if is_so), None)):
-            raise ValueError(f"random_ids=true needs BrowserGym's ids, given here: {other} brings its own")
+        for other, is_so in (("env=openenv", self.env == "openenv"), ("observation=html", self.observation == "html")):
+            if self.random_ids and is_so:
+                raise ValueError(f"random_ids=true needs BrowserGym's ids, given here: {other} brings its own")
         if self.random_ids and not self.show_text:
             raise ValueError("random_ids=true, show_text=false: the actor is shown no ids; leave one out")
         return self

@@ -42,12 +42,17 @@ class ArenaExpert:
         slots = self.template.read(instruction)
         if slots is None:
             return None
-        notes = [line.removeprefix(_NOTE) for text in history for line in text.splitlines() if line.startswith(_NOTE)]
+        notes = [note for text in history for note in notes_in(text)]
         slots |= {"note": notes[-1]} if notes else {}
         steps, done = self.script(slots), len(history) - list(history).count(WAIT)
         action = steps[done](read_page(observation)) if done < len(steps) else DONE
         waited_out = list(history[-MAX_WAITS:]) == [WAIT] * MAX_WAITS
         return WAIT if action is None and not waited_out else action
+
+
+def notes_in(text: str) -> list[str]:
+    """What an answer writes down above its action."""
+    return [line.removeprefix(_NOTE) for line in text.splitlines() if line.startswith(_NOTE)]
 
 
 def click(name: str, *roles: str) -> Step:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from webrl.config import RunConfig
-from webrl.evaluate import by_suite, is_decided, is_success, paired_difference
+from webrl.evaluate import by_suite, is_decided, is_success, paired_cells, paired_difference
 from webrl.reports.page.charts import Table
 from webrl.reports.page.facts import PhaseFacts, RunFacts, phase_names
 
@@ -77,7 +77,7 @@ def paired(runs: Sequence[RunFacts]) -> tuple[Table | None, list[str]]:
                 continue
             for suite in sorted({name[0] for name in mine}):
                 pairs = Counter((theirs[name], mine[name]) for name in mine if name[0] == suite)
-                difference, low, high = paired_difference(*(pairs[k] for k in _CELLS))
+                difference, low, high = paired_difference(*paired_cells(pairs))
                 rows.append((
                     f"{run.name} − {first.name}" + (f", {suite}" if suite else ""), phase.phase, pairs.total(),
                     pairs[True, False], pairs[False, True],
@@ -85,9 +85,6 @@ def paired(runs: Sequence[RunFacts]) -> tuple[Table | None, list[str]]:
                 ))  # fmt: skip
     head = ("runs", "phase", "tasks", "solved by the first alone", "by the second alone", "difference in points, 95 %")
     return (Table(head, rows) if rows else None), [f"{t}; {phase_names(phases)}" for t, phases in refused.items()]
-
-
-_CELLS = ((True, True), (True, False), (False, True), (False, False))
 
 
 def _outcomes(phase: PhaseFacts) -> dict[tuple[str, str, int], bool | None]:

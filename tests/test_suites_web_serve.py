@@ -1,6 +1,7 @@
 """A server for every episode, programs that verify, and apps of WebArena-Infinity, in a real browser."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -259,6 +260,33 @@ def test_a_start_that_is_cancelled_leaves_nothing(config_file, tmp_path, monkeyp
 
     run(work())
     assert not folders()
+
+
+def _group(process):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        return os.getpgid(process.pid)
+
+
+def test_a_start_that_is_cancelled_as_it_forks_leaves_no_server(config_file, monkeypatch):
+    begun, fork = [], asyncio.create_subprocess_exec
+
+    async def slow(*command, **options):
+        begun.append(await fork(*command, **options))
+        await asyncio.sleep(1)  # on a busy machine the server is there before this process goes on
+        return begun[0]
+
+    async def work():
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", slow)
+        starting = asyncio.ensure_future(EpisodeServer.start(written(config_file).rollout.web))
+        while not begun:  # noqa: ASYNC110 (as above)
+            await asyncio.sleep(0.01)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    run(work())
+    group = [p for p in psutil.process_iter(["status"]) if p.info["status"] != "zombie" and _group(p) == begun[0].pid]
+    assert not group
 
 
 def test_what_answers_must_be_the_server_that_was_started(config_file, tmp_path):

@@ -67,12 +67,19 @@ class EpisodeServer:
             log = undo.enter_context(tempfile.TemporaryFile())  # not a pipe, which would fill up
             fill = {"{port}": str(claim.port), "{python}": sys.executable, "{folder}": str(claim.folder)}
             command = [filled(part, fill) for part in config.serve.command]
+            # The guard ends the server's whole process group with this process, and holds the claim until then.
+            launching = asyncio.ensure_future(asyncio.create_subprocess_exec(
+                sys.executable, guard.__file__, *command, cwd=config.serve.folder, start_new_session=True,
+                stdin=asyncio.subprocess.PIPE, stdout=log, stderr=asyncio.subprocess.STDOUT, pass_fds=[claim.lock],
+            ))  # fmt: skip
             try:
-                # The guard ends the server's whole process group with this process, and holds the claim until then.
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable, guard.__file__, *command, cwd=config.serve.folder, start_new_session=True,
-                    stdin=asyncio.subprocess.PIPE, stdout=log, stderr=asyncio.subprocess.STDOUT, pass_fds=[claim.lock],
-                )  # fmt: skip
+                process = await asyncio.shield(launching)
+            except asyncio.CancelledError:
+                # asyncio would kill the guard alone, and leave what it has started.
+                (begun,) = await asyncio.gather(launching, return_exceptions=True)
+                if not isinstance(begun, BaseException):
+                    await _end(begun)
+                raise
             except (OSError, ValueError) as error:
                 raise SiteError(f"rollout.web.serve does not start in {str(config.serve.folder)!r}: {error}") from None
             undo.pop_all()
@@ -110,10 +117,14 @@ class EpisodeServer:
 
     async def stop(self) -> None:
         """End it and what it has started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        await self._process.wait()
-        if self._process.stdin:
-            self._process.stdin.close()
+        await _end(self._process)
         self._log.close()
         self._claim.release()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+    if process.stdin:
+        process.stdin.close()

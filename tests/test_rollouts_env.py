@@ -6,11 +6,13 @@ import traceback
 
 import pytest
 from playwright.async_api import Error
-from rollouts_builders import at, bid_of, in_browser, miniwob, reply, serve
+from rollouts_builders import Scripted, at, bid_of, in_browser, miniwob, reply, serve
 
 from webrl.errors import BrowserError, DataError
 from webrl.rollouts import stacks
 from webrl.rollouts.env import _COLLECT_EVERY
+from webrl.rollouts.episode import run_episode
+from webrl.types import Status
 
 pytestmark = pytest.mark.browser
 
@@ -119,6 +121,78 @@ def test_what_cannot_be_done_is_an_error_for_the_agent_and_the_episode_goes_on()
     assert "NoSuchKey" in results[3].error
     assert [r.action for r in results][1] == "click('999')"
     assert not events
+
+
+# Nine tenths of the time the page is at work, as many are on a busy machine.
+BUSY = """<title>busy</title><input type=number aria-label=age oninput="log('input')">
+<input type=date aria-label=day oninput="log('input')" onchange="log('change')"><button disabled>Off</button>
+<button onclick="log(event.shiftKey ? 'shift' : 'click')">Go</button><button style="opacity:0;width:0">Thin</button>
+<div style="position:relative;width:90px"><button>Under</button><p style="position:absolute;inset:0;margin:0">over</p>
+</div><script>window.events = []; const log = (x) => events.push(x);
+const work = () => { const end = performance.now() + 300; while (performance.now() < end); };
+setInterval(work, 330);</script>"""
+
+
+def test_right_actions_on_a_busy_page_are_carried_out_once():
+    async def play(env):
+        async with serve({"/": BUSY}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            age, go = bid_of(text, "spinbutton", "age"), bid_of(text, "button", "Go")
+            fills = (f"fill('{bid_of(text, 'Date', 'day')}', '2024-05-06')", f"fill('{age}', '42')")
+            results = [await env.step(action) for action in (*fills, f"click('{go}', modifiers=['Shift'])")]
+            return [r.error for r in results], await env.page.evaluate("events"), results[-1].observation.text
+
+    errors, events, text = in_browser(play)
+    assert errors == ["", "", ""]
+    assert events == ["input", "change", "input", "shift"]
+    assert "Date 'day' value='2024-05-06'" in text
+    assert "spinbutton 'age' value=42" in text
+
+
+@pytest.mark.parametrize(("name", "why"), [("Off", "not enabled"), ("Under", "intercepts pointer events")])
+def test_what_a_busy_page_refuses_is_the_agent_s_error_and_voids_no_episode(name, why):
+    async def play(env):
+        async with serve({"/": BUSY}) as url:
+            config = env._config.model_copy(update={"max_repeats": 2})
+            stubborn = Scripted(f"click('{{button:{name}}}')")
+            return await run_episode(env, stubborn, at(url + "/"), config, trajectory_id="t")
+
+    trajectory = in_browser(play)
+    assert trajectory.status is Status.REPEATED_ACTION
+    assert [why in step.error and "Timeout 500ms" in step.error for step in trajectory.steps] == [True, True]
+
+
+def test_an_element_that_never_answers_is_the_agent_s_error():
+    page = "<title>t</title><iframe src=OTHER/in style='position:fixed;left:-9999px'></iframe>"
+
+    async def play(env):
+        async with serve({"/in": "<button>in</button>"}) as other:
+            home = page.replace("OTHER", other.replace("127.0.0.1", "localhost"))
+            async with serve({"/": home}) as url:
+                text = (await env.reset(at(url + "/"))).text
+                return await env.step(f"click('{bid_of(text, 'button', 'in')}')")
+
+    assert "Timeout 500ms" in in_browser(play, allowed_hosts=("localhost",)).error
+
+
+def test_an_exception_of_the_page_s_own_making_is_an_error_and_a_page_left_meanwhile_is_none():
+    page = """<title>t</title><input aria-label=name onfocus="location='/next'"><p>text</p><input type=checkbox
+    aria-label=next onclick="location='/next'"><input aria-label=other>"""
+
+    async def play(env):
+        async with serve({"/": page, "/next": "<title>next</title>"}) as url:
+            results = []
+            for role, name, action in (("checkbox", "next", "check('{}')"), ("textbox", "name", "fill('{}', 'x')")):
+                text = (await env.reset(at(url + "/"))).text
+                results.append(await env.step(action.format(bid_of(text, role, name))))
+            text = (await env.reset(at(url + "/"))).text
+            await env.page.evaluate("HTMLInputElement.prototype.select = () => { throw new Error('mine\\nsecond') }; 0")
+            return results, await env.step(f"fill('{bid_of(text, 'textbox', 'other')}', 'x')")
+
+    left, broken = in_browser(play)
+    assert [(r.error, "RootWebArea 'next'" in r.observation.text) for r in left] == [("", True)] * 2
+    assert broken.error == "Error: the action was not carried out: Error: mine"
+    assert "value" not in broken.observation.text
 
 
 def test_an_unreadable_action_changes_nothing_and_says_so():

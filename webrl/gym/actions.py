@@ -15,7 +15,7 @@ from browsergym.core.action.highlevel import HighLevelActionSet
 
 from webrl.errors import UsageError
 from webrl.rollouts.actions import ACTIONS, Action, ActionError, parse_action
-from webrl.rollouts.execute import ACTION_TIMEOUT_MS, Handler, Tabs, fill_in, locate
+from webrl.rollouts.execute import Handler, Tabs, attempt, fill_in, locate
 
 
 class ActionReader:
@@ -61,12 +61,12 @@ async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool
 
 
 async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
-    await (await locate(tabs.page, bid)).select_option(options, force=True, timeout=ACTION_TIMEOUT_MS)
+    await attempt(await locate(tabs.page, bid), "select_option", options, force=True)
 
 
 def _by_name(method: str) -> Handler:
     async def handle(tabs: Tabs, bid: str, **options: Any) -> None:
-        await getattr(await locate(tabs.page, bid), method)(force=True, timeout=ACTION_TIMEOUT_MS, **options)
+        await attempt(await locate(tabs.page, bid), method, force=True, **options)
 
     return handle
 

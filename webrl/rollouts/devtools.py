@@ -25,8 +25,24 @@ _ENDS = (_NETWORK + b'loadingFinished"', _NETWORK + b'loadingFailed"')
 _SCRIPT = b'"type":"Script"'
 
 
+# What the browser says of a call whose document was replaced meanwhile.
+REPLACED = (
+    "context was destroyed",
+    "navigated or closed",
+    "detached",
+    "frameId is not found",
+    "Cannot find context",
+    "Cannot find default execution context",
+    "Promise was collected",
+)
+
+
 class ChannelError(Exception):
-    """The page answered with an error, or an exception was thrown in it; the text says which."""
+    """The browser answered with an error, or an exception was thrown in the page; the text says which."""
+
+
+class ScriptError(ChannelError):
+    """An exception was thrown in the page."""
 
 
 class ChannelClosed(Exception):
@@ -98,7 +114,7 @@ class Channel:
         answer = await self.send("Runtime.evaluate", params)
         if "exceptionDetails" in answer:
             details = answer["exceptionDetails"]
-            raise ChannelError(details.get("exception", {}).get("description") or details["text"])
+            raise ScriptError(details.get("exception", {}).get("description") or details["text"])
         return answer["result"].get("value")
 
     async def close(self) -> None:

@@ -27,7 +27,7 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import Action, ActionError
 from webrl.rollouts.browser import Browser, first_line
-from webrl.rollouts.devtools import ChannelClosed, ChannelError
+from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError
 from webrl.rollouts.dialects import parse
 from webrl.rollouts.execute import ActionFailed, execute
 from webrl.rollouts.interface import Observation, Score, StepResult
@@ -52,16 +52,7 @@ _MAX_TRIES = 5
 _PATIENCE = 0.6
 """Share of the step's deadline after which a page that does not come is given up."""
 # What a page says when it was replaced while being looked at; looking again helps.
-_TRANSIENT = (
-    "context was destroyed",
-    "navigated or closed",
-    "detached",
-    "frameId is not found",
-    "Cannot find context",
-    "Cannot find default execution context",
-    "Promise was collected",
-    "of undefined",
-)
+_TRANSIENT = (*REPLACED, "of undefined")
 _HEARD = "__webrl.hear(), "
 _MAX_FIRST_ID = 1000
 _ID_PARAMETERS = {"bid", "from_bid", "to_bid"}

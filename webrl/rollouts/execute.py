@@ -6,16 +6,19 @@ Raises `ActionFailed` with the text for the agent; page and browser crashes surf
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from webrl.rollouts.actions import Action
 from webrl.rollouts.browser import first_line
-from webrl.rollouts.devtools import ChannelError
+from webrl.rollouts.devtools import REPLACED, ChannelError, ScriptError
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Locator, Page
@@ -24,10 +27,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# What Playwright's call log says of a page that does not let an element be acted on, and of an action under way.
+_REFUSED = re.compile(
+    r"- +(<.*intercepts pointer events|element is (?:not|outside) .*|element was detached.*|did not find some options)"
+)
+_PERFORMED = re.compile(r"performing \w+ action|elementHandle\.(?:press|type)\(")
+
 Handler = Callable[..., Awaitable[object]]
 """Carries out one kind of action: the tabs, then the action's arguments by name."""
 ACTION_TIMEOUT_MS = 500
-"""Longest wait for an element to become clickable (BrowserGym's)."""
+"""Longest wait, on a quiet machine, for an element to become clickable (BrowserGym's)."""
+MAX_REFUSALS = 5
+"""Playwright asks the page this often within that wait on a quiet machine."""
+REFUSED_MS = 5000
+"""After this a single refusal is enough."""
+ROUND_TRIPS = 40
+"""More calls of the page than any action of Playwright's needs."""
+CHOOSER_MS = 2500
+"""Longest wait for the file dialog that a click is to open."""
 MAX_WAIT_MS = 10_000
 """`noop` waits no longer than this."""
 
@@ -65,7 +82,6 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
     """
     from playwright.async_api import Error
 
-    # A navigation that the action causes may take away the page in mid-call: that is its effect, not its failure.
     try:
         await (handlers or _HANDLERS)[action.name](tabs, **action.arguments)
     except Error as error:
@@ -73,6 +89,9 @@ async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | 
             raise
         raise ActionFailed(_explain(error)) from None
     except ChannelError as error:
+        # A navigation that the action causes may take away the page in mid-call: that is its effect, not its failure.
+        if isinstance(error, ScriptError) or not any(part in str(error) for part in REPLACED):
+            raise ActionFailed(f"Error: the action was not carried out: {first_line(error)}") from None
         logger.debug("%s: %s", action.canonical, error)
     except (ValueError, IndexError) as error:
         raise ActionFailed(f"{type(error).__name__}: {error}") from None
@@ -86,7 +105,7 @@ def is_crash(error: Exception) -> bool:
 def _explain(error: Exception) -> str:
     """First line of a Playwright error, and what was in the way if it says so (the call log is not for agents)."""
     text = f"{error.__class__.__name__}: {first_line(error)}"
-    obstacle = re.search(r"- +(<.*intercepts pointer events|element is not .*|did not find some options)", str(error))
+    obstacle = _REFUSED.search(str(error))
     return f"{text} ({obstacle.group(1)})" if obstacle else text
 
 
@@ -108,6 +127,45 @@ async def locate(page: Page, bid: str) -> Locator:
     if not await element.count():
         raise ValueError(f'Could not find element with bid "{bid}"')
     return element
+
+
+async def attempt(element: Locator, method: str, *arguments: Any, **options: Any) -> None:
+    """Have Playwright act on an element, for as long as the page's answers take: the caller has the deadline.
+
+    What the page refuses is given up after as many refusals as fit in BrowserGym's half second on a quiet machine. An
+    action that gets no answer is tried again with more time, until it has had enough at the page's own pace: an element
+    may be one that never answers (in a frame that is not drawn), on a machine that is quick.
+    """
+    from playwright.async_api import TimeoutError as Timeout
+
+    timeout_ms, spent_ms, refusals, told = ACTION_TIMEOUT_MS, 0, 0, ""
+    while True:
+        try:
+            await getattr(element, method)(*arguments, timeout=timeout_ms, **options)
+        except Timeout as error:
+            log = str(error)
+            found = list(_REFUSED.finditer(log))
+            if _PERFORMED.search(log, found[-1].end() if found else 0):
+                return  # Playwright carries out to its end what it has begun
+            told = log if found or not told else told
+            spent_ms += timeout_ms
+            refusals += len(found)
+            allowed = MAX_REFUSALS if spent_ms < REFUSED_MS else 1
+            if refusals < allowed and (found or await _needs_longer(element, timeout_ms)):
+                timeout_ms *= 1 if found else 4
+                continue
+            raise Timeout(re.sub(r"Timeout \d+ms", f"Timeout {ACTION_TIMEOUT_MS}ms", told, count=1)) from None
+        return
+
+
+async def _needs_longer(element: Locator, timeout_ms: int) -> bool:
+    """Whether a page that has answered nothing in that time may only be slow; at first this is always believed."""
+    start = time.monotonic()
+    for _ in range(5):
+        if not await element.count():
+            return False
+    round_trip_ms = (time.monotonic() - start) / 5 * 1000
+    return timeout_ms == ACTION_TIMEOUT_MS or timeout_ms < ROUND_TRIPS * round_trip_ms
 
 
 async def _noop(tabs: Tabs, wait_ms: float) -> None:
@@ -140,8 +198,7 @@ async def _click(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
     if point:
         await tabs.tab.click(*point, button)
         return
-    element = await locate(tabs.page, bid)
-    await element.click(button=button, modifiers=modifiers, timeout=ACTION_TIMEOUT_MS)
+    await attempt(await locate(tabs.page, bid), "click", button=button, modifiers=modifiers)
 
 
 async def _dblclick(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
@@ -149,8 +206,7 @@ async def _dblclick(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
     if point:
         await tabs.tab.click(*point, button, count=2)
         return
-    element = await locate(tabs.page, bid)
-    await element.dblclick(button=button, modifiers=modifiers, timeout=ACTION_TIMEOUT_MS)
+    await attempt(await locate(tabs.page, bid), "dblclick", button=button, modifiers=modifiers)
 
 
 async def _hover(tabs: Tabs, bid: str) -> None:
@@ -158,33 +214,36 @@ async def _hover(tabs: Tabs, bid: str) -> None:
     if point:
         await tabs.tab.move(*point)
         return
-    await (await locate(tabs.page, bid)).hover(timeout=ACTION_TIMEOUT_MS)
+    await attempt(await locate(tabs.page, bid), "hover")
 
 
 async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
-    if value and not enable_autocomplete_menu and await _call(tabs, bid, "selectField"):
-        await tabs.tab.insert_text(value)
-        return
+    if value and not enable_autocomplete_menu:
+        ready = await _call(tabs, bid, "selectField", value)
+        if ready == "selected":
+            await tabs.tab.insert_text(value)
+        if ready:
+            return
     await fill_in(await locate(tabs.page, bid), value, enable_autocomplete_menu)
 
 
 async def fill_in(element: Locator, value: str, enable_autocomplete_menu: bool, force: bool = False) -> None:
     """Set a field's text; for a menu of completions its last character is typed. `force`: whatever is in the way."""
     if not enable_autocomplete_menu:
-        await element.fill(value, force=force, timeout=ACTION_TIMEOUT_MS)
+        await attempt(element, "fill", value, force=force)
         return
-    await element.clear(force=force, timeout=ACTION_TIMEOUT_MS)
+    await attempt(element, "clear", force=force)
     if len(value) > 1:
-        await element.fill(value[:-1], force=force, timeout=ACTION_TIMEOUT_MS)
+        await attempt(element, "fill", value[:-1], force=force)
     if value:
-        await element.type(value[-1], delay=0, timeout=ACTION_TIMEOUT_MS)
+        await attempt(element, "type", value[-1], delay=0)
 
 
 async def _clear(tabs: Tabs, bid: str) -> None:
-    if await _call(tabs, bid, "selectField"):
+    if await _call(tabs, bid, "selectField", None):
         await tabs.page.keyboard.press("Delete")
         return
-    await (await locate(tabs.page, bid)).clear(timeout=ACTION_TIMEOUT_MS)
+    await attempt(await locate(tabs.page, bid), "clear")
 
 
 async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
@@ -194,35 +253,43 @@ async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
     point = None if state is None else await _aim(tabs, bid)
     if point:
         await tabs.tab.click(*point)
-        if await _call(tabs, bid, "checked") is not wanted:
+        state = None
+        with contextlib.suppress(ChannelError):  # the click has taken the page away
+            state = await _call(tabs, bid, "checked")
+        if state is (not wanted):
             raise ActionFailed("Error: Clicking the checkbox did not change its state")
         return
-    await (await locate(tabs.page, bid)).set_checked(wanted, timeout=ACTION_TIMEOUT_MS)
+    await attempt(await locate(tabs.page, bid), "set_checked", wanted)
 
 
 async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
-    if await _call(tabs, bid, "choose", [options] if isinstance(options, str) else options):
+    wanted = [options] if isinstance(options, str) else options
+    if await _call(tabs, bid, "choose", wanted):
         return
-    await (await locate(tabs.page, bid)).select_option(options, timeout=ACTION_TIMEOUT_MS)
+    element = await locate(tabs.page, bid)
+    disabled = await element.evaluate("(element, wanted) => __webrl.disabledOption(element, wanted)", wanted)
+    if disabled is not None:
+        raise ActionFailed(f"Error: the option {disabled!r:.200} is disabled")
+    await attempt(element, "select_option", options)
 
 
 async def _press(tabs: Tabs, bid: str, key_comb: str) -> None:
     if await _call(tabs, bid, "focusOn", True):
         await tabs.page.keyboard.press(key_comb)
         return
-    await (await locate(tabs.page, bid)).press(key_comb, timeout=ACTION_TIMEOUT_MS)
+    await attempt(await locate(tabs.page, bid), "press", key_comb)
 
 
 async def _focus(tabs: Tabs, bid: str) -> None:
     if await _call(tabs, bid, "focusOn", False):
         return
-    await (await locate(tabs.page, bid)).focus(timeout=ACTION_TIMEOUT_MS)
+    await attempt(await locate(tabs.page, bid), "focus")
 
 
 async def _drag_and_drop(tabs: Tabs, from_bid: str, to_bid: str) -> None:
-    await (await locate(tabs.page, from_bid)).hover(timeout=ACTION_TIMEOUT_MS)
+    await attempt(await locate(tabs.page, from_bid), "hover")
     await tabs.page.mouse.down()
-    await (await locate(tabs.page, to_bid)).hover(timeout=ACTION_TIMEOUT_MS)
+    await attempt(await locate(tabs.page, to_bid), "hover")
     await tabs.page.mouse.up()
 
 
@@ -245,19 +312,31 @@ def find_uploads(names: str | list[str], folder: Path | None) -> list[Path]:
     return found
 
 
+async def _upload(tabs: Tabs, files: list[Path], click: Awaitable[object]) -> None:
+    async with tabs.page.expect_file_chooser(timeout=0) as chooser:
+        await click
+        # The page's clock, not ours: a busy page has done what was due before it goes on.
+        waited = f"new Promise((done) => __webrl.native.setTimeout(done, {CHOOSER_MS}))"
+        waiting = [asyncio.ensure_future(chooser.value), asyncio.ensure_future(tabs.tab.evaluate(waited))]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not chooser.is_done():
+                raise ActionFailed("Error: no file dialog was opened")
+        finally:
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+    await (await chooser.value).set_files(files)
+
+
 async def _upload_file(tabs: Tabs, bid: str, file: str | list[str]) -> None:
     files = find_uploads(file, tabs.upload_dir)
-    element = await locate(tabs.page, bid)
-    async with tabs.page.expect_file_chooser(timeout=5 * ACTION_TIMEOUT_MS) as chooser:
-        await element.click(timeout=ACTION_TIMEOUT_MS)
-    await (await chooser.value).set_files(files)
+    await _upload(tabs, files, attempt(await locate(tabs.page, bid), "click"))
 
 
 async def _mouse_upload_file(tabs: Tabs, x: float, y: float, file: str | list[str]) -> None:
     files = find_uploads(file, tabs.upload_dir)
-    async with tabs.page.expect_file_chooser(timeout=5 * ACTION_TIMEOUT_MS) as chooser:
-        await tabs.page.mouse.click(x / tabs.scale, y / tabs.scale)
-    await (await chooser.value).set_files(files)
+    await _upload(tabs, files, tabs.page.mouse.click(x / tabs.scale, y / tabs.scale))
 
 
 async def _scroll(tabs: Tabs, delta_x: float, delta_y: float) -> None:

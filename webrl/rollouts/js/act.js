@@ -4,6 +4,7 @@
   const api = window.__webrl;
   if (api.aim) return;
   const TYPED = new Set(['', 'email', 'password', 'search', 'tel', 'text', 'url']);
+  const SET = new Set(['color', 'date', 'datetime-local', 'month', 'range', 'time', 'week']); // as Playwright fills them
 
   const { find } = api;
 
@@ -64,8 +65,14 @@
     return point && isOnTop(element, point) ? point : inLabel(element);
   };
 
-  // Selects all text of a field, ready for input; false if this is not the common case.
-  api.selectField = (bid) => {
+  const changed = (element) => {
+    element.dispatchEvent(new Event('input', { bubbles: true, composed: true }));
+    element.dispatchEvent(new Event('change', { bubbles: true }));
+  };
+
+  // Selects all text of a field, ready for input: 'selected'; or sets `value` where a field takes no text: 'set'. False
+  // if this is not the common case.
+  api.selectField = (bid, value) => {
     const element = find(bid);
     if (!element || !usable(element) || element.readOnly) return false;
     const rect = element.getBoundingClientRect();
@@ -75,11 +82,17 @@
     } else if (element instanceof HTMLTextAreaElement) {
       element.selectionStart = 0;
       element.selectionEnd = element.value.length;
+    } else if (value && element instanceof HTMLInputElement && SET.has(element.type)) {
+      element.focus();
+      element.value = value.trim();
+      if (element.value !== value.trim()) return false;
+      changed(element);
+      return 'set';
     } else {
       return false;
     }
     element.focus();
-    return true;
+    return 'selected';
   };
 
   // Puts the focus on an element; `fromStart`: with the caret before its text if it was elsewhere. False if there is no
@@ -100,24 +113,30 @@
     return true;
   };
 
+  const fits = (option, text) => text === option.value || text === option.label;
+  // The first of the wanted options that nobody could choose; null if there is none.
+  api.disabledOption = (select, wanted) => {
+    const options = select instanceof HTMLSelectElement ? [...select.options] : [];
+    return wanted.find((text) => options.find((option) => fits(option, text))?.matches(':disabled')) ?? null;
+  };
+
   // Selects options by value or label; false if this is not the common case.
   api.choose = (bid, wanted) => {
     const select = find(bid);
     if (!(select instanceof HTMLSelectElement) || !usable(select)) return false;
+    if (api.disabledOption(select, wanted) !== null) return false;
     let missing = [...wanted];
     const chosen = [];
     for (const option of select.options) {
-      const fits = (text) => text === option.value || text === option.label;
-      if (!missing.some(fits)) continue;
+      if (!missing.some((text) => fits(option, text))) continue;
       chosen.push(option);
-      missing = select.multiple ? missing.filter((text) => !fits(text)) : [];
+      missing = select.multiple ? missing.filter((text) => !fits(option, text)) : [];
       if (!select.multiple) break;
     }
     if (missing.length) return false;
     select.value = undefined;
     for (const option of chosen) option.selected = true;
-    select.dispatchEvent(new Event('input', { bubbles: true, composed: true }));
-    select.dispatchEvent(new Event('change', { bubbles: true }));
+    changed(select);
     return true;
   };
 

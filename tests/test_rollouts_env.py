@@ -5,12 +5,13 @@ import re
 import traceback
 
 import pytest
+from browsers import shared_browser
 from playwright.async_api import Error
 from rollouts_builders import Scripted, at, bid_of, in_browser, miniwob, reply, serve
 
 from webrl.errors import BrowserError, DataError
 from webrl.rollouts import stacks
-from webrl.rollouts.env import _COLLECT_EVERY
+from webrl.rollouts.env import _COLLECT_EVERY, BrowserEnv
 from webrl.rollouts.episode import run_episode
 from webrl.types import Status
 
@@ -193,6 +194,80 @@ def test_an_exception_of_the_page_s_own_making_is_an_error_and_a_page_left_meanw
     assert [(r.error, "RootWebArea 'next'" in r.observation.text) for r in left] == [("", True)] * 2
     assert broken.error == "Error: the action was not carried out: Error: mine"
     assert "value" not in broken.observation.text
+
+
+COPIES = """<title>copies</title><input aria-label=from value=typed><input aria-label=to onpaste="document.title +=
+' ' + event.clipboardData.getData('text')"><div contenteditable role=textbox aria-label=rich></div>
+<button onclick="to(() => navigator.clipboard.writeText('told'))">writes</button>
+<button onclick="own = true; to(() => document.execCommand('copy'))">commands</button>
+<button onclick="to(async () => { document.title = 'read ' + await navigator.clipboard.readText() })">reads</button>
+<a href=/>again</a><iframe src=/in></iframe><script>let own = false;
+const to = async (act) => { try { await act() } catch (error) { document.title = error } };
+document.addEventListener('copy', (e) => {
+  if (own) { e.clipboardData.setData('text/plain', 'commanded'); e.preventDefault(); } });</script>"""
+
+
+def test_what_is_copied_stays_in_its_environment_and_its_episode_and_goes_from_page_to_page():
+    async def play(env):
+        pages = {"/": COPIES, "/in": "<title>in</title><input aria-label=inner>"}
+        async with shared_browser() as browser, serve(pages) as url:
+            neighbour, seen = BrowserEnv(browser, env._config), []
+            texts = {each: (await each.reset(at(url + "/"))).text for each in (env, neighbour)}
+
+            async def act(each, action, role, name):
+                result = await each.step(action.format(bid_of(texts[each], role, name)))
+                assert not result.error
+                texts[each] = result.observation.text
+
+            try:
+                await act(neighbour, "fill('{}', 'secret')", "textbox", "from")
+                for role, name in (("button", "writes"), ("button", "commands"), ("textbox", "from")):
+                    copy = "click('{}')" if role == "button" else "press('{}', 'Control+a')"
+                    for each in (env, neighbour):
+                        await act(each, copy, role, name)
+                        if role == "textbox":
+                            await act(each, "press('{}', 'Control+c')", role, name)
+                    await act(env, "click('{}')", "link", "again")
+                    await act(env, "click('{}')", "textbox", "inner")
+                    for target in ("inner", "to", "rich"):
+                        await act(env, "press('{}', 'Control+v')", "textbox", target)
+                    seen.append(texts[env])
+                    await act(env, "click('{}')", "button", "reads")
+                    seen[-1] += texts[env]
+                texts[env] = (await env.reset(at(url + "/"))).text
+                await act(env, "press('{}', 'Control+v')", "textbox", "to")
+                return seen, texts[env]
+            finally:
+                await neighbour.close()
+
+    seen, after = in_browser(play)
+    for text, word in zip(seen, ("told", "commanded", "typed"), strict=True):
+        assert f"'copies {word}'" in text
+        for name in ("inner", "to", "rich"):
+            assert f"textbox '{name}' value='{word}'" in text
+        assert f"'read {word}'" in text
+        assert "secret" not in text
+    assert "textbox 'to', focused" in after
+
+
+def test_a_copy_is_pasted_beside_a_neighbour_that_copies_too():
+    async def play(env):
+        async with shared_browser() as browser:
+            neighbour = BrowserEnv(browser, env._config)
+            try:
+                for each, seed in ((env, 1), (neighbour, 3)):
+                    text = (await each.reset(miniwob("copy-paste", seed))).text
+                    area = re.search(r"\[(\d+)\] textbox '' value=", text)[1]
+                    await each.step(f"press('{area}', 'Control+a')")
+                    await each.step(f"press('{area}', 'Control+c')")
+                text = (await env.step("noop(0)")).observation.text
+                field = re.search(r"\[(\d+)\] textbox ''\n", text)[1]
+                await env.step(f"press('{field}', 'Control+v')")
+                return await env.step(f"click('{bid_of(text, 'button', 'Submit')}')")
+            finally:
+                await neighbour.close()
+
+    assert in_browser(play).reward == 1
 
 
 def test_an_unreadable_action_changes_nothing_and_says_so():

@@ -71,12 +71,14 @@ class BrowserEnv(BrowserProfile):
         self._clean = False
         self._restarts = 0
         self._ids: dict[str, str] | None = None
+        self._copied: dict[str, str] | None = None
 
     async def reset(self, task: Task) -> Observation:
         """Start an episode of `task`."""
         site = open_site(task)
         async with self._deadline(f"reset of {task.site!r}"):
             self._first_id = self._draw_first_id(task)
+            self._copied = None
             goal = await self._restart(site, task.seed)
             self._clean = False
             if goal is None:
@@ -223,7 +225,6 @@ class BrowserEnv(BrowserProfile):
         from playwright.async_api import Error
 
         end = time.monotonic() + self._config.settle_cap_s
-        patience_s = self._config.step_timeout_s * _PATIENCE
         for tries_left in reversed(range(_MAX_TRIES)):
             page = self.page
             try:
@@ -232,9 +233,9 @@ class BrowserEnv(BrowserProfile):
                 if tries_left and await self._leave_download():
                     continue
                 await tab.arrive(end)
-                seen = await tab.evaluate_or_stop(self._look_script(horizon_ms, end), patience_s)
+                seen = await self._see(tab, "", horizon_ms, end)
                 while not seen["popups"] and await tab.has_imported(end):
-                    seen = await tab.evaluate_or_stop(f"{_HEARD}{self._look_script(HORIZON_MS, end)}", patience_s)
+                    seen = await self._see(tab, _HEARD, HORIZON_MS, end)
                 if seen["popups"] and page is self.page:
                     await self._await_popup(page, end)
                 if tries_left and await self._leave_download():
@@ -247,12 +248,18 @@ class BrowserEnv(BrowserProfile):
                     raise
         raise AssertionError("unreachable")
 
-    def _look_script(self, horizon_ms: int, end: float) -> str:
+    async def _see(self, tab: Tab, before: str, horizon_ms: int, end: float) -> dict[str, Any]:
+        """What `__webrl.look` tells of a page; what was copied on one page can be pasted on the next."""
         cap_ms = max(0.0, end - time.monotonic()) * 1000
         hidden = json.dumps(list(self._site.hidden_ids))
         form = self._config.observation
         how = f"{horizon_ms}, {cap_ms:.0f}, {hidden}, '{form}', {self._first_id}"
-        return f"__webrl.look({how}, () => ({self._site.state_script}))"
+        script = f"{before}__webrl.look({how}, () => ({self._site.state_script}))"
+        if self._copied:
+            script = f"__webrl.giveCopied?.({json.dumps(self._copied)}), {script}"
+        seen: dict[str, Any] = await tab.evaluate_or_stop(script, self._config.step_timeout_s * _PATIENCE)
+        self._copied = seen.get("copied") or self._copied
+        return seen
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""

@@ -124,7 +124,8 @@ class BrowserProfile:
 
     async def _page_script(self) -> str:
         """What every document runs before its own scripts."""
-        script = f"{self._script}\n{self.onlooker.script}" if self.onlooker else self._script
+        # A person's clipboard is the machine's.
+        script = f"{self._script}\n{self.onlooker.script if self.onlooker else load_script('clipboard')}"
         every = self._config.every_element
         if self.every_element if every is None else every:
             script = f"{script}\n__webrl.every = true;"

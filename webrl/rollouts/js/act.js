@@ -151,7 +151,7 @@
   // taken here and now. `from`: number of the document's first element.
   api.look = async (horizonMs, capMs, hiddenIds, form, from, state) => {
     await api.settle(horizonMs, capMs);
-    const seen = { popups: api.takePopups(), url: location.href, state: state() };
+    const seen = { popups: api.takePopups(), url: location.href, state: state(), copied: api.takeCopied?.() };
     Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));
     if (form === 'dom' && !seen.tooLarge) Object.assign(seen, api.extract(hiddenIds));
     return seen;

@@ -389,6 +389,7 @@
     if (location.hash || location.href.endsWith('#')) history.replaceState(null, '', location.href.split('#')[0]);
     document.open();
     listen();
+    api.forgetCopied?.();
     const loaded = new Promise((resolve) => {
       window.addEventListener('load', () => native.setTimeout(() => resolve(true), 0));
       native.setTimeout(() => resolve(false), capMs);

@@ -108,7 +108,7 @@ def test_mouse_scroll_drag_and_upload(tmp_path):
         upload_dir=tmp_path,
     )
     assert [r.error for r in results] == [""] * 6
-    assert events == ["over", "drag", "drop", "file cv.txt", "over", "wheel", "far"]
+    assert events == ["over", "drag", "drop", "file cv.txt", "wheel", "far"]
 
 
 def test_what_cannot_be_done_is_an_error_for_the_agent_and_the_episode_goes_on():
@@ -268,6 +268,50 @@ def test_a_copy_is_pasted_beside_a_neighbour_that_copies_too():
                 await neighbour.close()
 
     assert in_browser(play).reward == 1
+
+
+def test_a_scroll_moves_what_is_in_the_middle_of_the_page_or_it_is_said_that_nothing_moves():
+    page = """<title>t</title><style>body{margin:0;display:flex;height:100vh;overflow:hidden}nav{width:200px}
+    main{flex:1;overflow:auto}</style><nav>Menu</nav><main onscroll="o.textContent='at '+this.scrollTop"><p id=o>at 0
+    <div style="height:3000px">tall</div></main>"""
+    zoom = "<script>document.body.addEventListener('wheel', (e) => e.preventDefault(), { passive: false })</script>"
+    told = "scroll: there is nothing to scroll that way\n"
+
+    async def play(env):
+        async with serve({"/": page, "/map": f"<title>map</title><p>map</p>{zoom}"}) as url:
+            await env.reset(at(url + "/"))
+            actions = (
+                "scroll(0, 400)",
+                "scroll(0, 9000)",
+                "scroll(0, 400)",
+                "scroll(0, -100)",
+                "scroll_at(9, 9, 0, -9)",
+            )
+            texts = [(await env.step(action)).observation.text for action in actions]
+            end = await env.page.evaluate("document.querySelector('main').scrollTop + 100")
+            await env.reset(at(url + "/map"))
+            return texts, end, (await env.step("scroll_at(9, 9, 0, 400)")).observation.text
+
+    texts, end, on_map = in_browser(play)
+    for text, place in zip(texts, (400, end, end, end - 100, end - 100), strict=True):
+        assert f"StaticText 'at {place}'" in text
+    assert [text.startswith(told) for text in texts] == [False, False, True, False, True]
+    assert told not in on_map
+
+
+def test_a_disabled_option_cannot_be_chosen_in_frames_either():
+    page = "<title>t</title><select aria-label=size><option>S<optgroup disabled label=g><option>M</optgroup></select>"
+
+    async def play(env):
+        async with serve({"/": f"{page}<iframe src=/in></iframe>", "/in": page}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            bids = re.findall(r"\[(\w+)\] combobox 'size'", text)
+            results = [await env.step(f"select_option('{bid}', 'M')") for bid in bids]
+            return [r.error for r in results], results[-1].observation.text
+
+    errors, text = in_browser(play)
+    assert errors == ["Error: the option 'M' is disabled"] * 2
+    assert "value='M'" not in text
 
 
 def test_an_unreadable_action_changes_nothing_and_says_so():

@@ -114,12 +114,17 @@ def test_dialog_boxes_are_dismissed_and_told():
         async with serve({"/": page}) as url:
             first = await env.reset(at(url + "/"))
             asked = await env.step(f"click('{bid_of(first.text, 'button', 'ask')}')")
-            return asked, await env.step("noop(0)"), await env.reset(miniwob("click-button"))
+            later, left = await env.step("noop(0)"), await env.step(f"goto('{url}/next')")
+            return asked, later, left, await env.reset(miniwob("click-button"))
 
-    asked, later, after = in_browser(play)
+    asked, later, left, after = in_browser(play)
     told = ["alert box 'hi', closed", "confirm box 'ok?', answered Cancel", "prompt box 'name?', answered Cancel"]
     assert asked.observation.text.splitlines()[:4] == [*told, "RootWebArea 'false,null', focused"]
     assert later.observation.text.startswith("RootWebArea 'false,null'")
+    lines = left.observation.text.splitlines()
+    assert lines[0] == "beforeunload box '', answered Leave: what was not saved is lost"
+    assert lines[1].startswith("RootWebArea 'nothing here'")
+    assert after.text.startswith("RootWebArea")
     assert "button 'submit'" in after.text
 
 

@@ -73,6 +73,10 @@ class Tabs(Protocol):
         """Raises ActionFailed if the agent may not go there."""
         ...
 
+    def tell(self, line: str) -> None:
+        """Show the agent a line above the next page."""
+        ...
+
 
 async def execute(action: Action, tabs: Tabs, handlers: Mapping[str, Handler] | None = None) -> None:
     """Do it, by BrowserGym's rules or by other `handlers`.
@@ -340,14 +344,22 @@ async def _mouse_upload_file(tabs: Tabs, x: float, y: float, file: str | list[st
 
 
 async def _scroll(tabs: Tabs, delta_x: float, delta_y: float) -> None:
-    if tabs.tab.pointer:
-        await tabs.page.mouse.move(*tabs.tab.pointer)
-    await tabs.page.mouse.wheel(delta_x / tabs.scale, delta_y / tabs.scale)
+    await _wheel(tabs, None, delta_x, delta_y)
 
 
 async def _scroll_at(tabs: Tabs, x: float, y: float, dx: float, dy: float) -> None:
-    await tabs.page.mouse.move(x / tabs.scale, y / tabs.scale)
-    await tabs.page.mouse.wheel(dx / tabs.scale, dy / tabs.scale)
+    await _wheel(tabs, (x / tabs.scale, y / tabs.scale), dx, dy)
+
+
+async def _wheel(tabs: Tabs, at: tuple[float, float] | None, delta_x: float, delta_y: float) -> None:
+    delta = (delta_x / tabs.scale, delta_y / tabs.scale)
+    how = ", ".join(map(json.dumps, (at, tabs.tab.pointer, *delta)))
+    point = await tabs.tab.evaluate(f"__webrl.aimWheel({how})")
+    if point:
+        await tabs.page.mouse.move(*point)
+    await tabs.page.mouse.wheel(*delta)
+    if await tabs.tab.evaluate("__webrl.wheeled"):
+        tabs.tell("scroll: there is nothing to scroll that way")
 
 
 async def _mouse_move(tabs: Tabs, x: float, y: float) -> None:

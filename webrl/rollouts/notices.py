@@ -40,6 +40,10 @@ class Notices:
             lines[MAX_LINES:] = [f"and {len(lines) - MAX_LINES} more"]
         return "".join(f"{line}\n" for line in lines)
 
+    def tell(self, line: str) -> None:
+        """Add a line of an action's own."""
+        self._lines.append(line)
+
     def _follow(self, page: Page) -> None:
         page.on("download", self._note_download)
 
@@ -49,8 +53,8 @@ class Notices:
 
     def _answer(self, dialog: Dialog) -> None:
         leaves = dialog.type == "beforeunload"  # Playwright's answer too, where nobody listens
-        if not leaves:
-            self._lines.append(f"{dialog.type} box {dialog.message!r:.200}, {self._words(dialog)}")
+        words = "answered Leave: what was not saved is lost" if leaves else self._words(dialog)
+        self._lines.append(f"{dialog.type} box {dialog.message!r:.200}, {words}")
         accepts = leaves or self._accept
         answering = asyncio.ensure_future(self._end(dialog, accepts=accepts))
         self._answers.add(answering)

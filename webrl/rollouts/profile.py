@@ -100,6 +100,10 @@ class BrowserProfile:
             self._guard.blocked += 1
             raise ActionFailed(f"Blocked: {url!r:.200} is outside the hosts of this task.")
 
+    def tell(self, line: str) -> None:
+        """Show the agent a line above the next page."""
+        self._notices.tell(line)
+
     async def _new_profile(self, site: Site) -> None:
         """A profile that reaches what the site names, with one empty page."""
         width, height = self._config.viewport or site.viewport

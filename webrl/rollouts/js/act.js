@@ -6,6 +6,8 @@
   const TYPED = new Set(['', 'email', 'password', 'search', 'tel', 'text', 'url']);
   const SET = new Set(['color', 'date', 'datetime-local', 'month', 'range', 'time', 'week']); // as Playwright fills them
 
+  const WHEEL_MS = 500;
+
   const { find } = api;
 
   const usable = (element) => {
@@ -43,6 +45,39 @@
     }
     return false;
   };
+  // Whether a wheel turned at a point scrolls something; inside frames and plug-ins nobody here can tell.
+  const scrollsAt = (point, dx, dy) => {
+    const moves = (element, overflow, page) => {
+      const { scrollTop, scrollLeft, scrollHeight, scrollWidth } = element;
+      const allows = (way) => (page ? !/hidden|clip/.test(way) : /auto|scroll/.test(way));
+      const has = (delta, at, size, shown) => (delta > 0 ? at + shown < size - 1 : delta < 0 && at > 0);
+      return (allows(overflow.overflowY) && has(dy, scrollTop, scrollHeight, element.clientHeight)) ||
+        (allows(overflow.overflowX) && has(dx, Math.abs(scrollLeft), scrollWidth, element.clientWidth));
+    };
+    const page = document.scrollingElement ?? document.documentElement;
+    for (let top = topmost(document, point); top; top = api.parentOf(top)) {
+      if (/^(iframe|frame|embed|object)$/.test(top.localName)) return true;
+      if (top !== page && moves(top, getComputedStyle(top), false)) return true;
+    }
+    const [html, body] = [document.documentElement, document.body].map((each) => each && getComputedStyle(each));
+    return moves(page, html.overflowY === 'visible' && body ? body : html, true);
+  };
+  // Where to turn the wheel: `at`, or where the mouse is, or in the middle of the page if only that scrolls something.
+  api.aimWheel = (at, pointer, dx, dy) => {
+    const point = at ?? api.pointer ?? pointer;
+    const middle = [innerWidth / 2, innerHeight / 2];
+    const here = scrollsAt(point ?? [0, 0], dx, dy);
+    const scrolls = here || (!at && scrollsAt(middle, dx, dy));
+    const event = !scrolls ? 'wheel' : 'onscrollend' in window ? 'scrollend' : 'scroll';
+    // Both come after the browser says that the wheel was turned. Whether the page left the wheel unused.
+    api.wheeled = new Promise((resolve) => {
+      const end = (found) => resolve(!scrolls && !found.defaultPrevented);
+      window.addEventListener(event, end, { once: true, capture: scrolls, passive: true });
+      api.native.setTimeout(() => resolve(false), WHEEL_MS);
+    });
+    return scrolls && !here ? middle : point;
+  };
+
   // A box to tick is often out of sight, and drawn by what stands in its label.
   const inLabel = (element) => {
     if (!(element instanceof HTMLInputElement) || !/^(checkbox|radio)$/.test(element.type)) return null;
@@ -77,7 +112,8 @@
     if (!element || !usable(element) || element.readOnly) return false;
     const rect = element.getBoundingClientRect();
     if (!rect.width || !rect.height) return false;
-    if (element instanceof HTMLInputElement && TYPED.has(element.type)) {
+    const isNumber = element.type === 'number' && (!value || (value === value.trim() && !Number.isNaN(Number(value))));
+    if (element instanceof HTMLInputElement && (TYPED.has(element.type) || isNumber)) {
       element.select();
     } else if (element instanceof HTMLTextAreaElement) {
       element.selectionStart = 0;

@@ -281,7 +281,12 @@
     const elsewhere = link.target && !['_self', '_top', '_parent'].includes(link.target);
     if (elsewhere || event.ctrlKey || event.metaKey || event.shiftKey || event.button === 1) popups += 1;
   };
+  const point = (event) => {
+    if (event.isTrusted) api.pointer = [event.clientX, event.clientY];
+  };
   const listen = () => {
+    api.pointer = null; // where the mouse was last seen; over a frame, where it went in
+    for (const name of ['mousemove', 'mouseover']) window.addEventListener(name, point, { capture: true, passive: true });
     window.addEventListener('click', opensTab);
     window.addEventListener('auxclick', opensTab);
   };

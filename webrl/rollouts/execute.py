@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _REFUSED = re.compile(
     r"- +(<.*intercepts pointer events|element is (?:not|outside) .*|element was detached.*|did not find some options)"
 )
-_PERFORMED = re.compile(r"performing \w+ action|elementHandle\.(?:press|type)\(")
+_PERFORMED = re.compile(r"^ *- +(?:performing \w+ action|elementHandle\.(?:press|type)\()", re.MULTILINE)
 
 Handler = Callable[..., Awaitable[object]]
 """Carries out one kind of action: the tabs, then the action's arguments by name."""
@@ -133,7 +133,7 @@ async def locate(page: Page, bid: str) -> Locator:
     return element
 
 
-async def attempt(element: Locator, method: str, *arguments: Any, **options: Any) -> None:
+async def attempt(element: Locator, method: str, *arguments: Any, **options: Any) -> Any:
     """Have Playwright act on an element, for as long as the page's answers take: the caller has the deadline.
 
     What the page refuses is given up after as many refusals as fit in BrowserGym's half second on a quiet machine. An
@@ -145,12 +145,12 @@ async def attempt(element: Locator, method: str, *arguments: Any, **options: Any
     timeout_ms, spent_ms, refusals, told = ACTION_TIMEOUT_MS, 0, 0, ""
     while True:
         try:
-            await getattr(element, method)(*arguments, timeout=timeout_ms, **options)
+            return await getattr(element, method)(*arguments, timeout=timeout_ms, **options)
         except Timeout as error:
             log = str(error)
             found = list(_REFUSED.finditer(log))
             if _PERFORMED.search(log, found[-1].end() if found else 0):
-                return  # Playwright carries out to its end what it has begun
+                return None  # Playwright carries out to its end what it has begun
             told = log if found or not told else told
             spent_ms += timeout_ms
             refusals += len(found)
@@ -159,7 +159,6 @@ async def attempt(element: Locator, method: str, *arguments: Any, **options: Any
                 timeout_ms *= 1 if found else 4
                 continue
             raise Timeout(re.sub(r"Timeout \d+ms", f"Timeout {ACTION_TIMEOUT_MS}ms", told, count=1)) from None
-        return
 
 
 async def _needs_longer(element: Locator, timeout_ms: int) -> bool:
@@ -271,7 +270,7 @@ async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None
     if await _call(tabs, bid, "choose", wanted):
         return
     element = await locate(tabs.page, bid)
-    disabled = await element.evaluate("(element, wanted) => __webrl.disabledOption(element, wanted)", wanted)
+    disabled = await attempt(element, "evaluate", "(select, wanted) => __webrl.disabledOption(select, wanted)", wanted)
     if disabled is not None:
         raise ActionFailed(f"Error: the option {disabled!r:.200} is disabled")
     await attempt(element, "select_option", options)

@@ -355,6 +355,7 @@ async def _wheel(tabs: Tabs, at: tuple[float, float] | None, delta_x: float, del
     how = ", ".join(map(json.dumps, (at, tabs.tab.pointer, *delta)))
     point = await tabs.tab.evaluate(f"__webrl.aimWheel({how})")
     if point:
+        tabs.tab.pointer = (point[0], point[1])
         await tabs.page.mouse.move(*point)
     await tabs.page.mouse.wheel(*delta)
     if await tabs.tab.evaluate("__webrl.wheeled"):

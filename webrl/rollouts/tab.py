@@ -26,7 +26,7 @@ class Tab:
         self.page = page
         self.channel = channel
         self.pointer: tuple[float, float] | None = None
-        """Where the direct line has put the mouse; None if it has not moved it."""
+        """Where the direct line, or a scroll, has put the mouse; None if they have not moved it."""
         self.first_id = 0
         """Number of the first element of each of its documents."""
 

@@ -285,7 +285,8 @@ def test_a_file_in_the_way_of_the_run_folder_is_one_clear_error(tmp_path: Path) 
 
 
 def test_stages_come_in_the_methods_order_and_need_each_other(tmp_path: Path) -> None:
-    assert [s.name for s in STAGES] == ["gen-tasks", "filter-tasks", "rollout", "label", "replay", "train", "eval"]
+    names = ["gen-tasks", "filter-tasks", "rollout", "label", "replay", "train", "accept", "eval"]
+    assert [s.name for s in STAGES] == names
     with pytest.raises(StageError, match="stage 'rollout' has not finished"):
         run_stage(config_in(tmp_path), "label", 0)
     with pytest.raises(UsageError, match="unknown stage 'lable'"):

@@ -92,6 +92,12 @@ def paired_cells(pairs: Counter[Any]) -> tuple[int, int, int, int]:
     return pairs[True, True], pairs[True, False], pairs[False, True], pairs[False, False]
 
 
+def sign_test(worse: int, better: int) -> float:
+    """One-sided p-value of `worse` or more of the pairs that differ, if either direction is as likely (McNemar)."""
+    num = worse + better
+    return float(sum(math.comb(num, k) for k in range(worse, num + 1)) / 2**num)
+
+
 def success_rate(trajectories: Iterable[Trajectory], confidence: float = 0.95) -> Rate:
     """Rate over episodes; an episode that never finished counts as failed and is counted in `errors` too."""
     episodes = successes = errors = 0

@@ -1,4 +1,4 @@
-"""The seven stages as functions of a `Context`: files in, files out, counts back. Their order is `phase.py`'s."""
+"""The eight stages as functions of a `Context`: files in, files out, counts back. Their order is `phase.py`'s."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ from webrl.types import Label, StepRecord, Task, Trajectory
 if TYPE_CHECKING:
     from webrl.llm import LanguageModel
     from webrl.llm.servers.vllm import VllmModel
+    from webrl.training.packing import Example
 
 logger = logging.getLogger(__name__)
 Counts = dict[str, Any]
+REJECTED_RATE = 0.5
+"""The learning rate after an update that was not accepted is this much of the one before."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,13 @@ class Context:
         found = (self.run.phase(k).orm for k in due)
         orm = next((str(path) for path in found if path.is_dir()), self.config.models.orm)
         return self.config.model_copy(update={"models": self.config.models.model_copy(update={"orm": orm})})
+
+    @property
+    def rate_factor(self) -> float:
+        """What earlier phases have made of `actor.lr`: less after updates that went too far or were not accepted."""
+        if self.phase == 0 or not self.previous.is_done("accept"):
+            return 1.0
+        return float(self.previous.read_stage("accept")["counts"]["rate_factor"])
 
     @property
     def past_trajectories(self) -> list[Path]:
@@ -242,6 +252,7 @@ def train(context: Context) -> Counts:
 
     start = context.critic or context.actor
     options: Any = {"seed": seed, "metrics_path": folder.metrics}
+    shown: Any = {"demonstrations": _demonstrations(context), "rate_factor": context.rate_factor}
     steps, scored = folder.train_filter, folder.path / "train_scored.jsonl"
     losses: Counts = {}
     if config.trains_critic:
@@ -257,7 +268,105 @@ def train(context: Context) -> Counts:
         if is_main():
             write_records(scored, valued)
         barrier()
-    return losses | once("actor", lambda: train_actor(scored, context.actor, folder.actor, config, **options))
+    return losses | once("actor", lambda: train_actor(scored, context.actor, folder.actor, config, **options, **shown))
+
+
+def _demonstrations(context: Context) -> list[Example]:
+    """Steps of `replay.demos` that the update imitates beside its objective."""
+    config = context.config
+    if context.phase == 0 or not config.actor.imitation or not config.replay.demos:
+        return []
+    from webrl.demos.sft import encode
+    from webrl.interop.problems import ProblemLog
+    from webrl.llm.loading import load_tokenizer
+    from webrl.replay.demonstrations import read_demonstrations
+    from webrl.replay.records import open_encoder
+
+    problems = ProblemLog()
+    encoder = open_encoder(load_tokenizer(context.actor), context.actor, config)
+    shown = list(read_demonstrations(config.replay.demos, problems, "success", Counter()))
+    examples = encode(shown, encoder, problems)
+    if problems.counts:
+        logger.info("demonstration steps that are not imitated: %s", dict(problems.counts))
+    return examples
+
+
+def accept(context: Context) -> Counts:
+    """Keep the new actor unless it is worse than π_{k-1} on the same probe pages beyond chance.
+
+    Both play `accept.tasks` tasks of the training types with the same draws, judged like the phase's own. A sign test
+    over the pages that only one of them solved decides, and one over the pages on which only one gave an unreadable
+    answer; each at half of `accept.alpha`. Where the old actor stays, the learning rate is halved from then on.
+
+    Returns:
+        Counts: `rate_factor` of the next phase; with a probe also `accepted`, `before` and `after` (solved pages),
+        `pages` (judged in both), `p_value`, `unreadable` (pages before and after), `unreadable_p_value`.
+    """
+    from webrl.tasks.curriculum import probe_tasks
+
+    config, folder, phase = context.config, context.folder, context.phase
+    factor = folder.read_stage("train")["counts"].get("actor_rate_factor", context.rate_factor)
+    if phase == 0 or not config.accept.tasks:
+        return {"rate_factor": factor}
+    if folder.is_done("eval"):  # a run of a version without this stage
+        return {"rate_factor": factor, "skipped": "the phase was evaluated before"}
+    verdict_path, new = folder.path / "accept.json", folder.path / "probe_new.jsonl"
+    if not verdict_path.exists():
+        tasks = probe_tasks(config)
+        if not tasks:
+            reason = f"{'+'.join(config.tasks.suites)} has no tasks to spare: its updates are accepted as they are"
+            logger.warning("accept.tasks=%d: %s; accept.tasks=0 says so", config.accept.tasks, reason)
+            return {"rate_factor": factor, "skipped": reason}
+        for actor, out in ((context.actor, context.previous.probe), (str(folder.actor), new)):
+            play(config, tasks, actor, out, phase=0, prefix="probe")
+        write_json(verdict_path, _compare(context, context.previous.probe, new))
+    verdict: Counts = read_json(verdict_path)
+    if not verdict["accepted"]:
+        factor *= REJECTED_RATE
+        shutil.rmtree(folder.actor, ignore_errors=True)
+        copy_model(context.actor, folder.actor)
+        logger.warning(
+            "phase %d: the update is not accepted: %d of %d probe pages solved, %d before (p %.2g), unreadable answers "
+            "on %d, %d before (p %.2g). The actor of phase %d stays, and the learning rate is halved",
+            phase, verdict["after"], verdict["pages"], verdict["before"], verdict["p_value"],
+            verdict["unreadable"][1], verdict["unreadable"][0], verdict["unreadable_p_value"], phase - 1,
+        )  # fmt: skip
+    with atomic_path(folder.probe) as temporary:
+        shutil.copyfile(new if verdict["accepted"] else context.previous.probe, temporary)
+    return verdict | {"rate_factor": factor}
+
+
+def _compare(context: Context, before: Path, after: Path) -> Counts:
+    from webrl.evaluate import sign_test
+    from webrl.reward.labels import read_labels
+    from webrl.reward.stage import judge
+
+    config, solved, unreadable = context.judging, [], []
+    for number, path in enumerate((before, after)):
+        labels = context.folder.path / f"probe_labels_{number}.jsonl"
+        judge(config, list(read_records(path, Trajectory)), labels)
+        known = {name: label.reward for name, label in read_labels(labels).items() if label.reward is not None}
+        played = {t.trajectory_id: t for t in read_records(path, Trajectory) if t.trajectory_id in known}
+        solved.append({name: known[name] == 1 for name in played})
+        unreadable.append({name: any(not step.action for step in t.steps) for name, t in played.items()})
+    pages = sorted(solved[0].keys() & solved[1].keys())
+    if not pages:
+        raise DataError(f"{after}: no probe page was judged for both actors; accept.tasks=0 accepts without a probe")
+
+    def count(sides: list[dict[str, bool]], first: bool) -> int:
+        return sum(sides[0][name] is first and sides[1][name] is not first for name in pages)
+
+    p_value = sign_test(count(solved, True), count(solved, False))
+    unreadable_p_value = sign_test(count(unreadable, False), count(unreadable, True))
+    return {
+        "accepted": min(p_value, unreadable_p_value) >= config.accept.alpha / 2,
+        "before": sum(solved[0][name] for name in pages),
+        "after": sum(solved[1][name] for name in pages),
+        "pages": len(pages),
+        "p_value": p_value,
+        "unreadable": [sum(side[name] for name in pages) for side in unreadable],
+        "unreadable_p_value": unreadable_p_value,
+    }
 
 
 def evaluate(context: Context) -> Counts:

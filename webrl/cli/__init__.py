@@ -44,6 +44,9 @@ STAGES: dict[str, Command] = {
     "label": Command("judge the trajectories with the outcome reward model", ("label", "models"), "label"),
     "replay": Command("add earlier successes inside the perplexity band", ("replay", "models"), "replay"),
     "train": Command("train critic, then actor", ("critic", "actor", "models"), "train"),
+    "accept": Command(
+        "keep the old actor where the new one is worse on the same pages", ("accept", "rollout", "label"), "accept"
+    ),
     "eval": Command(
         "success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks", "webarena"), "eval"
     ),

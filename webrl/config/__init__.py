@@ -547,10 +547,33 @@ class ActorConfig(OptimConfig):
     """Policy update."""
 
     objective: Literal[
-        "webrl", "webrl_scaled", "webrl_kl", "webrl_released", "sft", "filtered_bc", "awr", "digirl", "grpo"
+        "webrl",
+        "webrl_scaled",
+        "webrl_kl",
+        "webrl_released",
+        "sft",
+        "imitation",
+        "filtered_bc",
+        "awr",
+        "digirl",
+        "grpo",
     ] = Field("webrl_scaled", description="loss, one file each in webrl/training/objectives/; webrl: the paper's")
     beta: float | None = Field(
         None, gt=0, description="weight of the KL constraint; null: the objective's own (webrl, awr: 1; others: 0.3)"
+    )
+    imitation: float = Field(
+        1.0,
+        ge=0,
+        description="weight of the SFT loss on replay.demos beside the objective; 0: they are replayed instead",
+    )
+    max_kl: float | None = Field(
+        0.5, gt=0, description="the update ends where KL(π_{k-1} || π) on its own steps passes this, in nats an action"
+    )
+    max_success_drop: float | None = Field(
+        0.1, gt=0, description="or where successful actions lose more than this many nats on average; null: no limit"
+    )
+    success_guard: float = Field(
+        0.0, ge=0, description="weight of max(0, fall of an action's log-probability) for steps of advantage >= 0"
     )
     curvature_floor: float = Field(0.3, gt=0, description="webrl_scaled: ε of the loss's scale 1/(F + ε)")
     gae_lambda: Fraction = Field(0.5, description="λ of the advantage mix")
@@ -565,7 +588,20 @@ class ActorConfig(OptimConfig):
     @property
     def needs_values(self) -> bool:
         """Whether the objective's advantages are made of a critic's values."""
-        return self.objective not in ("sft", "filtered_bc", "grpo")
+        return self.objective not in ("sft", "imitation", "filtered_bc", "grpo")
+
+
+class AcceptConfig(Section):
+    """Whether a phase's update is kept."""
+
+    tasks: int = Field(
+        100, ge=0, description="tasks that the actors before and after an update both play; 0: updates are kept unseen"
+    )
+    alpha: Fraction = Field(
+        0.1,
+        gt=0,
+        description="largest chance that an update which is no worse is refused",
+    )
 
 
 class SftConfig(OptimConfig):
@@ -630,6 +666,7 @@ class RunConfig(Section):
     actor: ActorConfig = ActorConfig()
     sft: SftConfig = SftConfig()
     orm: OrmConfig = OrmConfig()
+    accept: AcceptConfig = AcceptConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
 
     @model_validator(mode="after")

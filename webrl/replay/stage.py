@@ -51,7 +51,9 @@ def mix_replay(
             raise DataError(f"{folder.trajectories}: nothing to train on: {counts}; were they all unjudged?")
         sampler = sampler_difference(folder.train)
         refuse_other_weights(actor, sampler, config.replay.sampler_tolerance)
-        sources = [*buffer_start(config.replay, history), *(Source(path, "records") for path in history)]
+        # demonstrations that every batch imitates need no place in the buffer
+        start = [] if config.actor.imitation else buffer_start(config.replay, history)
+        sources = [*start, *(Source(path, "records") for path in history)]
         reasons = add_history(folder.train, num_current, sources, tools, config.replay, rng, folder.train_filter)
         assert tools.scorer
         return {

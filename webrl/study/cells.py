@@ -15,7 +15,7 @@ from webrl.runs.folder import RunFolder, changed_settings, name_changes
 from webrl.runs.store import read_lines
 from webrl.study.plan import ORM, START, Cell
 
-_JUDGED = ("label", "replay", "train")
+_JUDGED = ("label", "replay", "train", "accept")
 """Stages of phase 0 after the episodes: redone where a method judges or trains its critic otherwise."""
 _JUDGED_FILES = (
     "labels.jsonl", "train.jsonl", "train_filter.jsonl", "problems.txt", "critic", "critic_counts.json",

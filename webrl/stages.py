@@ -184,10 +184,38 @@ def rollout(context: Context) -> Counts:
 
         run(record(tasks, config, out, seed=config.seed, phase=phase, prefix=prefix))
     else:
-        breaker = open_breaker(out, len(tasks), config.rollout)
-        play(config, tasks, context.actor, out, phase=phase, prefix=prefix, on_episode=breaker)
+        for round_number in range(config.rollout.refill + 1 if phase else 1):
+            tasks += _refill(context, tasks, prefix) if round_number else []
+            breaker = open_breaker(out, len(tasks), config.rollout)
+            play(config, tasks, context.actor, out, phase=phase, prefix=prefix, on_episode=breaker)
     status = Counter(t.status.value for t in read_records(context.folder.trajectories, Trajectory))
     return {"num_rollouts": sum(status.values()), "status": dict(sorted(status.items()))}
+
+
+def _refill(context: Context, attempts: Sequence[Task], prefix: str) -> list[Task]:
+    """Further attempts at tasks that some attempts solve, as many groups as have ended alike so far (DAPO §3.2)."""
+    from webrl.reward.labels import read_labels
+    from webrl.reward.stage import judge
+    from webrl.rollouts.collect import name_episodes
+
+    size, folder = context.config.rollout.num_generations, context.folder
+    if size == 1:
+        return []
+    labels = folder.path / "refill_labels.jsonl"
+    judge(context.judging, list(read_records(folder.trajectories, Trajectory)), labels)
+    rewards = {name: label.reward for name, label in read_labels(labels).items()}
+    groups: dict[str, set[int | None]] = {}
+    for name, task in name_episodes(attempts, prefix):  # not what a later round of an interrupted call has played
+        groups.setdefault(task.task_id, set()).add(rewards.get(name))
+    mixed = [task for task in {t.task_id: t for t in attempts}.values() if {0, 1} <= groups[task.task_id]]
+    missing = len(attempts) // size - len(mixed)
+    if missing and not mixed:
+        solved = sum(1 in rewards for rewards in groups.values())
+        logger.warning(
+            "%d of %d tasks were solved by every attempt, the others by none: no group teaches, and none can be "
+            "refilled; draw tasks of middling difficulty (tasks.shares=learnability)", solved, len(groups)
+        )  # fmt: skip
+    return [task for task in mixed[:missing] for _ in range(size)]
 
 
 def label(context: Context) -> Counts:

@@ -372,6 +372,12 @@ class RolloutConfig(Section):
     num_generations: int = Field(
         1, ge=1, description="attempts at each task in the phases after 0, all from the same start (the groups of grpo)"
     )
+    refill: int = Field(
+        0,
+        ge=0,
+        description="rounds of further attempts at tasks that some attempts solve, in place of groups that "
+        "ended alike; for actor.objective=grpo",
+    )
     temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
     top_p: float = Field(1.0, gt=0, le=1, description="refused below 1 in training unless allow_biased_sampling")
     top_k: int = Field(0, ge=0, description="refused above 0 in training unless allow_biased_sampling")

@@ -84,7 +84,7 @@ async def collect(
         world.suite_of(task).check(task, config.rollout)
     summary = CollectSummary()
     done = _read_done(out, summary)
-    episodes = _name(tasks, prefix)
+    episodes = name_episodes(tasks, prefix)
     waiting = [(name, task) for name, task in episodes if name not in done]
     num, num_done = len(episodes), len(episodes) - len(waiting)  # others' may be in the file as well
     target = math.ceil(config.rollout.cut_off * num)
@@ -254,7 +254,12 @@ def screenshot_saver(config: RolloutConfig, out: Path, name: str) -> SaveScreens
     return save
 
 
-def _name(tasks: Sequence[Task], prefix: str) -> list[tuple[str, Task]]:
+def name_episodes(tasks: Sequence[Task], prefix: str) -> list[tuple[str, Task]]:
+    """(trajectory id, task) of each attempt; the attempts at one task are numbered.
+
+    Raises:
+        DataError: two would have one name.
+    """
     seen: Counter[str] = Counter()
     episodes: dict[str, Task] = {}
     for task in tasks:

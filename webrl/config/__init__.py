@@ -478,7 +478,12 @@ class ReplayConfig(Section):
     perplexity_low: float = Field(1 / 0.95, description="kept if perplexity is at least this")
     perplexity_high: float = Field(2.0, description="kept if perplexity is below this")
     max_ratio: float = Field(2.0, ge=0, description="replayed steps per current step, at most")
-    per_instruction: Literal["first", "sampled"] = Field("first", description="which success stands for an instruction")
+    draw: Literal["need", "uniform"] = Field(
+        "need", description="what fills max_ratio: each task type by its failure rate in the phase, or any step alike"
+    )
+    per_instruction: Literal["first", "sampled"] = Field(
+        "first", description="which success is replayed of an instruction on the same first page"
+    )
     sampler_tolerance: float = Field(
         0.1, gt=0, description="largest mean difference of a token's log-probability, sampled against scored, in nats"
     )

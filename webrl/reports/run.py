@@ -51,7 +51,7 @@ def phase_rows(phase: Summary) -> list[tuple[str, str]]:
         ("judge", refresh_text(phase)),
         ("labels", agreement_text(phase)),
         ("groups", groups_text(phase)),
-        ("replayed steps", _count(phase.get("num_replayed"))),
+        ("replayed steps", replayed_text(phase)),
         ("critic", _training(phase, "critic")),
         ("actor", _training(phase, "actor")),
         *(row for name, rate in named_rates(phase.get("eval") or {}).items() for row in _evaluated(name, rate)),
@@ -113,7 +113,7 @@ def _by_task(evaluation: Summary) -> dict[str, Any]:
 
 def phase_metrics(phase: Summary) -> dict[str, float]:
     """The numbers of a phase under flat names, for trackers."""
-    skipped = ("phase", "by_task", "ci95")
+    skipped = ("phase", "by_task", "by_type", "ci95")
     return {name: value for name, value in flatten(phase) if not any(part in skipped for part in name.split("."))}
 
 
@@ -154,6 +154,13 @@ def agreement_text(phase: Summary) -> str:
     sites = found.get("by_site", {})
     undecided = undecided_sites(sites)
     return f"{text}, no better than one answer for all on {len(undecided)} of {len(sites)} sites" if undecided else text
+
+
+def replayed_text(phase: Summary) -> str:
+    """Replayed steps by task type, those with most first; what is beyond eight types is told together."""
+    types = list(((phase.get("replay") or {}).get("by_type") or {}).items())
+    rest = {f"{len(types) - 8} other types": sum(num for _, num in types[8:])} if types[8:] else {}
+    return _with_parts(phase.get("num_replayed") or None, dict(types[:8]) | rest, "")
 
 
 def refresh_text(phase: Summary) -> str:

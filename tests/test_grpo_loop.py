@@ -221,10 +221,10 @@ def test_a_phase_of_groups_goes_on_in_mid_group_and_trains_on_their_differences(
     assert not (folder.path / "train_scored.jsonl").exists()
     assert (folder.actor / "model.safetensors").is_file()
 
-    # What groups leave behind feeds the rest: of each instruction's successes replay takes the first, a judge all.
+    # What groups leave behind feeds the rest: of each task's successes replay takes the first, a judge all.
     won = [r for r in records if r.outcome == 1]
     again = select_replay(records, len(records), ReplayConfig(strategy="all"), random.Random(0), ())
-    first = {r.instruction: r.trajectory_id for r in reversed(won)}
+    first = {(r.instruction, r.prompt_ids): r.trajectory_id for r in reversed(won) if r.index == 0}
     assert {r.trajectory_id for r in again.records} == set(first.values())
-    assert again.counts["repeated_instruction"] == sum(r.trajectory_id not in first.values() for r in won)
+    assert again.counts["repeated_task"] == sum(r.trajectory_id not in first.values() for r in won)
     assert len(list(read_judged(folder.path, ProblemLog()))) == 18

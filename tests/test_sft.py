@@ -72,11 +72,49 @@ def test_what_is_no_demonstration_is_refused(tmp_path):
         read(tmp_path / "absent.jsonl")
 
 
-def test_no_instruction_is_trained_on_and_held_out():
-    trajectories = [replace(make_trajectory(i, 1), instruction=f"do {i % 5}") for i in range(20)]
-    train, heldout = split(trajectories, 0.4, seed=0)
-    assert len(train) == 12
-    assert not {t.instruction for t in train} & {t.instruction for t in heldout}
+def show(index: int, instruction: str, *actions: str, site: str = "site") -> Trajectory:
+    """A demonstration of one step an action."""
+    made = make_trajectory(index, 1, num_steps=len(actions), site=site)
+    steps = tuple(replace(step, action=action) for step, action in zip(made.steps, actions, strict=True))
+    return replace(made, instruction=instruction, steps=steps)
+
+
+def test_every_kind_of_demonstration_keeps_its_share_in_training():
+    shown = [show(i, "press Cancel", "click('1')") for i in range(10)]
+    shown += [show(i, f"press {i}", "click('1')") for i in range(10, 28)]
+    shown += [show(28, "type a", "fill('1', 'a')", "click('2')")]
+    shown += [show(29, "type b", "do(action='Type', argument='b', element='1')")]
+    shown += [show(i, "press Cancel", "click('1')", site="other") for i in range(30, 40)]
+    shown += [show(40, "press OK", "click('1')", site="rare")]
+    for seed in range(20):
+        train, heldout = split(shown, 0.2, seed)
+        assert Counter(t.task.site for t in heldout) == {"site": 6, "other": 2}
+        # Of Cancel at most a fifth of the ten, of the other presses at most a fifth of 18, rounded up.
+        assert sum(t.instruction == "press Cancel" and t.task.site == "site" for t in heldout) == 2
+        assert {"type a", "type b", "press OK"} <= {t.instruction for t in train}
+        assert len(train) + len(heldout) == len(shown)
+    assert split(shown, 0.2, 0) == split(shown, 0.2, 0) != split(shown, 0.2, 1)
+    assert split(shown, 0.0, 0) == (shown, [])
+
+
+def test_the_shipped_demonstrations_lose_no_type_and_no_instruction_that_repeats():
+    shown = list(read_demonstrations([Path("data/tiny/demos.jsonl")], ProblemLog(), "success", Counter()))
+    times = Counter((t.task.site, t.instruction) for t in shown)
+    cancel = ("miniwob.click-dialog-2", 'Click the button in the dialog box labeled "Cancel".')
+    assert times[cancel] == 10
+    for seed in range(10):
+        train, heldout = split(shown, 0.05, seed)
+        left = Counter((t.task.site, t.instruction) for t in train)
+        assert len(heldout) == 15  # a twentieth of 299
+        assert {site for site, _ in left} == {site for site, _ in times}
+        assert [key for key, num in times.items() if num > 1 and not left[key]] == []
+        assert left[cancel] >= 9
+
+
+def test_demonstrations_that_are_each_the_only_one_of_their_kind_are_all_trained_on(caplog):
+    shown = [show(i, "go", "click('1')", site=f"s{i}") for i in range(4)]
+    assert split(shown, 0.5, 0) == (shown, [])
+    assert "sft.heldout=0.5 holds out none of 4 demonstrations" in caplog.text
 
 
 def config_for(folder, **sft):

@@ -267,7 +267,7 @@ class StepRecord(Record):
     trajectory_id: str
     """The trajectory it belongs to."""
     instruction: str
-    """The task's instruction (replay keeps one trajectory per instruction)."""
+    """The task's instruction."""
     site: str
     """The task's site."""
     phase: int

@@ -484,7 +484,12 @@ class ReplayConfig(Section):
     perplexity_low: float = Field(1 / 0.95, description="kept if perplexity is at least this")
     perplexity_high: float = Field(2.0, description="kept if perplexity is below this")
     max_ratio: float = Field(2.0, ge=0, description="replayed steps per current step, at most")
-    per_instruction: Literal["first", "sampled"] = Field("first", description="which success stands for an instruction")
+    draw: Literal["need", "uniform"] = Field(
+        "need", description="what fills max_ratio: each task type by its failure rate in the phase, or any step alike"
+    )
+    per_instruction: Literal["first", "sampled"] = Field(
+        "first", description="which success is replayed of an instruction on the same first page"
+    )
     sampler_tolerance: float = Field(
         0.1, gt=0, description="largest mean difference of a token's log-probability, sampled against scored, in nats"
     )
@@ -617,7 +622,7 @@ class SftConfig(OptimConfig):
     schedule: Literal["constant", "cosine", "linear"] = Field("cosine", description="learning-rate schedule")
     warmup_ratio: Fraction = Field(0.1, description="share of the steps that warm up")
     outcome: Literal["success", "all"] = Field("success", description="which demonstrations are imitated")
-    heldout: Fraction = Field(0.05, description="share of the instructions that is held out for the validation loss")
+    heldout: Fraction = Field(0.05, description="share of each site's demonstrations, held out for the validation loss")
     watch_every: int = Field(0, ge=0, description="optimizer steps between looks (validation, probe); 0: at the end")
     probe_tasks: int = Field(0, ge=0, description="held-out tasks played in the browser at each look; 0: none")
 

@@ -251,7 +251,9 @@ def _write_mixed(
     num_current = summary.num_current or count_lines(plan.output)
     with _byte_progress("stage 2", sources) as bar:
         tools = replace(tools, on_bytes=bar.update)
-        summary.history = add_history(plan.output, num_current, sources, tools, config.replay, rng, plan.output_filter)
+        summary.history, _ = add_history(
+            plan.output, num_current, sources, tools, config.replay, rng, plan.output_filter
+        )
 
 
 def _byte_progress(name: str, sources: Sequence[Source]) -> Any:

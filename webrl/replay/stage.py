@@ -32,8 +32,9 @@ def mix_replay(
         history: `train.jsonl` of the earlier phases, oldest first; `replay.demos` come before them.
 
     Returns:
-        `num_current`, `num_replayed`, `trajectories` (what became of this phase's), `history` (steps by reason),
-        `scored` (steps computed and cached), `sampler` (see `sampler_difference`).
+        `num_current`, `num_replayed`, `by_type` (replayed steps by site, most first), `trajectories` (what became of
+        this phase's), `history` (steps by reason), `scored` (steps computed and cached), `sampler` (see
+        `sampler_difference`).
 
     Raises:
         DataError: no judged trajectory at all.
@@ -54,11 +55,14 @@ def mix_replay(
         # demonstrations that every batch imitates need no place in the buffer
         start = [] if config.actor.imitation else buffer_start(config.replay, history)
         sources = [*start, *(Source(path, "records") for path in history)]
-        reasons = add_history(folder.train, num_current, sources, tools, config.replay, rng, folder.train_filter)
+        reasons, by_type = add_history(
+            folder.train, num_current, sources, tools, config.replay, rng, folder.train_filter
+        )
         assert tools.scorer
         return {
             "num_current": num_current,
             "num_replayed": reasons["kept"],
+            "by_type": by_type,
             "trajectories": counts,
             "history": reasons,
             "scored": asdict(tools.scorer.counts),

@@ -15,7 +15,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -26,7 +26,7 @@ import orjson
 from webrl.config import ReplayConfig
 from webrl.interop.problems import ProblemLog
 from webrl.replay.score import Scorer
-from webrl.replay.select import ReplayFilter, TrajectorySampler, draw, need_of
+from webrl.replay.select import Reason, ReplayFilter, TrajectorySampler, draw, need_of
 from webrl.replay.sources import Source, StepObject, Tools, labelled_outcomes, read_steps
 from webrl.runs.disk import atomic_path
 from webrl.types import StepRecord
@@ -196,14 +196,17 @@ def _read(sources: Sequence[Source], tools: Tools, left_out: Counter[str]) -> It
 
 def _candidates(steps: Iterable[StepObject], replay_filter: ReplayFilter, counts: Counter[str]) -> Iterator[StepObject]:
     """Steps that are worth scoring: those of chosen trajectories."""
-    for _, trajectory in groupby(steps, key=_TRAJECTORY):
-        first = next(trajectory)
-        reason = replay_filter.choose(first)
-        for step in chain((first,), trajectory):
-            if reason == "kept":
-                yield step
-            else:
-                counts[reason] += 1
+    before = ("", 0)
+    reason: Reason = "kept"
+    for step in steps:
+        place = step["trajectory_id"], step["index"]
+        if place[0] != before[0] or place[1] <= before[1]:  # also where a trajectory follows its own copy
+            reason = replay_filter.choose(step)
+        before = place
+        if reason == "kept":
+            yield step
+        else:
+            counts[reason] += 1
 
 
 def _scored(steps: Iterable[StepObject], scorer: Scorer | None) -> Iterator[StepObject]:

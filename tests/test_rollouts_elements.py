@@ -8,7 +8,7 @@ from rollouts_builders import at, bid_of, in_browser, serve
 pytestmark = pytest.mark.browser
 
 
-def on_page(page, *actions, form="axtree", **settings):
+def on_page(page, *actions, **settings):
     """The texts before and after each action, and the errors; `{words}` is the id of the line with these words."""
 
     async def play(env):
@@ -20,7 +20,7 @@ def on_page(page, *actions, form="axtree", **settings):
                 errors.append(result.error)
             return texts, errors
 
-    return in_browser(play, **{"every_element": True, "observation": form} | settings)
+    return in_browser(play, **{"every_element": True} | settings)
 
 
 def id_of(text, words):
@@ -31,11 +31,7 @@ def id_of(text, words):
     return next(found[1] for line in reversed(lines[: at + 1]) if (found := re.match(r"\s*\[(\w+)\]", line)))
 
 
-FORMS = pytest.mark.parametrize("form", ["axtree", "dom"])
-
-
-@FORMS
-def test_what_listens_to_clicks_or_takes_the_focus_has_an_id_though_it_has_no_role(form):
+def test_what_listens_to_clicks_or_takes_the_focus_has_an_id_though_it_has_no_role():
     page = """<title>t</title><div id=a>listens</div><div style="cursor:pointer" data-n=b>points</div>
     <span aria-label="November 12, 2026" tabindex=-1>12</span><div>plain</div>
     <div id=all><p>many</p><button>one</button></div><div id=edge></div><div aria-label="Total 15">15</div>
@@ -45,7 +41,7 @@ def test_what_listens_to_clicks_or_takes_the_focus_has_an_id_though_it_has_no_ro
     document.querySelector('span').onclick = () => { document.title = 'day' };
     document.querySelector('#all').addEventListener('click', () => {}); edge.addEventListener('mousedown', () => {});
     </script>"""
-    texts, errors = on_page(page, "click('{listens}')", "click('{points}')", "click('{November 12}')", form=form)
+    texts, errors = on_page(page, "click('{listens}')", "click('{points}')", "click('{November 12}')")
     assert re.search(r"\[\d+\] generic, clickable\n\t+StaticText 'listens'", texts[0])
     assert re.search(r"\[\d+\] generic 'November 12, 2026', clickable", texts[0])
     assert "\n\tStaticText 'plain'" in texts[0]
@@ -93,8 +89,7 @@ customElements.define('x-inner', class extends HTMLElement {
 </script>"""
 
 
-@FORMS
-def test_elements_of_the_page_s_own_making_have_ids_and_can_be_acted_on_in_their_shadow(form):
+def test_elements_of_the_page_s_own_making_have_ids_and_can_be_acted_on_in_their_shadow():
     texts, errors = on_page(
         COMPONENTS,
         "click('{Paris}')",
@@ -102,7 +97,6 @@ def test_elements_of_the_page_s_own_making_have_ids_and_can_be_acted_on_in_their
         "click('{Upload}')",
         "select_option('{combobox}', 'L')",
         "check('{checkbox}')",
-        form=form,
     )
     assert not any(errors), errors
     assert re.search(r"\[\d+\] tab 'Payment'", texts[0])
@@ -116,13 +110,12 @@ def test_elements_of_the_page_s_own_making_have_ids_and_can_be_acted_on_in_their
     assert "changed" not in texts[5], "an attribute of a component is its program's"
 
 
-@FORMS
-def test_a_text_with_markup_has_an_id_and_can_be_filled_in_frames_too(form):
+def test_a_text_with_markup_has_an_id_and_can_be_filled_in_frames_too():
     pages = {
         "/": "<title>t</title><div contenteditable><p>old words</p></div><iframe src=/in></iframe>",
         "/in": "<title>in</title><body contenteditable><p>inner words</p></body>",
     }
-    texts, errors = on_page(pages, "fill('{old words}', 'new')", "click('{inner words}')", form=form)
+    texts, errors = on_page(pages, "fill('{old words}', 'new')", "click('{inner words}')")
     assert not any(errors)
     assert re.search(r"\[\d+\] generic value='old words', editable", texts[0])
     assert "'new'" in texts[1]
@@ -184,14 +177,13 @@ def test_a_box_that_its_label_draws_is_ticked_by_its_label():
     assert not any(errors)
 
 
-@FORMS
-def test_what_is_named_by_the_icon_of_a_font_has_its_title_for_a_name(form):
+def test_what_is_named_by_the_icon_of_a_font_has_its_title_for_a_name():
     page = """<title>t</title><style>i::before{content:'\\f1f8'}</style>
     <a href=#a title="Delete record"><i></i></a><button><i></i></button><button title=x><i></i> Save</button>"""
-    texts, _ = on_page(page, form=form)
+    texts, _ = on_page(page)
     assert re.search(r"\[\d+\] link 'Delete record'", texts[0])
     assert re.search(r"\[\d+\] button '\\uf1f8'", texts[0]), "without a title that is all there is"
     assert re.search(r"\[\d+\] button '\\uf1f8 .*Save'", texts[0])
     assert not re.search(r"StaticText '\\uf1f8'", texts[0])
-    stock, _ = on_page(page, form=form, every_element=None)
+    stock, _ = on_page(page, every_element=None)
     assert "link '\\uf1f8'" in stock[0]

@@ -16,7 +16,7 @@ PLANT = """for (const id of ['reward-display', 'click-canvas', 'sync-task-cover'
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("form", ["axtree", "dom", "html"])
+@pytest.mark.parametrize("form", ["axtree", "html"])
 def test_a_reward_text_planted_on_the_page_does_not_arrive(form):
     async def play(env):
         first = await env.reset(miniwob("click-button"))
@@ -33,7 +33,7 @@ def test_a_reward_text_planted_on_the_page_does_not_arrive(form):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("form", ["axtree", "dom", "html"])
+@pytest.mark.parametrize("form", ["axtree", "html"])
 def test_a_generated_instruction_replaces_the_pages_own_which_does_not_leak(form):
     async def play(env):
         own = await env.reset(miniwob("login-user", 3))
@@ -116,8 +116,7 @@ def test_elements_are_cut_out_of_html_by_id():
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("form", ["axtree", "dom"])
-def test_elements_in_frames_get_prefixed_bids_and_can_be_acted_on(form):
+def test_elements_in_frames_get_prefixed_bids_and_can_be_acted_on():
     pages = {
         "/": "<title>outer</title><button>one</button><iframe src='/inner'></iframe>",
         "/inner": "<title>inner</title><button onclick='this.textContent=\"hit\"'>two</button>",
@@ -130,7 +129,7 @@ def test_elements_in_frames_get_prefixed_bids_and_can_be_acted_on(form):
             result = await env.step(f"click('{bid}')")
             return bid, result
 
-    bid, result = in_browser(play, observation=form)
+    bid, result = in_browser(play)
     assert bid.startswith("a")
     assert not result.error
     assert bid_of(result.observation.text, "button", "hit") == bid
@@ -171,6 +170,6 @@ def test_a_page_with_a_eighty_thousand_nodes_is_observed():
             text = (await env.reset(at(url + "/"))).text
             return text, await env.step(f"click('{bid_of(text, 'button', 'end')}')")
 
-    text, result = in_browser(play, step_timeout_s=120, observation="dom")
+    text, result = in_browser(play, step_timeout_s=120)
     assert text.count("paragraph") == 40_000
     assert not result.error

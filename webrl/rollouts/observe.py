@@ -1,15 +1,13 @@
 """Turns a page into the text that agent and judge read.
 
 API: `read_page(tab, seen, form, hidden_ids)`, which takes one of: `observe_axtree(tab, num_frames, hidden, uses)`,
-BrowserGym's flattened accessibility tree (`webrl/rollouts/axtree.py` prints it); `observe_dom`, the same lines from the
-document itself where our extractor is known to tell them (`webrl/rollouts/probe.py`), faster; `observe_html`, the
-simplified HTML of released WebRL checkpoints.
+BrowserGym's flattened accessibility tree (`webrl/rollouts/axtree.py` prints it); `observe_html`, the simplified HTML of
+released WebRL checkpoints.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 from collections.abc import Collection, Sequence
@@ -63,9 +61,7 @@ async def read_page(
         return f"RootWebArea {await tab.page.title()!r:.200}\n\tStaticText 'Not shown: {limit}.'", None
     ids = None
     try:
-        if form == "dom":
-            text = await observe_dom(tab, seen, hidden_ids)
-        elif form == "html":
+        if form == "html":
             text, ids = await observe_html(tab, hidden_ids)
         else:
             text = await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]), seen["uses"])
@@ -79,21 +75,17 @@ async def read_page(
     return text, ids
 
 
-async def mark_child_frames(
-    tab: Tab, into_aria: bool = True, uses: dict[str, Sequence[str]] | None = None
-) -> dict[str, Frame]:
+async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = None) -> dict[str, Frame]:
     """Give the elements of all frames but the main one their bids (BrowserGym's order); the main frame is marked.
 
     Frames that cannot run scripts are skipped. Gives the others by bid. What `mark` says of uses is added to `uses`.
     """
     found: dict[str, Frame] = {}
-    await _mark_children(tab.page.main_frame, into_aria, tab.first_id, found, {} if uses is None else uses)
+    await _mark_children(tab.page.main_frame, tab.first_id, found, {} if uses is None else uses)
     return found
 
 
-async def _mark_children(
-    frame: Frame, into_aria: bool, first_id: int, found: dict[str, Frame], uses: dict[str, Sequence[str]]
-) -> None:
+async def _mark_children(frame: Frame, first_id: int, found: dict[str, Frame], uses: dict[str, Sequence[str]]) -> None:
     for child in frame.child_frames:
         if not _takes_scripts(child):
             continue
@@ -104,10 +96,10 @@ async def _mark_children(
         bid = await element.get_attribute("bid")
         if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
             continue
-        marked = await child.evaluate("(given) => __webrl.mark(...given)", [bid, [], into_aria, first_id])
+        marked = await child.evaluate("(given) => __webrl.mark(...given)", [bid, [], True, first_id])
         uses.update(marked["uses"] or {})
         found[bid] = child
-        await _mark_children(child, into_aria, first_id, found, uses)
+        await _mark_children(child, first_id, found, uses)
 
 
 def _takes_scripts(frame: Frame) -> bool:
@@ -174,45 +166,6 @@ async def _all_frames_axtree(tab: Tab) -> list[dict[str, Any]]:
                 if inner:
                     node["childIds"].append(inner[0]["nodeId"])
     return [node for frame_nodes in by_frame.values() for node in frame_nodes]
-
-
-async def observe_dom(tab: Tab, seen: dict[str, Any], hidden_ids: Sequence[str]) -> str:
-    """The page as text of our own extractor, or of the tree if the page has elements that only the tree tells.
-
-    Args:
-        tab: the tab.
-        seen: what `__webrl.look` has returned for it.
-        hidden_ids: DOM ids of the elements left out.
-    """
-    lines = await own_lines(tab, seen, seen["frames"])
-    if lines is not None:
-        return "\n".join(lines)
-    seen = await tab.evaluate(f"__webrl.mark('', {json.dumps(list(hidden_ids))}, true, {tab.first_id})")
-    return await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]), seen["uses"])
-
-
-async def own_lines(tab: Tab, extracted: dict[str, Any], num_frames: int) -> list[str] | None:
-    """What `__webrl.extract` has found with that of all frames below it; None if one has elements for the tree."""
-    if not num_frames or extracted["foreign"]:
-        return None if extracted["foreign"] else extracted["lines"]
-    return await _with_frames(extracted, await mark_child_frames(tab, into_aria=False))
-
-
-async def _with_frames(extracted: dict[str, Any], frames: dict[str, Frame]) -> list[str] | None:
-    """Put each frame's lines below the line of its element."""
-    if extracted["foreign"]:
-        return None
-    by_line = {line: (depth, bid) for line, depth, bid in extracted["frameLines"]}
-    result = []
-    for number, line in enumerate(extracted["lines"]):
-        result.append(line)
-        depth, bid = by_line.get(number, (0, None))
-        if bid in frames:
-            nested = await _with_frames(await frames[bid].evaluate("__webrl.extract([])"), frames)
-            if nested is None:
-                return None
-            result += ["\t" * depth + text for text in nested]
-    return result
 
 
 async def observe_html(tab: Tab, hidden_ids: Sequence[str]) -> tuple[str, dict[str, str]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import json
 import time
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,7 +22,6 @@ from webrl.rollouts.guard import NavigationGuard
 from webrl.rollouts.limits import NO_LIMITS
 from webrl.rollouts.notices import Notices
 from webrl.rollouts.observe import load_script
-from webrl.rollouts.probe import foreign_elements
 from webrl.rollouts.sites import Site
 from webrl.rollouts.tab import Tab
 
@@ -63,7 +61,7 @@ class BrowserProfile:
     def __init__(self, browser: Browser, config: RolloutConfig) -> None:
         self._browser = browser
         self._config = config
-        self._script = load_script("settle", "mark", "act", "extract", "miniwob")
+        self._script = load_script("settle", "mark", "act", "miniwob")
         self._site: Site = None  # type: ignore[assignment]
         self._first_page: Page | None = None
         self._tabs: dict[Page, Tab] = {}
@@ -128,9 +126,7 @@ class BrowserProfile:
         every = self._config.every_element
         if self.every_element if every is None else every:
             script = f"{script}\n__webrl.every = true;"
-        if self._config.observation != "dom":
-            return script
-        return f"{script}\n__webrl.foreign = {json.dumps(await foreign_elements(self._browser))};"
+        return script
 
     def _activate(self, page: Page) -> None:
         """A new tab becomes the active one, as in BrowserGym."""

@@ -128,13 +128,11 @@
   };
 
   // Waits until the page is quiet, then says all there is to know about it in one answer.
-  // `form` is the kind of observation that will be taken: `axtree` needs the ids in the accessibility tree, `dom` is
-  // taken here and now. `from`: number of the document's first element.
+  // `form` is the kind of observation that will be taken: `axtree` needs the ids in the accessibility tree. `from`:
+  // number of the document's first element.
   api.look = async (horizonMs, capMs, hiddenIds, form, from, state) => {
     await api.settle(horizonMs, capMs);
     const seen = { popups: api.takePopups(), url: location.href, state: state() };
-    Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));
-    if (form === 'dom' && !seen.tooLarge) Object.assign(seen, api.extract(hiddenIds));
-    return seen;
+    return Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));
   };
 })();

@@ -248,21 +248,14 @@
   api.isClickable = (element) => clickable.has(element) || element.onclick !== null || element.onmousedown !== null;
   api.isDropTarget = (element) => droppable.has(element) || element.ondrop !== null;
 
-  // Elements with a shadow root, or with a role that no attribute says: the accessibility tree alone tells what they are.
+  // Elements with a role that no attribute says.
   const internals = new WeakMap();
-  const hosts = new WeakSet();
-  const { attachShadow } = Element.prototype;
   const { attachInternals } = HTMLElement.prototype;
-  Element.prototype.attachShadow = function (...args) {
-    hosts.add(this);
-    return attachShadow.apply(this, args);
-  };
   if (attachInternals) HTMLElement.prototype.attachInternals = function () {
     const found = attachInternals.call(this);
     internals.set(this, found);
     return found;
   };
-  api.isComponent = (element) => element.shadowRoot !== null || hosts.has(element) || internals.has(element);
   api.innerRole = (element) => internals.get(element)?.role ?? null;
 
   // Tabs that the page has asked for: the browser reports them a little later.

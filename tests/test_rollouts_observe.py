@@ -1,6 +1,7 @@
 """What agent and judge see: BrowserGym's lines and bids, without the page's own display of goal and reward."""
 
 import json
+import re
 
 import pytest
 from rollouts_builders import at, bid_of, in_browser, miniwob, serve
@@ -173,3 +174,42 @@ def test_a_page_with_a_eighty_thousand_nodes_is_observed():
     text, result = in_browser(play, step_timeout_s=120)
     assert text.count("paragraph") == 40_000
     assert not result.error
+
+
+HALVES = """<!doctype html><meta charset=utf-8><script>document.title = 'top \\ud83d'</script><p id=p></p>
+<button id=b onclick="alert('said \\ud83d')">b</button>
+<input oninput="p.textContent = [...this.value].map(c => c.codePointAt(0))">
+<iframe srcdoc="<span id=s></span><script>s.textContent = s.title = 'in \\ud83d'</script>"></iframe>
+<script>p.textContent = '\\ude00 done'; b.title = 'x \\ud83d'; b.value = '\\ud83d'</script>"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("form", ["axtree", "html"])
+def test_half_an_emoji_in_a_page_or_an_action_is_a_replacement_character(form):
+    async def play(env):
+        async with serve({"/": HALVES}) as url:
+            texts = [(await env.reset(at(url + "/"))).text]
+            ids = [re.search(rf"\[(\d+)\] {role}", texts[0]) for role in ("button", "textbox")]
+            button, field = [found[1] for found in ids] if form == "axtree" else ("0", "1")
+            clicked = "click('{}')" if form == "axtree" else "click(bid='{}')"
+            for action in (
+                clicked.format(button),
+                rf"fill('{field}', 'hi \ud83d')",
+                f"fill('{field}', '\ud83d\ude00\ude00')",
+            ):
+                result = await env.step(action)
+                assert not result.error
+                texts.append(result.observation.text + result.action)
+            return texts
+
+    texts = in_browser(play, observation=form, every_element=True)
+    for text in texts:
+        assert "\ufffd done" in text or "65533" in text
+        text.encode()
+    assert "'said \ufffd'" in texts[1]
+    assert "104,105,32,65533" in texts[2]
+    assert "'hi \ufffd')" in texts[2]
+    assert "128512,65533" in texts[3], "two halves that follow each other are one character"
+    if form == "axtree":
+        assert "RootWebArea 'top \ufffd'" in texts[0]
+        assert "StaticText 'in \ufffd'" in texts[0]

@@ -14,9 +14,8 @@ import functools
 import itertools
 from typing import Any, Self
 
-import orjson
-
 from webrl.rollouts.websocket import DevToolsSocket
+from webrl.runs.text import dump_json, load_json
 
 # Events of the network are many; most are told by their first bytes.
 _NETWORK = b'{"method":"Network.'
@@ -77,7 +76,7 @@ class Channel:
         try:
             self._socket.send(
                 *(
-                    orjson.dumps({"id": number, "method": method, "params": params})
+                    dump_json({"id": number, "method": method, "params": params})
                     for number, (method, params) in zip(numbers, calls, strict=True)
                 )
             )
@@ -114,9 +113,9 @@ class Channel:
     def _take(self, data: bytes) -> None:
         if data.startswith(_NETWORK):
             if data.startswith(_ENDS) or (data.startswith(_BEGINS) and _SCRIPT in data):
-                self._note_request(orjson.loads(data))
+                self._note_request(load_json(data))
             return
-        message = orjson.loads(data)
+        message = load_json(data)
         future = self._waiting.get(message.get("id", 0))
         if future is not None and not future.done():
             future.set_result(message)

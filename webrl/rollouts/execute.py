@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from webrl.rollouts.actions import Action
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.devtools import ChannelError
+from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Locator, Page
@@ -85,9 +86,9 @@ def is_crash(error: Exception) -> bool:
 
 def _explain(error: Exception) -> str:
     """First line of a Playwright error, and what was in the way if it says so (the call log is not for agents)."""
-    text = f"{error.__class__.__name__}: {first_line(error)}"
+    text = valid_text(f"{error.__class__.__name__}: {first_line(error)}")
     obstacle = re.search(r"- +(<.*intercepts pointer events|element is not .*|did not find some options)", str(error))
-    return f"{text} ({obstacle.group(1)})" if obstacle else text
+    return f"{text} ({valid_text(obstacle.group(1))})" if obstacle else text
 
 
 async def locate(page: Page, bid: str) -> Locator:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from webrl.rollouts.axtree import Uses, flatten_axtree
 from webrl.rollouts.devtools import ChannelError
+from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
     from playwright.async_api import Frame, Page
@@ -58,7 +59,7 @@ async def read_page(
     from playwright.async_api import Error
 
     if limit := seen.get("tooLarge"):
-        return f"RootWebArea {await tab.page.title()!r:.200}\n\tStaticText 'Not shown: {limit}.'", None
+        return f"RootWebArea {valid_text(await tab.page.title())!r:.200}\n\tStaticText 'Not shown: {limit}.'", None
     ids = None
     try:
         if form == "html":

@@ -1,5 +1,6 @@
 """`rollout.every_element`: pages whose controls are not those of HTML are read and acted on too."""
 
+import json
 import re
 
 import pytest
@@ -187,3 +188,69 @@ def test_what_is_named_by_the_icon_of_a_font_has_its_title_for_a_name():
     assert not re.search(r"StaticText '\\uf1f8'", texts[0])
     stock, _ = on_page(page, every_element=None)
     assert "link '\\uf1f8'" in stock[0]
+
+
+GLOBALS = (
+    *("Map", "Set", "WeakMap", "WeakSet", "Symbol", "Node", "Element", "HTMLElement", "HTMLInputElement", "CSS"),
+    *("HTMLSelectElement", "HTMLTextAreaElement", "Event", "CustomEvent", "FocusEvent", "MouseEvent", "EventTarget"),
+    *("MutationObserver", "NodeFilter", "Array", "Object", "Number", "String", "Math", "JSON", "Promise", "Reflect"),
+    *("RegExp", "performance", "getComputedStyle", "history", "Error", "DOMRect", "Range", "XPathEvaluator", "Boolean"),
+)
+REPLACED = f"""<script>{{
+  const [arrays, elements, documents] = [Array.prototype, Element.prototype, Document.prototype];
+  const [define, keys] = [Object.defineProperty, Reflect.ownKeys];
+  const bad = () => {{ throw 'replaced'; }};
+  for (const list of [Map.prototype, Set.prototype, WeakMap.prototype, WeakSet.prototype]) {{
+    for (const name of keys(list)) if (typeof name === 'string') define(list, name, {{ value: bad }});
+  }}
+  for (const name of {json.dumps(GLOBALS)}) define(window, name, {{ value: {{ theme: 'dark' }}, writable: true }});
+  for (const name of ['querySelectorAll', 'querySelector', 'getElementsByTagName', 'elementFromPoint']) {{
+    define(documents, name, {{ value: bad }});
+  }}
+  for (const name of ['querySelectorAll', 'getAttribute', 'setAttribute', 'matches', 'closest', 'getClientRects',
+    'getBoundingClientRect', 'checkVisibility', 'scrollIntoViewIfNeeded', 'addEventListener', 'attachShadow']) {{
+    define(elements, name, {{ value: bad }});
+  }}
+  for (const name of keys(arrays)) if (typeof name === 'string') define(arrays, name, {{ value: bad }});
+}}</script>"""
+CONTROLS = """<!doctype html><title>t</title>%s<button onclick="this.textContent =
+'done'; setTimeout(() => { late.textContent = 'came late' }, 300)">Go</button>
+<div onclick="this.textContent = 'heard'">listens</div><div id=late>late</div>
+<input aria-label=name oninput="out.textContent = this.value"><textarea aria-label=notes></textarea>
+<label><input type=checkbox onchange="out.textContent = this.checked"> Agree</label>
+<select aria-label=size onchange="out.textContent = this.value"><option>Small<option>Large</select>
+<a href="#x" ondblclick="out.textContent = 'twice'">twice</a><p id=out>nothing</p>
+<p onmouseover="out.textContent = 'over'">hover</p><button onkeydown="out.textContent = event.key">keys</button>
+<iframe srcdoc="%s<button onclick='this.textContent = 1'>inner</button>"></iframe>
+<div draggable=true id=from>from</div><div ondragover="return false" ondrop="out.textContent = 'dropped'">goal</div>
+<script>late.onclick = () => {}</script>"""
+
+
+@pytest.mark.parametrize("form", ["axtree", "html"])
+def test_a_page_that_replaces_globals_and_methods_is_read_and_acted_on_like_one_that_does_not(form):
+    actions = ["click('{Go}')", "click('{listens}')", "fill('{name}', 'Ann')", "clear('{name}')"]
+    actions += ["fill('{notes}', 'a note')", "check('{checkbox}')", "uncheck('{checkbox}')", "dblclick('{twice}')"]
+    actions += ["select_option('{size}', 'Large')", "hover('{hover}')", "press('{keys}', 'a')", "focus('{size}')"]
+    actions += ["drag_and_drop('{from}', '{goal}')", "click('{inner}')", "click('999')", "scroll(0, 100)", "noop(10)"]
+    if form == "html":
+        actions = ["click('0')", "scroll(0, 100)"]
+    plain = on_page(CONTROLS % (2 * ("<script></script>",)), *actions, observation=form)
+    inner = REPLACED.replace('"', "&quot;")
+    assert on_page(CONTROLS % (REPLACED, inner), *actions, observation=form) == plain
+    assert "came late" in plain[0][1]
+    if form == "axtree":
+        shown = ("done", "heard", "Ann", "'name', focused", "a note", "true", "false", "twice", "Large", "over", "'a'")
+        for words, text in zip(shown, plain[0][1:], strict=False):
+            assert words in text
+        assert "dropped" in plain[0][13]
+        assert "button '1'" in plain[0][14]
+        assert [bool(error) for error in plain[1]] == [action == "click('999')" for action in actions]
+
+
+def test_a_page_whose_own_css_or_map_is_another_can_be_acted_on():
+    for own in ("const CSS = {theme: 'dark'}", "class Map {}; class Set {}; let performance = 1", "var Node = 1"):
+        page = f"<!doctype html><script>{own}</script><button onclick=\"this.textContent='done'\">Go</button>"
+        texts, errors = on_page(page, "click('{Go}')", "click('999')", every_element=None)
+        assert "button 'done'" in texts[1]
+        assert errors[0] == ""
+        assert "Could not find element" in errors[1]

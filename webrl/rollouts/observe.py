@@ -8,6 +8,7 @@ released WebRL checkpoints.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from collections.abc import Collection, Sequence
@@ -20,8 +21,6 @@ from webrl.rollouts.devtools import ChannelError
 from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
-    from playwright.async_api import Frame, Page
-
     from webrl.rollouts.tab import Tab
 
 logger = logging.getLogger(__name__)
@@ -32,7 +31,6 @@ HIDDEN_IDS = ("query", "reward-display", "click-canvas", "sync-task-cover", "epi
 
 _ENABLE: tuple[str, dict[str, Any]] = ("Accessibility.enable", {})
 _DISABLE: tuple[str, dict[str, Any]] = ("Accessibility.disable", {})
-_UNMARK: tuple[str, dict[str, Any]] = ("Runtime.evaluate", {"expression": "__webrl.unmark()"})
 MAX_TEXT_CHARS = 2_000_000
 """An observation's text is cut here; prompts take a small part of it."""
 # Chromium names the class of what was thrown from a version after 126 on.
@@ -76,42 +74,34 @@ async def read_page(
     return text, ids
 
 
-async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = None) -> dict[str, Frame]:
+async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = None) -> dict[str, str]:
     """Give the elements of all frames but the main one their bids (BrowserGym's order); the main frame is marked.
 
-    Frames that cannot run scripts are skipped. Gives the others by bid. What `mark` says of uses is added to `uses`.
+    Frames that cannot run scripts are skipped. Returns DevTools' ids of the others by bid. What `mark` says of uses is
+    added to `uses`.
     """
-    found: dict[str, Frame] = {}
-    await _mark_children(tab.page.main_frame, tab.first_id, found, {} if uses is None else uses)
+    found: dict[str, str] = {}
+    waiting = [(await tab.channel.send("Page.getFrameTree"))["frameTree"]]
+    while waiting:
+        children = {child["frame"]["id"]: child for child in waiting.pop().get("childFrames", ())}
+        owners = await tab.channel.send_all(*(("DOM.getFrameOwner", {"frameId": frame}) for frame in children))
+        nodes = await tab.channel.send_all(*(("DOM.describeNode", _node(owner)) for owner in owners))
+        for (frame, child), node in zip(children.items(), nodes, strict=True):
+            flat = node["node"]["attributes"]
+            attributes = dict(zip(flat[::2], flat[1::2], strict=True))
+            bid, sandbox = attributes.get("bid"), attributes.get("sandbox")
+            if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
+                continue
+            marked = await tab.evaluate(f"__webrl.mark({json.dumps(bid)}, [], true, {tab.first_id})", frame)
+            if uses is not None:
+                uses.update(marked["uses"] or {})
+            found[bid] = frame
+            waiting.append(child)
     return found
 
 
-async def _mark_children(frame: Frame, first_id: int, found: dict[str, Frame], uses: dict[str, Sequence[str]]) -> None:
-    for child in frame.child_frames:
-        if not _takes_scripts(child):
-            continue
-        element = await child.frame_element()
-        if await element.content_frame() != child:
-            continue
-        sandbox = await element.get_attribute("sandbox")
-        bid = await element.get_attribute("bid")
-        if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
-            continue
-        marked = await child.evaluate("(given) => __webrl.mark(...given)", [bid, [], True, first_id])
-        uses.update(marked["uses"] or {})
-        found[bid] = child
-        await _mark_children(child, first_id, found, uses)
-
-
-def _takes_scripts(frame: Frame) -> bool:
-    """Without an address nothing has come yet, or the browser refused it: a script would wait for ever."""
-    return bool(frame.url) and not frame.is_detached()
-
-
-async def _unmark_children(page: Page) -> None:
-    frames = [frame for frame in page.frames if frame is not page.main_frame and _takes_scripts(frame)]
-    calls = (frame.evaluate("window.__webrl && __webrl.unmark()") for frame in frames)
-    await asyncio.gather(*calls, return_exceptions=True)
+def _node(owner: dict[str, Any]) -> dict[str, Any]:
+    return {"backendNodeId": owner["backendNodeId"]}
 
 
 async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], uses: Uses | None = None) -> str:
@@ -127,15 +117,18 @@ async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], use
         await mark_child_frames(tab, uses=known)
         nodes = await framed_axtree(tab)
     else:
-        answers = await tab.channel.send_all(_ENABLE, ("Accessibility.getFullAXTree", {}), _DISABLE, _UNMARK)
+        unmark_here = {"expression": "__webrl.unmark()", "contextId": tab.channel.worlds.get(tab.channel.main_frame, 0)}
+        answers = await tab.channel.send_all(
+            _ENABLE, ("Accessibility.getFullAXTree", {}), _DISABLE, ("Runtime.evaluate", unmark_here)
+        )
         nodes = answers[1]["nodes"]
     return flatten_axtree(nodes, hidden, known)
 
 
 async def unmark(tab: Tab) -> None:
     """Take the marks of all frames out of the accessibility tree again."""
-    await tab.channel.send_all(_UNMARK)
-    await _unmark_children(tab.page)
+    calls = (tab.channel.evaluate("__webrl.unmark()", context) for context in tuple(tab.channel.worlds.values()))
+    await asyncio.gather(*calls, return_exceptions=True)
 
 
 async def framed_axtree(tab: Tab) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import time
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -61,7 +62,8 @@ class BrowserProfile:
     def __init__(self, browser: Browser, config: RolloutConfig) -> None:
         self._browser = browser
         self._config = config
-        self._script = load_script("settle", "mark", "act", "miniwob")
+        self._script = load_script("world", "mark", "act")
+        """What runs in our own world of a document that is read or acted on."""
         self._site: Site = None  # type: ignore[assignment]
         self._first_page: Page | None = None
         self._tabs: dict[Page, Tab] = {}
@@ -116,17 +118,15 @@ class BrowserProfile:
         if self.onlooker:
             await self.onlooker.attach(self.context)
         self._notices.attach(self.context)
-        await self.context.add_init_script(await self._page_script())
+        await self.context.add_init_script(self._page_script)
         await self.context.new_page()
         self.context.on("page", self._activate)
 
-    async def _page_script(self) -> str:
+    @property
+    def _page_script(self) -> str:
         """What every document runs before its own scripts."""
-        script = f"{self._script}\n{self.onlooker.script}" if self.onlooker else self._script
-        every = self._config.every_element
-        if self.every_element if every is None else every:
-            script = f"{script}\n__webrl.every = true;"
-        return script
+        script = load_script("settle", "miniwob")
+        return f"{script}\n{self.onlooker.script}" if self.onlooker else script
 
     def _activate(self, page: Page) -> None:
         """A new tab becomes the active one, as in BrowserGym."""
@@ -153,7 +153,10 @@ class BrowserProfile:
             self.page = self.context.pages[-1]
         tab = self._tabs.get(self.page)
         if tab is None:
-            tab = self._tabs[self.page] = await Tab.open(self.page, self._browser.port)
+            every = self._config.every_element
+            every = self.every_element if every is None else every
+            script = f"{self._script}\n__webrl.every = {json.dumps(every)};"
+            tab = self._tabs[self.page] = await Tab.open(self.page, self._browser.port, script)
             if self.imports and not self._site.reusable:
                 await tab.channel.watch_imports()
         tab.first_id = self._first_id

@@ -130,9 +130,9 @@
   // Waits until the page is quiet, then says all there is to know about it in one answer.
   // `form` is the kind of observation that will be taken: `axtree` needs the ids in the accessibility tree. `from`:
   // number of the document's first element.
-  api.look = async (horizonMs, capMs, hiddenIds, form, from, state) => {
+  api.look = async (horizonMs, capMs, hiddenIds, form, from) => {
     await api.settle(horizonMs, capMs);
-    const seen = { popups: api.takePopups(), url: location.href, state: state() };
+    const seen = { popups: api.takePopups(), url: location.href, state: api.state() };
     return Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));
   };
 })();

@@ -122,6 +122,7 @@
     const owners = marked = new Map();
     const elements = allElements();
     let numFrames = 0;
+    if (api.every) api.learn(elements);
     api.uses = findUses(elements);
     for (const element of elements) if (markOne(element, parentBid, owners, intoAria) && isFrame(element)) numFrames += 1;
     if (intoAria) watch(elements, parentBid, owners);

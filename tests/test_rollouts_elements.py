@@ -254,3 +254,95 @@ def test_a_page_whose_own_css_or_map_is_another_can_be_acted_on():
         assert "button 'done'" in texts[1]
         assert errors[0] == ""
         assert "Could not find element" in errors[1]
+
+
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///ywAAAAAAQABAAACAUwAOw=="
+ROLES = f"""<!doctype html><title>t</title><style>dialog {{ position: static }}</style>
+<header>head</header><nav><a href=#a>link</a></nav><main><h1>title</h1>
+<p>words <strong>b</strong> <em>i</em> <code>c</code></p>
+<article><section aria-label=s>part</section></article><ul><li>one</ul><dl><dt>term<dd>said</dl>
+<blockquote>q</blockquote><table><caption>table</caption><thead><tr><th>h<tbody><tr><td>c</table>
+<figure><img alt=pic width=20 height=20 src="{PIXEL}">
+<figcaption>fig</figcaption></figure><form aria-label=f><fieldset><legend>set</legend><label>name <input></label>
+<input type=checkbox aria-label=box><input type=radio aria-label=dot><input type=range aria-label=r><input type=number>
+<input type=search><input type=password><input type=date><input type=color><input list=l><input type=button value=ib>
+<datalist id=l><option>x</datalist><textarea></textarea><button type=button>b</button><meter value=1>m</meter>
+<progress value=1></progress><output>o</output></fieldset></form><select aria-label=size><option>Small
+<optgroup label=big><option>Large</optgroup></select><select size=2 aria-label=many multiple><option>A<option>B</select>
+<details><summary>more</summary>text</details><div role=tablist><div role=tab>tab</div></div><div role=switch>sw</div>
+<div role=menu><div role=menuitem tabindex=0>item</div></div><div role=tree><div role=treeitem>leaf</div></div><hr>
+<div contenteditable>rich</div><canvas width=9 height=9>cv</canvas><svg width=20 height=20 role=img aria-label=v></svg>
+<video controls width=200 height=60></video><time>now</time><mark>m</mark><dialog open>dialog</dialog>
+<map name=m><area href=#r shape=rect coords=1,1,20,20 alt=rect><area href=#c shape=circle coords=60,20,15 alt=circle>
+<area href=#p shape=poly coords=80,0,120,0,80,40 alt=poly><area href=#d shape=default alt=rest></map>
+<img usemap=#m width=150 height=50 alt=map src="{PIXEL}">
+<iframe title=Board width=300 height=150
+srcdoc="<select aria-label=in><option>&amp;nbsp;Yes<option>&amp;nbsp;No</select>"></iframe>
+</main><footer>foot</footer>"""
+
+
+@pytest.mark.parametrize("action", ["click", "hover"])
+def test_every_id_that_is_shown_can_be_clicked_and_pointed_at(action):
+    async def play(env):
+        async with serve({"/": ROLES}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            failed = {}
+            for bid, role in re.findall(r"^\s*\[(\w+)\] (\w+)", text, re.MULTILINE):
+                result = await env.step(f"{action}('{bid}')")
+                if result.error:
+                    failed[f"{bid} {role}"] = result.error
+                await env.step("noop(0)" if action == "hover" else "keyboard_press('Escape')")
+            return failed, text
+
+    failed, text = in_browser(play, viewport=(1280, 2000), step_timeout_s=30)
+    assert len(re.findall(r"\[\w+\]", text)) > 60
+    # What is in a list that is closed can be chosen; there is nothing to point at.
+    assert {name.split()[1] for name in failed} <= ({"option", "group"} if action == "hover" else {"group"}), failed
+
+
+def test_the_areas_of_an_image_map_are_clicked_where_they_are():
+    texts, errors = on_page(
+        ROLES.replace("href=#", "onclick='document.title = this.alt' href=#"),
+        *(f"click('{{link {name!r}}}')" for name in ("rect", "circle", "poly", "rest")),
+    )
+    assert errors == [""] * 4
+    assert [re.match(r"RootWebArea '(\w+)'", text)[1] for text in texts] == ["t", "rect", "circle", "poly", "rest"]
+
+
+def test_a_frame_s_id_is_the_frame():
+    page = """<iframe title=Board width=300 height=150 srcdoc="<body onclick=&quot;this.textContent='started'&quot;
+    onkeydown=&quot;this.textContent=event.key&quot; style='height:120px'>press anywhere"></iframe>"""
+    texts, errors = on_page(
+        page, "click('{Iframe}')", "press('{Iframe}', 'x')", "hover('{Iframe}')", every_element=None
+    )
+    assert errors == ["", "", ""]
+    assert "started" in texts[1]
+    assert "StaticText 'x'" in texts[2]
+
+
+def test_an_option_is_chosen_by_its_name_as_it_is_shown_and_by_its_id():
+    options = "<option value=1>Root<option value=2>&nbsp;&nbsp;Bags<option value=3>\n Big   bags&nbsp;</option>"
+    page = f"""<meta charset=utf-8><select onchange="o.textContent='got '+this.value">{options}
+    <option value=4>&nbsp;Root<option value=Bags>No bags</select><p id=o></p><iframe
+    srcdoc="<select onchange=&quot;q.textContent='got '+this.value&quot;>{options}</select><p id=q></p>"></iframe>"""
+    actions = [f"select_option('{{combobox}}', '{name}')" for name in ("Bags", "Big bags", "Root", "\\xa0Root")]
+    texts, errors = on_page(page, *actions, "click('{No bags}')", "click('{combobox}')", every_element=None)
+    assert errors == [""] * 6
+    assert [re.search(r"got (\w+)", text)[1] for text in texts[1:6]] == ["Bags", "3", "1", "4", "Bags"]
+    frame = page.partition("<iframe")[2]
+    texts, errors = on_page("<iframe" + frame, *actions[:2], "click('{option}')", every_element=None)
+    assert errors == [""] * 3
+    assert [re.search(r"got (\w+)", text)[1] for text in texts[1:]] == ["2", "3", "1"]
+
+
+def test_a_relative_address_is_one_of_the_page_s_site():
+    async def play(env):
+        async with serve({"/a/": "<title>a</title>", "/a/work.html": "<title>work</title>"}) as url:
+            await env.reset(at(url + "/a/"))
+            results = [await env.step(f"goto({to!r})") for to in ("work.html", "/a/", "?q=1", "//example.com/a/")]
+            return [(result.error, result.observation.url.removeprefix(url)) for result in results]
+
+    *found, (error, url) = in_browser(play)
+    assert found == [("", "/a/work.html"), ("", "/a/"), ("", "/a/?q=1")]
+    assert url == "/a/?q=1"
+    assert "'http://example.com/a/' is outside the hosts" in error

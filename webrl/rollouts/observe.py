@@ -97,6 +97,7 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
                 uses.update(marked["uses"] or {})
             found[bid] = frame
             waiting.append(child)
+    tab.frames = found
     return found
 
 
@@ -113,6 +114,7 @@ async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], use
     been rebuilt; only an explicit `enable` makes `disable` drop it.
     """
     known = None if uses is None else dict(uses)
+    tab.frames = {}
     if num_frames:
         await mark_child_frames(tab, uses=known)
         nodes = await framed_axtree(tab)

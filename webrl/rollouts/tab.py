@@ -35,6 +35,8 @@ class Tab:
         self._script = script
         self.pointer: tuple[float, float] | None = None
         """Where the direct line has put the mouse; None if it has not moved it."""
+        self.frames: dict[str, str] = {}
+        """DevTools' ids of the frames that were last looked at, by their bid."""
         self.first_id = 0
         """Number of the first element of each of its documents."""
 

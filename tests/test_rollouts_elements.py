@@ -346,3 +346,61 @@ def test_a_relative_address_is_one_of_the_page_s_site():
     assert found == [("", "/a/work.html"), ("", "/a/"), ("", "/a/?q=1")]
     assert url == "/a/?q=1"
     assert "'http://example.com/a/' is outside the hosts" in error
+
+
+def test_what_is_clicked_within_a_button_or_a_link_has_an_id_of_its_own():
+    page = """<div role=button tabindex=0 onclick="o.textContent = 'opened'">Ann<svg id=x aria-hidden=true
+    width=16 height=16 style="cursor:pointer"><path d="M0 0L16 16" stroke=black /></svg></div>
+    <button><b>Bob</b></button>
+    <a href="#t">news <span id=y style="cursor:pointer">close</span></a><button><span id=z>whole</span></button>
+    <p id=o>none</p>
+    <script>for (const e of [x, y, z]) e.addEventListener('click', v => {
+      v.preventDefault(); v.stopPropagation(); o.textContent = 'removed ' + e.id })</script>"""
+    actions = ("click('{image}')", "click('{StaticText 'close'}')", "click('{Ann}')", "click('{whole}')")
+    texts, errors = on_page(page, *actions)
+    assert errors == [""] * 4
+    for text, words in zip(texts[1:], ("removed x", "removed y", "opened", "removed z"), strict=True):
+        assert words in text
+    assert texts[0].count("clickable") == 1, "neither the text of a button nor what is all of one"
+
+
+def test_what_a_person_uses_is_shown_though_it_is_hidden_from_readers_and_the_page_stays_as_it_is():
+    page = """<div id=root aria-hidden=true><h1>Orders</h1><button onclick="document.title =
+    root.getAttribute('aria-hidden')">Export</button></div><a href="#a">read<i aria-hidden=true>icon</i></a>"""
+    texts, errors = on_page(page, "click('{Export}')")
+    assert errors == [""]
+    assert "heading 'Orders'" in texts[0]
+    assert "RootWebArea 'true'" in texts[1]
+    assert "icon" not in texts[0]
+    stock, _ = on_page(page, every_element=None)
+    assert "Orders" not in stock[0]
+
+
+def test_what_is_behind_a_dialog_or_off_the_window_stays_hidden_and_is_counted():
+    page = """<main aria-hidden=true><button>behind</button><a href=/>too</a></main>
+    <div style="position:fixed;inset:0;background:white" role=dialog><button>in front</button></div>"""
+    slides = "<div aria-hidden=true style='position:absolute;left:-900px'><a href=/x>next</a></div><p>slide</p>"
+    frame = f'<iframe srcdoc="{slides}"></iframe><p>page</p>'
+    for html, number, shown in ((page, 2, "in front"), (slides, 1, "slide"), (frame, 1, "page")):
+        (text,), _ = on_page(html)
+        assert shown in text
+        assert "behind" not in text
+        assert text.endswith(
+            f"\tStaticText 'Not shown: {number} elements that the page hides from readers (aria-hidden).'"
+        )
+
+
+# Stock BrowserGym gives an `object` or `embed` a number like any element, and shows nothing of the page that is in it.
+def test_pages_in_objects_embeds_and_framesets_are_shown_and_acted_on():
+    inner = "<title>in</title><button onclick=\"this.textContent = 'pressed'\">x</button>"
+    pages = {
+        "/": "<object data=/in type=text/html></object><embed src=/in type=text/html><iframe src=/in></iframe>",
+        "/in": inner,
+    }
+    texts, errors = on_page(pages, *(f"click('{bid}')" for bid in ("a4", "b4", "c4")), every_element=None)
+    assert errors == [""] * 3
+    assert [text.count("button 'pressed'") for text in texts] == [0, 1, 2, 3]
+    pages["/"] = "<frameset cols='50%,50%'><frame src=/in><frame src=/in></frameset>"
+    texts, errors = on_page(pages, "click('b4')", every_element=None)
+    assert "[b4] button 'pressed'" in texts[1]
+    assert on_page(pages, observation="html")[0] == ["Not shown: the pages in 2 frames."]

@@ -20,7 +20,7 @@ from webrl.rollouts.devtools import ChannelError
 from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Locator, Page
+    from playwright.async_api import BrowserContext, Frame, Locator, Page
 
     from webrl.rollouts.tab import Tab
 
@@ -98,7 +98,7 @@ async def locate(page: Page, bid: str) -> Locator:
     """The element with a bid, through the frames its letters name (`aB12` is in frame `aB` of frame `a`… as in
     BrowserGym). Raises ValueError if there is none.
     """
-    scope: Any = page
+    scope = page.main_frame
     end = 0
     while bid[end:] and not bid[end:].isnumeric():
         end += 1
@@ -108,11 +108,19 @@ async def locate(page: Page, bid: str) -> Locator:
         if not await frame.count():
             raise ValueError(f'Could not find element with bid "{bid}"')
         if bid[end:]:  # else it is the frame itself
-            scope = frame.frame_locator(":scope")
+            # Playwright's `content_frame` knows none in an `object` or `embed`.
+            inner = [child for child in scope.child_frames if await _bid_of(child) == bid[:end]]
+            if not inner:
+                raise ValueError(f'Could not find element with bid "{bid}"')
+            scope = inner[0]
     element: Locator = scope.get_by_test_id(bid)
     if not await element.count():
         raise ValueError(f'Could not find element with bid "{bid}"')
     return element
+
+
+async def _bid_of(frame: Frame) -> str | None:
+    return await (await frame.frame_element()).get_attribute("bid")
 
 
 async def _noop(tabs: Tabs, wait_ms: float) -> None:

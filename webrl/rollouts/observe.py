@@ -64,6 +64,8 @@ async def read_page(
             text, ids = await observe_html(tab, hidden_ids)
         else:
             text = await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]), seen["uses"])
+            if unseen := seen["unseen"] + tab.unseen_in_frames:
+                text += f"\n\tStaticText 'Not shown: {unseen} elements that the page hides from readers (aria-hidden).'"
     except (Error, ChannelError) as error:
         if not (found := _TOO_LARGE.search(str(error))):
             raise
@@ -95,6 +97,7 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
             marked = await tab.evaluate(f"__webrl.mark({json.dumps(bid)}, [], true, {tab.first_id})", frame)
             if uses is not None:
                 uses.update(marked["uses"] or {})
+            tab.unseen_in_frames += marked["unseen"]
             found[bid] = frame
             waiting.append(child)
     tab.frames = found
@@ -114,7 +117,7 @@ async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], use
     been rebuilt; only an explicit `enable` makes `disable` drop it.
     """
     known = None if uses is None else dict(uses)
-    tab.frames = {}
+    tab.frames, tab.unseen_in_frames = {}, 0
     if num_frames:
         await mark_child_frames(tab, uses=known)
         nodes = await framed_axtree(tab)
@@ -144,24 +147,25 @@ async def framed_axtree(tab: Tab) -> list[dict[str, Any]]:
 
 
 async def _all_frames_axtree(tab: Tab) -> list[dict[str, Any]]:
-    """All frames' trees; each frame element's node gets its document's root as a child."""
+    """All frames' trees; the node of each frame's element (an `object` or `embed` too) gets its root as a child."""
     tree = await tab.channel.send("Page.getFrameTree")
-    by_frame: dict[str, list[dict[str, Any]]] = {}
+    trees: list[list[dict[str, Any]]] = []
+    inside: dict[int, dict[str, Any]] = {}  # roots, by the element that holds them
     waiting = [tree["frameTree"]]
     while waiting:
         entry = waiting.pop()
         waiting.extend(entry.get("childFrames", []))
-        frame_id = entry["frame"]["id"]
-        answer = await tab.channel.send("Accessibility.getFullAXTree", {"frameId": frame_id})
-        by_frame[frame_id] = answer["nodes"]
-    for frame_nodes in by_frame.values():
-        for node in frame_nodes:
-            if node["role"]["value"] == "Iframe":
-                answer = await tab.channel.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})
-                inner = by_frame.get(answer.get("node", {}).get("frameId"))
-                if inner:
-                    node["childIds"].append(inner[0]["nodeId"])
-    return [node for frame_nodes in by_frame.values() for node in frame_nodes]
+        which = {"frameId": entry["frame"]["id"]}
+        trees.append((await tab.channel.send("Accessibility.getFullAXTree", which))["nodes"])
+        if entry is not tree["frameTree"] and trees[-1]:
+            owner = await tab.channel.send("DOM.getFrameOwner", which)
+            inside[owner["backendNodeId"]] = trees[-1][0]
+    nodes = [node for frame_nodes in trees for node in frame_nodes]
+    for node in nodes:
+        root = inside.get(node.get("backendDOMNodeId", 0))
+        if root is not None and not node.get("ignored"):
+            node.setdefault("childIds", []).append(root["nodeId"])
+    return nodes
 
 
 async def observe_html(tab: Tab, hidden_ids: Sequence[str]) -> tuple[str, dict[str, str]]:
@@ -173,7 +177,10 @@ async def observe_html(tab: Tab, hidden_ids: Sequence[str]) -> tuple[str, dict[s
         "[...window[Symbol.for('webrl.html')].labels].map(([label, element]) => [label, element.getAttribute('bid')])"
     )
     html = remove_elements(found["html"], hidden_ids) if hidden_ids else found["html"]
-    return simplify(html, found["width"], found["height"]), {str(label): bid for label, bid in labels if bid}
+    text = simplify(html, found["width"], found["height"])
+    if not text and (num_frames := await tab.evaluate("document.querySelectorAll('frame').length")):
+        text = f"Not shown: the pages in {num_frames} frames."
+    return text, {str(label): bid for label, bid in labels if bid}
 
 
 def remove_elements(html: str, ids: Sequence[str]) -> str:

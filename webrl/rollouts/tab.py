@@ -37,6 +37,8 @@ class Tab:
         """Where the direct line has put the mouse; None if it has not moved it."""
         self.frames: dict[str, str] = {}
         """DevTools' ids of the frames that were last looked at, by their bid."""
+        self.unseen_in_frames = 0
+        """Elements of those frames that a person could use, but that are not shown."""
         self.first_id = 0
         """Number of the first element of each of its documents."""
 

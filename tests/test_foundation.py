@@ -192,6 +192,11 @@ def test_a_value_out_of_range_is_quoted() -> None:
         load_config(None, ["filter.value_low=1.5"])
 
 
+def test_a_form_of_the_page_that_was_removed_is_named_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match=r"rollout.observation = 'dom': 'dom' was removed; axtree has .*, html is"):
+        load_config(None, ["rollout.observation=dom"])
+
+
 def test_every_option_has_a_description() -> None:
     assert [key for key, _, text in describe_options() if not text] == []
 

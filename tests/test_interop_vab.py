@@ -138,7 +138,7 @@ def test_text_that_is_not_utf8_is_replaced_and_listed(tmp_path):
     assert problems == {"non_utf8": 2}
     assert "1.jsonl:1: text is not valid UTF-8" in listed
     assert trajectories[0].instruction == "Find the cheapest lamp�"
-    assert trajectories[1].instruction.encode() == b"Find the cheapest lamp?"
+    assert trajectories[1].instruction == "Find the cheapest lamp\ufffd"
 
 
 def test_one_page_of_50_megabytes_is_read(tmp_path):

@@ -69,7 +69,7 @@ def test_rows_that_are_alike_are_one_text_and_lists_go_out_in_pieces(text):
     pieces = list(as_json(answer))
     assert max(map(len, pieces)) < sum(map(len, pieces)) / 5
     seen = json.loads(b"".join(pieces))["data"]
-    assert (seen["observation"]["text"], seen["reward"]) == (text, 0.5)
+    assert (seen["observation"]["text"], seen["reward"]) == (text.replace("\ud83d", "\ufffd"), 0.5)
     assert seen["observation"]["screenshot"] == picture.tolist()
 
 
@@ -97,7 +97,7 @@ def test_what_json_does_not_know_is_refused_and_numbers_of_numpy_are_numbers(tex
         return json.loads(whole if isinstance(whole, bytes) else b"".join(whole))["data"]["reward"]
 
     assert said(np.float64(0.5)) == 0.5
-    with pytest.raises(TypeError, match=r"an answer holds complex"):
+    with pytest.raises(TypeError, match="complex"):
         said(1j)
 
 

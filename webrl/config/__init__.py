@@ -335,7 +335,7 @@ class RolloutConfig(Section):
     ray_cpus: float = Field(1.0, ge=0, description="CPUs of the cluster that a worker claims (backend: ray)")
     num_workers: int = Field(1, ge=1, description="browser worker processes")
     envs_per_worker: int = Field(8, ge=1, description="environments (pages) a worker")
-    observation: Literal["axtree", "dom", "html"] = Field("axtree", description="text form of the page")
+    observation: Literal["axtree", "html"] = Field("axtree", description="text form of the page")
     every_element: bool | None = Field(
         None,
         description="give ids to elements that BrowserGym does not show though they can be acted on (custom ones, "
@@ -407,6 +407,13 @@ class RolloutConfig(Section):
     web: WebConfig = WebConfig()
     arena: ArenaConfig = ArenaConfig()
     engine: EngineConfig = EngineConfig()
+
+    @field_validator("observation", mode="before")
+    @classmethod
+    def _is_still_there(cls, value: Any) -> Any:
+        if value == "dom":
+            raise ValueError("'dom' was removed; axtree has the same elements and ids, html is the other form")
+        return value
 
     @model_validator(mode="after")
     def _what_is_seen_is_saved(self) -> Self:

@@ -22,6 +22,7 @@ from webrl.interop.problems import ProblemLog
 from webrl.llm.turns import without_end
 from webrl.runs.disk import file_name
 from webrl.runs.store import numbered_lines, open_input, read_json, write_json
+from webrl.runs.text import valid_text
 from webrl.types import Label, Status, Step, Task, Trajectory
 
 PAST_PAGE = "** Simplified html **"
@@ -210,7 +211,7 @@ def _parse_damaged(line: bytes, place: str, reason: str, problems: ProblemLog) -
         return None
     problems.add("non_utf8", place, f"text is not valid UTF-8 ({reason}); the bad characters were replaced")
     if isinstance(row, dict):
-        row = {k: v.encode("utf-8", "replace").decode() if isinstance(v, str) else v for k, v in row.items()}
+        row = {k: valid_text(v) if isinstance(v, str) else v for k, v in row.items()}
     return row
 
 

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from webrl.runs.text import valid_text
+
 MAX_ACTION_CHARS = 20_000
 _QUIET = threading.Lock()
 REQUIRED = object()
@@ -137,6 +139,7 @@ def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     """(name, positional, keyword arguments) of the one call in `text`; arguments are literals. Raises ActionError."""
     if len(text) > MAX_ACTION_CHARS:
         raise ActionError(f"The action is {len(text)} characters long; at most {MAX_ACTION_CHARS} are read.")
+    text = valid_text(text)
     try:
         # A model's escapes, '\\p', are no fault of our code. What is ignored is the process's, not the thread's.
         with _QUIET, warnings.catch_warnings(action="ignore"):
@@ -188,9 +191,12 @@ def _strip(text: str) -> str:
 
 def _literal(node: ast.expr) -> Any:
     try:
-        return ast.literal_eval(node)
+        value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise ActionError(f"Arguments must be literals, found {ast.unparse(node)!r:.100}.") from None
+    if isinstance(value, list | tuple):
+        return [valid_text(item) if isinstance(item, str) else item for item in value]
+    return valid_text(value) if isinstance(value, str) else value
 
 
 def _check(name: str, parameter: Parameter, value: Any) -> Any:

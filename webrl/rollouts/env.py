@@ -58,6 +58,8 @@ _TRANSIENT = (
     "detached",
     "frameId is not found",
     "Cannot find context",
+    "with given id",
+    "with the given id",
     "Cannot find default execution context",
     "Promise was collected",
     "of undefined",
@@ -261,7 +263,7 @@ class BrowserEnv(BrowserProfile):
         hidden = json.dumps(list(self._site.hidden_ids))
         form = self._config.observation
         how = f"{horizon_ms}, {cap_ms:.0f}, {hidden}, '{form}', {self._first_id}"
-        return f"__webrl.look({how}, () => ({self._site.state_script}))"
+        return f"__webrl.look({how})"
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""
@@ -284,9 +286,9 @@ class BrowserEnv(BrowserProfile):
         from playwright.async_api import Error
 
         text = str(error)
-        if "__webrl is not defined" in text:
+        if "the page has no __webrl" in text:
             # Documents that run no init script (PDF viewer, error pages) get it now.
-            await self._tabs[page].evaluate(await self._page_script())
+            await self._tabs[page].evaluate_in_page(self._page_script)
             return True
         if isinstance(error, ChannelClosed):
             # Playwright hears of a closed page by its own line, a little later.

@@ -52,10 +52,49 @@
     return null;
   };
 
+  // An area of an image map has no box: it is where its picture is, in that one's pixels.
+  const isInArea = (area, x, y) => {
+    const numbers = area.coords.split(/[\s,]+/).map(Number);
+    if (area.shape === 'default') return true;
+    if (area.shape === 'circle') return Math.hypot(x - numbers[0], y - numbers[1]) < numbers[2];
+    if (area.shape === 'rect' || !area.shape) {
+      const [left, right] = [numbers[0], numbers[2]].sort((a, b) => a - b);
+      const [top, bottom] = [numbers[1], numbers[3]].sort((a, b) => a - b);
+      return x > left && x < right && y > top && y < bottom;
+    }
+    const shape = new Path2D();
+    for (let at = 0; at + 1 < numbers.length; at += 2) shape.lineTo(numbers[at], numbers[at + 1]);
+    return document.createElement('canvas').getContext('2d').isPointInPath(shape, x, y);
+  };
+  const aimAtArea = (area) => {
+    const map = area.closest('map');
+    const image = map && [...document.images].find((each) => each.useMap === `#${map.name}` && usable(each));
+    if (!image || api.moving()) return null;
+    image.scrollIntoViewIfNeeded(true);
+    const box = image.getBoundingClientRect();
+    const areas = [...map.areas];
+    let best = null;
+    let most = -1; // of the places tried, the one with most of the area around it
+    const STEPS = 24;
+    for (let i = 1; i < STEPS; i += 1) {
+      for (let j = 1; j < STEPS; j += 1) {
+        const [x, y] = [(box.width * i) / STEPS, (box.height * j) / STEPS];
+        if (areas.find((each) => isInArea(each, x, y)) !== area) continue;
+        const inside = [-4, 0, 4].flatMap((a) => [-4, 0, 4].filter((b) => isInArea(area, x + a, y + b))).length;
+        if (inside > most && [image, area].some((each) => isOnTop(each, [box.left + x, box.top + y]))) {
+          most = inside;
+          best = [box.left + x, box.top + y];
+        }
+      }
+    }
+    return best;
+  };
+
   // Where to click for a bid: [x, y]; null if this is not the common case; 'mixed' if `quads` are needed (the answer
   // of DOM.getContentQuads).
   api.aim = (bid, quads) => {
     const element = find(bid);
+    if (element instanceof HTMLAreaElement) return aimAtArea(element);
     if (!element || !usable(element) || api.moving()) return null;
     element.scrollIntoViewIfNeeded(true);
     if (!quads && isMixed(element)) return 'mixed';
@@ -100,14 +139,24 @@
     return true;
   };
 
+  const tellChosen = (select) => {
+    select.dispatchEvent(new Event('input', { bubbles: true, composed: true }));
+    select.dispatchEvent(new Event('change', { bubbles: true }));
+  };
+
   // Selects options by value or label; false if this is not the common case.
   api.choose = (bid, wanted) => {
     const select = find(bid);
     if (!(select instanceof HTMLSelectElement) || !usable(select)) return false;
     let missing = [...wanted];
     const chosen = [];
+    // A name is shown without the white space at its ends, or as one blank.
+    const tidy = (text) => text.replace(/\s+/g, ' ').trim();
+    const isNamed = (text) => [...select.options].some((option) => text === option.value || text === option.label);
+    const loose = new Set(wanted.filter((text) => !isNamed(text)));
     for (const option of select.options) {
-      const fits = (text) => text === option.value || text === option.label;
+      const fits = (text) => text === option.value || text === option.label ||
+        (loose.has(text) && tidy(text) === tidy(option.label));
       if (!missing.some(fits)) continue;
       chosen.push(option);
       missing = select.multiple ? missing.filter((text) => !fits(text)) : [];
@@ -116,8 +165,18 @@
     if (missing.length) return false;
     select.value = undefined;
     for (const option of chosen) option.selected = true;
-    select.dispatchEvent(new Event('input', { bubbles: true, composed: true }));
-    select.dispatchEvent(new Event('change', { bubbles: true }));
+    tellChosen(select);
+    return true;
+  };
+
+  // Selects the option of a closed list, which has no place to click; false for anything else.
+  api.pick = (bid) => {
+    const option = find(bid);
+    const select = option instanceof HTMLOptionElement && !option.matches(':disabled') ? option.closest('select') : null;
+    if (!select || select.multiple || select.size > 1 || !usable(select)) return false;
+    if (option.selected) return true;
+    option.selected = true;
+    tellChosen(select);
     return true;
   };
 
@@ -128,13 +187,11 @@
   };
 
   // Waits until the page is quiet, then says all there is to know about it in one answer.
-  // `form` is the kind of observation that will be taken: `axtree` needs the ids in the accessibility tree, `dom` is
-  // taken here and now. `from`: number of the document's first element.
-  api.look = async (horizonMs, capMs, hiddenIds, form, from, state) => {
+  // `form` is the kind of observation that will be taken: `axtree` needs the ids in the accessibility tree. `from`:
+  // number of the document's first element.
+  api.look = async (horizonMs, capMs, hiddenIds, form, from) => {
     await api.settle(horizonMs, capMs);
-    const seen = { popups: api.takePopups(), url: location.href, state: state() };
-    Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));
-    if (form === 'dom' && !seen.tooLarge) Object.assign(seen, api.extract(hiddenIds));
-    return seen;
+    const seen = { popups: api.takePopups(), url: location.href, state: api.state() };
+    return Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));
   };
 })();

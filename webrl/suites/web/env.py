@@ -13,6 +13,7 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import Action
 from webrl.rollouts.browser import Browser
+from webrl.rollouts.devtools import ChannelClosed, ChannelError
 from webrl.rollouts.egress import BLOCKED, UNREACHED
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.execute import ActionFailed
@@ -78,7 +79,7 @@ class WebEnv(BrowserEnv):
 
     async def _require_page(self, task: Task) -> None:
         async with self._deadline("looking at the start page"):
-            status, text = await self.page.evaluate(_STATUS)
+            status, text = await self.tab.evaluate(_STATUS)
         if status < 400:
             return
         url = self.page.url
@@ -131,11 +132,9 @@ class WebEnv(BrowserEnv):
 
     async def _down(self, page: Page, end: End) -> str:
         """Why the site cannot be asked any more, where the agent's page is an error of the connection; else ""."""
-        from playwright.async_api import Error
-
         try:
-            _, text = await page.evaluate(_STATUS)
-        except Error:
+            _, text = await self._tabs[page].evaluate(_STATUS)
+        except (ChannelError, ChannelClosed, KeyError):  # KeyError: a tab that nobody has looked at
             return ""
         if not (page.url.startswith("chrome-error:") or UNREACHED in text[:300]):
             return ""

@@ -19,6 +19,7 @@ from webrl.config.redaction import redact
 from webrl.config.web import WebConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser, first_line
+from webrl.rollouts.devtools import ChannelClosed, ChannelError
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.tasks import require_start, task_at
 
@@ -37,7 +38,6 @@ _SCRIPT = """() => {
   const short = (words) => [...(words ?? '').replace(/\\s+/g, ' ').trim()].slice(0, 80).join('');
   const text = (e) => short(e?.innerText);
   const plain = (e) => short(e?.textContent);
-  // A field called `method` or `elements` hides the form's own.
   const all = (() => {
     try {
       return __webrl.allElements(); // in shadow roots too
@@ -45,6 +45,7 @@ _SCRIPT = """() => {
       return [...document.querySelectorAll('*')];
     }
   })();
+  // A field called `method` or `elements` hides the form's own.
   const own = (form, name) => Object.getOwnPropertyDescriptor(HTMLFormElement.prototype, name).get.call(form);
   const label = (e) => {
     const copy = e.labels?.[0]?.cloneNode(true);
@@ -71,7 +72,6 @@ _SCRIPT = """() => {
   const headings = all.filter((e) => e.matches('h1') && text(e) && !e.closest(
     'aside, nav, [role=complementary], [role=navigation]'));
   return {
-    socket: window.__webrl?.refusedSocket ?? '',
     title: document.title.trim(),
     heading: headings.length === 1 ? text(headings[0]) : '',
     links: all.filter((e) => (e instanceof HTMLAnchorElement || e instanceof HTMLAreaElement) && e.href).map((a) => [
@@ -199,15 +199,14 @@ class _Walk:
 
 
 async def _visit(env: WebEnv, config: RolloutConfig, url: str, link: str) -> tuple[Seen, list[tuple[str, str]]]:
-    from playwright.async_api import Error
-
     observation = await env.reset(task_at(config, f"{config.web.name}.look", url, "look around"))
     try:
-        found: dict[str, Any] = await env.page.evaluate(_SCRIPT)
-    except Error as error:
+        found: dict[str, Any] = await env.tab.evaluate(f"({_SCRIPT})()")
+        socket: str = await env.tab.evaluate_in_page("window.__webrl?.refusedSocket ?? ''")
+    except (ChannelError, ChannelClosed) as error:
         raise BrowserError(first_line(error)) from None
     forms = tuple(Form(**form | {"fields": tuple(form["fields"])}) for form in found["forms"])
-    told = (observation.text, forms, found["socket"], env.refusal)
+    told = (observation.text, forms, socket, env.refusal)
     seen = Seen(env.page.url, found["title"], found["heading"], link, *told)
     return seen, [(target, text) for target, text in found["links"]]
 

@@ -134,7 +134,7 @@ async def _is_quiet(tab: Tab) -> bool:
                 await tab.arrive(end)
                 cap_ms = max(0.0, end - time.monotonic()) * 1000
                 try:
-                    await tab.evaluate(f"__webrl.settle({HORIZON_MS}, {cap_ms:.0f})")
+                    await tab.evaluate_in_page(f"__webrl.settle({HORIZON_MS}, {cap_ms:.0f})")
                 except ChannelError:  # the page has been replaced
                     await asyncio.sleep(_LOOK_EVERY_S)
                     continue

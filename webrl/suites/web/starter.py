@@ -103,7 +103,7 @@ def write_starter(out: Path, found: Exploration, url: str, name: str, login: Map
     written = {path: entries for path, entries in zip(starter_files(out), parts, strict=True) if entries}
     for path, entries in written.items():
         lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-        write_text(path, lines.encode("utf-8", "replace").decode())  # half an emoji is no text
+        write_text(path, lines)
     named = [_quoted(str(path)) if path in written else "" for path in starter_files(out)]
     write_text(out, _config_text(found, url, name, named, _login(found, url, login)))
     return [out, *written]

@@ -8,9 +8,7 @@ classes each (V = min over the heads of softmax(logits)[1]). The state is the pr
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from webrl.errors import ModelError
-from webrl.llm.loading import first_line, model_folder
+from webrl.llm.loading import config_of
 from webrl.runs.clock import spent_on
 from webrl.training.layers.decoder import decoder_of
 from webrl.training.models import PackedCritic, load_pretrained
@@ -60,7 +58,7 @@ def open_critic(
         ModelError: an actor folder where a critic is needed, or another number of heads.
     """
     config, options = critic_config(folder, heads)
-    with torch.random.fork_rng(devices=[]), _expecting_new_heads():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         lm, route = load_pretrained(
             sequence_classifier(config), PackedCritic, folder, dtype, skeleton=skeleton, device=device, **options
@@ -80,13 +78,7 @@ def critic_config(folder: str | Path, heads: str | None) -> tuple[Any, dict[str,
     Raises:
         ModelError: as `open_critic`.
     """
-    from transformers import AutoConfig
-
-    model_folder(str(folder))
-    try:
-        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"cannot read the config of {str(folder)!r}: {first_line(error)}") from error
+    config = config_of(str(folder))
     is_critic = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
     if heads is None and not is_critic:
         raise ModelError(f"{str(folder)!r} holds {config.architectures}, not a critic; train one with `webrl train`")
@@ -146,19 +138,6 @@ class _LastTokenValue:
 
         hidden = decoder_of(self)(input_ids=input_ids, **options).last_hidden_state
         return SequenceClassifierOutputWithPast(logits=self.score(hidden[:, -1]))
-
-
-@contextlib.contextmanager
-def _expecting_new_heads() -> Iterator[None]:
-    """Silence transformers' report that the heads are new: they are meant to be."""
-    from transformers.utils import logging
-
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 def values_of(logits: Tensor) -> Tensor:

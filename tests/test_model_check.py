@@ -111,6 +111,33 @@ def test_tied_weights_are_not_missed_and_a_larger_embedding_than_the_tokenizers_
     check_model(str(folder))
 
 
+def test_of_quantized_weights_whose_names_are_their_own_the_tokenizer_alone_is_compared(folder):
+    change_config(folder, quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 128})
+    change_weights(folder, lambda weights: weights.pop(UP))
+    check_model(str(folder))
+    grow_tokenizer(folder)
+    with pytest.raises(ModelError, match="its tokenizer writes ids up to 355"):
+        check_model(str(folder))
+
+
+def test_a_critic_to_start_from_is_compared_as_a_critic(folder, tmp_path, capsys):
+    critic = tmp_path / "critic"
+    shutil.copytree(folder, critic)
+    make_value_model(critic)
+    command = "run demo --dry-run models.critic=MODEL critic.heads=single"
+    assert attempt(command, critic, tmp_path) == 0
+    assert attempt(command, folder, tmp_path) == 0, "an actor that is given fresh heads"
+    assert attempt(command.replace("single", "double"), critic, tmp_path) == 1
+    assert "has 1 value logits" in capsys.readouterr().err
+    for key in ("score.weight", UP):
+        damaged = shutil.copytree(critic, tmp_path / f"without-{key}")
+        change_weights(damaged, lambda weights, key=key: weights.pop(key))
+        assert attempt(command, damaged, tmp_path) == 1
+        assert f"has files without {key}" in capsys.readouterr().err
+        with pytest.raises(ModelError, match=f"has files without {key}"):
+            open_critic(damaged, "single", 0)
+
+
 COMMANDS = [
     "run demo --dry-run models.actor=MODEL",
     "run demo --dry-run models.orm=MODEL",

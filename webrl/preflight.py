@@ -96,6 +96,11 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
         check_model(config.models.actor, sees=config.rollout.image_size is not None)
     for name in dict.fromkeys(texts):
         check_model(name, sees=False)
+    start = config.models.critic
+    if "train" in due and config.trains_critic and start and not RunFolder(config.run_dir).phase(0).critic.is_dir():
+        from webrl.training.critic import check_critic
+
+        check_critic(start, config.critic.heads, sees=config.rollout.image_size is not None)
 
 
 def _check_refresh(config: RunConfig) -> None:

@@ -24,7 +24,7 @@ from webrl.runs.store import read_json
 
 
 @spent_on("model files")
-def check_model(name: str, *, sees: bool | None = None) -> None:
+def check_model(name: str, *, sees: bool | None = None, kind: Any = None) -> None:
     """Return if the model of that name can be loaded, and answer whatever its tokenizer writes.
 
     The model is built without memory (on torch's meta device), and transformers and peft compare it with the names and
@@ -34,6 +34,7 @@ def check_model(name: str, *, sees: bool | None = None) -> None:
 
     Args:
         sees: whether it is loaded as a vision-language model (`rollout.image_size`); None: if its config says so.
+        kind: class of transformers that it is loaded with, where that is no language model.
 
     Raises:
         ModelError: says what does not fit, and what to do.
@@ -42,7 +43,7 @@ def check_model(name: str, *, sees: bool | None = None) -> None:
     folder = model_folder(base or name) or _in_cache(base or name)
     if folder is None:
         return
-    model = _empty_model(base or name, folder, sees)
+    model = _empty_model(base or name, folder, sees, kind)
     if base:
         path = Path(name).expanduser() / ADAPTER_FILE
         add_adapter(model, name, base, _headers(name, path))
@@ -55,25 +56,26 @@ def check_model(name: str, *, sees: bool | None = None) -> None:
         )
 
 
-def _empty_model(name: str, folder: Path, sees: bool | None) -> Any:
+def _empty_model(name: str, folder: Path, sees: bool | None, kind: Any) -> Any:
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig
 
     config = config_of(str(folder))
     sees = hasattr(config, "vision_config") if sees is None else sees
-    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-    if type(config) not in auto._model_mapping:
+    auto: Any = kind or (AutoModelForImageTextToText if sees else AutoModelForCausalLM)
+    classes = getattr(auto, "_model_mapping", {type(config): auto})
+    if type(config) not in classes:
         if hasattr(config, "auto_map"):
             raise ModelError(f"cannot load the model {name!r}: {CODE_REFUSED}")
-        kind = "vision-language model" if sees else "causal language model"
-        raise ModelError(f"model {name!r}: transformers has no {kind} for its model type {config.model_type!r}")
+        wanted = "vision-language model" if sees else "causal language model"
+        raise ModelError(f"model {name!r}: transformers has no {wanted} for its model type {config.model_type!r}")
     try:
         with quiet(bars=False):
             if hasattr(config, "quantization_config"):
                 import torch
 
                 with torch.device("meta"):
-                    return auto.from_config(config)
-            model, found = auto._model_mapping[type(config)].from_pretrained(
+                    return classes[type(config)]._from_config(config)
+            model, found = classes[type(config)].from_pretrained(
                 None,
                 config=config,
                 generation_config=GenerationConfig(),

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from webrl.errors import ModelError
-from webrl.llm.loading import config_of
+from webrl.llm.check import check_model
+from webrl.llm.loading import config_of, model_folder
 from webrl.runs.clock import spent_on
 from webrl.training.layers.decoder import decoder_of
 from webrl.training.models import PackedCritic, load_pretrained
@@ -88,6 +89,25 @@ def critic_config(folder: str | Path, heads: str | None) -> tuple[Any, dict[str,
             f"{NUM_LABELS[heads]}; set critic.heads to match, or start from the actor"
         )
     return config, {} if is_critic else {"num_labels": NUM_LABELS[heads or "single"]}
+
+
+def check_critic(folder: str, heads: str, *, sees: bool) -> None:
+    """Return if a critic can start from a folder, as `check_model`: a critic of such heads, or an actor.
+
+    Raises:
+        ModelError: it cannot.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    if model_folder(folder) is None:  # of the Hub: looked at when it is loaded
+        return
+    config, fresh = critic_config(folder, heads)
+    if fresh:
+        check_model(folder, sees=sees)
+    elif sees:
+        check_model(folder, kind=classifier_of(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)], type(config)))
+    else:
+        check_model(folder, kind=sequence_classifier(config))
 
 
 def sequence_classifier(config: Any) -> Any:

@@ -11,7 +11,6 @@ import torch
 from llm_builders import build_tokenizer, save_tiny_model
 from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM
 
 from webrl import load_actor as api_actor
@@ -65,7 +64,7 @@ def truncate(folder: Path) -> None:
 
 def grow_tokenizer(folder: Path) -> None:
     tokenizer = build_tokenizer()
-    tokenizer.add_tokens([AddedToken(f"<|new {i}|>") for i in range(9)])
+    tokenizer.add_tokens([f"new{i}" for i in range(9)])
     tokenizer.save_pretrained(folder)
 
 
@@ -136,6 +135,17 @@ def test_a_critic_to_start_from_is_compared_as_a_critic(folder, tmp_path, capsys
         assert f"has files without {key}" in capsys.readouterr().err
         with pytest.raises(ModelError, match=f"has files without {key}"):
             open_critic(damaged, "single", 0)
+
+
+def test_a_control_token_without_a_row_is_refused_once_the_template_writes_it(folder):
+    tokenizer = build_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image_soft_token>"]})
+    tokenizer.save_pretrained(folder)
+    check_model(str(folder))
+    tokenizer.chat_template = tokenizer.chat_template.replace("{{ bos_token }}", "<image_soft_token>")
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ModelError, match="embeddings of 347 tokens, and its tokenizer writes ids up to 347"):
+        check_model(str(folder))
 
 
 COMMANDS = [

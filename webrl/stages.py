@@ -288,7 +288,9 @@ def train(context: Context) -> Counts:
         judged = steps if config.critic.on_replay else folder.train
         losses = once("critic", lambda: train_critic(judged, start, folder.critic, config, **options), scored)
     if context.phase == 0:
-        return losses | (copy_model(context.actor, folder.actor) if is_main() else {})
+        return losses | (
+            copy_model(context.actor, folder.actor, sees=config.rollout.image_size is not None) if is_main() else {}
+        )
     if not config.actor.needs_values:
         scored = steps
     elif not broadcast(scored.exists()):
@@ -441,18 +443,21 @@ def _start(context: Context) -> list[Trajectory]:
 
 
 @spent_on("model files")
-def copy_model(name: str, target: Path) -> Counts:
-    """Copy a model folder, or the files of a model of the Hub; gives the Hub's commit.
+def copy_model(name: str, target: Path, *, sees: bool = False) -> Counts:
+    """Copy a model folder (an adapter's: merged into its base), or the files of a model of the Hub; returns its commit.
 
     Raises:
         ModelError: neither is there.
     """
-    from webrl.llm.loading import hub_snapshot, model_folder
+    from webrl.llm.loading import base_of, hub_snapshot, model_folder, save_merged
 
     folder = model_folder(name)
     source = folder or hub_snapshot(name)
     with atomic_path(target) as temporary:
-        shutil.copytree(source, temporary)
+        if base_of(name):
+            save_merged(name, temporary, sees=sees)
+        else:
+            shutil.copytree(source, temporary)
     return {} if folder else {"hub_commit": source.name}
 
 

@@ -13,7 +13,7 @@ from webrl import phase as phases
 from webrl.api import run
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
-from webrl.preflight import check_inputs
+from webrl.preflight import check_inputs, check_models
 from webrl.reports.page.build import write_report
 from webrl.reports.relay import Relay
 from webrl.reports.run import overview_table, phase_table, site_table
@@ -26,7 +26,12 @@ from webrl.runs.store import read_json
 
 
 def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
-    """`--dry-run`: the resolved config, episodes of a phase, then what would run and what is done already."""
+    """`--dry-run`: the resolved config, episodes of a phase, then what would run and what is done already.
+
+    Raises:
+        ModelError: a model that it starts from cannot be loaded.
+    """
+    check_models(config, (stage,) if stage else [spec.name for spec in phases.STAGES])
     print(f"# resolved config of {config.run_dir}")
     print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True), end="")
     if stage in (None, "rollout") and config.num_phases:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from webrl.cli import main
 from webrl.config import RunConfig, load_config
 from webrl.errors import UsageError
 from webrl.evaluate import named_rates, pass_all, pass_any
 from webrl.runs.folder import RunFolder
-from webrl.runs.store import read_records
+from webrl.runs.store import read_records, write_records
 from webrl.stages import Context, copy_model, evaluate
 from webrl.types import Trajectory
 
@@ -80,3 +83,34 @@ def test_the_chance_that_one_of_k_or_all_k_attempts_succeed_is_counted_without_b
     for attempts, successes, k in ((2, 1, 3), (2, 3, 1), (2, 1, 0)):
         with pytest.raises(ValueError, match=f"{successes} successes of {attempts} attempts, k = {k}"):
             pass_all(attempts, successes, k)
+
+
+@pytest.mark.browser
+def test_two_models_are_compared_page_by_page_and_an_evaluation_of_other_pages_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_in(tmp_path)
+    command = ["eval", "demo", f"runs_dir={tmp_path}", "name=run", *SMALL]
+    copy_model(config.models.actor, tmp_path / "same")
+    assert main([*command, "--against", str(tmp_path / "same")]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)["against"]
+    assert found["held-out seeds"]["this"] == found["held-out seeds"]["other"]
+    assert found["held-out seeds"]["difference"] == 0, "the same weights in another folder draw the same"
+    assert "; +0.0 points [" in said.err
+    assert "paired over 9 pages" in said.err
+    other = config.run_dir.with_name("run-against-same") / "phase_00"
+    played = list(read_records(other / "eval.jsonl", Trajectory))
+    seeds = [t for t in played if t.task.split == "eval"]
+    failed = [replace(t, env_reward=0.0) if t in seeds[:3] else replace(t, env_reward=1.0) for t in played]
+    write_records(other / "eval.jsonl", failed)
+    assert main([*command, "--against", str(other.parent)]) == 0
+    found = json.loads(capsys.readouterr().out)["against"]
+    mine = found["held-out seeds"]["this"]["successes"]
+    assert found["held-out seeds"]["other"]["successes"] == 6
+    assert found["held-out seeds"]["difference"] == pytest.approx((mine - 6) / 9)
+    write_records(other / "eval.jsonl", [replace(t, task=replace(t.task, seed=t.task.seed + 1)) for t in failed])
+    assert main([*command, "--against", str(other)]) == 1
+    assert "22 of its pages and those of" in capsys.readouterr().err
+    assert main([*command, "--against", str(tmp_path / "nosuch")]) == 1
+    assert "nosuch" in capsys.readouterr().err

@@ -154,11 +154,15 @@ def add_over_start(
     """
     for part, heldout in ((counts, False), (counts.get("heldout_types"), True)):
         mine, theirs = ([t for t in side if (t.task.split == "eval_heldout") is heldout] for side in (now, start))
-        if part is not None and (found := _difference(mine, theirs, confidence)):
+        if part is not None and (found := page_difference(mine, theirs, confidence)):
             part["over_start"] = found
 
 
-def _difference(now: Sequence[Trajectory], start: Sequence[Trajectory], confidence: float) -> dict[str, Any] | None:
+def page_difference(now: Sequence[Trajectory], start: Sequence[Trajectory], confidence: float) -> dict[str, Any] | None:
+    """`difference` (`now` − `start`), `ci95` and the number of `tasks` with a verdict in both.
+
+    None where the two have not played the same tasks, each once, or none has a verdict in both.
+    """
     mine, theirs = ({(t.task.site, t.task.task_id): t for t in side} for side in (now, start))
     if mine.keys() != theirs.keys() or {len(now), len(start)} != {len(mine)}:
         return None

@@ -400,32 +400,16 @@ def _compare(context: Context, before: Path, after: Path) -> Counts:
 
 
 def evaluate(context: Context) -> Counts:
-    """Held-out tasks with this phase's actor and the environment's own reward."""
-    from webrl.suites import eval_tasks, needs_judge, summarize
+    """Held-out tasks with this phase's actor and the environment's own reward; all phases draw alike."""
+    from webrl.suites import eval_tasks
 
-    config = context.config
-    tasks = eval_tasks(config)
+    tasks = eval_tasks(context.config)
     if not tasks:
         return {}
-    play(
-        config,
-        tasks,
-        str(context.folder.actor) if context.folder.actor.is_dir() else context.actor,
-        context.folder.eval,
-        phase=context.phase,
-        prefix=f"e{context.phase:02d}",
-        temperature=config.evaluate.temperature,
-    )
-    trajectories = list(read_records(context.folder.eval, Trajectory))
-    labels: dict[str, Label] = {}
-    if unscored := [t for t in trajectories if needs_judge(t.task)]:
-        from webrl.reward.labels import read_labels
-        from webrl.reward.stage import judge
-
-        path = context.folder.path / "eval_labels.jsonl"
-        judge(config, unscored, path, len(unscored))
-        labels = read_labels(path)
-    counts = summarize(config, trajectories, context.folder.path, labels, _start(context))
+    first, *others = context.config.evaluate.temperature
+    counts = _evaluate_at(context, tasks, first, "")
+    if others:
+        counts["at_temperature"] = {f"{t:g}": _evaluate_at(context, tasks, t, f"_t{t:g}") for t in others}
     for name, rate in named_rates(counts).items():
         if rate.get("over_start") and rate["over_start"]["ci95"][1] < 0:
             crashed = f" ({rate['errors']} episodes crashed)" if rate["errors"] else ""
@@ -434,12 +418,40 @@ def evaluate(context: Context) -> Counts:
     return counts
 
 
-def _start(context: Context) -> list[Trajectory]:
+def _evaluate_at(context: Context, tasks: Sequence[Task], temperature: float, mark: str) -> Counts:
+    from webrl.suites import needs_judge, summarize
+
+    config, out = context.config, context.folder.path / f"eval{mark}.jsonl"
+    play(
+        config,
+        tasks,
+        str(context.folder.actor) if context.folder.actor.is_dir() else context.actor,
+        out,
+        phase=context.phase,
+        prefix=f"e{context.phase:02d}{mark}",
+        draws="e00",
+        temperature=temperature,
+    )
+    trajectories = list(read_records(out, Trajectory))
+    labels: dict[str, Label] = {}
+    if unscored := [t for t in trajectories if needs_judge(t.task)]:
+        from webrl.reward.labels import read_labels
+        from webrl.reward.stage import judge
+
+        path = context.folder.path / f"eval{mark}_labels.jsonl"
+        judge(config, unscored, path, len(unscored))
+        labels = read_labels(path)
+    folder = context.folder.path / f"eval{mark}" if mark else context.folder.path
+    return summarize(config, trajectories, folder, labels, _start(context, out.name))
+
+
+def _start(context: Context, name: str) -> list[Trajectory]:
     """The supervised start's evaluation without its pages, where it is there and another phase is evaluated."""
     first = context.run.phase(0)
-    if context.phase == 0 or not first.is_done("eval") or not first.eval.is_file():
+    path = first.path / name
+    if context.phase == 0 or not first.is_done("eval") or not path.is_file():
         return []
-    return [replace(t, steps=(), final_observation="") for t in read_records(first.eval, Trajectory)]
+    return [replace(t, steps=(), final_observation="") for t in read_records(path, Trajectory)]
 
 
 @spent_on("model files")
@@ -496,6 +508,7 @@ def play(
     *,
     phase: int,
     prefix: str,
+    draws: str | None = None,
     temperature: float | None = None,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> None:
@@ -516,6 +529,8 @@ def play(
             verify=lambda model: _verify(model, actor, config),
         )
         async with open_sites(config, tasks), opened as policy:
-            await collect(tasks, config, policy, out, phase=phase, prefix=prefix, world=WORLD, on_episode=on_episode)
+            await collect(
+                tasks, config, policy, out, phase=phase, prefix=prefix, draws=draws, world=WORLD, on_episode=on_episode
+            )
 
     run(work())

@@ -51,13 +51,23 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
     return 0
 
 
-def run_stage(config: RunConfig, stage: str, phase: int | None) -> int:
-    """Run one stage and print its counts."""
+def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | None = None) -> int:
+    """Run one stage and print its counts; of an evaluation `against` another one, how the two differ as well."""
     check_extras(config, (stage,))
     check_inputs(config, (stage,))
+    other = None
+    if against is not None:
+        from webrl.cli.against import compare, describe, find_other
+
+        other = find_other(config, against)
+        if phase is None:
+            phase = phases.next_phase(RunFolder(config.run_dir), phases.STAGES[-1])
     with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
         counts = phases.run_stage(config, stage, phase)
     _show_webarena(counts, sys.stderr)  # standard output stays JSON
+    if other is not None and phase is not None:
+        counts = {**counts, "against": compare(config, phase, other)}
+        print("\n".join(describe(counts["against"])), file=sys.stderr)
     print(json.dumps(counts, indent=2, ensure_ascii=False, default=str))
     return 0
 

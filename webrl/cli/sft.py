@@ -90,7 +90,7 @@ def make_probe(config: RunConfig) -> Probe:
 
         tasks = eval_tasks(config)
         tasks = tasks[:: max(1, len(tasks) // config.sft.probe_tasks)][: config.sft.probe_tasks]  # of all task types
-        play(config, tasks, str(model), episodes, phase=0, prefix="probe", temperature=config.evaluate.temperature)
+        play(config, tasks, str(model), episodes, phase=0, prefix="probe", temperature=config.evaluate.temperature[0])
         rate = success_rate(read_records(episodes, Trajectory))
         return {"probe_successes": float(rate.successes), "probe_episodes": float(rate.episodes)}
 

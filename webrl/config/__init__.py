@@ -661,8 +661,25 @@ class OrmConfig(OptimConfig):
 class EvaluateConfig(Section):
     """Held-out evaluation with the environment's own reward."""
 
-    temperature: float = Field(0.0, ge=0, description="0 is greedy (published)")
+    temperature: tuple[Annotated[float, Field(ge=0)], ...] = Field(
+        (0.0,),
+        min_length=1,
+        description="0 is greedy (published); of several, as [1, 0], phases are compared at the first, and each of the "
+        "others plays every page once more",
+    )
     confidence: Fraction = Field(0.95, description="level of the Wilson intervals")
+
+    @field_validator("temperature", mode="before")
+    @classmethod
+    def _one_needs_no_list(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+    @field_validator("temperature")
+    @classmethod
+    def _each_once(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError(f"{list(value)}: each once")
+        return value
 
 
 class RunConfig(Section):

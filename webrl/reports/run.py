@@ -200,7 +200,11 @@ def groups_text(phase: Summary) -> str:
         return ""
     kinds = _parts({name: groups[f"num_{name}"] for name in ("mixed", "succeeded", "failed", "single")})
     masked = f"; {groups['num_masked']} attempts without outcome" if groups["num_masked"] else ""
-    return f"{groups['num']} ({kinds}){masked}; without signal {100 * groups['no_signal']:.1f} %"
+    passed = [
+        f"; pass@{k} {100 * found['any']:.1f} %, pass^{k} {100 * found['all']:.1f} % of {found['tasks']}"
+        for k, found in list(groups.get("passed", {}).items())[-1:]
+    ]
+    return f"{groups['num']} ({kinds}){masked}; without signal {100 * groups['no_signal']:.1f} %" + "".join(passed)
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

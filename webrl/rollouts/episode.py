@@ -63,12 +63,14 @@ async def run_episode(
     trajectory_id: str,
     phase: int = 0,
     seed: int = 0,
+    draws: str = "",
     save_screenshot: SaveScreenshot | None = None,
 ) -> Trajectory:
     """Play one episode to its end.
 
     Args:
-        seed: of the policy's draws; each step derives its own from it and the trajectory id.
+        seed: of the policy's draws; each step derives its own from it and `draws`.
+        draws: names the stream of draws: two episodes of one name draw alike. Default: the trajectory id.
 
     Stop rules (paper, section 2.1 of the released code's settings): `max_parse_failures` unreadable actions in a
     row, `max_repeats` equal actions in a row, `max_steps` steps, the agent's or the page's end, `episode_timeout_s`.
@@ -77,7 +79,7 @@ async def run_episode(
     start = time.perf_counter()
     try:
         async with asyncio.timeout(config.episode_timeout_s):
-            await _play(env, policy, task, config, episode, (seed, trajectory_id), save_screenshot)
+            await _play(env, policy, task, config, episode, (seed, draws or trajectory_id), save_screenshot)
     except TimeoutError:
         episode.status = Status.TIMEOUT
         episode.message = f"the episode passed its deadline of {config.episode_timeout_s:g} s"
@@ -183,7 +185,7 @@ def _record(
     )
 
 
-def step_seed(seed: int, trajectory_id: str, index: int) -> int:
-    """Seed of one draw: the same for the same run seed, episode and step, whatever else runs beside it."""
-    digest = hashlib.sha256(f"{seed}:{trajectory_id}:{index}".encode()).digest()
+def step_seed(seed: int, draws: str, index: int) -> int:
+    """Seed of one draw: the same for the same run seed, stream of draws and step, whatever else runs beside it."""
+    digest = hashlib.sha256(f"{seed}:{draws}:{index}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1

@@ -143,7 +143,7 @@ class _Answers:
         asked = read(ActionRequest, await _body(request))
         self._check_model(asked.model)
         config = self._service.config
-        greedy_or_not = config.evaluate.temperature if asked.temperature is None else asked.temperature
+        greedy_or_not = config.evaluate.temperature[0] if asked.temperature is None else asked.temperature
         try:
             picture = None if asked.screenshot is None else read_picture(asked.screenshot)
         except ValueError as error:
@@ -220,7 +220,7 @@ class _Answers:
             "dialect": config.rollout.dialect,
             "prompt_format": config.models.prompt_format,
             "max_prompt_tokens": config.models.max_prompt_tokens,
-            "temperature": config.evaluate.temperature,
+            "temperature": config.evaluate.temperature[0],
             "max_steps": config.rollout.max_steps,
             "max_repeats": config.rollout.max_repeats,
             "max_parse_failures": config.rollout.max_parse_failures,

@@ -29,7 +29,6 @@ from webrl.openenv.http_sessions import _respond
 from webrl.openenv.hub import AtCapacity, Hub, ServerOptions
 from webrl.openenv.pictures import PixelRows, encode
 from webrl.openenv.variables import read_variables
-from webrl.rollouts.aliases import spell_out
 from webrl.rollouts.snapshot import describe
 
 pytestmark = pytest.mark.browser
@@ -156,28 +155,6 @@ def test_elements_and_html_are_browsergyms():
     # It prints `::before` and `::after` as if they were elements.
     printed = re.sub(r"&lt;/?::\w+&gt;", "", prune_html(flatten_dom_to_str(snapshot)))
     assert "".join(found.html.split()) == "".join(printed.split())
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("type('13', 'Ann')", "fill('13', 'Ann')"),
-        ("type('Ann')", "keyboard_type('Ann')"),
-        ("send_keys('Enter')", "keyboard_press('Enter')"),
-        ('send_keys("Control+a")', "keyboard_press('Control+a')"),
-        ("send_keys('ArrowDown')", "keyboard_press('ArrowDown')"),
-        ("send_keys('Ann + Bob')", "keyboard_type('Ann + Bob')"),
-        ("scroll('up')", "scroll(0, -480)"),
-        ("scroll(down)", "scroll(0, 480)"),
-        ("scroll(0, 200)", "scroll(0, 200)"),
-        ("scroll('sideways')", "scroll('sideways')"),
-        ("click('13')", "click('13')"),
-        ("noop()", "noop()"),
-        ("no action", "no action"),
-    ],
-)
-def test_actions_that_scripts_teach_are_understood(written, meant):
-    assert spell_out(written) == meant
 
 
 def test_http_clients_with_cookies_have_an_episode_each(shared):

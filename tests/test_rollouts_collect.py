@@ -8,6 +8,7 @@ from rollouts_builders import ClickNamedButton, Scripted, in_browser, miniwob
 
 from webrl.config import RolloutConfig, validate_config
 from webrl.errors import DataError, PolicyError, UsageError
+from webrl.llm.prompts import policy_messages
 from webrl.rollouts.collect import collect
 from webrl.rollouts.episode import run_episode, step_seed
 from webrl.rollouts.kept import keep_browsers, run
@@ -62,6 +63,32 @@ def test_what_was_sampled_is_stored_as_it_was():
     assert trajectory.status is Status.AGENT_DONE
     assert trajectory.message == "done"
     assert trajectory.env_reward == 0.0
+
+
+def test_an_answer_that_says_more_is_acted_on_and_the_history_tells_what_was_taken():
+    trajectory = play(Scripted("<think>so</think>Then noop(1) | noop(2)", "Action: click('{button:no}')."))
+    first, second = trajectory.steps
+    assert trajectory.env_reward == 1.0
+    assert (first.action, first.note, first.error) == ("noop(1)", "the first of 2 actions, answer with one", "")
+    assert first.response == "<think>so</think>Then noop(1) | noop(2)"
+    assert second.note == ""
+    past = policy_messages("", trajectory.steps, "")[1].content.split("\n")
+    assert past[2:4] == [f"noop(1) # taken: {first.note}", second.action]
+
+
+def test_a_label_is_an_id_in_evaluations_that_ask_for_it_and_never_in_training():
+    by_label = Scripted("click('no')")
+    asked = play(by_label, miniwob("click-button", split="eval"), resolve_labels=True)
+    assert asked.env_reward == 1.0
+    assert (asked.steps[0].response, asked.steps[0].note) == ("click('no')", "for click('no')")
+    bid = re.fullmatch(r"click\('(\d+)'\)", asked.steps[0].action)[1]
+    not_asked = play(by_label, miniwob("click-button", split="eval"))
+    in_training = play(by_label, resolve_labels=True)
+    for trajectory in (not_asked, in_training):
+        assert trajectory.env_reward == 0.0
+        assert {(s.action, s.note) for s in trajectory.steps} == {("click('no')", "")}
+        wrong = f"ids are the numbers in square brackets, e.g. click('{bid}'); 'no' is none"
+        assert {s.error for s in trajectory.steps} == {wrong}
 
 
 def test_five_unreadable_actions_in_a_row_end_it():

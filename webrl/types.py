@@ -180,6 +180,8 @@ class Step(Record):
     """The parsed action in canonical form, or "" after a parse failure."""
     error: str = ""
     """What the agent is told about this action (parse failure, element not found, blocked host), or ""."""
+    note: str = ""
+    """How the action was taken from an answer that says something else: `the first of 2 actions, …`; else ""."""
     prompt_ids: tuple[int, ...] = ()
     """[P] token ids the policy was given."""
     action_ids: tuple[int, ...] = ()

@@ -149,6 +149,11 @@ class ModelsConfig(Section):
         description="chat: the tokenizer's chat template, page last; chat_history_last: page before history, which a "
         "prefix cache makes faster where a step changes little of its page; webrl: the released checkpoints' format",
     )
+    prompt: Literal["auto", "brief", "examples"] = Field(
+        "auto",
+        description="what the chat formats tell the actor: brief: the actions, for a model trained on it; examples: "
+        "with an example of each, for one that was not; auto: what its folder says it was trained on, else examples",
+    )
     enable_thinking: bool = Field(
         False, description="policy may reason in <think>…</think> before its action, if its chat template knows how"
     )
@@ -347,6 +352,11 @@ class RolloutConfig(Section):
         "numbers and does not learn them by heart; evaluations keep BrowserGym's, from 0",
     )
     dialect: Literal["browsergym", "webrl"] = Field("browsergym", description="action language")
+    resolve_labels: bool = Field(
+        False,
+        description="in evaluations, click('Save') acts on the element of that name if the page has exactly one; never "
+        "in training episodes (dialect browsergym, observation axtree or dom)",
+    )
     screenshots: bool = Field(False, description="save a PNG of every step")
     image_size: int | None = Field(
         None,

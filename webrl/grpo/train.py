@@ -21,7 +21,7 @@ from webrl.grpo.play import Episode, Player
 from webrl.grpo.report import Steps, first_and_last, mean_reward
 from webrl.grpo.settings import GrpoSettings
 from webrl.rollouts.actions import ActionError
-from webrl.rollouts.dialects import parse
+from webrl.rollouts.answers import read_answer
 from webrl.rollouts.sites import BENCHMARKS, site_name
 from webrl.runs.store import Appender, write_json
 from webrl.types import Task
@@ -116,7 +116,7 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("WORLD_SIZE > 1: webrl grpo trains in one process; start it without a launcher")
     try:
-        parse(settings.fallback_action, settings.run_config.rollout.dialect)
+        read_answer(settings.fallback_action, settings.run_config.rollout.dialect)
     except ActionError as error:
         raise UsageError(f"fallback_action = {settings.fallback_action!r}: {error}") from None
     if settings.resume_from_checkpoint and not (settings.resume_from_checkpoint / "trainer_state.json").is_file():

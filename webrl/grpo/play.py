@@ -87,9 +87,8 @@ class RewardedEnv:
 
     async def step(self, action_text: str) -> StepResult:
         """Act once (`Env.step`)."""
-        text = action_text
         try:
-            read_answer(text, self._dialect)
+            text = read_answer(action_text, self._dialect).canonical
         except ActionError:
             self._seen.unreadable.append(len(self._seen.rewards))
             text = self._settings.fallback_action

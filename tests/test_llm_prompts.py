@@ -194,6 +194,8 @@ def test_characters_are_counted_in_the_released_format_only():
     assert load_config(None, ["models.prompt_format=webrl", "models.max_prompt_chars=15872"]).models.max_prompt_chars
     with pytest.raises(UsageError, match="models: max_prompt_chars=15872 goes with prompt_format=webrl"):
         load_config(None, ["models.max_prompt_chars=15872"])
+    with pytest.raises(UsageError, match="models: prompt=brief goes with prompt_format=chat"):
+        load_config(None, ["models.prompt_format=webrl", "models.prompt=brief"])
 
 
 def test_an_instruction_that_does_not_fit_is_an_error(tokenizer):

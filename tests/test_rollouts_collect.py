@@ -6,9 +6,10 @@ import re
 import pytest
 from rollouts_builders import ClickNamedButton, Scripted, in_browser, miniwob
 
-from webrl.config import RolloutConfig, validate_config
+from webrl.config import ModelsConfig, RolloutConfig, validate_config
 from webrl.errors import DataError, PolicyError, UsageError
-from webrl.llm.prompts import policy_messages
+from webrl.llm.loading import load_tokenizer
+from webrl.llm.prompts import build_policy_prompt, policy_messages
 from webrl.rollouts.collect import collect
 from webrl.rollouts.episode import run_episode, step_seed
 from webrl.rollouts.kept import keep_browsers, run
@@ -89,6 +90,24 @@ def test_a_label_is_an_id_in_evaluations_that_ask_for_it_and_never_in_training()
         assert {(s.action, s.note) for s in trajectory.steps} == {("click('no')", "")}
         wrong = f"ids are the numbers in square brackets, e.g. click('{bid}'); 'no' is none"
         assert {s.error for s in trajectory.steps} == {wrong}
+
+
+def test_labels_are_looked_up_only_where_a_page_lists_them():
+    for other in ({"observation": "html"}, {"dialect": "webrl"}):
+        with pytest.raises(ValueError, match="resolve_labels=true is for dialect=browsergym on observation=axtree"):
+            RolloutConfig(resolve_labels=True, **other)
+
+
+def test_the_prompt_by_example_of_a_real_page_is_hardly_longer_than_the_brief_one():
+    page = in_browser(lambda env: env.reset(miniwob("login-user")))
+    tokenizer = load_tokenizer("data/tiny/actor")
+    forms = [ModelsConfig(prompt=name) for name in ("brief", "examples")]
+    brief, examples = (build_policy_prompt(tokenizer, page.goal, (), page.text, models) for models in forms)
+    assert examples.observation == page.text
+    assert 0 < len(examples.ids) - len(brief.ids) < 100
+    text = tokenizer.decode(examples.ids)
+    assert f"Goal: {page.goal}\nHistory:\nnone\nPage:\n{page.text}" in text
+    assert "To press [18] button 'Previous': click('18')\n" in text
 
 
 def test_five_unreadable_actions_in_a_row_end_it():

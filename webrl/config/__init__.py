@@ -169,6 +169,8 @@ class ModelsConfig(Section):
     def _characters_are_of_the_released_format(self) -> Self:
         if self.max_prompt_chars and self.prompt_format != "webrl":
             raise ValueError(f"max_prompt_chars={self.max_prompt_chars} goes with prompt_format=webrl")
+        if self.prompt != "auto" and self.prompt_format == "webrl":
+            raise ValueError(f"prompt={self.prompt} goes with prompt_format=chat or chat_history_last; leave it out")
         return self
 
 
@@ -430,6 +432,11 @@ class RolloutConfig(Section):
                 raise ValueError(f"random_ids=true needs BrowserGym's ids, given here: {other} brings its own")
         if self.random_ids and not self.show_text:
             raise ValueError("random_ids=true, show_text=false: the actor is shown no ids; leave one out")
+        if self.resolve_labels and (self.dialect == "webrl" or self.observation == "html"):
+            raise ValueError(
+                "resolve_labels=true is for dialect=browsergym on observation=axtree or dom, not for "
+                f"{self.dialect} on {self.observation}; leave it out"
+            )
         return self
 
     @model_validator(mode="after")

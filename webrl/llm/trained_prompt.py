@@ -38,7 +38,8 @@ def mark_tokenizer(tokenizer: Any, name: str) -> Any:
 def unmarked_prompt(folder: Path) -> PromptName:
     """`brief` for the folders that versions without this mark have written, which knew no other prompt."""
     report = folder.with_name(f"{folder.name}_report") / "report.json"  # webrl sft
-    ours = ("lora/state.safetensors", "config.yaml", "report.json")  # a training with adapters, webrl push, webrl grpo
+    # A training with adapters, webrl push, webrl grpo, the shipped models.
+    ours = ("lora/state.safetensors", "config.yaml", "report.json", "recipe.json")
     in_phase = re.fullmatch(r"phase_\d+", folder.absolute().parent.name)
     return "brief" if in_phase or report.is_file() or any((folder / file).is_file() for file in ours) else "examples"
 

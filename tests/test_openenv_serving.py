@@ -121,7 +121,7 @@ def test_the_server_says_how_pages_are_shown_to_those_who_do_not():
 def test_pruned_html_and_clickable_elements_come_with_every_page(shared):
     with client(shared) as env:
         seen = env.reset(task_name="click-button", seed=0).observation
-        after = env.step({"action_str": "scroll('down')"}).observation
+        after = env.step({"action_str": "Action: scroll('down')\nnoop(1)"}).observation
     for page in (seen, after):
         assert '<button bid="13"' in page["pruned_html"]
         assert "<script" not in page["pruned_html"]
@@ -130,7 +130,8 @@ def test_pruned_html_and_clickable_elements_come_with_every_page(shared):
         assert elements["13"]["clickable"] is True
         # As text, because OpenEnv's example joins them.
         assert [float(number) > 0 for number in elements["13"]["bbox"]] == [True] * 4
-    assert after["metadata"]["browsergym_obs"]["last_action"] == "scroll(0, 480)"
+    taken = "scroll(0, 480) # for scroll('down'); the first of 2 actions, answer with one"
+    assert after["metadata"]["browsergym_obs"]["last_action"] == taken
     assert (after["error"], after["last_action_error"]) == ("", False)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 MAX_ACTION_CHARS = 20_000
 _QUIET = threading.Lock()
 REQUIRED = object()
-BUTTONS = ("left", "middle", "right")
+_BUTTONS = ("left", "middle", "right")
 ID = re.compile(r"[A-Za-z]*\d+")
 """An element's id: a number, after letters where it is in a frame."""
 _MODIFIERS = ("Alt", "Control", "ControlOrMeta", "Meta", "Shift")
@@ -125,13 +125,14 @@ ACTIONS: dict[str, Sequence[Parameter]] = {
 _SYNONYMS = {
     **dict.fromkeys(("id", "element", "element_id"), ("bid",)),
     "text": ("value",),
-    "option": ("options",),
+    **dict.fromkeys(("option", "value", "label"), ("options",)),
     "key": ("key_comb",),
+    "keys": ("key_comb", "key", "text"),
 }
 """Names of arguments that can only mean one."""
 
 
-class _Bare(str):
+class Bare(str):
     """A word without quotes; only an element's id is read from one."""
 
 
@@ -202,7 +203,7 @@ def bind(
 
 def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.Name):
-        return _Bare(node.id)
+        return Bare(node.id)
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
@@ -216,7 +217,7 @@ def _check(name: str, parameter: Parameter, value: Any) -> Any:
     if kind in ("str", "strs") and type(value) is int:
         value = str(value)
     good = (
-        not isinstance(value, _Bare)
+        not isinstance(value, Bare)
         and {
             "str": lambda: isinstance(value, str),
             "text": lambda: value is None or isinstance(value, str) or type(value) in (int, float),
@@ -224,13 +225,13 @@ def _check(name: str, parameter: Parameter, value: Any) -> Any:
             "int": lambda: type(value) is int and abs(value) < 1e9,
             "number": lambda: type(value) in (int, float) and abs(value) < 1e9,
             "strs": lambda: isinstance(value, str) or _is_strings(value),
-            "button": lambda: value in BUTTONS,
+            "button": lambda: value in _BUTTONS,
             "modifiers": lambda: _is_strings(value) and set(value) <= set(_MODIFIERS),
         }[kind]()
     )
     if not good:
         wanted = {"str": "a string", "strs": "a string or a list of strings", "number": "a number"}.get(kind, kind)
-        quoted = f"; put it in quotes: {str(value)!r:.100}" if isinstance(value, _Bare) else ""
+        quoted = f"; put it in quotes: {str(value)!r:.100}" if isinstance(value, Bare) else ""
         raise ActionError(f"{name}(): {parameter.name} must be {wanted}, got {value!r:.100}{quoted}.")
     if kind == "text":
         return None if value is None else str(value)
@@ -243,8 +244,8 @@ def _element(name: str, value: Any) -> str:
         value = value[0]
     if type(value) is int and value >= 0:
         return str(value)
-    if isinstance(value, str) and not (isinstance(value, _Bare) and not ID.fullmatch(value)):
-        bracketed = re.fullmatch(rf"\s*\[({ID.pattern})\]\s*", value)
+    if isinstance(value, str) and not (isinstance(value, Bare) and not ID.fullmatch(value)):
+        bracketed = re.match(rf"\s*\[({ID.pattern})\](?:\s|$)", value)  # of the page's line, [18] or all of it
         return bracketed[1] if bracketed else str(value)
     raise ActionError(f"{name}(): ids are the numbers in square brackets, e.g. {name}('18'); got {value!r:.100}.")
 

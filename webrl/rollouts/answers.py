@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from webrl.llm.thinking import without_thinking
-from webrl.rollouts.actions import ACTIONS, BUTTONS, ID, MAX_ACTION_CHARS, Action, ActionError, bind, parse_call
+from webrl.rollouts.actions import ACTIONS, ID, MAX_ACTION_CHARS, Action, ActionError, Bare, bind, parse_call
 from webrl.rollouts.dialects import SCROLL_PX, SIGNATURES, bind_webrl
 
 Dialect = Literal["browsergym", "webrl"]
@@ -67,12 +67,16 @@ def read_answer(text: str, dialect: Dialect, page: str | None = None) -> Action:
     Raises:
         ActionError: no call, or one that is not certain.
     """
-    try:
-        name, positional, keywords = parse_call(text)
-    except ActionError:
-        action = _first_call(without_thinking(text).strip(), dialect)
+    for answer in (text, without_thinking(text).strip()):
+        try:
+            call = parse_call(answer)
+        except ActionError as error:
+            problem = error
+        else:
+            action = _known(*call, dialect)
+            break
     else:
-        action = _known(name, positional, keywords, dialect)
+        action = _first_call(answer, dialect, problem)
     return action if page is None else _by_label(action, page)
 
 
@@ -108,25 +112,24 @@ def _by_label(action: Action, page: str) -> Action:
     return dataclasses.replace(action, arguments=arguments, note=note)
 
 
-def _first_call(text: str, dialect: Dialect) -> Action:
-    """The first call of an answer that is not one call by itself."""
-    if len(text) > MAX_ACTION_CHARS:
-        raise ActionError(f"The action is {len(text)} characters long; at most {MAX_ACTION_CHARS} are read.")
-    for part in _parts(text):
+def _first_call(text: str, dialect: Dialect, problem: ActionError) -> Action:
+    """The first call of an answer that is not one call by itself; `problem` says so."""
+    for part in _parts(text) if len(text) <= MAX_ACTION_CHARS else ():
         actions: list[Action] = []
         for name, positional, keywords in part:
             try:
                 actions.append(_known(name, positional, keywords, dialect))
             except ActionError:
-                # Prose names actions, `click()`; what follows the one that is taken is not carried out.
-                if not actions and (positional or keywords):
+                # Prose names actions, click(), and option(s); what follows what is taken is not carried out.
+                values = [*positional, *keywords.values()]
+                is_meant = name.lower() in _known_names(dialect) or not all(isinstance(v, Bare) for v in values)
+                if values and is_meant and not actions:
                     raise
         if actions:
             count = len({action.canonical for action in actions})
             several = f"the first of {count} actions, answer with one" if count > 1 else ""
             return dataclasses.replace(actions[0], note="; ".join(filter(None, (actions[0].note, several))))
-    parse_call(text)  # says what is wrong
-    raise ActionError("There are several actions, and none of them is complete. Expected one call such as click('12').")
+    raise problem
 
 
 _Call = tuple[str, list[Any], dict[str, Any]]
@@ -225,13 +228,13 @@ def _known(name: str, positional: Sequence[Any], keywords: dict[str, Any], diale
         if lower in known:
             return bind_webrl(lower, positional, keywords)
         raise ActionError(f"No action {name!r}{_meant(lower, dialect)}")
-    if meaning := _ALIASES.get(lower):
-        meant = meaning([*positional, *keywords.values()])
-        if meant:
-            other, values = meant
-            action = Action(other, bind(other, ACTIONS[other], values, {}))
-            arguments = [*map(repr, positional), *(f"{key}={value!r}" for key, value in keywords.items())]
-            return dataclasses.replace(action, note=f"for {name}({', '.join(arguments)})")
+    values = [*positional, *keywords.values()]
+    if meant := _ALIASES.get(lower, lambda _: "")(values):
+        arguments = [*map(repr, positional), *(f"{key}={value!r}" for key, value in keywords.items())]
+        if meant == "scroll":
+            positional, keywords = _DIRECTIONS[values[0].lower()], {}
+        bound = bind(meant, ACTIONS[meant], positional, keywords)
+        return Action(meant, bound, note=f"for {name}({', '.join(arguments)})")
     if lower in known:
         return Action(lower, bind(lower, ACTIONS[lower], positional, keywords))
     raise ActionError(f"No action {name!r}{_meant(lower, dialect)}")
@@ -246,49 +249,34 @@ def _meant(name: str, dialect: Dialect) -> str:
     return f": did you mean {_EXAMPLES.get(guess, f'{guess}(…)')}?" if guess else ", take one of those listed."
 
 
-_Meaning = Callable[[list[Any]], tuple[str, list[Any]] | None]
-"""Arguments -> BrowserGym's action and its arguments; None: not certain what is meant."""
+def _is_key(values: list[Any]) -> bool:
+    return len(values) == 1 and isinstance(values[0], str) and bool(_KEY.fullmatch(values[0]))
 
 
-def _type(values: list[Any]) -> tuple[str, list[Any]] | None:
-    return {1: ("keyboard_type", values), 2: ("fill", values)}.get(len(values))
+def _is_direction(values: list[Any]) -> bool:
+    return len(values) == 1 and isinstance(values[0], str) and values[0].lower() in _DIRECTIONS
 
 
-def _keys(values: list[Any]) -> tuple[str, list[Any]] | None:
-    if len(values) != 1 or not isinstance(values[0], str):
-        return None
-    return ("keyboard_press" if _KEY.fullmatch(values[0]) else "keyboard_type"), values
+def _send_keys(values: list[Any]) -> str:
+    return "keyboard_press" if _is_key(values) else "keyboard_type" if len(values) == 1 else ""
 
 
-def _scroll(values: list[Any]) -> tuple[str, list[Any]] | None:
-    is_direction = len(values) == 1 and isinstance(values[0], str) and values[0].lower() in _DIRECTIONS
-    return ("scroll", list(_DIRECTIONS[values[0].lower()])) if is_direction else None
+def _type(values: list[Any]) -> str:
+    return {1: "keyboard_type", 2: "fill"}.get(len(values), "")
 
 
-def _press(values: list[Any]) -> tuple[str, list[Any]] | None:
-    is_key = len(values) == 1 and isinstance(values[0], str) and _KEY.fullmatch(values[0])
-    return ("keyboard_press", values) if is_key else None
-
-
-def _select(values: list[Any]) -> tuple[str, list[Any]] | None:
-    return ("select_option", values) if len(values) == 2 else None
-
-
-def _tap(values: list[Any]) -> tuple[str, list[Any]] | None:
-    return ("click", values) if len(values) == 1 or (len(values) == 2 and values[1] in BUTTONS) else None
-
-
-_ALIASES: dict[str, _Meaning] = {
+_ALIASES: dict[str, Callable[[list[Any]], str]] = {
     **dict.fromkeys(("type", "input", "type_text", "input_text"), _type),
-    **dict.fromkeys(("send_keys", "press_key"), _keys),
-    **dict.fromkeys(("choose", "select"), _select),
-    **dict.fromkeys(("tap", "left_click"), _tap),
-    "double_click": lambda values: ("dblclick", values) if len(values) == 1 else None,
-    "press": _press,
-    "scroll": _scroll,
+    **dict.fromkeys(("send_keys", "press_key"), _send_keys),
+    **dict.fromkeys(("choose", "select"), lambda values: "select_option" if len(values) == 2 else ""),
+    **dict.fromkeys(("tap", "left_click"), lambda values: "click" if len(values) == 1 else ""),
+    "double_click": lambda values: "dblclick" if len(values) == 1 else "",
+    "press": lambda values: "keyboard_press" if _is_key(values) else "",
+    "scroll": lambda values: "scroll" if _is_direction(values) else "",
 }
-"""What public scripts teach and models know from elsewhere. `type('13', 'Ann')` is `fill('13', 'Ann')`, `type('Ann')`
-`keyboard_type('Ann')`, `send_keys('Enter')` and `press('Enter')` `keyboard_press('Enter')`."""
+"""Names that public scripts teach and models know from elsewhere: arguments -> the action of BrowserGym that takes them,
+"" where that is not certain. `type('13', 'Ann')` is `fill('13', 'Ann')`, `type('Ann')` `keyboard_type('Ann')`,
+`send_keys('Enter')` `keyboard_press('Enter')`, `scroll('down')` `scroll(0, 480)`."""
 _MEANT = {
     **dict.fromkeys(("type", "input", "type_text", "input_text", "enter", "write", "set_value"), "fill"),
     **dict.fromkeys(("choose", "select", "pick"), "select_option"),

@@ -274,7 +274,7 @@ _ALIASES: dict[str, Callable[[list[Any]], str]] = {
     "press": lambda values: "keyboard_press" if _is_key(values) else "",
     "scroll": lambda values: "scroll" if _is_direction(values) else "",
 }
-"""Names that public scripts teach and models know from elsewhere: arguments -> the action of BrowserGym that takes them,
+"""Names that public scripts teach and models know from elsewhere: arguments -> BrowserGym's action that takes them,
 "" where that is not certain. `type('13', 'Ann')` is `fill('13', 'Ann')`, `type('Ann')` `keyboard_type('Ann')`,
 `send_keys('Enter')` `keyboard_press('Enter')`, `scroll('down')` `scroll(0, 480)`."""
 _MEANT = {

@@ -180,8 +180,6 @@ class Step(Record):
     """The parsed action in canonical form, or "" after a parse failure."""
     error: str = ""
     """What the agent is told about this action (parse failure, element not found, blocked host), or ""."""
-    note: str = ""
-    """How the action was taken from an answer that says something else: `the first of 2 actions, …`; else ""."""
     prompt_ids: tuple[int, ...] = ()
     """[P] token ids the policy was given."""
     action_ids: tuple[int, ...] = ()
@@ -198,6 +196,8 @@ class Step(Record):
     """Requests that were blocked during this step: hosts outside the allow-list, limits of one's own site."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by part: `policy` (waiting for the answer) and `browser` (the action, until the next observation)."""
+    note: str = ""
+    """How the action was taken from an answer that says something else: `the first of 2 actions, …`; else ""."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ _EXAMPLES = {
     "do": 'do(action="Click", element="12")',
     "exit": 'exit(message="text")',
 }
-_LABELLED = re.compile(r"^[ \t]*\[(\w+)\] [\w ]+? ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", re.MULTILINE)
+_LABELLED = re.compile(r"^[ \t]*\[(\w+)\] [\w ]+? ('(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")", re.MULTILINE)
 
 
 def read_answer(text: str, dialect: Dialect, page: str | None = None) -> Action:
@@ -92,7 +92,10 @@ def read_any(text: str) -> Action | None:
 
 def labelled(page: str, label: str) -> list[str]:
     """Ids of the elements of a page's text that have this name; letter case counts only if it decides."""
-    names = [(bid, str(ast.literal_eval(name)).strip()) for bid, name in _LABELLED.findall(page)]
+    names = []
+    for bid, name in _LABELLED.findall(page):
+        with contextlib.suppress(ValueError, SyntaxError):  # a page's own text may look like one of ours
+            names.append((bid, str(ast.literal_eval(name)).strip()))
     exact = [bid for bid, name in names if name == label.strip()]
     return exact or [bid for bid, name in names if name.casefold() == label.strip().casefold()]
 

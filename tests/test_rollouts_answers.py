@@ -96,7 +96,10 @@ REFUSED = [
     ("a(" * 9000, "Not an action"),
     ("click('1')" * 20_000, "characters long"),
 ]
-PAGE = "[12] textbox 'Name'\n\t[18] link 'Renda'\n[19] button 'Save'\n[20] button 'SAVE'\n[21] link 'Save'\nStaticText 'X'\n[22] link '\\x''"
+PAGE = (
+    "[12] textbox 'Name'\n\t[18] link 'Renda'\n[19] button 'Save'\n[20] button 'SAVE'\n[21] link 'Save'\n"
+    "StaticText 'X'\n[22] link '\\x'"
+)
 
 
 @pytest.mark.parametrize(("answer", "action"), TAKEN)

@@ -18,7 +18,7 @@ from webrl import cli
 from webrl.arena import running
 from webrl.errors import PolicyError, StageError, TrainingError, UsageError
 from webrl.grpo.play import Player, RewardedEnv
-from webrl.grpo.prompts import Seen, find_action, user_text
+from webrl.grpo.prompts import Seen, user_text
 from webrl.grpo.settings import GrpoSettings, load_settings
 from webrl.grpo.vllm_sampler import TrlVllmModel
 from webrl.llm.interface import Sampling
@@ -112,14 +112,6 @@ def test_the_public_prompt_shows_goal_history_errors_and_clickable_elements():
     ]
     assert "Clickable elements: 13, a7\n" in text
     assert page in text
-
-
-@pytest.mark.parametrize(
-    ("answer", "action"),
-    [("Action: click('13')", "click('13')"), ("I will\n  fill('4', 'a (b)') now", "fill('4', 'a (b)')"), ("no", "no")],
-)
-def test_an_action_is_found_in_an_answer_that_says_more(answer, action):
-    assert find_action(answer) == action
 
 
 def test_trls_engine_answers_all_who_wait_in_one_batch_and_keeps_the_ids(tmp_path):

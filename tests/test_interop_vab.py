@@ -48,6 +48,21 @@ def read(folder):
     return trajectories, dict(problems.counts), listed
 
 
+@pytest.mark.parametrize(
+    ("response", "action"),
+    [
+        ("# Element: Bob's box\ndo(action='Click', element='7')\n# Note: done", "do(action='Click', element='7')"),
+        ("do(action='Type', argument='a\u2028# b\x0c#c')", "do(action='Type', argument='a\u2028# b\x0c#c')"),
+        ('# Note: x\nexit(message="""one\n\n# two""")', 'exit(message="""one\n\n# two""")'),
+        ("exit(message='it\\'s\n# 2')", "exit(message='it\\'s\n# 2')"),
+    ],
+)  # fmt: skip
+def test_an_action_keeps_the_lines_of_its_text(tmp_path, response, action):
+    write_trace(tmp_path, rows=[make_rows(num_steps=1)[0] | {"response": response}])
+    (trajectory,), _, _ = read(tmp_path)
+    assert trajectory.steps[0].action == action
+
+
 def test_a_trace_becomes_a_trajectory_with_its_score(tmp_path):
     write_trace(tmp_path)
     (trajectory,), problems, _ = read(tmp_path)

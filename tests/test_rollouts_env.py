@@ -125,7 +125,7 @@ def test_an_unreadable_action_changes_nothing_and_says_so():
     results, events, _ = on_form("click('{button:Go}'", "buy('{button:Go}')")
     assert results[0].action == results[1].action == ""
     assert "Not an action" in results[0].error
-    assert "Invalid action type 'buy'" in results[1].error
+    assert "No action 'buy'" in results[1].error
     assert events == []
 
 

@@ -16,6 +16,7 @@ from webrl.demos.sft import encode, split, train_start
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
+from webrl.llm.trained_prompt import prompt_of
 from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.records import open_encoder
 from webrl.runs.store import read_records, write_records
@@ -161,6 +162,20 @@ def test_an_experts_waits_are_not_imitated(tmp_path):
     assert len(encode([played], encoder, problems)) == 3
     assert len(encode([waited], encoder, problems)) == 2
     assert problems.counts == {"wait": 1}
+
+
+@pytest.mark.parametrize(("asked", "trained"), [("auto", "examples"), ("brief", "brief")])
+def test_a_model_is_trained_in_the_prompt_that_its_new_folder_names(tmp_path, asked, trained):
+    base = save_tiny_model(tmp_path / "base")
+    write_records(tmp_path / "trajectories.jsonl", [make_trajectory(i, 1, num_steps=1) for i in range(4)])
+    config = config_for(base)
+    config = config.model_copy(update={"models": config.models.model_copy(update={"prompt": asked})})
+    encoder = open_encoder(load_tokenizer(str(base)), str(base), config)
+    before = encoder(make_trajectory(0, 1), 0)
+    train_start(config, TrainingPaths((tmp_path,), str(base), tmp_path / "out"))
+    after = load_tokenizer(str(tmp_path / "out"))
+    assert prompt_of(after) == trained
+    assert open_encoder(after, str(tmp_path / "out"), config_for(base))(make_trajectory(0, 1), 0) == before
 
 
 def test_looking_changes_nothing_of_what_is_trained(tmp_path):

@@ -196,6 +196,8 @@ class Step(Record):
     """Requests that were blocked during this step: hosts outside the allow-list, limits of one's own site."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by part: `policy` (waiting for the answer) and `browser` (the action, until the next observation)."""
+    note: str = ""
+    """How the action was taken from an answer that says something else: `the first of 2 actions, …`; else ""."""
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,11 @@ class ModelsConfig(Section):
         description="chat: the tokenizer's chat template, page last; chat_history_last: page before history, which a "
         "prefix cache makes faster where a step changes little of its page; webrl: the released checkpoints' format",
     )
+    prompt: Literal["auto", "brief", "examples"] = Field(
+        "auto",
+        description="what the chat formats tell the actor: brief: the actions, for a model trained on it; examples: "
+        "with an example of each, for one that was not; auto: what its folder says it was trained on, else examples",
+    )
     enable_thinking: bool = Field(
         False, description="policy may reason in <think>…</think> before its action, if its chat template knows how"
     )
@@ -164,6 +169,8 @@ class ModelsConfig(Section):
     def _characters_are_of_the_released_format(self) -> Self:
         if self.max_prompt_chars and self.prompt_format != "webrl":
             raise ValueError(f"max_prompt_chars={self.max_prompt_chars} goes with prompt_format=webrl")
+        if self.prompt != "auto" and self.prompt_format == "webrl":
+            raise ValueError(f"prompt={self.prompt} goes with prompt_format=chat or chat_history_last; leave it out")
         return self
 
 
@@ -347,6 +354,11 @@ class RolloutConfig(Section):
         "numbers and does not learn them by heart; evaluations keep BrowserGym's, from 0",
     )
     dialect: Literal["browsergym", "webrl"] = Field("browsergym", description="action language")
+    resolve_labels: bool = Field(
+        False,
+        description="in evaluations, click('Save') acts on the element of that name if the page has exactly one; never "
+        "in training episodes (dialect browsergym, observation axtree or dom)",
+    )
     screenshots: bool = Field(False, description="save a PNG of every step")
     image_size: int | None = Field(
         None,
@@ -433,6 +445,11 @@ class RolloutConfig(Section):
                 raise ValueError(f"random_ids=true needs BrowserGym's ids, given here: {other} brings its own")
         if self.random_ids and not self.show_text:
             raise ValueError("random_ids=true, show_text=false: the actor is shown no ids; leave one out")
+        if self.resolve_labels and (self.dialect == "webrl" or self.observation == "html"):
+            raise ValueError(
+                "resolve_labels=true is for dialect=browsergym on observation=axtree or dom, not for "
+                f"{self.dialect} on {self.observation}; leave it out"
+            )
         return self
 
     @model_validator(mode="after")

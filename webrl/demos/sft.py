@@ -70,6 +70,7 @@ def train_start(config: RunConfig, paths: TrainingPaths, probe: Probe | None = N
             heldout=held,
             probe=look if probe and config.sft.probe_tasks else None,
             watch_every=config.sft.watch_every,
+            prompt=config.models.prompt,
         )
     if not is_main():
         return {}

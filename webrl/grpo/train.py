@@ -23,7 +23,7 @@ from webrl.grpo.settings import GrpoSettings
 from webrl.llm.check import check_model
 from webrl.llm.loading import base_of, config_of, save_merged
 from webrl.rollouts.actions import ActionError
-from webrl.rollouts.dialects import parse
+from webrl.rollouts.answers import read_answer
 from webrl.rollouts.sites import BENCHMARKS, site_name
 from webrl.runs.disk import atomic_path
 from webrl.runs.store import Appender, write_json
@@ -119,7 +119,7 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("WORLD_SIZE > 1: webrl grpo trains in one process; start it without a launcher")
     try:
-        parse(settings.fallback_action, settings.run_config.rollout.dialect)
+        read_answer(settings.fallback_action, settings.run_config.rollout.dialect)
     except ActionError as error:
         raise UsageError(f"fallback_action = {settings.fallback_action!r}: {error}") from None
     if settings.resume_from_checkpoint and not (settings.resume_from_checkpoint / "trainer_state.json").is_file():

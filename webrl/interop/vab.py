@@ -31,6 +31,10 @@ SITE = "webarena"
 """Traces do not name their site."""
 _TEXT_FIELDS = ("html", "response", "target")
 _FIXED = "fixed_traces"
+_QUOTED_OR_COMMENT = re.compile(
+    r"""('''.*?'''|\"{3}.*?\"{3}|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|^[ \t]*#[^\n]*\n?""", re.DOTALL | re.MULTILINE
+)
+"""Lines that begin with # inside a quoted text are the text's."""
 
 
 def is_vab_folder(path: Path) -> bool:
@@ -85,7 +89,7 @@ def read_trace(path: Path, problems: ProblemLog) -> Trajectory | None:
         Step(index=i, observation=row["html"], response=response, action=_action(response))
         for i, (row, response) in enumerate(zip(rows, responses, strict=True))
     )
-    ended = "exit(" in steps[-1].action
+    ended = steps[-1].action.startswith("exit(")
     finished = Status.AGENT_DONE if ended else Status.STEP_LIMIT
     return Trajectory(
         trajectory_id=path.stem,
@@ -279,8 +283,8 @@ def _reason(error: DataError, path: Path) -> str:
 
 
 def _action(response: str) -> str:
-    """The call in a response: its lines without the leading `# Element:` and `# Note:` comments."""
-    return "\n".join(x for x in response.strip().splitlines() if not x.lstrip().startswith("#")).strip()
+    """The call in a response, without the `# Element:` and `# Note:` comments around it."""
+    return _QUOTED_OR_COMMENT.sub(lambda found: found[1] or "", response).strip()
 
 
 def _split(stem: str) -> list[str]:

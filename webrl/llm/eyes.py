@@ -21,6 +21,7 @@ from webrl.llm.interface import Message
 from webrl.llm.loading import base_of, config_of, first_line
 from webrl.llm.pictures import open_picture, png_size
 from webrl.llm.tokens import encode_guarded, protect, render_chat
+from webrl.llm.trained_prompt import mark_tokenizer
 
 _TOKEN_TYPES = {
     "gemma3": "token_type_ids",
@@ -93,7 +94,7 @@ class Eyes:
         """Tokens that the model reads at most; 0: not known."""
         self._types_name = _TOKEN_TYPES[config.model_type]
         self.processor = processor or _load_processor(name)
-        self.tokenizer: Any = self.processor.tokenizer
+        self.tokenizer: Any = mark_tokenizer(self.processor.tokenizer, name)
         self.tokenizer.chat_template = getattr(self.processor, "chat_template", None) or self.tokenizer.chat_template
         if not self.tokenizer.chat_template:
             raise ModelError(

@@ -12,6 +12,7 @@ from typing import Any
 from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError
 from webrl.llm.fingerprint import tokenizer_digest, weights_fingerprint
+from webrl.llm.trained_prompt import mark_tokenizer, unmarked_prompt
 from webrl.runs.clock import spent_on
 from webrl.runs.store import read_json
 
@@ -55,7 +56,7 @@ def load_tokenizer(name: str) -> Any:
             f"model folder {name!r} has no tokenizer; save it beside the weights with "
             f"AutoTokenizer.from_pretrained(<base model>).save_pretrained({name!r})"
         )
-    key = tokenizer_digest(folder) if folder else name
+    key = f"{tokenizer_digest(folder)} {unmarked_prompt(folder)}" if folder else name
     tokenizer = _tokenizers.pop(key, None)
     _tokenizers[key] = tokenizer = _read_tokenizer(name) if tokenizer is None else tokenizer
     if len(_tokenizers) > _MAX_TOKENIZERS:
@@ -68,7 +69,7 @@ def _read_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        return mark_tokenizer(AutoTokenizer.from_pretrained(name, trust_remote_code=False), name)
     except Exception as error:  # a damaged file raises nearly anything in transformers and tokenizers
         raise ModelError(f"cannot load a tokenizer from {name!r}: {first_line(error)}") from error
 

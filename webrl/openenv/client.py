@@ -32,7 +32,7 @@ from webrl.errors import BrowserError, StageError, UsageError
 from webrl.openenv.access import TOKEN_VARIABLE, is_loopback
 from webrl.openenv.pictures import decode
 from webrl.rollouts.actions import ActionError
-from webrl.rollouts.dialects import parse
+from webrl.rollouts.answers import read_answer
 from webrl.rollouts.handle import GRACE_S, START_TIMEOUT_S
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.runs.text import dump_json, load_json
@@ -352,7 +352,7 @@ def read_result(data: dict[str, Any], action_text: str, config: RolloutConfig) -
             blocked=int(page["blocked"]),
         )
     try:
-        action = parse(action_text, config.dialect)
+        action = read_answer(action_text, config.dialect)
     except ActionError as problem:
         return StepResult(observation, "", error or str(problem), done, reward, agent_done=False)
     says = action.name in ("send_msg_to_user", "report_infeasible") and not error

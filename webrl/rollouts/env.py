@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
-from webrl.rollouts.actions import Action, ActionError
+from webrl.rollouts.actions import ID, Action, ActionError
+from webrl.rollouts.answers import labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import ChannelClosed, ChannelError
-from webrl.rollouts.dialects import parse
 from webrl.rollouts.execute import ActionFailed, execute
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.observe import read_page
@@ -78,6 +78,7 @@ class BrowserEnv(BrowserProfile):
         super().__init__(browser, config)
         self._task: Task | None = None
         self._goal = ""
+        self._text = ""
         self._loaded_url = ""
         self._clean = False
         self._restarts = 0
@@ -145,7 +146,7 @@ class BrowserEnv(BrowserProfile):
 
     def _parse(self, action_text: str) -> Action:
         """Read what the agent has written. Raises ActionError."""
-        return parse(action_text, self._config.dialect)
+        return read_answer(action_text, self._config.dialect)
 
     async def _act(self, action: Action) -> None:
         """Carry out one action on the active tab. Raises ActionFailed."""
@@ -153,6 +154,13 @@ class BrowserEnv(BrowserProfile):
 
     def _resolve(self, action: Action) -> Action:
         """The action with the ids of the observation replaced by bids, where the observation has ids of its own."""
+        for name in action.arguments.keys() & _ID_PARAMETERS:
+            if not ID.fullmatch(bid := action.arguments[name]):
+                number = next(iter(labelled(self._text, bid)), "18")
+                example = dataclasses.replace(action, arguments=action.arguments | {name: number}, written="")
+                raise ActionFailed(
+                    f"ids are the numbers in square brackets, e.g. {example.canonical:.200}; {bid!r:.100} is none"
+                )
         if self._ids is None:
             return action
         arguments = dict(action.arguments)
@@ -268,7 +276,7 @@ class BrowserEnv(BrowserProfile):
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""
         text, self._ids = await read_page(tab, seen, self._config.observation, self._site.hidden_ids)
-        text = self._notices.take() + text
+        self._text = text = self._notices.take() + text
         url = self._address(tab.page, seen["url"])
         verdict = await self._site.judge(tab, tab.page is self._first_page, url, seen["state"])
         screenshot = await self._capture(tab) if self._config.screenshots else None

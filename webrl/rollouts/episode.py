@@ -9,6 +9,7 @@ model that sees is never shown a page without its screenshot: then it raises Sta
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import hashlib
 import logging
@@ -20,7 +21,8 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError, PolicyError, StageError
 from webrl.llm.interface import Policy, PolicyOutput, Turn
 from webrl.llm.pictures import sha256, shrink
-from webrl.llm.thinking import without_thinking
+from webrl.rollouts.actions import ActionError
+from webrl.rollouts.answers import read_answer
 from webrl.rollouts.interface import Env, Observation, StepResult
 from webrl.types import Status, Step, Task, Trajectory
 
@@ -125,9 +127,15 @@ async def _play(
         asked = time.perf_counter()
         output = await policy.act(turn)
         answered = time.perf_counter()
-        result = await env.step(without_thinking(output.text))
+        # A training rollout acts on what was sampled alone: a label that happened to be unique would be rewarded.
+        page = before.text if config.resolve_labels and task.split != "train" else None
+        taken, note = output.text, ""
+        with contextlib.suppress(ActionError):  # the environment tells of it
+            action = read_answer(output.text, config.dialect, page)
+            taken, note = action.canonical, action.note
+        result = await env.step(taken)
         seconds = {"policy": answered - asked, "browser": time.perf_counter() - answered}
-        episode.steps.append(_record(index, before, output, result, (screenshot, digest), seconds))
+        episode.steps.append(_record(index, before, output, result, note, (screenshot, digest), seconds))
         episode.observation, episode.reward = result.observation, result.reward
         episode.parse_failures = 0 if result.action else episode.parse_failures + 1
         episode.status = _stop(episode, result, config)
@@ -165,6 +173,7 @@ def _record(
     before: Observation,
     output: PolicyOutput,
     result: StepResult,
+    note: str,
     screenshot: tuple[str, str],
     seconds: dict[str, float],
 ) -> Step:
@@ -174,6 +183,7 @@ def _record(
         response=output.text,
         action=result.action,
         error=result.error,
+        note=note,
         prompt_ids=tuple(output.prompt_ids),
         action_ids=tuple(output.action_ids),
         logprobs=tuple(output.logprobs),

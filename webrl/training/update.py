@@ -67,7 +67,7 @@ def train_critic(
     device = pick_device(config.models.device)
     model, processor = _open_critic(init_dir, config, seed, device)
     start = Start(str(init_dir), config.critic.heads, seed, sees=processor is not None)
-    save = exporter(start, processor or tokenizer, config.critic)
+    save = exporter(start, processor or tokenizer, config.critic, config.models.prompt)
     prepare(model, config.critic, seed)
     items = cut_items([s.example for s in states], context_limit(model.lm, config.critic.max_tokens), "critic")
     job = Job(
@@ -113,7 +113,8 @@ def train_actor(
         factor = rate_factor * RETRY_FACTOR ** len(stopped)
         optim = config.actor.model_copy(update={"lr": config.actor.lr * factor})
         model, processor = _open_actor(init_dir, optim, device, sees=config.rollout.image_size is not None)
-        save = exporter(Start(str(init_dir), sees=processor is not None), processor or tokenizer, optim)
+        start = Start(str(init_dir), sees=processor is not None)
+        save = exporter(start, processor or tokenizer, optim, config.models.prompt)
         prepare(model, optim, seed)
         job = actor_job(model, samples, optim, save, examples, demonstrations)
         if job.trust:
@@ -188,6 +189,7 @@ def train_sft(
     heldout: Sequence[Example | tuple[Sequence[int], Sequence[int]]] = (),
     probe: Callable[[Path], dict[str, float]] | None = None,
     watch_every: int = 0,
+    prompt: str = "auto",
 ) -> dict[str, Any]:
     """Maximise the likelihood of each example's action ids given its prompt ids (SFT of π_0, and the ORM).
 
@@ -196,6 +198,7 @@ def train_sft(
         heldout: of the same kind, for the validation loss.
         probe: see `Watch`.
         watch_every: optimizer steps between looks; 0: at the end only.
+        prompt: `models.prompt` that the examples were made with.
     """
     if _is_finished(out_dir):
         return {}
@@ -208,7 +211,7 @@ def train_sft(
     tokenizer = check_tokenizer(init_dir, set())
     device = pick_device(device)
     model, processor = _open_actor(init_dir, optim, device, sees=sees == {True})
-    save = exporter(Start(str(init_dir), sees=processor is not None), processor or tokenizer, optim)
+    save = exporter(Start(str(init_dir), sees=processor is not None), processor or tokenizer, optim, prompt)
     prepare(model, optim, seed)
     limit = context_limit(model.lm, optim.max_tokens)
     items = cut_items([Example(*e) for e in examples], limit, name)

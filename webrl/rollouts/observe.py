@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from webrl.rollouts.axtree import Uses, flatten_axtree
 from webrl.rollouts.devtools import ChannelError
 
 if TYPE_CHECKING:
-    from playwright.async_api import Frame, Page
+    from playwright.async_api import ElementHandle, Frame, Page
 
     from webrl.rollouts.tab import Tab
 
@@ -94,12 +94,7 @@ async def mark_child_frames(
 async def _mark_children(
     frame: Frame, into_aria: bool, first_id: int, found: dict[str, Frame], uses: dict[str, Sequence[str]]
 ) -> None:
-    for child in frame.child_frames:
-        if not _takes_scripts(child):
-            continue
-        element = await child.frame_element()
-        if await element.content_frame() != child:
-            continue
+    async for child, element in frames_in(frame):
         sandbox = await element.get_attribute("sandbox")
         bid = await element.get_attribute("bid")
         if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
@@ -108,6 +103,24 @@ async def _mark_children(
         uses.update(marked["uses"] or {})
         found[bid] = child
         await _mark_children(child, into_aria, first_id, found, uses)
+
+
+async def frames_in(frame: Frame) -> AsyncIterator[tuple[Frame, ElementHandle]]:
+    """The frames right inside of one that have something in them, each with its element."""
+    for child in frame.child_frames:
+        if _takes_scripts(child):
+            element = await child.frame_element()
+            if await element.content_frame() == child:
+                yield child, element
+
+
+async def shown_frames(frame: Frame) -> list[Frame]:
+    """The frame and all below it that are shown, outermost first."""
+    found = [frame]
+    async for child, element in frames_in(frame):
+        if await element.is_visible():
+            found += await shown_frames(child)
+    return found
 
 
 def _takes_scripts(frame: Frame) -> bool:

@@ -295,7 +295,7 @@ def fill(body, form):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("<label>User <input hidden></label><label>Mail <input></label>", "there is no field 'User'; the page has: 'Mail'"),
+        ("<input name=User hidden><label>Mail <input></label>", "there is no field 'User'; the page has: 'Mail'"),
         ("<label>User <input type=checkbox></label>", "the field 'User' cannot be filled in: "),
         ("<label>User <input></label><button>Enter</button>", "the button 'Log in' cannot be pressed .* has: 'Enter'"),
     ],

@@ -306,6 +306,21 @@ def test_a_log_in_s_field_or_button_that_cannot_be_used_is_named(body, words, mo
         fill(body, {"fields": {"User": "ann"}, "submit": "Log in"})
 
 
+def test_a_log_in_whose_secure_cookies_the_browser_does_not_keep_says_so():
+    async def enter(_, writer):
+        await reply(writer, ALONE, headers="Set-Cookie: session=x; Secure; HttpOnly\r\n")
+
+    async def work():
+        async with serve({"/": enter}) as url, shared_browser() as browser:
+            form = {"url": "/", "secrets": {"Password": "over-the-hill"}}
+            web = {"start_urls": [url.replace("127.0.0.1", "0.0.0.0") + "/"], "login": {"form": form}}
+            config = load_config(None, ["tasks.suite=web", f"rollout.web={json.dumps(web)}"]).rollout.web
+            await fill_form(browser, config.login.form, config)
+
+    with pytest.raises(SiteError, match="still asks for a password afterwards; its cookies are Secure, which browsers"):
+        run(work())
+
+
 def test_a_log_in_in_a_frame_is_filled_in_there():
     with pytest.raises(SiteError, match="left neither a cookie nor anything"):
         fill("<iframe src=/frame></iframe>", {"secrets": {"Password": "over-the-hill"}, "submit": "Login"})

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from webrl.config import RolloutConfig
 from webrl.config.redaction import redact
@@ -38,6 +38,8 @@ _PAGE_TYPES = ("text/html", "application/xhtml+xml")
 _ASKS_BACK = re.compile(r"(?i)\bare you sure\b|\bcan(?:not|'t|\\'t) be undone\b|\bplease confirm\b")
 _AGREES = re.compile(r"(?i)\W*(yes|ok|confirm|continue)\b")
 _SAVES = re.compile(r"(?i)\b(save|update|change|apply|set|regenerate|create|register|sign.?up|join|add|send)\b")
+_SECRET = re.compile(r"(?i)token|secret|passw|auth|signature|credential|session|csrf|(^|[_.-]|api)key$")
+"""Parameters of an address that are not written down."""
 _LOGIN_FIELDS = 3
 """A form with more fields says that it is a log-in."""
 _ACCOUNT = re.compile(
@@ -344,8 +346,10 @@ def _asks_back(page: Seen, links: Sequence[_Link]) -> bool:
 
 def _has_token(url: str) -> bool:
     """Whether an address lets in whoever knows it."""
-    steps = re.split(r"[/.?&=]", urlsplit(url).path + "?" + urlsplit(url).query)
-    return redact(url) != url or any(map(_is_random, steps))
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query)
+    steps = (*re.split("[/.]", parts.path), *(value for _, value in given))
+    return any(_SECRET.search(key) for key, _ in given) or any(map(_is_random, steps))
 
 
 def _is_random(text: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,11 @@ async def fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> Sta
                 ) from None
         else:
             await page.keyboard.press("Enter")
-        state = await _state_after(tab, dict(before), timeout_s)
+        hint = "check rollout.web.login.form"
+        sent = await answer.header_value("set-cookie") if answer is not None else None
+        if re.search("(?i); *secure", sent or "") and not before["cookies"]:
+            hint = "its cookies are Secure, which browsers keep on HTTPS and 127.0.0.1 alone: serve it there"
+        state = await _state_after(tab, dict(before), timeout_s, hint)
     if not state["cookies"] and not state["origins"]:
         raise SiteError(
             f"log-in at {url} left neither a cookie nor anything in localStorage (it is in the page's memory or in "
@@ -127,7 +132,7 @@ async def _tab(browser: Browser, what: str, timeout_s: float, **options: Any) ->
             await context.close()
 
 
-async def _state_after(tab: Tab, before: State, timeout_s: float) -> State:
+async def _state_after(tab: Tab, before: State, timeout_s: float, hint: str) -> State:
     """The state once the site is quiet or, if it never is, asks for no password and has changed what it keeps."""
     page, end = tab.page, time.monotonic() + timeout_s
     quiet = await _is_quiet(tab)
@@ -138,7 +143,7 @@ async def _state_after(tab: Tab, before: State, timeout_s: float) -> State:
             break
         await asyncio.sleep(_LOOK_EVERY_S)
     if asks:
-        raise SiteError("it still asks for a password afterwards; check rollout.web.login.form")
+        raise SiteError(f"it still asks for a password afterwards; {hint}")
     return state
 
 

@@ -8,10 +8,12 @@ import re
 import pytest
 from browsers import run, shared_browser
 from rollouts_builders import at, reply, serve
+from web_builders import ROOT
 
 from webrl.cli import main
 from webrl.config import load_config
 from webrl.rollouts.limits import changes
+from webrl.suites import seed_tasks
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.explore import Seen, explore
 from webrl.suites.web.form import fill_form
@@ -341,3 +343,16 @@ def test_names_of_a_long_form_are_cut_and_counted(tmp_path):
     written({"/": page("home", f"<form method=post action=/save>{fields}</form>")})
     (line,) = re.findall("#   POST .*", (tmp_path / "site.yaml").read_text())
     assert line.endswith('"Field 6", "Field 7" and 3 more')
+
+
+def test_the_worked_example_of_the_guide_is_a_config_and_an_instruction(tmp_path, monkeypatch):
+    monkeypatch.setenv("PASSWORD", "over-the-hill")
+    example = (ROOT / "docs" / "own_site.md").read_text(encoding="utf-8").partition("## A log-in, writes")[2]
+    web, entry = (example.partition(f"```{kind}\n")[2].partition("```")[0] for kind in ("yaml", "json"))
+    files = "    start_urls: [http://127.0.0.1:5000/]\n    train_files: [one.jsonl]\n"
+    (tmp_path / "site.yaml").write_text(f"tasks: {{suite: web}}\nrollout:\n  web:\n{files}{web}")
+    (tmp_path / "one.jsonl").write_text(" ".join(entry.split("\n")) + "\n")
+    config = load_config("site.yaml")
+    (task,) = seed_tasks(config)
+    assert task.extra["checks"][0]["equals"] == 1
+    assert (config.rollout.web.read_only, config.rollout.web.reset.command[0]) == (False, "sqlite3")

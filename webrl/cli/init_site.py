@@ -149,16 +149,20 @@ def _options(page: Seen) -> str:
 def _try(out: Path) -> None:
     from webrl.config import load_config
     from webrl.runs.spelling import visible
-    from webrl.suites.web.trial import try_site
+    from webrl.suites.web.trial import num_elements, try_site
 
     trial = asyncio.run(try_site(load_config(out)))
-    print(visible(f"tried {trial.task_id}: {trial.instruction}"))
-    print(f"the agent sees {trial.num_chars} characters, {trial.num_elements} elements it can act on:")
-    for line in trial.text.splitlines()[:_SHOWN_LINES]:
+    seen = trial.steps[0].observation
+    print(visible(f"tried {trial.task.task_id}: {trial.instruction}"))
+    print(f"the agent sees {len(seen)} characters, {num_elements(seen)} elements it can act on:")
+    for line in seen.splitlines()[:_SHOWN_LINES]:
         print(visible(f"  {line:.110}"))
-    if not trial.num_elements:
+    if not num_elements(seen):
         print("nothing that it can act on: is the page drawn (a canvas), or slower than rollout.settle_cap_s?")
-    print(f"an agent that does nothing gets {trial.verdict}")
+    verdict = "no reward: the instruction has no checks, the outcome model judges"
+    if trial.env_reward is not None:
+        verdict = "reward 1: these checks hold at once, mend them" if trial.env_reward else "reward 0, as it should"
+    print(f"an agent that does nothing gets {verdict}")
     print(f"next: read {out}, write instructions, then `webrl run {out}`")
     print(f"to show it how: `webrl record-demos {out} --by-hand`")
 

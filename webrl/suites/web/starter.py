@@ -189,7 +189,7 @@ def _pattern(url: str) -> str:
     parts = urlsplit(url)
     in_path = changes(parts._replace(query="", fragment="").geturl()) or not parts.query
     text = parts.path if in_path else f"{parts.path}?{parts.query}"
-    open_ends = re.sub(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9]+|\*+", "\0", without_token(text))
+    open_ends = re.sub(r"[^/?&=]*[0-9*][^/?&=]*", "\0", without_token(text))
     return f"^[a-z]+://[^/]+{_escape(open_ends).replace(chr(0), '[^/?&]+')}{'([?#]|$)' if in_path else ''}"
 
 

@@ -1,14 +1,14 @@
 """Episodes that try what `webrl init-site` writes.
 
 API: `await prove(config, starters)` keeps the instructions that their own answers solve; `await try_site(config)` plays
-one without doing anything: does the site open, what is seen, and is doing nothing no success.
+one without doing anything: does the site open, what is seen (`num_elements(text)`), and is doing nothing no success.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 
 from webrl.config import RolloutConfig, RunConfig
@@ -20,42 +20,12 @@ from webrl.suites.web.env import WebEnv
 from webrl.suites.web.starter import Starter
 from webrl.suites.web.suite import OwnSite
 from webrl.suites.web.tasks import heldout_tasks, site_name, task_at, training_tasks
+from webrl.types import Trajectory
 
 _ELEMENT = re.compile(
     r"\[[a-zA-Z]*\d+\] (?:button|link|checkbox|radio|textbox|searchbox|combobox|tab|menuitem|switch|"
     r"generic .*(?:clickable|editable)|generic, (?:clickable|editable))"
 )
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What came of it."""
-
-    task_id: str
-    """Which instruction."""
-    instruction: str
-    """Its text."""
-    text: str
-    """The first page, as the agent sees it."""
-    reward: float | None
-    """By the instruction's checks."""
-
-    @property
-    def num_chars(self) -> int:
-        """Size of the page."""
-        return len(self.text)
-
-    @property
-    def num_elements(self) -> int:
-        """Elements of it that can be acted on (in the axtree form)."""
-        return len(_ELEMENT.findall(self.text))
-
-    @property
-    def verdict(self) -> str:
-        """The reward in words."""
-        if self.reward is None:
-            return "no reward: the instruction has no checks, the outcome model judges"
-        return "reward 0, as it should" if self.reward == 0 else "reward 1: these checks hold at once, mend them"
 
 
 class Idle:
@@ -116,7 +86,7 @@ async def _problem(env: WebEnv, config: RolloutConfig, together: Sequence[Starte
     return (await env.finish()).note
 
 
-async def try_site(config: RunConfig) -> Trial:
+async def try_site(config: RunConfig) -> Trajectory:
     """Play the first instruction without doing anything.
 
     Raises:
@@ -134,5 +104,9 @@ async def try_site(config: RunConfig) -> Trial:
             await env.close()
     if not trajectory.status.finished:
         raise BrowserError(f"{task.task_id}: {trajectory.status}: {trajectory.message}")
-    first = trajectory.steps[0].observation
-    return Trial(task.task_id, trajectory.instruction, first, trajectory.env_reward)
+    return trajectory
+
+
+def num_elements(text: str) -> int:
+    """Elements of a page's text that can be acted on (in the axtree form)."""
+    return len(_ELEMENT.findall(text))

@@ -381,12 +381,12 @@ def test_a_log_in_without_a_form_behind_a_link_of_the_start_page_is_found(tmp_pa
     capsys.readouterr()
     url, login = asyncio.run(look())
     assert not login.is_set
-    assert f"{url}/account is a log-in: move the files away and run again with --user NAME" in capsys.readouterr().out
+    assert f"{url}/account has a log-in: to use it, move the files away and give --user NAME" in capsys.readouterr().out
     guess = next(line for line in (tmp_path / "site0.yaml").read_text().splitlines() if 'login: {"form' in line)
     assert json.loads(guess.partition("login: ")[2]) == {
         "form": {
             "url": f"{url}/account",
-            "fields": {"User": "YOU"},
+            "fields": {"User": "NAME"},
             "secrets": {"Password": "${PASSWORD}"},
             "submit": "Sign in",
         }

@@ -10,13 +10,10 @@ import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from webrl.errors import BrowserError, DataError, UsageError
-
-if TYPE_CHECKING:
-    from webrl.suites.web.explore import Seen
 
 _SHOWN_LINES = 12
 _LOGIN_PAGES = 4
@@ -103,10 +100,10 @@ def _write_site(args: argparse.Namespace, out: Path, name: str) -> None:
     login = _login(args, name)
     config = start_config(args.url, name, args.pages, login).rollout
     found = asyncio.run(explore(config, args.pages))
-    asking = next((page for page in found.pages if page.login), None)
-    if asking is not None and not login.keys() - {"basic"} and shows_only_login(found):
+    asking = None if login.keys() - {"basic"} else next((page for page in found.pages if page.login), None)
+    if asking and asking.login and shows_only_login(found):
         raise DataError(
-            f"{asking.url} is a log-in, and nothing else is shown without it: give {_options(asking)}, or "
+            f"{asking.url} is a log-in, and nothing else is shown without it: give {asking.login.options}, or "
             "--login-state FILE (docs/own_site.md); nothing is written"
         )
     proved, dropped = asyncio.run(prove(config, starter_instructions(found.pages)))
@@ -125,8 +122,8 @@ def _write_site(args: argparse.Namespace, out: Path, name: str) -> None:
     if not socket and (refused := next((page.refused for page in found.pages if page.refused), "")):
         print(f"requests of pages were refused: {visible(refused):.200}")
         print(f"  if something is missing without them, set read_only: false in {out}; agents may then change the site")
-    if asking is not None and not login.keys() - {"basic"}:
-        print(f"{visible(asking.url)} is a log-in: move the files away and run again with {_options(asking)}")
+    if asking and asking.login:
+        print(f"{visible(asking.url)} has a log-in: to use it, move the files away and give {asking.login.options}")
     print(f"wrote {', '.join(map(str, files))}")
 
 
@@ -137,13 +134,6 @@ def _print_some(what: str, lines: Sequence[str]) -> None:
         print(visible(f"  {what}: {line:.300}"))
     if len(lines) > _SHOWN_LINES:
         print(f"  and {len(lines) - _SHOWN_LINES} more")
-
-
-def _options(page: Seen) -> str:
-    """The options with which the page's log-in is tried."""
-    if page.login and page.login.user:
-        return "--user NAME, with the password in the variable PASSWORD"
-    return "--password-env PASSWORD, the variable with the password"
 
 
 def _try(out: Path) -> None:

@@ -131,6 +131,13 @@ class Form:
             return False
         return len(self.fields) <= _LOGIN_FIELDS or bool(LOGIN_LINK.search(self.submit or ""))
 
+    @property
+    def options(self) -> str:
+        """The options of `webrl init-site` that try it as a log-in."""
+        if self.user:
+            return "--user NAME, with the password in the variable PASSWORD"
+        return "--password-env PASSWORD, the variable with the password"
+
 
 @dataclass(frozen=True)
 class Seen:

@@ -174,9 +174,9 @@ def _login(found: Exploration, url: str, login: Mapping[str, Any]) -> str:
     page = next((page for page in found.pages if page.login), None)
     if page is None or page.login is None:
         return '    # login: {form: {url: /login, fields: {User: ann}, secrets: {Password: "${PASSWORD}"}}}'
-    user, option = ("YOU", "--user YOU") if page.login.user else (None, "--password-env PASSWORD")
+    user = "NAME" if page.login.user else None
     guess = guess_login(page, url if page is found.pages[0] else page.url, user, "PASSWORD")
-    return f"    # This looks like the log-in (init-site {option} tries it):\n    # login: {json.dumps(guess)}"
+    return f"    # This looks like the log-in (init-site {page.login.options}):\n    # login: {json.dumps(guess)}"
 
 
 def _names(fields: Sequence[str]) -> str:

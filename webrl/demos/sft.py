@@ -19,7 +19,7 @@ from webrl.plots import clean_axes, new_figure, save_figure
 from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.records import StepEncoder, open_encoder
 from webrl.reward.data import Groups, hold_out
-from webrl.rollouts.dialects import parse_any
+from webrl.rollouts.answers import read_any
 from webrl.runs.provenance import run_info
 from webrl.runs.store import write_json
 from webrl.training.metrics import read_metrics
@@ -112,7 +112,7 @@ def split(trajectories: Sequence[Trajectory], heldout: float, seed: int) -> tupl
     sites: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for index, trajectory in enumerate(trajectories):
         site, instruction = trajectory.task.site, trajectory.instruction
-        names = {action.name for step in trajectory.steps if (action := parse_any(step.action))}
+        names = {action.name for step in trajectory.steps if (action := read_any(step.action))}
         kind = [instruction if times[site, instruction] > 1 else "", *sorted(names)]
         sites[site]["\n".join(kind)].append(index)
 

@@ -71,7 +71,7 @@ def _largest_id(tokenizer: Any) -> int:
     chat = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
     with contextlib.suppress(ModelError):  # no template, or one for other chats
         ids |= {*tokenizer(render_chat(tokenizer, chat)).input_ids}
-    return max(ids)
+    return int(max(ids))
 
 
 def _empty_model(name: str, folder: Path, sees: bool | None, kind: Any) -> Any:

@@ -21,6 +21,8 @@ from webrl.rollouts.devtools import ChannelError
 from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
+    from playwright.async_api import Frame
+
     from webrl.rollouts.tab import Tab
 
 logger = logging.getLogger(__name__)
@@ -106,6 +108,19 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
 
 def _node(owner: dict[str, Any]) -> dict[str, Any]:
     return {"backendNodeId": owner["backendNodeId"]}
+
+
+async def shown_frames(frame: Frame) -> list[Frame]:
+    """The frame and all below it that are shown, outermost first."""
+    found = [frame]
+    for child in frame.child_frames:
+        # Without an address nothing has come yet, or the browser refused it: a script would wait for ever.
+        if not child.url or child.is_detached():
+            continue
+        element = await child.frame_element()
+        if await element.content_frame() == child and await element.is_visible():
+            found += await shown_frames(child)
+    return found
 
 
 async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], uses: Uses | None = None) -> str:

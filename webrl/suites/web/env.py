@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from playwright.async_api import Page
 
 _ASKS = "; if the server itself asks for a password: rollout.web.login.basic (init-site --basic-user)"
+_STOPPED = "net::ERR_ABORTED"
+"""What the browser says of a page that the limits have kept from being opened."""
 _STATUS = "[performance.getEntriesByType('navigation')[0]?.responseStatus || 0, document.body?.innerText ?? '']"
 
 
@@ -95,7 +97,7 @@ class WebEnv(BrowserEnv):
         """As `BrowserEnv.step`; the agent is told what the site's limits have kept from happening."""
         await take_turn(self._web)
         result = await super().step(action_text)
-        if result.blocked and self._guard.reason and not result.error:
+        if result.blocked and self._guard.reason and (not result.error or _STOPPED in result.error):
             result = dataclasses.replace(result, error=f"Blocked: {self._guard.reason}.")
         self._ended = result if result.agent_done else None
         return result

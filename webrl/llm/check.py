@@ -66,7 +66,7 @@ def _largest_id(tokenizer: Any) -> int:
     """
     pattern = controls(tokenizer).any
     unwritten = {i for i, t in tokenizer.added_tokens_decoder.items() if pattern and pattern.fullmatch(t.content)}
-    ids = {*tokenizer.get_vocab().values()} - unwritten
+    ids: set[int] = {*tokenizer.get_vocab().values()} - unwritten
     ids |= {*tokenizer("a").input_ids, *closing_ids(tokenizer, "chat")}
     chat = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
     with contextlib.suppress(ModelError):  # no template, or one for other chats

@@ -52,42 +52,20 @@
     return null;
   };
 
-  // An area of an image map has no box: it is where its picture is, in that one's pixels.
-  const isInArea = (area, x, y) => {
-    const numbers = area.coords.split(/[\s,]+/).map(Number);
-    if (area.shape === 'default') return true;
-    if (area.shape === 'circle') return Math.hypot(x - numbers[0], y - numbers[1]) < numbers[2];
-    if (area.shape === 'rect' || !area.shape) {
-      const [left, right] = [numbers[0], numbers[2]].sort((a, b) => a - b);
-      const [top, bottom] = [numbers[1], numbers[3]].sort((a, b) => a - b);
-      return x > left && x < right && y > top && y < bottom;
-    }
-    const shape = new Path2D();
-    for (let at = 0; at + 1 < numbers.length; at += 2) shape.lineTo(numbers[at], numbers[at + 1]);
-    return document.createElement('canvas').getContext('2d').isPointInPath(shape, x, y);
-  };
+  // An area of an image map has no box, and any shape: of places on its picture the first in it, none too near its edge
+  // if there are others.
   const aimAtArea = (area) => {
-    const map = area.closest('map');
-    const image = map && [...document.images].find((each) => each.useMap === `#${map.name}` && usable(each));
-    if (!image || api.moving()) return null;
+    const name = area.closest('map')?.name;
+    const image = [...document.images].find((each) => name && each.useMap === `#${name}` && usable(each));
+    if (!image) return null;
     image.scrollIntoViewIfNeeded(true);
     const box = image.getBoundingClientRect();
-    const areas = [...map.areas];
-    let best = null;
-    let most = -1; // of the places tried, the one with most of the area around it
     const STEPS = 24;
-    for (let i = 1; i < STEPS; i += 1) {
-      for (let j = 1; j < STEPS; j += 1) {
-        const [x, y] = [(box.width * i) / STEPS, (box.height * j) / STEPS];
-        if (areas.find((each) => isInArea(each, x, y)) !== area) continue;
-        const inside = [-4, 0, 4].flatMap((a) => [-4, 0, 4].filter((b) => isInArea(area, x + a, y + b))).length;
-        if (inside > most && [image, area].some((each) => isOnTop(each, [box.left + x, box.top + y]))) {
-          most = inside;
-          best = [box.left + x, box.top + y];
-        }
-      }
-    }
-    return best;
+    const places = Array.from({ length: STEPS ** 2 }, (_, at) => [
+      box.left + (box.width * (0.5 + (at % STEPS))) / STEPS, box.top + (box.height * (0.5 + Math.floor(at / STEPS))) / STEPS]);
+    const isIn = (x, y) => document.elementFromPoint(x, y) === area;
+    const inner = ([x, y]) => isIn(x, y) && [-3, 3].every((by) => isIn(x + by, y) && isIn(x, y + by));
+    return places.find(inner) ?? places.find((place) => isIn(...place)) ?? null;
   };
 
   // Where to click for a bid: [x, y]; null if this is not the common case; 'mixed' if `quads` are needed (the answer

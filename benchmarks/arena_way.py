@@ -27,7 +27,7 @@ from webrl.demos.arena import ARENA_EXPERTS
 from webrl.demos.arena.script import WAIT, notes_in
 from webrl.errors import DataError, WebRLError
 from webrl.evaluate import is_success, rate_of
-from webrl.rollouts.dialects import parse_any
+from webrl.rollouts.answers import read_any
 from webrl.runs.store import read_records
 from webrl.types import Trajectory
 
@@ -64,7 +64,7 @@ def follow(episode: Trajectory) -> tuple[int, int, str]:
 
 def differs(expert: str, agent: str) -> str:
     """In which way an answer is not the expert's; "" if it is. A note above the action is a part of it."""
-    wanted, found = parse_any(expert), parse_any(agent)
+    wanted, found = read_any(expert), read_any(agent)
     assert wanted is not None
     if found is None:
         return "no action"

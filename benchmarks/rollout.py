@@ -335,11 +335,10 @@ def measure(parts: set[str], seconds: float, num_episodes: int) -> dict[str, Any
         figures |= {"limit_steps_per_s": rates["axtree"].steps_per_s, "limit_cpu_ms": rates["axtree"].cpu_ms}
         figures |= {"limit_html_steps_per_s": rates["html"].steps_per_s, "limit_html_cpu_ms": rates["html"].cpu_ms}
     if "ours" in parts:
-        rates = {form: measure_ours(seconds, form, cores, NUM_ENVS // 2) for form in ("axtree", "dom", "html")}
+        rates = {form: measure_ours(seconds, form, cores, NUM_ENVS // 2) for form in ("axtree", "html")}
         _table(f"ours, {cores} workers x {NUM_ENVS // 2} environments, steps/s", rates)
         figures |= {"steps_per_s": rates["axtree"].steps_per_s, "cpu_ms": rates["axtree"].cpu_ms}
-        figures |= {f"{form}_steps_per_s": rates[form].steps_per_s for form in ("dom", "html")}
-        figures |= {f"{form}_cpu_ms": rates[form].cpu_ms for form in ("dom", "html")}
+        figures |= {"html_steps_per_s": rates["html"].steps_per_s, "html_cpu_ms": rates["html"].cpu_ms}
     if figures["stock_steps_per_s"] and figures["steps_per_s"]:
         figures["ratio_vs_stock"] = figures["steps_per_s"] / figures["stock_steps_per_s"]
         print(f"ours / stock: {figures['ratio_vs_stock']:.1f}")

@@ -19,6 +19,7 @@ from webrl.types import StepRecord
 class Selection(NamedTuple):
     records: tuple[StepRecord, ...]
     counts: dict[str, int]
+    by_type: dict[str, int]
 
 
 def select_replay(
@@ -28,13 +29,15 @@ def select_replay(
     rng: random.Random,
     end_token_ids: Collection[int],
     tokenizer: str = "",
+    current: Sequence[StepRecord] = (),
 ) -> Selection:
-    """What `add_history` takes from these steps beside so many current ones."""
+    """What `add_history` takes from these steps beside so many current ones, of which some are known."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_records(folder / "history.jsonl", history)
-        (folder / "train.jsonl").touch()
+        write_records(folder / "train.jsonl", current)
         sources = [Source(folder / "history.jsonl", "records")]
         tools = Tools(ProblemLog(), tokenizer=tokenizer, end_token_ids=tuple(end_token_ids))
-        counts = add_history(folder / "train.jsonl", num_current, sources, tools, config, rng, folder / "out.jsonl")
-        return Selection(tuple(read_records(folder / "out.jsonl", StepRecord)), counts)
+        found = add_history(folder / "train.jsonl", num_current, sources, tools, config, rng, folder / "out.jsonl")
+        replayed = (step for step in read_records(folder / "out.jsonl", StepRecord) if step.source == "replay")
+        return Selection(tuple(replayed), *found)

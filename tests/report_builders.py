@@ -44,7 +44,7 @@ def trajectory(
 
 def mark(folder: PhaseFolder, stage: str, counts: dict[str, Any], seconds: float = 6.0) -> None:
     marker = {"stage": stage, "phase": folder.phase, "counts": counts, "seconds": seconds, "peak_mib": 2048.0}
-    spent = {"spent_on": {"": 0.5, "browsers+sampling": seconds - 2.5, "sampling": 2.0}}
+    spent = {"spent_on": {"": 0.5, "browsers+sampling": max(seconds - 2.5, 0.0), "sampling": 2.0}}
     write_json(folder.path / "stages" / f"{stage}.json", marker | spent | {"finished_at": "2026-11-22T02:45:58+00:00"})
 
 
@@ -94,6 +94,7 @@ def build_run(path: Path, num_phases: int = 2, num_tasks: int = 12, **config: An
         mark(folder, "label", {"num_labelled": len(tried), "num_success": sum(rewards)})
         mark(folder, "replay", {"num_current": len(tried), "history": {"kept": 3 * number, "failed": 2}})
         mark(folder, "train", {"critic_calibration": {"bins": [{"count": 8, "value": 0.4, "outcome": 0.5}]}}, 30.0)
+        mark(folder, "accept", {"rate_factor": 1.0}, seconds=0.0)
         parents = [t for t, reward in zip(kept, rewards, strict=True) if not reward]
     return run
 

@@ -15,9 +15,14 @@ from types import ModuleType
 import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux") or not (shutil.which("cc") or shutil.which("gcc")), reason="needs a C compiler"
-)
+# Slow, that is, run after `make engines`, which sees to a compiler.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux") or not (shutil.which("cc") or shutil.which("gcc")),
+        reason="needs a C compiler",
+    ),
+]
 
 
 @pytest.fixture

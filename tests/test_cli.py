@@ -20,7 +20,8 @@ SUBCOMMANDS = [*cli.STAGES, *cli.EXTRA]
 
 def write_config(folder: Path, **values: object) -> Path:
     path = folder / "own.yaml"
-    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    # With the section, the shipped models are looked for from the folder that the test is in when it loads the file.
+    path.write_text(yaml.safe_dump({"models": {}} | values), encoding="utf-8")
     return path
 
 

@@ -103,21 +103,6 @@ def test_init_site_of_a_site_behind_http_s_own_log_in(site, tmp_path, capsys, mo
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.usefixtures("elsewhere")
-def test_init_site_guesses_the_log_in(site, tmp_path, capsys):
-    out = tmp_path / "guessed.yaml"
-    assert main(["init-site", f"{site.url}/", "--out", str(out)]) == 0
-    assert "run again with --user NAME" in capsys.readouterr().out
-    guess = next(line for line in out.read_text().splitlines() if 'login: {"form' in line)
-    out.write_text(out.read_text().replace(guess, guess.replace("# login", "login")))
-    login = load_config(out).rollout.web.login
-    assert (login.form.submit, login.form.url) == ("Log in", f"{site.url}/login")
-    assert (set(login.form.fields), set(login.form.secrets)) == ({"User"}, {"Password"})
-    assert login.proof_url == f"{site.url}/"
-
-
-@pytest.mark.browser
-@pytest.mark.slow
-@pytest.mark.usefixtures("elsewhere")
 def test_init_site_logs_in_through_the_form_that_it_finds(site, tmp_path, capsys, monkeypatch):
     out = tmp_path / "inside.yaml"
     user = ["--user", "ann", "--password-env", "NOTES_PW"]
@@ -199,28 +184,18 @@ def test_a_heading_is_asked_for_where_a_page_has_one_of_its_own(tmp_path):
 def test_what_pages_say_of_themselves_does_not_become_yaml(tmp_path):
     """Titles, link texts and field names are a stranger's."""
     evil = 'x"\n  injected: [1]\u2028}{ #\x85y'
-    page = Seen("http://a.example/", evil, evil, evil, evil, ())
     other = Seen("http://a.example/b", evil, evil, "b\n# c", evil, ())
     out = tmp_path / "a.yaml"
     form = Form("http://a.example/\n", "POST", (evil, "p" + evil), "p" + evil, evil)
-    page = Seen(page.url, evil, evil, "", evil, (form,))
+    page = Seen("http://a.example/", evil, evil, "", evil, (form,))
     third = Seen("http://a.example/c", evil, evil, "c", evil, ())
-    found = Exploration((page, other, third), ())
-    _, train, heldout = write_starter(out, found, page.url, "a", {})
+    found = Exploration((page, other, third), (), (f"http://a.example/delete/{evil}",))
+    entries = [starter.entry for starter in starter_instructions(found.pages)]
+    _, train, heldout = write_starter(out, found, page.url, "a", {}, entries)
     web = load_config(out).rollout.web
     assert web.start_urls == ("http://a.example/",)
     assert not web.login.is_set
     assert [len(read_instructions(path)) for path in (train, heldout)] == [3, 1]
-
-
-def test_starter_instructions_name_pages_that_one_can_tell_apart():
-    def page(number, link):
-        return Seen(f"http://a.example/{number}", f"t{number}", "", link, "", ())
-
-    found = starter_instructions([page(0, ""), page(1, "Read more"), page(2, "Read more"), page(3, "About")])
-    assert [entry["instruction"] for entry in found] == ['Go to the page "About".']
-    (alone,) = starter_instructions([page(0, "")])
-    assert alone["checks"] == [{"answer": "t0"}]
 
 
 @pytest.mark.browser
@@ -406,7 +381,16 @@ def test_a_log_in_without_a_form_behind_a_link_of_the_start_page_is_found(tmp_pa
     capsys.readouterr()
     url, login = asyncio.run(look())
     assert not login.is_set
-    assert f"{url}/account is a log-in: move the files away and run again with --user NAME" in capsys.readouterr().out
+    assert f"{url}/account has a log-in: to use it, move the files away and give --user NAME" in capsys.readouterr().out
+    guess = next(line for line in (tmp_path / "site0.yaml").read_text().splitlines() if 'login: {"form' in line)
+    assert json.loads(guess.partition("login: ")[2]) == {
+        "form": {
+            "url": f"{url}/account",
+            "fields": {"User": "NAME"},
+            "secrets": {"Password": "${PASSWORD}"},
+            "submit": "Sign in",
+        }
+    }
 
 
 @pytest.mark.browser

@@ -192,6 +192,11 @@ def test_a_value_out_of_range_is_quoted() -> None:
         load_config(None, ["filter.value_low=1.5"])
 
 
+def test_a_form_of_the_page_that_was_removed_is_named_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match=r"rollout.observation = 'dom': 'dom' was removed; axtree has .*, html is"):
+        load_config(None, ["rollout.observation=dom"])
+
+
 def test_every_option_has_a_description() -> None:
     assert [key for key, _, text in describe_options() if not text] == []
 
@@ -285,7 +290,8 @@ def test_a_file_in_the_way_of_the_run_folder_is_one_clear_error(tmp_path: Path) 
 
 
 def test_stages_come_in_the_methods_order_and_need_each_other(tmp_path: Path) -> None:
-    assert [s.name for s in STAGES] == ["gen-tasks", "filter-tasks", "rollout", "label", "replay", "train", "eval"]
+    names = ["gen-tasks", "filter-tasks", "rollout", "label", "replay", "train", "accept", "eval"]
+    assert [s.name for s in STAGES] == names
     with pytest.raises(StageError, match="stage 'rollout' has not finished"):
         run_stage(config_in(tmp_path), "label", 0)
     with pytest.raises(UsageError, match="unknown stage 'lable'"):

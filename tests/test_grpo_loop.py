@@ -119,13 +119,22 @@ def test_groups_are_counted_by_how_they_ended(tmp_path: Path) -> None:
     labels = [judged(t, outcomes[task][i]) for (task, i), t in played.items() if t.status.finished]
     write_records(tmp_path / "l.jsonl", labels)
     counts = group_counts(tmp_path / "t.jsonl", tmp_path / "l.jsonl")
+    passed = counts.pop("passed")
     assert counts == {
         "num": 5, "num_mixed": 2, "num_succeeded": 1, "num_failed": 1, "num_single": 1, "num_masked": 4,
         "no_signal": 0.6,
     }  # fmt: skip
-    rows = dict(phase_rows({"phase": 1, "label": {"groups": counts}}))
+    # Successes of judged attempts: 2/3, 3/3, 0/2, 1/1, 1/2.
+    # Of two attempts at a, one succeeds surely (1 - C(1,2)/C(3,2)), both in 1/3 (C(2,2)/C(3,2)).
+    assert passed == {
+        "1": {"any": pytest.approx(19 / 30), "all": pytest.approx(19 / 30), "tasks": 5},
+        "2": {"any": pytest.approx(3 / 4), "all": pytest.approx((1 / 3 + 1) / 4), "tasks": 4},
+        "3": {"any": 1.0, "all": 0.5, "tasks": 2},
+    }
+    rows = dict(phase_rows({"phase": 1, "label": {"groups": counts | {"passed": passed}}}))
     assert rows["groups"] == (
-        "5 (mixed 2, succeeded 1, failed 1, single 1); 4 attempts without outcome; without signal 60.0 %"
+        "5 (mixed 2, succeeded 1, failed 1, single 1); 4 attempts without outcome; without signal 60.0 %; "
+        "pass@3 100.0 %, pass^3 50.0 % of 2"
     )
     write_records(tmp_path / "t.jsonl", [t for (_, i), t in played.items() if i == 0])
     assert group_counts(tmp_path / "t.jsonl", tmp_path / "l.jsonl") == {}, "nothing was attempted twice"
@@ -221,10 +230,10 @@ def test_a_phase_of_groups_goes_on_in_mid_group_and_trains_on_their_differences(
     assert not (folder.path / "train_scored.jsonl").exists()
     assert (folder.actor / "model.safetensors").is_file()
 
-    # What groups leave behind feeds the rest: of each instruction's successes replay takes the first, a judge all.
+    # What groups leave behind feeds the rest: of each task's successes replay takes the first, a judge all.
     won = [r for r in records if r.outcome == 1]
     again = select_replay(records, len(records), ReplayConfig(strategy="all"), random.Random(0), ())
-    first = {r.instruction: r.trajectory_id for r in reversed(won)}
+    first = {(r.instruction, r.prompt_ids): r.trajectory_id for r in reversed(won) if r.index == 0}
     assert {r.trajectory_id for r in again.records} == set(first.values())
-    assert again.counts["repeated_instruction"] == sum(r.trajectory_id not in first.values() for r in won)
+    assert again.counts["repeated_task"] == sum(r.trajectory_id not in first.values() for r in won)
     assert len(list(read_judged(folder.path, ProblemLog()))) == 18

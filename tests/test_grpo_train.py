@@ -10,17 +10,19 @@ import torch
 from llm_builders import save_tiny_model, score
 from openenv_builders import server
 from rollouts_builders import Scripted, miniwob
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 from websockets.asyncio.server import serve
 
 from webrl import cli
 from webrl.arena import running
 from webrl.errors import PolicyError, StageError, TrainingError, UsageError
 from webrl.grpo.play import Player, RewardedEnv
-from webrl.grpo.prompts import Seen, find_action, user_text
+from webrl.grpo.prompts import Seen, user_text
 from webrl.grpo.settings import GrpoSettings, load_settings
 from webrl.grpo.vllm_sampler import TrlVllmModel
 from webrl.llm.interface import Sampling
-from webrl.llm.loading import load_causal_lm, load_tokenizer
+from webrl.llm.loading import base_of, load_causal_lm, load_tokenizer
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.interface import Observation, StepResult
 from webrl.runs.store import read_records
@@ -28,6 +30,7 @@ from webrl.types import Step, Trajectory
 
 TINY_ACTOR = str(Path(__file__).parent.parent / "data" / "tiny" / "actor")
 DEMO = Path(__file__).parent.parent / "configs" / "grpo_demo.yaml"
+UP = "model.layers.1.mlp.up_proj.weight"
 
 
 def settings(**values) -> GrpoSettings:
@@ -109,14 +112,6 @@ def test_the_public_prompt_shows_goal_history_errors_and_clickable_elements():
     ]
     assert "Clickable elements: 13, a7\n" in text
     assert page in text
-
-
-@pytest.mark.parametrize(
-    ("answer", "action"),
-    [("Action: click('13')", "click('13')"), ("I will\n  fill('4', 'a (b)') now", "fill('4', 'a (b)')"), ("no", "no")],
-)
-def test_an_action_is_found_in_an_answer_that_says_more(answer, action):
-    assert find_action(answer) == action
 
 
 def test_trls_engine_answers_all_who_wait_in_one_batch_and_keeps_the_ids(tmp_path):
@@ -294,7 +289,19 @@ def test_on_a_server_with_lora_the_public_prompt_and_several_steps_on_one_batch(
         assert len(episodes) == 16
         _, episodes = grpo(out, *more, "--space-url", url, "--resume-from-checkpoint", str(out / "checkpoint-2"))
         assert len(episodes) == 24, "the second half again"
+        # No reward, no gradient: the adapter is still the one that changes nothing.
+        weights = load_file(out / "adapter_model.safetensors")
+        save_file(
+            {key: torch.full_like(weight, 0.1) for key, weight in weights.items()}, out / "adapter_model.safetensors"
+        )
+        further, _ = grpo(tmp_path / "further", *more, "--model-id", str(out), "--space-url", url)
     assert report["settings"]["rewards"] == {"outcome": 1.0, "format": 1.0}
+    start = AutoModelForCausalLM.from_pretrained(tmp_path / "further" / "start").state_dict()
+    adapted = load_causal_lm(str(out), dtype="float32").state_dict()
+    assert all(torch.allclose(start[name], weight, atol=1e-6) for name, weight in adapted.items())
+    assert not torch.equal(start[UP], AutoModelForCausalLM.from_pretrained(model).state_dict()[UP])
+    assert further["settings"]["model_name"] == str(out)
+    assert base_of(str(tmp_path / "further")) == str(tmp_path / "further" / "start")
 
 
 @pytest.mark.grpo

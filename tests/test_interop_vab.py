@@ -48,6 +48,21 @@ def read(folder):
     return trajectories, dict(problems.counts), listed
 
 
+@pytest.mark.parametrize(
+    ("response", "action"),
+    [
+        ("# Element: Bob's box\ndo(action='Click', element='7')\n# Note: done", "do(action='Click', element='7')"),
+        ("do(action='Type', argument='a\u2028# b\x0c#c')", "do(action='Type', argument='a\u2028# b\x0c#c')"),
+        ('# Note: x\nexit(message="""one\n\n# two""")', 'exit(message="""one\n\n# two""")'),
+        ("exit(message='it\\'s\n# 2')", "exit(message='it\\'s\n# 2')"),
+    ],
+)  # fmt: skip
+def test_an_action_keeps_the_lines_of_its_text(tmp_path, response, action):
+    write_trace(tmp_path, rows=[make_rows(num_steps=1)[0] | {"response": response}])
+    (trajectory,), _, _ = read(tmp_path)
+    assert trajectory.steps[0].action == action
+
+
 def test_a_trace_becomes_a_trajectory_with_its_score(tmp_path):
     write_trace(tmp_path)
     (trajectory,), problems, _ = read(tmp_path)
@@ -138,7 +153,7 @@ def test_text_that_is_not_utf8_is_replaced_and_listed(tmp_path):
     assert problems == {"non_utf8": 2}
     assert "1.jsonl:1: text is not valid UTF-8" in listed
     assert trajectories[0].instruction == "Find the cheapest lamp�"
-    assert trajectories[1].instruction.encode() == b"Find the cheapest lamp?"
+    assert trajectories[1].instruction == "Find the cheapest lamp\ufffd"
 
 
 def test_one_page_of_50_megabytes_is_read(tmp_path):

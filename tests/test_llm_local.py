@@ -155,7 +155,7 @@ def test_a_lora_folder_is_merged_into_its_base(folder, tmp_path):
 
 
 def test_policy_stores_what_the_model_saw_and_sampled(folder):
-    config = RunConfig(rollout={"max_new_tokens": 8}, models={"max_prompt_tokens": 900})
+    config = RunConfig(rollout={"max_new_tokens": 8}, models={"max_prompt_tokens": 900, "prompt": "brief"})
     history = (Step(0, "", "click('3')", "click('3')", error="<|eot_id|>no such element"),)
     turn = Turn("Click OK.", history, PAGE, seed=5)
 

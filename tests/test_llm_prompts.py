@@ -1,11 +1,16 @@
 """Prompt texts byte for byte, and what gives way when they are too long."""
 
+import shutil
+
 import pytest
-from llm_builders import PAGE, build_tokenizer
+from llm_builders import PAGE, build_tokenizer, save_tiny_model
 
 from webrl.config import ModelsConfig, load_config
-from webrl.errors import PolicyError, UsageError
+from webrl.errors import ModelError, PolicyError, UsageError
+from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_judge_prompt, build_policy_prompt, judge_text, policy_messages
+from webrl.llm.trained_prompt import mark_folder, prompt_of
+from webrl.rollouts.answers import read_answer
 from webrl.types import Step
 
 
@@ -29,6 +34,59 @@ def test_chat_prompt_has_goal_history_page_in_this_order():
     assert policy_messages("Buy it", [], "PAGE")[1].content == "Goal: Buy it\nHistory:\nnone\nPage:\nPAGE"
     user = policy_messages("Buy it", history[:1], "PAGE", prompt_format="chat_history_last")[1].content
     assert user == "Goal: Buy it\nPage:\nPAGE\nHistory:\nclick('3')"
+
+
+@pytest.mark.parametrize("dialect", ["browsergym", "webrl"])
+def test_every_example_of_the_prompt_for_strangers_is_an_action_and_the_prompt_stays_short(dialect):
+    system, user = policy_messages("Buy it", (), PAGE, dialect, prompt="examples")
+    examples = [line.partition(": ")[2] for line in system.content.partition("Examples:\n")[2].split("\n")]
+    assert len(examples) == 11
+    for example in examples:
+        read = read_answer(example, dialect)
+        assert (read.canonical.replace('"', "'"), read.note) == (example.replace('"', "'"), "")
+    brief = policy_messages("Buy it", (), PAGE, dialect)
+    assert len(system.content) < 1.3 * len(brief[0].content)
+    assert user.content == brief[1].content + "\nAnswer with the next action, one call, and nothing else."
+
+
+def test_a_model_gets_the_prompt_that_its_folder_says_it_was_trained_with(tmp_path):
+    strange = load_tokenizer(str(save_tiny_model(tmp_path / "instruct")))
+    ours = load_tokenizer("data/tiny/actor")
+    for tokenizer, form in ((strange, "examples"), (ours, "brief")):
+        chosen = build(tokenizer)
+        assert chosen.ids == build(tokenizer, prompt=form).ids
+        tokenizer.save_pretrained(tmp_path / form)
+        assert prompt_of(load_tokenizer(str(tmp_path / form))) == form
+    assert build(strange, prompt="brief").ids != build(strange).ids
+    mark_folder(tmp_path / "examples", "brief")
+    assert prompt_of(load_tokenizer(str(tmp_path / "examples"))) == "brief"
+    mark_folder(tmp_path / "examples", "auto")
+    assert prompt_of(load_tokenizer(str(tmp_path / "examples"))) == "brief"
+    config = tmp_path / "examples" / "tokenizer_config.json"
+    config.write_text(config.read_text().replace('"brief"', '"of 2030"'))
+    with pytest.raises(ModelError, match=r"webrl_prompt='of 2030' is no prompt of this version; set models\.prompt"):
+        build(load_tokenizer(str(tmp_path / "examples")))
+
+
+@pytest.mark.parametrize(
+    ("folder", "beside"),
+    [
+        ("run/phase_03/actor", None),
+        ("run/sft", "run/sft_report/report.json"),
+        ("agent", "agent/config.yaml"),
+        ("adapted", "adapted/lora/state.safetensors"),
+        ("grpo", "grpo/report.json"),
+    ],
+)
+def test_folders_that_earlier_versions_trained_keep_the_prompt_they_know(tmp_path, folder, beside):
+    path = save_tiny_model(tmp_path / folder)
+    if beside:
+        (tmp_path / beside).parent.mkdir(exist_ok=True)
+        (tmp_path / beside).touch()
+    assert prompt_of(load_tokenizer(str(path))) == "brief"
+    shutil.move(path, tmp_path / "moved")
+    known = "brief" if f"{folder}/" in str(beside) else "examples"
+    assert prompt_of(load_tokenizer(str(tmp_path / "moved"))) == known
 
 
 def test_with_history_last_the_next_step_shares_what_is_left_of_its_page(tokenizer):
@@ -136,6 +194,8 @@ def test_characters_are_counted_in_the_released_format_only():
     assert load_config(None, ["models.prompt_format=webrl", "models.max_prompt_chars=15872"]).models.max_prompt_chars
     with pytest.raises(UsageError, match="models: max_prompt_chars=15872 goes with prompt_format=webrl"):
         load_config(None, ["models.max_prompt_chars=15872"])
+    with pytest.raises(UsageError, match="models: prompt=brief goes with prompt_format=chat"):
+        load_config(None, ["models.prompt_format=webrl", "models.prompt=brief"])
 
 
 def test_an_instruction_that_does_not_fit_is_an_error(tokenizer):

@@ -29,7 +29,6 @@ from webrl.openenv.http_sessions import _respond
 from webrl.openenv.hub import AtCapacity, Hub, ServerOptions
 from webrl.openenv.pictures import PixelRows, encode
 from webrl.openenv.variables import read_variables
-from webrl.rollouts.aliases import spell_out
 from webrl.rollouts.snapshot import describe
 
 pytestmark = pytest.mark.browser
@@ -69,7 +68,7 @@ def test_rows_that_are_alike_are_one_text_and_lists_go_out_in_pieces(text):
     pieces = list(as_json(answer))
     assert max(map(len, pieces)) < sum(map(len, pieces)) / 5
     seen = json.loads(b"".join(pieces))["data"]
-    assert (seen["observation"]["text"], seen["reward"]) == (text, 0.5)
+    assert (seen["observation"]["text"], seen["reward"]) == (text.replace("\ud83d", "\ufffd"), 0.5)
     assert seen["observation"]["screenshot"] == picture.tolist()
 
 
@@ -97,7 +96,7 @@ def test_what_json_does_not_know_is_refused_and_numbers_of_numpy_are_numbers(tex
         return json.loads(whole if isinstance(whole, bytes) else b"".join(whole))["data"]["reward"]
 
     assert said(np.float64(0.5)) == 0.5
-    with pytest.raises(TypeError, match=r"an answer holds complex"):
+    with pytest.raises(TypeError, match="complex"):
         said(1j)
 
 
@@ -122,7 +121,7 @@ def test_the_server_says_how_pages_are_shown_to_those_who_do_not():
 def test_pruned_html_and_clickable_elements_come_with_every_page(shared):
     with client(shared) as env:
         seen = env.reset(task_name="click-button", seed=0).observation
-        after = env.step({"action_str": "scroll('down')"}).observation
+        after = env.step({"action_str": "Action: scroll('down')\nnoop(1)"}).observation
     for page in (seen, after):
         assert '<button bid="13"' in page["pruned_html"]
         assert "<script" not in page["pruned_html"]
@@ -131,7 +130,8 @@ def test_pruned_html_and_clickable_elements_come_with_every_page(shared):
         assert elements["13"]["clickable"] is True
         # As text, because OpenEnv's example joins them.
         assert [float(number) > 0 for number in elements["13"]["bbox"]] == [True] * 4
-    assert after["metadata"]["browsergym_obs"]["last_action"] == "scroll(0, 480)"
+    taken = "scroll(0, 480) # for scroll('down'); the first of 2 actions, answer with one"
+    assert after["metadata"]["browsergym_obs"]["last_action"] == taken
     assert (after["error"], after["last_action_error"]) == ("", False)
 
 
@@ -156,28 +156,6 @@ def test_elements_and_html_are_browsergyms():
     # It prints `::before` and `::after` as if they were elements.
     printed = re.sub(r"&lt;/?::\w+&gt;", "", prune_html(flatten_dom_to_str(snapshot)))
     assert "".join(found.html.split()) == "".join(printed.split())
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("type('13', 'Ann')", "fill('13', 'Ann')"),
-        ("type('Ann')", "keyboard_type('Ann')"),
-        ("send_keys('Enter')", "keyboard_press('Enter')"),
-        ('send_keys("Control+a")', "keyboard_press('Control+a')"),
-        ("send_keys('ArrowDown')", "keyboard_press('ArrowDown')"),
-        ("send_keys('Ann + Bob')", "keyboard_type('Ann + Bob')"),
-        ("scroll('up')", "scroll(0, -480)"),
-        ("scroll(down)", "scroll(0, 480)"),
-        ("scroll(0, 200)", "scroll(0, 200)"),
-        ("scroll('sideways')", "scroll('sideways')"),
-        ("click('13')", "click('13')"),
-        ("noop()", "noop()"),
-        ("no action", "no action"),
-    ],
-)
-def test_actions_that_scripts_teach_are_understood(written, meant):
-    assert spell_out(written) == meant
 
 
 def test_http_clients_with_cookies_have_an_episode_each(shared):

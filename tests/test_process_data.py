@@ -199,9 +199,8 @@ def mixed(folder, num_current, config=None, *, seed=0, end=(3,), problems=None):
     """`out.jsonl` from `train.jsonl` and `history.jsonl`."""
     sources, tools = [Source(folder / "history.jsonl", "records")], Tools(problems or ProblemLog(), end_token_ids=end)
     rng = random.Random(seed)
-    return add_history(
-        folder / "train.jsonl", num_current, sources, tools, config or ReplayConfig(), rng, folder / "out.jsonl"
-    )
+    config = config or ReplayConfig()
+    return add_history(folder / "train.jsonl", num_current, sources, tools, config, rng, folder / "out.jsonl")[0]
 
 
 def make_history(num, p=0.7):
@@ -311,7 +310,7 @@ def test_the_replay_stage_scores_under_the_actor_once_and_keeps_the_band(tmp_pat
     assert (first["num_current"], first["num_replayed"]) == (8, 0)
     history = [run.phase(0).train]
     counts = mix_replay(config, run.phase(1), actor=str(actor), history=history, rng=random.Random(0))
-    assert (counts["num_current"], counts["num_replayed"]) == (8, 8)
+    assert (counts["num_current"], counts["num_replayed"], counts["by_type"]) == (8, 8, {"site": 8})
     # Phase 0's steps were scored in phase 0 under the same weights: only the new ones are computed.
     assert counts["scored"] == {"computed": 8, "cached": 8}
     for record in read_records(run.phase(1).train_filter, StepRecord):

@@ -25,6 +25,7 @@ from webrl.llm.servers.openai_answers import parse_chat, parse_completion, parse
 from webrl.openenv.client import RemoteEnv, _Server, read_result
 from webrl.rollouts.websocket import DevToolsSocket
 from webrl.runs.store import Appender, read_json, read_lines, read_records, write_records
+from webrl.runs.text import dump_json, load_json
 from webrl.tasks.from_file import read_instructions
 from webrl.types import Label, Status, Step, Task, Trajectory
 
@@ -286,5 +287,22 @@ def test_json_with_numbers_beyond_every_range_is_refused(tmp_path):
 
 def test_half_a_surrogate_pair_in_an_answer_is_replaced(folder):
     text, _ = parse_chat(json.loads('{"choices": [{"message": {"content": "Buy \\ud800 it."}}]}'))
-    assert text == "Buy ? it."
+    assert text == "Buy \ufffd it."
     write_records(folder / "answers.jsonl", [Label("t", None, None, error=text)])
+
+
+def test_half_an_emoji_in_a_record_is_replaced_on_the_disk_and_a_whole_one_in_halves_is_one(folder):
+    step = Step(0, "a\ud83d", "b\ude00", "click('1')", "\ud83d\ude00")
+    path = folder / "steps.jsonl"
+    write_records(path, [step])
+    with Appender(path) as file:
+        file.append(step)
+    assert list(read_records(path, Step)) == 2 * [Step(0, "a\ufffd", "b\ufffd", "click('1')", "\U0001f600")]
+
+
+def test_what_is_no_json_stays_refused_whatever_halves_it_holds():
+    for text in ('["\\ud83d"', "[NaN, 1e400", '{"a": "\\ud83d",}'):
+        with pytest.raises(orjson.JSONDecodeError):
+            load_json(text)
+    with pytest.raises(TypeError):
+        dump_json({"a\ud83d": object()})

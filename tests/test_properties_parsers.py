@@ -12,7 +12,7 @@ from webrl.config import RunConfig, load_config
 from webrl.config.yaml_file import MAX_VALUES, parse_yaml
 from webrl.errors import UsageError
 from webrl.rollouts.actions import ACTIONS, Action, ActionError, parse_action
-from webrl.rollouts.dialects import parse
+from webrl.rollouts.answers import read_answer
 from webrl.rollouts.html import simplify
 from webrl.tasks.feasibility import read_verdict
 from webrl.tasks.parsing import malformed_reason, parse_instructions
@@ -33,6 +33,7 @@ VALUES = {
     "number": NUMBERS,
     "int": st.integers(-(10**20), 10**20),
     "bool": st.booleans(),
+    "bid": st.from_regex(r"[a-zA-Z]{0,2}[0-9]{1,4}", fullmatch=True),
     "strs": st.one_of(TEXT, st.lists(TEXT, max_size=3)),
     "button": st.sampled_from(("left", "middle", "right")),
     "modifiers": st.lists(st.sampled_from(("Alt", "Control", "Shift")), max_size=2),
@@ -57,11 +58,11 @@ def test_an_action_comes_back_from_its_canonical_form(action):
 @given(st.one_of(TEXT, ACTION_LIKE), st.sampled_from(("browsergym", "webrl")))
 def test_any_text_is_an_action_or_an_action_error(text, dialect):
     try:
-        action = parse(text, dialect)
+        action = read_answer(text, dialect)
     except ActionError as error:
         assert len(str(error)) < 1000
         return
-    assert parse(action.canonical, dialect).canonical == action.canonical
+    assert read_answer(action.canonical, dialect).canonical == action.canonical
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_any_text_is_an_action_or_an_action_error(text, dialect):
 def test_hostile_actions_are_refused_in_one_short_sentence(text):
     for dialect in ("browsergym", "webrl"):
         with pytest.raises(ActionError) as refused:
-            parse(text, dialect)
+            read_answer(text, dialect)
         assert len(str(refused.value)) < 1000
 
 

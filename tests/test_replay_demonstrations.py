@@ -67,16 +67,19 @@ def test_demonstrations_are_replayed_as_the_actor_would_have_been_prompted_befor
     shows += [shown("d3", None), shown("d4", status=Status.ENV_ERROR)]
     write_records(tmp_path / "demos" / "trajectories.jsonl", shows)
     config = replaying(tmp_path, actor, tmp_path / "demos")
-    past = [make_trajectory("p0", instruction="do a"), make_trajectory("p1", 1, instruction="do e")]
+    tokenizer = load_tokenizer(str(actor))
+    encode = step_encoder(tokenizer, config.models)
+    own = make_trajectory("p0", instruction="do a")
+    page = replace(own.steps[0], prompt_ids=tuple(encode(shows[0], 0).prompt_ids))
+    past = [replace(own, steps=(page, own.steps[1])), make_trajectory("p1", 1, instruction="do e")]
     counts = mix(config, actor, past, [make_trajectory("p2"), make_trajectory("p3")])
-    # d0 and d1 with two steps each and p1 with one; d2's three; p0's two; d3, whom nobody judged; d4, which broke off.
-    assert counts == {"kept": 5, "failed": 3, "repeated_instruction": 2, "unlabelled": 1, "unfinished": 1}
+    # d0 and d1 with two steps each and p1 with one; d2's three; p0's two, which began on d0's page; d3, whom nobody
+    # judged; d4, which broke off.
+    assert counts == {"kept": 5, "failed": 3, "repeated_task": 2, "unlabelled": 1, "unfinished": 1}
     records = replayed(RunFolder(config.run_dir))
     assert [(r.instruction, r.index, r.phase) for r in records] == [
         ("do a", 0, 0), ("do a", 1, 0), ("do b", 0, 0), ("do b", 1, 0), ("do e", 0, 0),
     ]  # fmt: skip
-    tokenizer = load_tokenizer(str(actor))
-    encode = step_encoder(tokenizer, config.models)
     for record, trajectory in zip(records[:4], (shows[0], shows[0], shows[1], shows[1]), strict=True):
         encoded = encode(trajectory, record.index)
         assert (record.prompt_ids, record.action_ids) == (encoded.prompt_ids, encoded.action_ids)
@@ -156,10 +159,10 @@ def test_process_data_begins_with_demonstrations_too(tmp_path, actor):
     paths = {"rollout": rollout, "experience": [past], "output": tmp_path / "train.jsonl"}
     plan = make_plan(config, **paths)
     assert f"demonstrations    {tmp_path}/people.jsonl" in plan.describe()
-    # People did h1 and h3 in two steps each, and failed at h0 and h2, which the past did in one.
-    assert process(plan, config).history == {"kept": 6, "failed": 4, "repeated_instruction": 2}
+    # People did h1 and h3 in two steps each, and failed at h0 and h2; the past did all four in one, on other pages.
+    assert process(plan, config).history == {"kept": 8, "failed": 4}
     written = [r.instruction for r in read_records(plan.output_filter, StepRecord) if r.source == "replay"]
-    assert written == ["do h1", "do h1", "do h3", "do h3", "do h0", "do h2"]
+    assert written == ["do h1", "do h1", "do h3", "do h3", "do h0", "do h1", "do h2", "do h3"]
     with pytest.raises(UsageError, match=r"replay\.demos: demonstrations are text, which takes an actor to read"):
         process(make_plan(config, actor="none", **paths), config)
     absent = replaying(tmp_path, actor, tmp_path / "absent")

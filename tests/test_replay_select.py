@@ -3,13 +3,17 @@
 import json
 import math
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from replay_builders import select_replay
 
 from webrl.config import ReplayConfig
-from webrl.replay.select import action_perplexity, draw, in_band
+from webrl.interop.problems import ProblemLog
+from webrl.replay.mix import add_history
+from webrl.replay.select import action_perplexity, draw, in_band, need_of
+from webrl.replay.sources import Source, Tools
 from webrl.types import StepRecord
 
 END = 9
@@ -93,7 +97,7 @@ def test_replayed_steps_are_marked_as_replay():
     assert choose([make_step()]).records[0].source == "replay"
 
 
-def test_the_first_success_of_an_instruction_stands_for_it():
+def test_the_first_success_of_a_task_is_replayed():
     history = [
         make_step("a", outcome=0, instruction="x"),
         make_step("b", instruction="x"),
@@ -103,7 +107,40 @@ def test_the_first_success_of_an_instruction_stands_for_it():
     ]
     selection = choose(history)
     assert [r.step_id for r in selection.records] == ["b:0", "b:1", "d:0"]
-    assert selection.counts == {"kept": 3, "failed": 1, "repeated_instruction": 1}
+    assert selection.counts == {"kept": 3, "failed": 1, "repeated_task": 1}
+
+
+@pytest.mark.parametrize("mode", ["first", "sampled"])
+def test_an_instruction_on_another_first_page_is_another_task(mode):
+    history = [
+        make_step("a", instruction="x", prompt_ids=(1, 2)),
+        make_step("a", 1, instruction="x", prompt_ids=(1, 2, 7)),
+        make_step("b", instruction="x", prompt_ids=(1, 3)),
+        make_step("b", 1, instruction="x", prompt_ids=(1, 2)),  # only later where "a" began
+        make_step("c", instruction="x", prompt_ids=(1, 2), screenshot_sha256="c0ffee"),
+        make_step("d", instruction="x", prompt_ids=(1, 3)),
+    ]
+    selection = choose(history, per_instruction=mode)
+    other = "d" if mode == "sampled" and selection.records[2].trajectory_id != "b" else "b"
+    assert {r.trajectory_id for r in selection.records} == {"a", other, "c"}
+    assert selection.counts["repeated_task"] == (1 if other == "b" else 2)
+
+
+def test_a_trajectory_that_the_history_has_twice_is_replayed_once():
+    history = [make_step("a"), make_step("a", 1), make_step("b")]
+    assert choose([*history, *history]).counts == {"kept": 3, "repeated_task": 3}
+    assert choose([*history[:2], *history[:2]]).counts == {"kept": 2, "repeated_task": 2}
+
+
+def test_records_from_before_there_were_groups_and_screenshots_are_replayed(tmp_path):
+    step = make_step("a", site="old").to_json()
+    newer = ("group", "tokenizer", "screenshot", "screenshot_sha256", "next_screenshot", "next_screenshot_sha256")
+    old = {name: value for name, value in step.items() if name not in newer}
+    (tmp_path / "history.jsonl").write_text(json.dumps(old) + "\n" + json.dumps(old | {"trajectory_id": "b"}) + "\n")
+    (tmp_path / "train.jsonl").write_text(json.dumps(old) + "\n")
+    sources, tools = [Source(tmp_path / "history.jsonl", "records")], Tools(ProblemLog(), end_token_ids=(END,))
+    files = tmp_path / "train.jsonl", 1, sources, tools, ReplayConfig(), random.Random(0), tmp_path / "out.jsonl"
+    assert add_history(*files) == ({"kept": 1, "repeated_task": 1}, {"old": 1})
 
 
 def test_equal_instructions_on_two_sites_are_two_tasks():
@@ -111,10 +148,10 @@ def test_equal_instructions_on_two_sites_are_two_tasks():
     assert len(choose(history).records) == 2
 
 
-def test_a_success_outside_the_band_still_stands_for_its_instruction():
-    # As published: first success per instruction, then the band.
+def test_a_success_outside_the_band_is_still_the_one_of_its_task():
+    # As published: the first success, then the band.
     history = [make_step("a", instruction="x", p=0.99), make_step("b", instruction="x", p=0.7)]
-    assert choose(history).counts == {"kept": 0, "too_certain": 1, "repeated_instruction": 1}
+    assert choose(history).counts == {"kept": 0, "too_certain": 1, "repeated_task": 1}
 
 
 def test_the_band_is_applied_to_each_step_and_counted_on_both_sides():
@@ -149,8 +186,65 @@ def test_at_most_twice_the_current_steps_are_replayed():
 
 
 def test_the_ratio_may_be_a_fraction_and_rounds_down():
-    assert draw([0] * 10, 5, ReplayConfig(max_ratio=0.5), random.Random(0)).__len__() == 2
-    assert len(draw([0] * 100, 10, ReplayConfig(max_ratio=2.9), random.Random(0))) == 29
+    def num_drawn(num_admitted, num_current, max_ratio):
+        sites, config = ["a"] * num_admitted, ReplayConfig(max_ratio=max_ratio)
+        return len(draw([0] * num_admitted, sites, {"a": 1.0}, num_current, config, random.Random(0)))
+
+    assert num_drawn(10, 5, 0.5) == 2
+    assert num_drawn(100, 10, 2.9) == 29
+
+
+def drawn(sizes, need, limit, seed=0):
+    """Steps of each site that are drawn by need out of `sizes`."""
+    sites = [site for site, num in sizes.items() for _ in range(num)]
+    positions = draw([0] * len(sites), sites, need, limit, ReplayConfig(max_ratio=1), random.Random(seed))
+    assert positions == sorted(set(positions))
+    return Counter(sites[position] for position in positions)
+
+
+def test_task_types_are_replayed_in_proportion_to_their_need():
+    # Turns of a at 0, 2, 4, …, 18, 20 and of b at 0, 10, 20: the twelve lowest are ten of a and two of b.
+    assert drawn({"a": 30, "b": 300}, {"a": 0.5, "b": 0.1}, 12) == {"a": 10, "b": 2}
+    # c has two steps only, at 0 and 2. Of thirteen, a's are those at 0, 2, …, 16.
+    assert drawn({"a": 20, "b": 20, "c": 2}, {"a": 0.5, "b": 0.1, "c": 0.5}, 13) == {"a": 9, "b": 2, "c": 2}
+    assert drawn({"a": 20, "b": 20}, {"a": 0.99, "b": 0.01}, 2) == {"a": 1, "b": 1}, "no type goes without"
+
+
+def test_any_step_of_a_type_may_be_drawn():
+    sites, config = ["a"] * 4 + ["b"] * 4, ReplayConfig(max_ratio=1)
+    found = Counter()
+    for seed in range(400):
+        found.update(draw([0] * 8, sites, {"a": 0.3, "b": 0.1}, 4, config, random.Random(seed)))
+    # Three of a and one of b each time: 300 and 100 of 400 expected, standard deviation 8.7: five of them.
+    assert sum(found[position] for position in range(4)) == 1200
+    assert all(abs(found[i] - (300 if i < 4 else 100)) < 44 for i in range(8)), found
+
+
+def test_need_is_the_failure_rate_of_the_phases_tasks_with_a_floor():
+    attempts = [("a", "t1", 0), ("a", "t1", 1), ("a", "t2", 0), ("a", "t3", None), ("b", "t1", 1), ("b", "t2", 1)]
+    # a fails 1.5 of two tasks, b none of two, c was not tried; four tasks of the common rate, 1.5/4, are added to each.
+    assert need_of({"a", "b", "c"}, attempts) == {"a": 3 / 6, "b": 1.5 / 6, "c": 1.5 / 4}
+    assert need_of({"a", "b"}, [("a", "t1", 1), ("b", "t2", 1)]) == {"a": 0.1, "b": 0.1}
+    assert need_of({"a", "b"}, []) == {"a": 1.0, "b": 1.0}
+
+
+def test_what_the_phase_fails_at_is_replayed_more_than_what_the_buffer_is_full_of():
+    history = [make_step(f"e{i}", site="easy") for i in range(40)] + [
+        make_step(f"h{i}", site="hard") for i in range(10)
+    ]
+    current = [make_step(f"c{i}", site="easy", group=f"g{i}") for i in range(12)]
+    current += [make_step(f"d{i}", site="hard", group=f"g{i}", outcome=0) for i in range(4)]
+    # Hard fails (4 + 1)/8 = 0.625, easy (0 + 1)/16, so 0.1. Turns of hard at 0, 1.6, …, 9.6, 11.2, of easy at 0 and 10.
+    options = {"rng": random.Random(0), "end_token_ids": {END}, "current": current}
+    by_need = select_replay(history, 4, ReplayConfig(), **options)
+    assert by_need.by_type == {"hard": 7, "easy": 1}
+    assert by_need.counts == {"kept": 8, "over_ratio": 42}
+    uniform = Counter()
+    for seed in range(50):
+        options["rng"] = random.Random(seed)
+        uniform.update(select_replay(history, 4, ReplayConfig(draw="uniform"), **options).by_type)
+    # Four of five steps are easy: 320 of 400 expected, standard deviation 7.4: five of them.
+    assert abs(uniform["easy"] - 320) < 38
 
 
 def test_the_draw_is_seeded_and_keeps_the_history_order():
@@ -189,7 +283,7 @@ def test_strategies_for_ablation():
 
 
 def test_empty_history_gives_an_empty_selection():
-    assert choose([]) == ((), {"kept": 0})
+    assert choose([]) == ((), {"kept": 0}, {})
 
 
 def test_the_samplers_log_probs_are_held_against_the_scored_ones(tmp_path):

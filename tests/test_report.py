@@ -92,6 +92,14 @@ def test_a_phase_shows_counts_reasons_interval_and_seconds():
     assert rows["peak memory"] == "2.00 GiB (train)"
 
 
+def test_a_phase_says_in_one_line_of_which_task_types_steps_are_replayed():
+    by_type = {f"miniwob.t{i}": 20 - i for i in range(11)}
+    rows = dict(phase_rows(phase(1, 96) | {"num_replayed": 165, "replay": {"by_type": by_type}}))
+    named = ", ".join(f"miniwob.t{i} {20 - i}" for i in range(8))
+    assert rows["replayed steps"] == f"165 ({named}, 3 other types 33)"
+    assert dict(phase_rows({"phase": 1, "num_replayed": 7}))["replayed steps"] == "7"
+
+
 def test_a_phase_that_has_only_begun_shows_what_there_is():
     empty = {"phase": 0, "num_generated": 0, "num_kept": 240, "dropped": {}, "eval": {}, "seconds": {}, "peak_mib": {}}
     assert phase_rows(empty) == [("kept", "240")]

@@ -59,7 +59,7 @@ def test_a_run_at_work_tells_its_rate_and_its_success_so_far(tmp_path: Path):
     with hold_run(run.path):
         # As if training had ended, and the evaluation begun, in a minute.
         soon = time.time() + 60
-        os.utime(run.phase(2).path / "stages" / "train.json", (soon, soon))
+        os.utime(run.phase(2).path / "stages" / "accept.json", (soon, soon))
         rows = dict(status(run.path))
         assert rows["state"].startswith("at work: `")
         assert rows["stage"].startswith("eval, for 0.0 s, took 6.0 s in phase 1")

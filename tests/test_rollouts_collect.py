@@ -4,10 +4,12 @@ import asyncio
 import re
 
 import pytest
+from llm_builders import build_tokenizer
 from rollouts_builders import ClickNamedButton, Scripted, in_browser, miniwob
 
-from webrl.config import RolloutConfig, validate_config
+from webrl.config import ModelsConfig, RolloutConfig, validate_config
 from webrl.errors import DataError, PolicyError, UsageError
+from webrl.llm.prompts import build_policy_prompt, policy_messages
 from webrl.rollouts.collect import collect
 from webrl.rollouts.episode import run_episode, step_seed
 from webrl.rollouts.kept import keep_browsers, run
@@ -62,6 +64,50 @@ def test_what_was_sampled_is_stored_as_it_was():
     assert trajectory.status is Status.AGENT_DONE
     assert trajectory.message == "done"
     assert trajectory.env_reward == 0.0
+
+
+def test_an_answer_that_says_more_is_acted_on_and_the_history_tells_what_was_taken():
+    trajectory = play(Scripted("<think>so</think>Then noop(1) | noop(2)", "Action: click('{button:no}')."))
+    first, second = trajectory.steps
+    assert trajectory.env_reward == 1.0
+    assert (first.action, first.note, first.error) == ("noop(1)", "the first of 2 actions, answer with one", "")
+    assert first.response == "<think>so</think>Then noop(1) | noop(2)"
+    assert second.note == ""
+    past = policy_messages("", trajectory.steps, "")[1].content.split("\n")
+    assert past[2:4] == [f"noop(1) # taken: {first.note}", second.action]
+
+
+def test_a_label_is_an_id_in_evaluations_that_ask_for_it_and_never_in_training():
+    by_label = Scripted("click('no')")
+    asked = play(by_label, miniwob("click-button", split="eval"), resolve_labels=True)
+    assert asked.env_reward == 1.0
+    assert (asked.steps[0].response, asked.steps[0].note) == ("click('no')", "for click('no')")
+    bid = re.fullmatch(r"click\('(\d+)'\)", asked.steps[0].action)[1]
+    not_asked = play(by_label, miniwob("click-button", split="eval"))
+    in_training = play(by_label, resolve_labels=True)
+    for trajectory in (not_asked, in_training):
+        assert trajectory.env_reward == 0.0
+        assert {(s.action, s.note) for s in trajectory.steps} == {("click('no')", "")}
+        wrong = f"ids are the numbers in square brackets, e.g. click('{bid}'); 'no' is none"
+        assert {s.error for s in trajectory.steps} == {wrong}
+
+
+def test_labels_are_looked_up_only_where_a_page_lists_them():
+    for other in ({"observation": "html"}, {"dialect": "webrl"}):
+        with pytest.raises(ValueError, match="resolve_labels=true is for dialect=browsergym on observation=axtree"):
+            RolloutConfig(resolve_labels=True, **other)
+
+
+def test_the_prompt_by_example_of_a_real_page_is_hardly_longer_than_the_brief_one():
+    page = in_browser(lambda env: env.reset(miniwob("login-user")))
+    tokenizer = build_tokenizer()  # of bytes
+    forms = [ModelsConfig(prompt=name) for name in ("brief", "examples")]
+    brief, examples = (build_policy_prompt(tokenizer, page.goal, (), page.text, models) for models in forms)
+    assert examples.observation == page.text
+    assert 0 < len(examples.ids) - len(brief.ids) < 200
+    text = tokenizer.decode(examples.ids)
+    assert f"Goal: {page.goal}\nHistory:\nnone\nPage:\n{page.text}" in text
+    assert "To press [18] button 'Previous': click('18')\n" in text
 
 
 def test_five_unreadable_actions_in_a_row_end_it():

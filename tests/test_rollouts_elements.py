@@ -1,5 +1,6 @@
 """`rollout.every_element`: pages whose controls are not those of HTML are read and acted on too."""
 
+import json
 import re
 
 import pytest
@@ -8,7 +9,7 @@ from rollouts_builders import at, bid_of, in_browser, serve
 pytestmark = pytest.mark.browser
 
 
-def on_page(page, *actions, form="axtree", **settings):
+def on_page(page, *actions, **settings):
     """The texts before and after each action, and the errors; `{words}` is the id of the line with these words."""
 
     async def play(env):
@@ -20,7 +21,7 @@ def on_page(page, *actions, form="axtree", **settings):
                 errors.append(result.error)
             return texts, errors
 
-    return in_browser(play, **{"every_element": True, "observation": form} | settings)
+    return in_browser(play, **{"every_element": True} | settings)
 
 
 def id_of(text, words):
@@ -31,11 +32,7 @@ def id_of(text, words):
     return next(found[1] for line in reversed(lines[: at + 1]) if (found := re.match(r"\s*\[(\w+)\]", line)))
 
 
-FORMS = pytest.mark.parametrize("form", ["axtree", "dom"])
-
-
-@FORMS
-def test_what_listens_to_clicks_or_takes_the_focus_has_an_id_though_it_has_no_role(form):
+def test_what_listens_to_clicks_or_takes_the_focus_has_an_id_though_it_has_no_role():
     page = """<title>t</title><div id=a>listens</div><div style="cursor:pointer" data-n=b>points</div>
     <span aria-label="November 12, 2026" tabindex=-1>12</span><div>plain</div>
     <div id=all><p>many</p><button>one</button></div><div id=edge></div><div aria-label="Total 15">15</div>
@@ -45,7 +42,7 @@ def test_what_listens_to_clicks_or_takes_the_focus_has_an_id_though_it_has_no_ro
     document.querySelector('span').onclick = () => { document.title = 'day' };
     document.querySelector('#all').addEventListener('click', () => {}); edge.addEventListener('mousedown', () => {});
     </script>"""
-    texts, errors = on_page(page, "click('{listens}')", "click('{points}')", "click('{November 12}')", form=form)
+    texts, errors = on_page(page, "click('{listens}')", "click('{points}')", "click('{November 12}')")
     assert re.search(r"\[\d+\] generic, clickable\n\t+StaticText 'listens'", texts[0])
     assert re.search(r"\[\d+\] generic 'November 12, 2026', clickable", texts[0])
     assert "\n\tStaticText 'plain'" in texts[0]
@@ -93,8 +90,7 @@ customElements.define('x-inner', class extends HTMLElement {
 </script>"""
 
 
-@FORMS
-def test_elements_of_the_page_s_own_making_have_ids_and_can_be_acted_on_in_their_shadow(form):
+def test_elements_of_the_page_s_own_making_have_ids_and_can_be_acted_on_in_their_shadow():
     texts, errors = on_page(
         COMPONENTS,
         "click('{Paris}')",
@@ -102,7 +98,6 @@ def test_elements_of_the_page_s_own_making_have_ids_and_can_be_acted_on_in_their
         "click('{Upload}')",
         "select_option('{combobox}', 'L')",
         "check('{checkbox}')",
-        form=form,
     )
     assert not any(errors), errors
     assert re.search(r"\[\d+\] tab 'Payment'", texts[0])
@@ -116,13 +111,12 @@ def test_elements_of_the_page_s_own_making_have_ids_and_can_be_acted_on_in_their
     assert "changed" not in texts[5], "an attribute of a component is its program's"
 
 
-@FORMS
-def test_a_text_with_markup_has_an_id_and_can_be_filled_in_frames_too(form):
+def test_a_text_with_markup_has_an_id_and_can_be_filled_in_frames_too():
     pages = {
         "/": "<title>t</title><div contenteditable><p>old words</p></div><iframe src=/in></iframe>",
         "/in": "<title>in</title><body contenteditable><p>inner words</p></body>",
     }
-    texts, errors = on_page(pages, "fill('{old words}', 'new')", "click('{inner words}')", form=form)
+    texts, errors = on_page(pages, "fill('{old words}', 'new')", "click('{inner words}')")
     assert not any(errors)
     assert re.search(r"\[\d+\] generic value='old words', editable", texts[0])
     assert "'new'" in texts[1]
@@ -184,14 +178,229 @@ def test_a_box_that_its_label_draws_is_ticked_by_its_label():
     assert not any(errors)
 
 
-@FORMS
-def test_what_is_named_by_the_icon_of_a_font_has_its_title_for_a_name(form):
+def test_what_is_named_by_the_icon_of_a_font_has_its_title_for_a_name():
     page = """<title>t</title><style>i::before{content:'\\f1f8'}</style>
     <a href=#a title="Delete record"><i></i></a><button><i></i></button><button title=x><i></i> Save</button>"""
-    texts, _ = on_page(page, form=form)
+    texts, _ = on_page(page)
     assert re.search(r"\[\d+\] link 'Delete record'", texts[0])
     assert re.search(r"\[\d+\] button '\\uf1f8'", texts[0]), "without a title that is all there is"
     assert re.search(r"\[\d+\] button '\\uf1f8 .*Save'", texts[0])
     assert not re.search(r"StaticText '\\uf1f8'", texts[0])
-    stock, _ = on_page(page, form=form, every_element=None)
+    stock, _ = on_page(page, every_element=None)
     assert "link '\\uf1f8'" in stock[0]
+
+
+GLOBALS = (
+    *("Map", "Set", "WeakMap", "WeakSet", "Symbol", "Node", "Element", "HTMLElement", "HTMLInputElement", "CSS"),
+    *("HTMLSelectElement", "HTMLTextAreaElement", "Event", "CustomEvent", "FocusEvent", "MouseEvent", "EventTarget"),
+    *("MutationObserver", "NodeFilter", "Array", "Object", "Number", "String", "Math", "JSON", "Promise", "Reflect"),
+    *("RegExp", "performance", "getComputedStyle", "history", "Error", "DOMRect", "Range", "XPathEvaluator", "Boolean"),
+)
+REPLACED = f"""<script>{{
+  const [arrays, elements, documents] = [Array.prototype, Element.prototype, Document.prototype];
+  const [define, keys] = [Object.defineProperty, Reflect.ownKeys];
+  const bad = () => {{ throw 'replaced'; }};
+  for (const list of [Map.prototype, Set.prototype, WeakMap.prototype, WeakSet.prototype]) {{
+    for (const name of keys(list)) if (typeof name === 'string') define(list, name, {{ value: bad }});
+  }}
+  for (const name of {json.dumps(GLOBALS)}) define(window, name, {{ value: {{ theme: 'dark' }}, writable: true }});
+  for (const name of ['querySelectorAll', 'querySelector', 'getElementsByTagName', 'elementFromPoint']) {{
+    define(documents, name, {{ value: bad }});
+  }}
+  for (const name of ['querySelectorAll', 'getAttribute', 'setAttribute', 'matches', 'closest', 'getClientRects',
+    'getBoundingClientRect', 'checkVisibility', 'scrollIntoViewIfNeeded', 'addEventListener', 'attachShadow']) {{
+    define(elements, name, {{ value: bad }});
+  }}
+  for (const name of keys(arrays)) if (typeof name === 'string') define(arrays, name, {{ value: bad }});
+}}</script>"""
+CONTROLS = """<!doctype html><title>t</title>%s<button onclick="this.textContent =
+'done'; setTimeout(() => { late.textContent = 'came late' }, 300)">Go</button>
+<div onclick="this.textContent = 'heard'">listens</div><div id=late>late</div>
+<input aria-label=name oninput="out.textContent = this.value"><textarea aria-label=notes></textarea>
+<label><input type=checkbox onchange="out.textContent = this.checked"> Agree</label>
+<select aria-label=size onchange="out.textContent = this.value"><option>Small<option>Large</select>
+<a href="#x" ondblclick="out.textContent = 'twice'">twice</a><p id=out>nothing</p>
+<p onmouseover="out.textContent = 'over'">hover</p><button onkeydown="out.textContent = event.key">keys</button>
+<iframe srcdoc="%s<button onclick='this.textContent = 1'>inner</button>"></iframe>
+<div draggable=true id=from>from</div><div ondragover="return false" ondrop="out.textContent = 'dropped'">goal</div>
+<script>late.onclick = () => {}</script>"""
+
+
+@pytest.mark.parametrize("form", ["axtree", "html"])
+def test_a_page_that_replaces_globals_and_methods_is_read_and_acted_on_like_one_that_does_not(form):
+    actions = ["click('{Go}')", "click('{listens}')", "fill('{name}', 'Ann')", "clear('{name}')"]
+    actions += ["fill('{notes}', 'a note')", "check('{checkbox}')", "uncheck('{checkbox}')", "dblclick('{twice}')"]
+    actions += ["select_option('{size}', 'Large')", "hover('{hover}')", "press('{keys}', 'a')", "focus('{size}')"]
+    actions += ["drag_and_drop('{from}', '{goal}')", "click('{inner}')", "click('999')", "scroll(0, 100)", "noop(10)"]
+    if form == "html":
+        actions = ["click('0')", "scroll(0, 100)"]
+    plain = on_page(CONTROLS % (2 * ("<script></script>",)), *actions, observation=form)
+    inner = REPLACED.replace('"', "&quot;")
+    assert on_page(CONTROLS % (REPLACED, inner), *actions, observation=form) == plain
+    assert "came late" in plain[0][1]
+    if form == "axtree":
+        shown = ("done", "heard", "Ann", "'name', focused", "a note", "true", "false", "twice", "Large", "over", "'a'")
+        for words, text in zip(shown, plain[0][1:], strict=False):
+            assert words in text
+        assert "dropped" in plain[0][13]
+        assert "button '1'" in plain[0][14]
+        assert [bool(error) for error in plain[1]] == [action == "click('999')" for action in actions]
+
+
+def test_a_page_whose_own_css_or_map_is_another_can_be_acted_on():
+    for own in ("const CSS = {theme: 'dark'}", "class Map {}; class Set {}; let performance = 1", "var Node = 1"):
+        page = f"<!doctype html><script>{own}</script><button onclick=\"this.textContent='done'\">Go</button>"
+        texts, errors = on_page(page, "click('{Go}')", "click('999')", every_element=None)
+        assert "button 'done'" in texts[1]
+        assert errors[0] == ""
+        assert "Could not find element" in errors[1]
+
+
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///ywAAAAAAQABAAACAUwAOw=="
+ROLES = f"""<!doctype html><title>t</title><style>dialog {{ position: static }}</style>
+<header>head</header><nav><a href=#a>link</a></nav><main><h1>title</h1>
+<p>words <strong>b</strong> <em>i</em> <code>c</code></p>
+<article><section aria-label=s>part</section></article><ul><li>one</ul><dl><dt>term<dd>said</dl>
+<blockquote>q</blockquote><table><caption>table</caption><thead><tr><th>h<tbody><tr><td>c</table>
+<figure><img alt=pic width=20 height=20 src="{PIXEL}">
+<figcaption>fig</figcaption></figure><form aria-label=f><fieldset><legend>set</legend><label>name <input></label>
+<input type=checkbox aria-label=box><input type=radio aria-label=dot><input type=range aria-label=r><input type=number>
+<input type=search><input type=password><input type=date><input type=color><input list=l><input type=button value=ib>
+<datalist id=l><option>x</datalist><textarea></textarea><button type=button>b</button><meter value=1>m</meter>
+<progress value=1></progress><output>o</output></fieldset></form><select aria-label=size><option>Small
+<optgroup label=big><option>Large</optgroup></select><select size=2 aria-label=many multiple><option>A<option>B</select>
+<details><summary>more</summary>text</details><div role=tablist><div role=tab>tab</div></div><div role=switch>sw</div>
+<div role=menu><div role=menuitem tabindex=0>item</div></div><div role=tree><div role=treeitem>leaf</div></div><hr>
+<div contenteditable>rich</div><canvas width=9 height=9>cv</canvas><svg width=20 height=20 role=img aria-label=v></svg>
+<video controls width=200 height=60></video><time>now</time><mark>m</mark><dialog open>dialog</dialog>
+<map name=m><area href=#r shape=rect coords=1,1,20,20 alt=rect><area href=#c shape=circle coords=60,20,15 alt=circle>
+<area href=#p shape=poly coords=80,0,120,0,80,40 alt=poly><area href=#d shape=default alt=rest></map>
+<img usemap=#m width=150 height=50 alt=map src="{PIXEL}">
+<iframe title=Board width=300 height=150
+srcdoc="<select aria-label=in><option>&amp;nbsp;Yes<option>&amp;nbsp;No</select>"></iframe>
+</main><footer>foot</footer>"""
+
+
+@pytest.mark.parametrize("action", ["click", "hover"])
+def test_every_id_that_is_shown_can_be_clicked_and_pointed_at(action):
+    async def play(env):
+        async with serve({"/": ROLES}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            failed = {}
+            for bid, role in re.findall(r"^\s*\[(\w+)\] (\w+)", text, re.MULTILINE):
+                result = await env.step(f"{action}('{bid}')")
+                if result.error:
+                    failed[f"{bid} {role}"] = result.error
+                await env.step("noop(0)" if action == "hover" else "keyboard_press('Escape')")
+            return failed, text
+
+    failed, text = in_browser(play, viewport=(1280, 2000), step_timeout_s=30)
+    assert len(re.findall(r"\[\w+\]", text)) > 60
+    # What is in a list that is closed can be chosen; there is nothing to point at.
+    assert {name.split()[1] for name in failed} <= ({"option", "group"} if action == "hover" else {"group"}), failed
+
+
+def test_the_areas_of_an_image_map_are_clicked_where_they_are():
+    texts, errors = on_page(
+        ROLES.replace("href=#", "onclick='document.title = this.alt' href=#"),
+        *(f"click('{{link {name!r}}}')" for name in ("rect", "circle", "poly", "rest")),
+    )
+    assert errors == [""] * 4
+    assert [re.match(r"RootWebArea '(\w+)'", text)[1] for text in texts] == ["t", "rect", "circle", "poly", "rest"]
+
+
+def test_a_frame_s_id_is_the_frame():
+    page = """<iframe title=Board width=300 height=150 srcdoc="<body onclick=&quot;this.textContent='started'&quot;
+    onkeydown=&quot;this.textContent=event.key&quot; style='height:120px'>press anywhere"></iframe>"""
+    texts, errors = on_page(
+        page, "click('{Iframe}')", "press('{Iframe}', 'x')", "hover('{Iframe}')", every_element=None
+    )
+    assert errors == ["", "", ""]
+    assert "started" in texts[1]
+    assert "StaticText 'x'" in texts[2]
+
+
+def test_an_option_is_chosen_by_its_name_as_it_is_shown_and_by_its_id():
+    options = "<option value=1>Root<option value=2>&nbsp;&nbsp;Bags<option value=3>\n Big   bags&nbsp;</option>"
+    page = f"""<meta charset=utf-8><select onchange="o.textContent='got '+this.value">{options}
+    <option value=4>&nbsp;Root<option value=Bags>No bags</select><p id=o></p><iframe
+    srcdoc="<select onchange=&quot;q.textContent='got '+this.value&quot;>{options}</select><p id=q></p>"></iframe>"""
+    actions = [f"select_option('{{combobox}}', '{name}')" for name in ("Bags", "Big bags", "Root", "\\xa0Root")]
+    texts, errors = on_page(page, *actions, "click('{No bags}')", "click('{combobox}')", every_element=None)
+    assert errors == [""] * 6
+    assert [re.search(r"got (\w+)", text)[1] for text in texts[1:6]] == ["Bags", "3", "1", "4", "Bags"]
+    frame = page.partition("<iframe")[2]
+    texts, errors = on_page("<iframe" + frame, *actions[:2], "click('{option}')", every_element=None)
+    assert errors == [""] * 3
+    assert [re.search(r"got (\w+)", text)[1] for text in texts[1:]] == ["2", "3", "1"]
+
+
+def test_a_relative_address_is_one_of_the_page_s_site():
+    async def play(env):
+        async with serve({"/a/": "<title>a</title>", "/a/work.html": "<title>work</title>"}) as url:
+            await env.reset(at(url + "/a/"))
+            results = [await env.step(f"goto({to!r})") for to in ("work.html", "/a/", "?q=1", "//example.com/a/")]
+            return [(result.error, result.observation.url.removeprefix(url)) for result in results]
+
+    *found, (error, url) = in_browser(play)
+    assert found == [("", "/a/work.html"), ("", "/a/"), ("", "/a/?q=1")]
+    assert url == "/a/?q=1"
+    assert "'http://example.com/a/' is outside the hosts" in error
+
+
+def test_what_is_clicked_within_a_button_or_a_link_has_an_id_of_its_own():
+    page = """<div role=button tabindex=0 onclick="o.textContent = 'opened'">Ann<svg id=x aria-hidden=true
+    width=16 height=16 style="cursor:pointer"><path d="M0 0L16 16" stroke=black /></svg></div>
+    <button><b>Bob</b></button>
+    <a href="#t">news <span id=y style="cursor:pointer">close</span></a><button><span id=z>whole</span></button>
+    <p id=o>none</p>
+    <script>for (const e of [x, y, z]) e.addEventListener('click', v => {
+      v.preventDefault(); v.stopPropagation(); o.textContent = 'removed ' + e.id })</script>"""
+    actions = ("click('{image}')", "click('{StaticText 'close'}')", "click('{Ann}')", "click('{whole}')")
+    texts, errors = on_page(page, *actions)
+    assert errors == [""] * 4
+    for text, words in zip(texts[1:], ("removed x", "removed y", "opened", "removed z"), strict=True):
+        assert words in text
+    assert texts[0].count("clickable") == 1, "neither the text of a button nor what is all of one"
+
+
+def test_what_a_person_uses_is_shown_though_it_is_hidden_from_readers_and_the_page_stays_as_it_is():
+    page = """<div id=root aria-hidden=true><h1>Orders</h1><button onclick="document.title =
+    root.getAttribute('aria-hidden')">Export</button></div><a href="#a">read<i aria-hidden=true>icon</i></a>"""
+    texts, errors = on_page(page, "click('{Export}')")
+    assert errors == [""]
+    assert "heading 'Orders'" in texts[0]
+    assert "RootWebArea 'true'" in texts[1]
+    assert "icon" not in texts[0]
+    stock, _ = on_page(page, every_element=None)
+    assert "Orders" not in stock[0]
+
+
+def test_what_is_behind_a_dialog_or_off_the_window_stays_hidden_and_is_counted():
+    page = """<main aria-hidden=true><button>behind</button><a href=/>too</a></main>
+    <div style="position:fixed;inset:0;background:white" role=dialog><button>in front</button></div>"""
+    slides = "<div aria-hidden=true style='position:absolute;left:-900px'><a href=/x>next</a></div><p>slide</p>"
+    frame = f'<iframe srcdoc="{slides}"></iframe><p>page</p>'
+    for html, number, shown in ((page, 2, "in front"), (slides, 1, "slide"), (frame, 1, "page")):
+        (text,), _ = on_page(html)
+        assert shown in text
+        assert "behind" not in text
+        assert text.endswith(
+            f"\tStaticText 'Not shown: {number} elements that the page hides from readers (aria-hidden).'"
+        )
+
+
+# Stock BrowserGym gives an `object` or `embed` a number like any element, and shows nothing of the page that is in it.
+def test_pages_in_objects_embeds_and_framesets_are_shown_and_acted_on():
+    inner = "<title>in</title><button onclick=\"this.textContent = 'pressed'\">x</button>"
+    pages = {
+        "/": "<object data=/in type=text/html></object><embed src=/in type=text/html><iframe src=/in></iframe>",
+        "/in": inner,
+    }
+    texts, errors = on_page(pages, *(f"click('{bid}')" for bid in ("a4", "b4", "c4")), every_element=None)
+    assert errors == [""] * 3
+    assert [text.count("button 'pressed'") for text in texts] == [0, 1, 2, 3]
+    pages["/"] = "<frameset cols='50%,50%'><frame src=/in><frame src=/in></frameset>"
+    texts, errors = on_page(pages, "click('b4')", every_element=None)
+    assert "[b4] button 'pressed'" in texts[1]
+    assert on_page(pages, observation="html")[0] == ["Not shown: the pages in 2 frames."]

@@ -1,6 +1,7 @@
 """What agent and judge see: BrowserGym's lines and bids, without the page's own display of goal and reward."""
 
 import json
+import re
 
 import pytest
 from rollouts_builders import at, bid_of, in_browser, miniwob, serve
@@ -16,7 +17,7 @@ PLANT = """for (const id of ['reward-display', 'click-canvas', 'sync-task-cover'
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("form", ["axtree", "dom", "html"])
+@pytest.mark.parametrize("form", ["axtree", "html"])
 def test_a_reward_text_planted_on_the_page_does_not_arrive(form):
     async def play(env):
         first = await env.reset(miniwob("click-button"))
@@ -33,7 +34,7 @@ def test_a_reward_text_planted_on_the_page_does_not_arrive(form):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("form", ["axtree", "dom", "html"])
+@pytest.mark.parametrize("form", ["axtree", "html"])
 def test_a_generated_instruction_replaces_the_pages_own_which_does_not_leak(form):
     async def play(env):
         own = await env.reset(miniwob("login-user", 3))
@@ -116,8 +117,7 @@ def test_elements_are_cut_out_of_html_by_id():
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("form", ["axtree", "dom"])
-def test_elements_in_frames_get_prefixed_bids_and_can_be_acted_on(form):
+def test_elements_in_frames_get_prefixed_bids_and_can_be_acted_on():
     pages = {
         "/": "<title>outer</title><button>one</button><iframe src='/inner'></iframe>",
         "/inner": "<title>inner</title><button onclick='this.textContent=\"hit\"'>two</button>",
@@ -130,7 +130,7 @@ def test_elements_in_frames_get_prefixed_bids_and_can_be_acted_on(form):
             result = await env.step(f"click('{bid}')")
             return bid, result
 
-    bid, result = in_browser(play, observation=form)
+    bid, result = in_browser(play)
     assert bid.startswith("a")
     assert not result.error
     assert bid_of(result.observation.text, "button", "hit") == bid
@@ -171,6 +171,45 @@ def test_a_page_with_a_eighty_thousand_nodes_is_observed():
             text = (await env.reset(at(url + "/"))).text
             return text, await env.step(f"click('{bid_of(text, 'button', 'end')}')")
 
-    text, result = in_browser(play, step_timeout_s=120, observation="dom")
+    text, result = in_browser(play, step_timeout_s=120)
     assert text.count("paragraph") == 40_000
     assert not result.error
+
+
+HALVES = """<!doctype html><meta charset=utf-8><script>document.title = 'top \\ud83d'</script><p id=p></p>
+<button id=b onclick="alert('said \\ud83d')">b</button>
+<input oninput="p.textContent = [...this.value].map(c => c.codePointAt(0))">
+<iframe srcdoc="<span id=s></span><script>s.textContent = s.title = 'in \\ud83d'</script>"></iframe>
+<script>p.textContent = '\\ude00 done'; b.title = 'x \\ud83d'; b.value = '\\ud83d'</script>"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("form", ["axtree", "html"])
+def test_half_an_emoji_in_a_page_or_an_action_is_a_replacement_character(form):
+    async def play(env):
+        async with serve({"/": HALVES}) as url:
+            texts = [(await env.reset(at(url + "/"))).text]
+            ids = [re.search(rf"\[(\d+)\] {role}", texts[0]) for role in ("button", "textbox")]
+            button, field = [found[1] for found in ids] if form == "axtree" else ("0", "1")
+            clicked = "click('{}')" if form == "axtree" else "click(bid='{}')"
+            for action in (
+                clicked.format(button),
+                rf"fill('{field}', 'hi \ud83d')",
+                f"fill('{field}', '\ud83d\ude00\ude00')",
+            ):
+                result = await env.step(action)
+                assert not result.error
+                texts.append(result.observation.text + result.action)
+            return texts
+
+    texts = in_browser(play, observation=form, every_element=True)
+    for text in texts:
+        assert "\ufffd done" in text or "65533" in text
+        text.encode()
+    assert "'said \ufffd'" in texts[1]
+    assert "104,105,32,65533" in texts[2]
+    assert "'hi \ufffd')" in texts[2]
+    assert "128512,65533" in texts[3], "two halves that follow each other are one character"
+    if form == "axtree":
+        assert "RootWebArea 'top \ufffd'" in texts[0]
+        assert "StaticText 'in \ufffd'" in texts[0]

@@ -342,6 +342,26 @@ def test_only_documents_and_episodes_are_served_over_http(shared, path):
     assert httpx.get(shared + "/health").json() == {"status": "healthy"}
 
 
+def test_half_an_emoji_is_a_replacement_character_on_its_way_to_a_server_and_back(servers):
+    page = """<!doctype html><title>t</title><p id=p></p><input aria-label=x>
+    <script>p.textContent = 'done \\ud83d'</script>"""
+
+    async def play():
+        async with serve({"/": page}) as site:
+            host = site.removeprefix("http://")
+            with servers.open(num_sessions=2, rollout={"allowed_hosts": (host,)}) as url:
+                async with RemotePool(config(url, envs_per_worker=1)) as pool, pool.env() as env:
+                    text = (await env.reset(at(site + "/"))).text
+                    field = bid_of(text, "textbox", "x")
+                    return [await env.step(f"fill('{field}', 'hi {half}')") for half in ("\ud83d", r"\ud83d")]
+
+    for result in asyncio.run(play()):
+        assert not result.error
+        assert result.action.endswith("'hi \ufffd')")
+        assert "StaticText 'done \ufffd'" in result.observation.text
+        assert "value='hi \ufffd'" in result.observation.text
+
+
 def test_a_public_host_that_is_an_internal_one_is_not_reached(servers):
     reached = []
 

@@ -18,7 +18,7 @@ from webrl.llm.local.model import LocalModel
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.tokens import encode_chat
 from webrl.openenv.access import listen
-from webrl.serving.app import Service, make_app, read_answer
+from webrl.serving.app import Service, describe_answer, make_app
 from webrl.serving.server import Door, ServerOptions, check_options
 from webrl.types import Step
 
@@ -110,23 +110,25 @@ def test_an_action_comes_from_the_prompt_of_training(client, model):
     answer = client.post("/actions", body=body, cast_to=object)
     assert answer["text"] == expected.text
     assert answer["usage"]["prompt_tokens"] == len(expected.prompt_ids)
-    assert {"calls": answer["calls"], "action": answer["action"], "error": answer["error"]} == read_answer(
+    assert {key: answer[key] for key in ("action", "note", "calls", "error")} == describe_answer(
         expected.text, "browsergym"
     )
 
 
 def test_an_answer_becomes_browsergyms_calls_whatever_language_it_is_in():
-    assert read_answer("<think>OK is 12</think>click(bid='12')", "browsergym") == {
+    assert describe_answer("<think>OK is 12</think>click(bid='12')", "browsergym") == {
         "action": "click('12')",
+        "note": "",
         "calls": ["click('12')"],
         "error": "",
     }
-    assert read_answer('do(action="Search", argument="it\'s", element="4")', "webrl") == {
+    assert describe_answer('do(action="Search", argument="it\'s", element="4")', "webrl") == {
         "action": "do(action='Search', argument=\"it's\", element='4')",
+        "note": "",
         "calls": ["fill('4', \"it's\")", "press('4', 'Enter')"],
         "error": "",
     }
-    unread = read_answer("I click on it", "browsergym")
+    unread = describe_answer("I click on it", "browsergym")
     assert (unread["action"], unread["calls"]) == ("", [])
     assert "Not an action" in unread["error"]
 

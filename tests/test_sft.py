@@ -16,6 +16,7 @@ from webrl.demos.sft import encode, split, train_start
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
+from webrl.llm.trained_prompt import prompt_of
 from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.records import open_encoder
 from webrl.runs.store import read_records, write_records
@@ -72,11 +73,49 @@ def test_what_is_no_demonstration_is_refused(tmp_path):
         read(tmp_path / "absent.jsonl")
 
 
-def test_no_instruction_is_trained_on_and_held_out():
-    trajectories = [replace(make_trajectory(i, 1), instruction=f"do {i % 5}") for i in range(20)]
-    train, heldout = split(trajectories, 0.4, seed=0)
-    assert len(train) == 12
-    assert not {t.instruction for t in train} & {t.instruction for t in heldout}
+def show(index: int, instruction: str, *actions: str, site: str = "site") -> Trajectory:
+    """A demonstration of one step an action."""
+    made = make_trajectory(index, 1, num_steps=len(actions), site=site)
+    steps = tuple(replace(step, action=action) for step, action in zip(made.steps, actions, strict=True))
+    return replace(made, instruction=instruction, steps=steps)
+
+
+def test_every_kind_of_demonstration_keeps_its_share_in_training():
+    shown = [show(i, "press Cancel", "click('1')") for i in range(10)]
+    shown += [show(i, f"press {i}", "click('1')") for i in range(10, 28)]
+    shown += [show(28, "type a", "fill('1', 'a')", "click('2')")]
+    shown += [show(29, "type b", "do(action='Type', argument='b', element='1')")]
+    shown += [show(i, "press Cancel", "click('1')", site="other") for i in range(30, 40)]
+    shown += [show(40, "press OK", "click('1')", site="rare")]
+    for seed in range(20):
+        train, heldout = split(shown, 0.2, seed)
+        assert Counter(t.task.site for t in heldout) == {"site": 6, "other": 2}
+        # Of Cancel at most a fifth of the ten, of the other presses at most a fifth of 18, rounded up.
+        assert sum(t.instruction == "press Cancel" and t.task.site == "site" for t in heldout) == 2
+        assert {"type a", "type b", "press OK"} <= {t.instruction for t in train}
+        assert len(train) + len(heldout) == len(shown)
+    assert split(shown, 0.2, 0) == split(shown, 0.2, 0) != split(shown, 0.2, 1)
+    assert split(shown, 0.0, 0) == (shown, [])
+
+
+def test_the_shipped_demonstrations_lose_no_type_and_no_instruction_that_repeats():
+    shown = list(read_demonstrations([Path("data/tiny/demos.jsonl")], ProblemLog(), "success", Counter()))
+    times = Counter((t.task.site, t.instruction) for t in shown)
+    cancel = ("miniwob.click-dialog-2", 'Click the button in the dialog box labeled "Cancel".')
+    assert times[cancel] == 10
+    for seed in range(10):
+        train, heldout = split(shown, 0.05, seed)
+        left = Counter((t.task.site, t.instruction) for t in train)
+        assert len(heldout) == 15  # a twentieth of 299
+        assert {site for site, _ in left} == {site for site, _ in times}
+        assert [key for key, num in times.items() if num > 1 and not left[key]] == []
+        assert left[cancel] >= 9
+
+
+def test_demonstrations_that_are_each_the_only_one_of_their_kind_are_all_trained_on(caplog):
+    shown = [show(i, "go", "click('1')", site=f"s{i}") for i in range(4)]
+    assert split(shown, 0.5, 0) == (shown, [])
+    assert "sft.heldout=0.5 holds out none of 4 demonstrations" in caplog.text
 
 
 def config_for(folder, **sft):
@@ -123,6 +162,20 @@ def test_an_experts_waits_are_not_imitated(tmp_path):
     assert len(encode([played], encoder, problems)) == 3
     assert len(encode([waited], encoder, problems)) == 2
     assert problems.counts == {"wait": 1}
+
+
+@pytest.mark.parametrize(("asked", "trained"), [("auto", "examples"), ("brief", "brief")])
+def test_a_model_is_trained_in_the_prompt_that_its_new_folder_names(tmp_path, asked, trained):
+    base = save_tiny_model(tmp_path / "base")
+    write_records(tmp_path / "trajectories.jsonl", [make_trajectory(i, 1, num_steps=1) for i in range(4)])
+    config = config_for(base)
+    config = config.model_copy(update={"models": config.models.model_copy(update={"prompt": asked})})
+    encoder = open_encoder(load_tokenizer(str(base)), str(base), config)
+    before = encoder(make_trajectory(0, 1), 0)
+    train_start(config, TrainingPaths((tmp_path,), str(base), tmp_path / "out"))
+    after = load_tokenizer(str(tmp_path / "out"))
+    assert prompt_of(after) == trained
+    assert open_encoder(after, str(tmp_path / "out"), config_for(base))(make_trajectory(0, 1), 0) == before
 
 
 def test_looking_changes_nothing_of_what_is_trained(tmp_path):

@@ -27,12 +27,21 @@ from webrl.errors import StageError, UsageError
 from webrl.phase import STAGES
 from webrl.runs.folder import open_run
 from webrl.runs.store import write_json, write_records
-from webrl.study.cells import is_finished, link_start, num_finished
+from webrl.study.cells import check_config, is_finished, link_start, num_finished
 from webrl.study.plan import Cell, Study, load_study
 from webrl.study.processes import find_reason
-from webrl.study.report import comparisons, config_hash, csv_text, markdown_text, record_machine, write_report
+from webrl.study.report import (
+    comparisons,
+    config_hash,
+    csv_text,
+    markdown_text,
+    outcome_rows,
+    phase_rows,
+    record_machine,
+    write_report,
+)
 from webrl.study.results import CellResult, read_results
-from webrl.study.statistics import compare, effect_size, estimate, rate_by_phase
+from webrl.study.statistics import compare, effect_size, estimate, rate_by_phase, spread, spread_interval
 from webrl.types import Status, Task, Trajectory
 
 ROOT = Path(__file__).parent.parent
@@ -110,6 +119,9 @@ def test_a_cell_is_an_ordinary_run_whose_command_gives_its_config(tmp_path: Path
         ({"methods": {"default": {}, "a": {"tasks": {"shares": "failures"}}}}, r"shares=failures goes with source=f"),
         ({"methods": {"default": {}, "a": {"models": {"actor": "b"}}}}, r"models\.actor = 'b' would change"),
         ({"methods": {"default": {}, "a": {"rollout": {"temperature": 0.5}}}}, r"rollout\.temperature = 0\.5 would"),
+        ({"methods": {"default": {}, "a": {"sft": {"epochs": 9}}}}, r"sft\.epochs = 9\.0 would change the starting"),
+        ({"methods": {"default": {}, "a": {"models": {"actor": "b"}}}, "demos": ["d"]}, r"a\.models\.actor: ev"),
+        ({"methods": {"default": {}, "start_sft": {}}}, r"methods\.start_sft: .* choose another"),
         ({"methods": {"default": {}, "a-b": {}}}, r"methods: the name 'a-b' may hold letters"),
         ({"seeds": 3}, r"seeds = 3: expected a list: \[first, second\]"),
         ({"seeds": [1, 1]}, r"seeds \[1, 1\]: each once"),
@@ -145,9 +157,13 @@ def test_a_method_can_have_the_outcome_model_retrained_on_its_seeds_start(tmp_pa
     start, orm, default, awr = study.starts[0], study.orms[0], *study.cells[:2]
     assert (study.needs(start), study.needs(orm), study.needs(default)) == ([], [start], [start])
     assert study.needs(awr) == [start, orm]
-    assert awr.config.models.orm == str(orm.orm) == str(tmp_path / "runs" / "s" / "start-seed0" / "orm")
+    assert awr.config.models.orm == str(orm.model) == str(tmp_path / "runs" / "s" / "start-seed0" / "orm")
     assert orm.arguments[0] == "train-orm"
-    assert orm.arguments[-3:] == [str(start.config.run_dir / "phase_00" / "trajectories.jsonl"), "--out", str(orm.orm)]
+    assert orm.arguments[-3:] == [
+        str(start.config.run_dir / "phase_00" / "trajectories.jsonl"),
+        "--out",
+        str(orm.model),
+    ]
     assert not is_finished(orm)
     write_json(start.config.run_dir / "orm_report" / "report.json", {})
     assert is_finished(orm)
@@ -230,7 +246,7 @@ def test_the_tables_hold_hand_computed_numbers(tmp_path: Path) -> None:
     assert found["eval"].difference.value == pytest.approx((0.25 + 0.5) / 2)
     assert (found["eval"].won, found["eval"].lost) == (3, 0)
     assert found["eval_heldout"].difference.value == 0.0
-    rows = list(csv.DictReader(io.StringIO(csv_text(results))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(phase_rows, results))))
     assert len(rows) == 8
     last = next(r for r in rows if (r["method"], r["seed"], r["phase"]) == ("default", "1", "1"))
     assert (last["held_out_seeds_successes"], last["held_out_seeds_episodes"]) == ("2", "4")
@@ -240,6 +256,48 @@ def test_the_tables_hold_hand_computed_numbers(tmp_path: Path) -> None:
     assert "| awr | 2 | 50.0 [" in text
     assert " +50.0 [" in text  # over the start
     assert "Not equal" not in text
+
+
+def test_a_difference_survives_if_zero_lies_outside_of_both_intervals(tmp_path: Path) -> None:
+    # Differences of 2, 4 and 6 points: SD 2, t of two degrees of freedom 4.3027, so 4 ± 4.3027 * 2 / √3.
+    assert spread_interval([0.02, 0.04, 0.06]) == pytest.approx((0.04 - 0.049683, 0.04 + 0.049683), abs=1e-6)
+    assert spread_interval([0.02, 0.06]) is None
+
+    def seeds(*solved: int) -> list[dict[str, bool]]:
+        return [{str(i): i < n for i in range(100)} for n in solved]
+
+    def verdict(first: list[dict[str, bool]], second: list[dict[str, bool]]) -> bool | None:
+        return compare(first, second, np.random.default_rng(0)).survives
+
+    assert verdict(seeds(70, 72, 71), seeds(50, 50, 50)) is True
+    assert verdict(seeds(50, 50, 50), seeds(70, 72, 71)) is True
+    assert verdict(seeds(90, 51, 55), seeds(50, 50, 50)) is False, "one run of three makes the difference"
+    assert verdict(seeds(51, 51, 51), seeds(50, 50, 50)) is False, "one page of 100"
+    assert verdict(seeds(90, 90), seeds(10, 10)) is None
+
+    study = study_of(tmp_path, seeds=[0, 1, 2], overrides={"evaluate": {"temperature": [1, 0]}})
+    outcomes = {"default": ["1000", "1100", "1110"], "awr": ["1111", "1111", "1111"]}
+    write_cells(
+        study, {f"{method}-seed{seed}": [row] for method in outcomes for seed, row in enumerate(outcomes[method])}
+    )
+    for cell in (*study.starts, *study.cells):
+        for phase in cell.config.run_dir.glob("phase_*"):
+            write_records(phase / "eval_t0.jsonl", [episode("t0", won=phase.name == "phase_01")])
+    results = read_results(study, {})
+    default = [r for r in results if r.cell.method == "default"]
+    assert spread(default, "eval", 1) == pytest.approx(0.25)
+    assert spread(default[:2], "eval", 1) is None
+    text = markdown_text(study, results, comparisons(study, results))
+    # 75, 50 and 25 points: 50 ± 4.3027 * 25 / √3.
+    assert " | [-12.1, +112.1] | within the spread | " in text
+    assert "| 25.0 | +0.0 [" in text
+    assert "All seeds begin with one model" in text
+    rows = list(csv.DictReader(io.StringIO(csv_text(outcome_rows, results))))
+    assert len(rows) == 6 * 2 * (6 + 1)
+    assert list(rows[0]) == ["method", "seed", "phase", "split", "page", "temperature", "outcome"]
+    assert list(rows[0].values()) == ["default", "0", "0", "eval", "t0", "1", "0"]
+    greedy = [(r["phase"], r["page"], r["outcome"]) for r in rows if r["temperature"] == "0"]
+    assert greedy == [("0", "t0", "0"), ("1", "t0", "1")] * 6
 
 
 def test_unequal_budgets_are_named(tmp_path: Path) -> None:
@@ -264,13 +322,15 @@ def test_missing_failed_and_unfinished_cells_are_shown_and_left_out_of_the_pairs
     assert "| awr-seed1 | missing |" in text
     assert "| awr-seed0 | failed: loss is nan |" in text
     assert "1 of 4 cells finished" in text
-    assert {row["state"] for row in csv.DictReader(io.StringIO(csv_text(list(results.values()))))} >= {"missing"}
+    assert {row["state"] for row in csv.DictReader(io.StringIO(csv_text(phase_rows, list(results.values()))))} >= {
+        "missing"
+    }
 
 
 def test_nothing_has_run_yet(tmp_path: Path) -> None:
     study = study_of(tmp_path)
     names = write_report(study, read_results(study, {}))
-    assert names == ["study.csv", "study.md"]
+    assert names == ["study.csv", "outcomes.csv", "study.md"]
     assert "0 of 4 cells finished" in (study.folder / "study.md").read_text(encoding="utf-8")
 
 
@@ -364,11 +424,44 @@ def test_figures_are_drawn_of_what_is_there(tmp_path: Path) -> None:
     study = study_of(tmp_path)
     write_cells(study, {"default-seed0": ["1110"], "awr-seed0": ["1111"]})
     names = write_report(study, read_results(study, {}))
-    assert names[:2] == ["study.csv", "study.md"]
-    assert names[2::2] == ["success.png", "training.png", "comparison.png"]
+    assert names[:3] == ["study.csv", "outcomes.csv", "study.md"]
+    assert names[3::2] == ["success.png", "training.png", "comparison.png"]
     assert (study.folder / "success.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (study.folder / "comparison.svg").read_bytes()
     assert b"hollow: not of all 2 seeds yet" in (study.folder / "success.svg").read_bytes()
+
+
+def test_a_study_with_demonstrations_trains_a_start_of_its_own_for_each_seed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demos = str(ROOT / "data" / "tiny" / "demos.jsonl")
+    study = study_of(tmp_path, demos=[demos], overrides={"sft": {"steps": 1}})
+    assert [job.name for job in study.jobs[:4]] == ["start_sft-seed0", "start_sft-seed1", "start-seed0", "start-seed1"]
+    sft, start, cell = study.sfts[1], study.starts[1], study.cells[-1]
+    assert (study.needs(sft), study.needs(start), study.needs(cell)) == ([], [sft], [start])
+    trained = tmp_path / "runs" / "s" / "start-seed1" / "sft"
+    assert sft.arguments[0] == "sft"
+    assert sft.arguments[-4:] == ["--data", demos, "--out", str(trained)]
+    base = load_config("demo").models.actor
+    assert (sft.config.models.actor, sft.config.seed) == (base, 1)
+    assert start.config.models.actor == cell.config.models.actor == str(trained)
+    for job in (start, cell):
+        assert load_config(Path(job.settings[0]), list(job.settings[1:])) == job.config
+    assert not is_finished(sft)
+    made = {"command": ["webrl", *sft.arguments], "config": sft.config.model_dump(mode="json")}
+    write_json(trained.with_name("sft_report") / "report.json", made)
+    assert is_finished(sft)
+    check_config(sft)
+    command = ["study", str(tmp_path / "study.yaml")]
+    assert cli.main([*command, "sft.steps=2"]) == 1
+    assert "was made with other settings (sft.steps: was 1, now 2)" in capsys.readouterr().err
+    other = study_of(tmp_path, demos=[demos, demos], overrides={"sft": {"steps": 1}})
+    with pytest.raises(StageError, match=r"demos: was \['.*demos\.jsonl'\], now \['.*', '"):
+        check_config(other.sfts[1])
+    assert config_hash(study) != config_hash(other)
+    study_of(tmp_path, demos=["nosuch.jsonl"], name="t")
+    assert cli.main(command) == 2
+    assert "demos: 'nosuch.jsonl' does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -456,7 +549,9 @@ def test_a_study_that_is_killed_goes_on_and_shares_its_start(tmp_path: Path) -> 
     grpo["replay"] = {"strategy": "none"}
     shown = {"actor": {"objective": "sft"}, "rollout": {"policy": "expert"}, "tasks": {"source": "fresh"}}
     methods = {"default": {}, "grpo": grpo, "shown": shown | {"filter": {"max_tasks": None}}}
-    study = study_of(tmp_path, seeds=[0], overrides=SMALL, methods=methods, retrain_orm=["shown"])
+    overrides = SMALL | {"sft": {"steps": 1, "batch_size": 8, "max_tokens": 2048}}
+    demos = [str(ROOT / "data" / "tiny" / "demos.jsonl")]
+    study = study_of(tmp_path, seeds=[0], overrides=overrides, methods=methods, retrain_orm=["shown"], demos=demos)
     command = [sys.executable, "-m", "webrl.cli", "study", str(tmp_path / "study.yaml"), "--parallel", "2"]
     killed = study.cells[0].config.run_dir / "phase_01" / "stages" / "gen-tasks.json"
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -475,6 +570,13 @@ def test_a_study_that_is_killed_goes_on_and_shares_its_start(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr[-3000:]
     results = read_results(study, {})
     assert [result.state for result in results] == ["finished"] * 3
+    folders = (
+        study.sfts[0].model,
+        study.starts[0].config.run_dir / "phase_00" / "actor",
+        ROOT / "data" / "tiny" / "actor",
+    )
+    trained, begun_with, base = ((folder or tmp_path).joinpath("model.safetensors").read_bytes() for folder in folders)
+    assert trained == begun_with != base
     for result in results:
         begun = result.cell.config.run_dir / "phase_00" / "trajectories.jsonl"
         assert begun.stat().st_ino == collected.st_ino, "the start was played again"

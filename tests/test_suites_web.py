@@ -107,8 +107,9 @@ def test_instructions_are_read_from_jsonl_json_and_text(tmp_path):
     whole = tmp_path / "i.json"
     whole.write_text(json.dumps([{"instruction": "Do it."}]))
     assert [i.id for i in read_instructions(whole)] == ["i-1"]
-    text = lines(tmp_path, "# all of them\n\nDo it.\n  Do that.\n", name="plain.txt")
-    assert [(i.id, i.instruction) for i in read_instructions(text)] == [("plain-3", "Do it."), ("plain-4", "Do that.")]
+    text = lines(tmp_path, "\ufeff# all of them\n\nDo\u2028it\x0cnow.\r\n  Do that.\n", name="plain.txt")
+    found = [(i.id, i.instruction) for i in read_instructions(text)]
+    assert found == [("plain-3", "Do\u2028it\x0cnow."), ("plain-4", "Do that.")]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_builders import make_actor, make_records
+from training_builders import FAR, make_actor, make_records
 
 from webrl.config import OptimConfig, RunConfig
 from webrl.errors import TrainingError
@@ -145,7 +145,7 @@ def test_a_tied_weight_stays_tied_and_gets_both_gradients(tmp_path: Path) -> Non
 def test_critic_and_adapters_learn_in_bfloat16(tmp_path: Path) -> None:
     shared = {"precision": "bf16", "lr": 5e-3, "batch_size": 8, "epochs": 6.0}
     config = RunConfig.model_validate(
-        {"models": {"device": "cpu"}, "critic": shared, "actor": shared | {"lora_rank": 4, "objective": "sft"}}
+        {"models": {"device": "cpu"}, "critic": shared, "actor": shared | FAR | {"lora_rank": 4, "objective": "sft"}}
     )
     folder, records = make_actor(tmp_path / "actor"), make_records()
     arguments = {"seed": 0, "metrics_path": tmp_path / "m.jsonl"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_builders import make_actor, make_record, make_records, make_tokenizer
+from training_builders import FAR, make_actor, make_record, make_records, make_tokenizer
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError, TrainingError, UsageError
@@ -170,7 +170,8 @@ def test_bad_input_is_refused_with_the_reason(tmp_path: Path) -> None:
 
 
 def test_a_non_finite_loss_stops_and_names_the_records(tmp_path: Path) -> None:
-    config, folder = make_config(), make_actor(tmp_path / "actor")
+    folder = make_actor(tmp_path / "actor")
+    config = make_config(**FAR)
     records = make_scored(folder, config)
     broken = [dataclasses.replace(records[0], value=float("nan")), *records[1:]]
     with pytest.raises(TrainingError, match="loss is nan"):

@@ -222,7 +222,7 @@ def test_all_zero_advantages_leave_the_model_as_it_is(tmp_path: Path) -> None:
     config, folder = make_config(objective="sft"), make_actor(tmp_path / "actor")
     failed = [dataclasses.replace(r, outcome=0) for r in make_records()]
     losses = train_actor(failed, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
-    assert losses == {"actor_steps": 0, "actor_samples": 18, "actor_active": 0}
+    assert losses == {"actor_rate_factor": 1.0, "actor_steps": 0, "actor_samples": 18, "actor_active": 0}
     from safetensors.torch import load_file
 
     start, end = load_file(folder / "model.safetensors"), load_file(tmp_path / "new" / "model.safetensors")

@@ -17,6 +17,7 @@ from webrl.config.extras import check_extras
 from webrl.config.resources import shipped_model
 from webrl.errors import UsageError
 from webrl.llm import Policy, PolicyOutput, Turn, open_policy
+from webrl.llm.check import check_model
 from webrl.preflight import check_inputs, check_settings
 from webrl.reports.relay import Relay
 from webrl.reports.run import phase_metrics
@@ -188,4 +189,7 @@ def load_actor(name: str | None = None, config: RunConfig | None = None) -> Acto
         ModelError: unusable folder, architecture or server.
     """
     config = config or RunConfig()
-    return Actor(shipped_model(name) if name else config.models.actor, config)
+    name = shipped_model(name) if name else config.models.actor
+    if config.rollout.engine.kind != "openai":
+        check_model(name, sees=config.rollout.image_size is not None)
+    return Actor(name, config)

@@ -87,9 +87,30 @@ def paired_difference(
     return difference, low, difference + reach(high1 - rates[0], rates[1] - low2)
 
 
+def pass_any(attempts: int, successes: int, k: int) -> float:
+    """pass@k: chance that one of k attempts at a task succeeds, without bias from n ≥ k: 1 − C(n−c, k) / C(n, k).
+
+    Chen et al. 2021, arXiv 2107.03374, equation 1.
+    """
+    return 1 - pass_all(attempts, attempts - successes, k)
+
+
+def pass_all(attempts: int, successes: int, k: int) -> float:
+    """pass^k: chance that k attempts at a task all succeed, C(c, k) / C(n, k) (τ-bench, arXiv 2406.12045)."""
+    if not 0 <= successes <= attempts or not 1 <= k <= attempts:
+        raise ValueError(f"{successes} successes of {attempts} attempts, k = {k}")
+    return math.comb(successes, k) / math.comb(attempts, k)
+
+
 def paired_cells(pairs: Counter[Any]) -> tuple[int, int, int, int]:
     """How often both succeeded, the first alone, the second alone, neither, of counted (first, second)."""
     return pairs[True, True], pairs[True, False], pairs[False, True], pairs[False, False]
+
+
+def sign_test(worse: int, better: int) -> float:
+    """One-sided p-value of `worse` or more of the pairs that differ, if either direction is as likely (McNemar)."""
+    num = worse + better
+    return float(sum(math.comb(num, k) for k in range(worse, num + 1)) / 2**num)
 
 
 def success_rate(trajectories: Iterable[Trajectory], confidence: float = 0.95) -> Rate:
@@ -139,11 +160,15 @@ def add_over_start(
     """
     for part, heldout in ((counts, False), (counts.get("heldout_types"), True)):
         mine, theirs = ([t for t in side if (t.task.split == "eval_heldout") is heldout] for side in (now, start))
-        if part is not None and (found := _difference(mine, theirs, confidence)):
+        if part is not None and (found := page_difference(mine, theirs, confidence)):
             part["over_start"] = found
 
 
-def _difference(now: Sequence[Trajectory], start: Sequence[Trajectory], confidence: float) -> dict[str, Any] | None:
+def page_difference(now: Sequence[Trajectory], start: Sequence[Trajectory], confidence: float) -> dict[str, Any] | None:
+    """`difference` (`now` − `start`), `ci95` and the number of `tasks` with a verdict in both.
+
+    None where the two have not played the same tasks, each once, or none has a verdict in both.
+    """
     mine, theirs = ({(t.task.site, t.task.task_id): t for t in side} for side in (now, start))
     if mine.keys() != theirs.keys() or {len(now), len(start)} != {len(mine)}:
         return None
@@ -163,13 +188,17 @@ def by_suite(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def named_rates(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The rates of an evaluation's counts by name: `held-out seeds`, `held-out types`; `miniwob: held-out …` of several
-    suites.
+    suites; `held-out seeds, greedy` (or `, T = 0.5`) of a further temperature.
     """
-    return {
+    rates = {
         f"{suite}: {name}" if suite else name: rate
         for suite, counts in by_suite(evaluation).items()
         for name, rate in (("held-out seeds", counts), ("held-out types", counts.get("heldout_types") or {}))
     }
+    for temperature, counts in (evaluation.get("at_temperature") or {}).items():
+        how = "greedy" if temperature == "0" else f"T = {temperature}"
+        rates |= {f"{name}, {how}": rate for name, rate in named_rates(counts).items() if rate}
+    return rates
 
 
 def over_start_text(rate: Mapping[str, Any]) -> str:

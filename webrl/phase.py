@@ -50,9 +50,10 @@ STAGES: tuple[StageSpec, ...] = (
     StageSpec("label", stages.label, needs="rollout"),
     StageSpec("replay", stages.replay, needs="label"),
     StageSpec("train", stages.train, needs="replay"),
-    StageSpec("eval", stages.evaluate, needs="train"),
+    StageSpec("accept", stages.accept, needs="train"),
+    StageSpec("eval", stages.evaluate, needs="accept"),
 )
-"""The seven stages in the order of the paper (arXiv 2411.02337 §3)."""
+"""The stages in the order of the paper (arXiv 2411.02337 §3); `accept` is ours."""
 
 
 def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None = None) -> RunFolder:
@@ -189,6 +190,7 @@ def _summarize(folder: PhaseFolder) -> dict[str, Any]:
         "num_replayed": counts.get("replay", {}).get("num_replayed", 0),
         "replay": counts.get("replay", {}),
         "losses": counts.get("train", {}),
+        "accept": counts.get("accept", {}),
         "eval": counts.get("eval", {}),
         "seconds": {name: stage["seconds"] for name, stage in done.items()},
         "peak_mib": {name: stage["peak_mib"] for name, stage in done.items()},

@@ -1,4 +1,4 @@
-"""What a stage would refuse hours later, refused before work starts and before torch is imported."""
+"""What a stage would refuse hours later, refused before work starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Collection
 from webrl.config import RunConfig
 from webrl.config.engine_plans import load_plan
 from webrl.errors import UsageError
-from webrl.llm.loading import check_sight, model_folder
+from webrl.llm.check import check_model
+from webrl.llm.loading import check_sight
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
 from webrl.suites import check_settings as check_suite
@@ -54,8 +55,7 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     Raises:
         UsageError: the judge's system text or a demonstration is not there, the training takes no screenshots, or needs
             several processes.
-        ModelError: a model folder does not exist, holds pickles, or is an actor that sees and is shown text alone, or
-            the other way round.
+        ModelError: as of `check_models`.
         DataError: an instruction file of one's own site is not there, or not understood.
     """
     due = frozenset(stages)
@@ -64,9 +64,6 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         held_out(config)
     if "label" in due:
         configured_text(config.label)
-        if config.label.engine.kind != "openai":
-            for judge in (config.models.orm, *config.label.ensemble):
-                model_folder(judge)
         if config.refreshes_judge:
             _check_refresh(config)
     if "replay" in due:
@@ -77,11 +74,33 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         _check_processes(config)
     if due & {"replay", "train"} and config.rollout.image_size is not None:
         _check_seeing_training(config)
+    check_models(config, due)
+
+
+def check_models(config: RunConfig, stages: Collection[str]) -> None:
+    """Return if the models that these stages start from can be loaded, and read what they are shown.
+
+    Raises:
+        ModelError: a model folder does not exist, holds pickles, does not fit itself (`check_model`), or is an actor
+            that sees and is shown text alone, or the other way round.
+    """
+    due = frozenset(stages)
+    texts = []
+    if "label" in due and config.label.engine.kind != "openai":
+        texts += [config.models.orm, *config.label.ensemble]
+    if {"gen-tasks", "rollout"} <= due and config.num_phases and config.generate.engine.kind != "openai":
+        texts.append(config.models.generator)
     acting = due & {"rollout", "replay", "train", "eval"}
     if acting and not RunFolder(config.run_dir).phase(0).actor.is_dir():  # later phases start from the run's own
         check_sight(config, config.models.actor)
-    if {"gen-tasks", "rollout"} <= due and config.num_phases and config.generate.engine.kind != "openai":
-        model_folder(config.models.generator)
+        check_model(config.models.actor, sees=config.rollout.image_size is not None)
+    for name in dict.fromkeys(texts):
+        check_model(name, sees=False)
+    start = config.models.critic
+    if "train" in due and config.trains_critic and start and not RunFolder(config.run_dir).phase(0).critic.is_dir():
+        from webrl.training.critic import check_critic
+
+        check_critic(start, config.critic.heads, sees=config.rollout.image_size is not None)
 
 
 def _check_refresh(config: RunConfig) -> None:

@@ -1,4 +1,4 @@
-"""The seven stages as functions of a `Context`: files in, files out, counts back. Their order is `phase.py`'s."""
+"""The eight stages as functions of a `Context`: files in, files out, counts back. Their order is `phase.py`'s."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ from webrl.types import Label, StepRecord, Task, Trajectory
 if TYPE_CHECKING:
     from webrl.llm import LanguageModel
     from webrl.llm.servers.vllm import VllmModel
+    from webrl.training.packing import Example
 
 logger = logging.getLogger(__name__)
 Counts = dict[str, Any]
+REJECTED_RATE = 0.5
+"""The learning rate after an update that was not accepted is this much of the one before."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,13 @@ class Context:
         found = (self.run.phase(k).orm for k in due)
         orm = next((str(path) for path in found if path.is_dir()), self.config.models.orm)
         return self.config.model_copy(update={"models": self.config.models.model_copy(update={"orm": orm})})
+
+    @property
+    def rate_factor(self) -> float:
+        """What earlier phases have made of `actor.lr`: less after updates that went too far or were not accepted."""
+        if self.phase == 0 or not self.previous.is_done("accept"):
+            return 1.0
+        return float(self.previous.read_stage("accept")["counts"]["rate_factor"])
 
     @property
     def past_trajectories(self) -> list[Path]:
@@ -174,10 +184,38 @@ def rollout(context: Context) -> Counts:
 
         run(record(tasks, config, out, seed=config.seed, phase=phase, prefix=prefix))
     else:
-        breaker = open_breaker(out, len(tasks), config.rollout)
-        play(config, tasks, context.actor, out, phase=phase, prefix=prefix, on_episode=breaker)
+        for round_number in range(config.rollout.refill + 1 if phase else 1):
+            tasks += _refill(context, tasks, prefix) if round_number else []
+            breaker = open_breaker(out, len(tasks), config.rollout)
+            play(config, tasks, context.actor, out, phase=phase, prefix=prefix, on_episode=breaker)
     status = Counter(t.status.value for t in read_records(context.folder.trajectories, Trajectory))
     return {"num_rollouts": sum(status.values()), "status": dict(sorted(status.items()))}
+
+
+def _refill(context: Context, attempts: Sequence[Task], prefix: str) -> list[Task]:
+    """Further attempts at tasks that some attempts solve, as many groups as have ended alike so far (DAPO §3.2)."""
+    from webrl.reward.labels import read_labels
+    from webrl.reward.stage import judge
+    from webrl.rollouts.collect import name_episodes
+
+    size, folder = context.config.rollout.num_generations, context.folder
+    if size == 1:
+        return []
+    labels = folder.path / "refill_labels.jsonl"
+    judge(context.judging, list(read_records(folder.trajectories, Trajectory)), labels)
+    rewards = {name: label.reward for name, label in read_labels(labels).items()}
+    groups: dict[str, set[int | None]] = {}
+    for name, task in name_episodes(attempts, prefix):  # not what a later round of an interrupted call has played
+        groups.setdefault(task.task_id, set()).add(rewards.get(name))
+    mixed = [task for task in {t.task_id: t for t in attempts}.values() if {0, 1} <= groups[task.task_id]]
+    missing = len(attempts) // size - len(mixed)
+    if missing and not mixed:
+        solved = sum(1 in rewards for rewards in groups.values())
+        logger.warning(
+            "%d of %d tasks were solved by every attempt, the others by none: no group teaches, and none can be "
+            "refilled; draw tasks of middling difficulty (tasks.shares=learnability)", solved, len(groups)
+        )  # fmt: skip
+    return [task for task in mixed[:missing] for _ in range(size)]
 
 
 def label(context: Context) -> Counts:
@@ -242,6 +280,7 @@ def train(context: Context) -> Counts:
 
     start = context.critic or context.actor
     options: Any = {"seed": seed, "metrics_path": folder.metrics}
+    shown: Any = {"demonstrations": _demonstrations(context), "rate_factor": context.rate_factor}
     steps, scored = folder.train_filter, folder.path / "train_scored.jsonl"
     losses: Counts = {}
     if config.trains_critic:
@@ -249,7 +288,9 @@ def train(context: Context) -> Counts:
         judged = steps if config.critic.on_replay else folder.train
         losses = once("critic", lambda: train_critic(judged, start, folder.critic, config, **options), scored)
     if context.phase == 0:
-        return losses | (copy_model(context.actor, folder.actor) if is_main() else {})
+        return losses | (
+            copy_model(context.actor, folder.actor, sees=config.rollout.image_size is not None) if is_main() else {}
+        )
     if not config.actor.needs_values:
         scored = steps
     elif not broadcast(scored.exists()):
@@ -257,36 +298,118 @@ def train(context: Context) -> Counts:
         if is_main():
             write_records(scored, valued)
         barrier()
-    return losses | once("actor", lambda: train_actor(scored, context.actor, folder.actor, config, **options))
+    return losses | once("actor", lambda: train_actor(scored, context.actor, folder.actor, config, **options, **shown))
+
+
+def _demonstrations(context: Context) -> list[Example]:
+    """Steps of `replay.demos` that the update imitates beside its objective."""
+    config = context.config
+    if context.phase == 0 or not config.actor.imitation or not config.replay.demos:
+        return []
+    from webrl.demos.sft import encode
+    from webrl.interop.problems import ProblemLog
+    from webrl.llm.loading import load_tokenizer
+    from webrl.replay.demonstrations import read_demonstrations
+    from webrl.replay.records import open_encoder
+
+    problems = ProblemLog()
+    encoder = open_encoder(load_tokenizer(context.actor), context.actor, config)
+    shown = list(read_demonstrations(config.replay.demos, problems, "success", Counter()))
+    examples = encode(shown, encoder, problems)
+    if problems.counts:
+        logger.info("demonstration steps that are not imitated: %s", dict(problems.counts))
+    return examples
+
+
+def accept(context: Context) -> Counts:
+    """Keep the new actor unless it is worse than π_{k-1} on the same probe pages beyond chance.
+
+    Both play `accept.tasks` tasks of the training types with the same draws, judged like the phase's own. A sign test
+    over the pages that only one of them solved decides, and one over the pages on which only one gave an unreadable
+    answer; each at half of `accept.alpha`. Where the old actor stays, the learning rate is halved from then on.
+
+    Returns:
+        Counts: `rate_factor` of the next phase; with a probe also `accepted`, `before` and `after` (solved pages),
+        `pages` (judged in both), `p_value`, `unreadable` (pages before and after), `unreadable_p_value`.
+    """
+    from webrl.tasks.curriculum import probe_tasks
+
+    config, folder, phase = context.config, context.folder, context.phase
+    factor = folder.read_stage("train")["counts"].get("actor_rate_factor", context.rate_factor)
+    if phase == 0 or not config.accept.tasks:
+        return {"rate_factor": factor}
+    if folder.is_done("eval"):  # a run of a version without this stage
+        return {"rate_factor": factor, "skipped": "the phase was evaluated before"}
+    verdict_path, new = folder.path / "accept.json", folder.path / "probe_new.jsonl"
+    if not verdict_path.exists():
+        tasks = probe_tasks(config)
+        if not tasks:
+            reason = f"{'+'.join(config.tasks.suites)} has no tasks to spare: its updates are accepted as they are"
+            logger.warning("accept.tasks=%d: %s; accept.tasks=0 says so", config.accept.tasks, reason)
+            return {"rate_factor": factor, "skipped": reason}
+        for actor, out in ((context.actor, context.previous.probe), (str(folder.actor), new)):
+            play(config, tasks, actor, out, phase=0, prefix="probe")
+        write_json(verdict_path, _compare(context, context.previous.probe, new))
+    verdict: Counts = read_json(verdict_path)
+    if not verdict["accepted"]:
+        factor *= REJECTED_RATE
+        shutil.rmtree(folder.actor, ignore_errors=True)
+        copy_model(context.actor, folder.actor)
+        logger.warning(
+            "phase %d: the update is not accepted: %d of %d probe pages solved, %d before (p %.2g), unreadable answers "
+            "on %d, %d before (p %.2g). The actor of phase %d stays, and the learning rate is halved",
+            phase, verdict["after"], verdict["pages"], verdict["before"], verdict["p_value"],
+            verdict["unreadable"][1], verdict["unreadable"][0], verdict["unreadable_p_value"], phase - 1,
+        )  # fmt: skip
+    with atomic_path(folder.probe) as temporary:
+        shutil.copyfile(new if verdict["accepted"] else context.previous.probe, temporary)
+    return verdict | {"rate_factor": factor}
+
+
+def _compare(context: Context, before: Path, after: Path) -> Counts:
+    from webrl.evaluate import sign_test
+    from webrl.reward.labels import read_labels
+    from webrl.reward.stage import judge
+
+    config, solved, unreadable = context.judging, [], []
+    for number, path in enumerate((before, after)):
+        labels = context.folder.path / f"probe_labels_{number}.jsonl"
+        judge(config, list(read_records(path, Trajectory)), labels)
+        known = {name: label.reward for name, label in read_labels(labels).items() if label.reward is not None}
+        played = {t.trajectory_id: t for t in read_records(path, Trajectory) if t.trajectory_id in known}
+        solved.append({name: known[name] == 1 for name in played})
+        unreadable.append({name: any(not step.action for step in t.steps) for name, t in played.items()})
+    pages = sorted(solved[0].keys() & solved[1].keys())
+    if not pages:
+        raise DataError(f"{after}: no probe page was judged for both actors; accept.tasks=0 accepts without a probe")
+
+    def count(sides: list[dict[str, bool]], first: bool) -> int:
+        return sum(sides[0][name] is first and sides[1][name] is not first for name in pages)
+
+    p_value = sign_test(count(solved, True), count(solved, False))
+    unreadable_p_value = sign_test(count(unreadable, False), count(unreadable, True))
+    return {
+        "accepted": min(p_value, unreadable_p_value) >= config.accept.alpha / 2,
+        "before": sum(solved[0][name] for name in pages),
+        "after": sum(solved[1][name] for name in pages),
+        "pages": len(pages),
+        "p_value": p_value,
+        "unreadable": [sum(side[name] for name in pages) for side in unreadable],
+        "unreadable_p_value": unreadable_p_value,
+    }
 
 
 def evaluate(context: Context) -> Counts:
-    """Held-out tasks with this phase's actor and the environment's own reward."""
-    from webrl.suites import eval_tasks, needs_judge, summarize
+    """Held-out tasks with this phase's actor and the environment's own reward; all phases draw alike."""
+    from webrl.suites import eval_tasks
 
-    config = context.config
-    tasks = eval_tasks(config)
+    tasks = eval_tasks(context.config)
     if not tasks:
         return {}
-    play(
-        config,
-        tasks,
-        str(context.folder.actor) if context.folder.actor.is_dir() else context.actor,
-        context.folder.eval,
-        phase=context.phase,
-        prefix=f"e{context.phase:02d}",
-        temperature=config.evaluate.temperature,
-    )
-    trajectories = list(read_records(context.folder.eval, Trajectory))
-    labels: dict[str, Label] = {}
-    if unscored := [t for t in trajectories if needs_judge(t.task)]:
-        from webrl.reward.labels import read_labels
-        from webrl.reward.stage import judge
-
-        path = context.folder.path / "eval_labels.jsonl"
-        judge(config, unscored, path, len(unscored))
-        labels = read_labels(path)
-    counts = summarize(config, trajectories, context.folder.path, labels, _start(context))
+    first, *others = context.config.evaluate.temperature
+    counts = _evaluate_at(context, tasks, first, "")
+    if others:
+        counts["at_temperature"] = {f"{t:g}": _evaluate_at(context, tasks, t, f"_t{t:g}") for t in others}
     for name, rate in named_rates(counts).items():
         if rate.get("over_start") and rate["over_start"]["ci95"][1] < 0:
             crashed = f" ({rate['errors']} episodes crashed)" if rate["errors"] else ""
@@ -295,27 +418,58 @@ def evaluate(context: Context) -> Counts:
     return counts
 
 
-def _start(context: Context) -> list[Trajectory]:
+def _evaluate_at(context: Context, tasks: Sequence[Task], temperature: float, mark: str) -> Counts:
+    from webrl.suites import needs_judge, summarize
+
+    config, out = context.config, context.folder.path / f"eval{mark}.jsonl"
+    play(
+        config,
+        tasks,
+        str(context.folder.actor) if context.folder.actor.is_dir() else context.actor,
+        out,
+        phase=context.phase,
+        prefix=f"e{context.phase:02d}{mark}",
+        draws="e00",
+        temperature=temperature,
+    )
+    trajectories = list(read_records(out, Trajectory))
+    labels: dict[str, Label] = {}
+    if unscored := [t for t in trajectories if needs_judge(t.task)]:
+        from webrl.reward.labels import read_labels
+        from webrl.reward.stage import judge
+
+        path = context.folder.path / f"eval{mark}_labels.jsonl"
+        judge(config, unscored, path, len(unscored))
+        labels = read_labels(path)
+    folder = context.folder.path / f"eval{mark}" if mark else context.folder.path
+    return summarize(config, trajectories, folder, labels, _start(context, out.name))
+
+
+def _start(context: Context, name: str) -> list[Trajectory]:
     """The supervised start's evaluation without its pages, where it is there and another phase is evaluated."""
     first = context.run.phase(0)
-    if context.phase == 0 or not first.is_done("eval") or not first.eval.is_file():
+    path = first.path / name
+    if context.phase == 0 or not first.is_done("eval") or not path.is_file():
         return []
-    return [replace(t, steps=(), final_observation="") for t in read_records(first.eval, Trajectory)]
+    return [replace(t, steps=(), final_observation="") for t in read_records(path, Trajectory)]
 
 
 @spent_on("model files")
-def copy_model(name: str, target: Path) -> Counts:
-    """Copy a model folder, or the files of a model of the Hub; gives the Hub's commit.
+def copy_model(name: str, target: Path, *, sees: bool = False) -> Counts:
+    """Copy a model folder (an adapter's: merged into its base), or the files of a model of the Hub; returns its commit.
 
     Raises:
         ModelError: neither is there.
     """
-    from webrl.llm.loading import hub_snapshot, model_folder
+    from webrl.llm.loading import base_of, hub_snapshot, model_folder, save_merged
 
     folder = model_folder(name)
     source = folder or hub_snapshot(name)
     with atomic_path(target) as temporary:
-        shutil.copytree(source, temporary)
+        if base_of(name):
+            save_merged(name, temporary, sees=sees)
+        else:
+            shutil.copytree(source, temporary)
     return {} if folder else {"hub_commit": source.name}
 
 
@@ -354,6 +508,7 @@ def play(
     *,
     phase: int,
     prefix: str,
+    draws: str | None = None,
     temperature: float | None = None,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> None:
@@ -374,6 +529,8 @@ def play(
             verify=lambda model: _verify(model, actor, config),
         )
         async with open_sites(config, tasks), opened as policy:
-            await collect(tasks, config, policy, out, phase=phase, prefix=prefix, world=WORLD, on_episode=on_episode)
+            await collect(
+                tasks, config, policy, out, phase=phase, prefix=prefix, draws=draws, world=WORLD, on_episode=on_episode
+            )
 
     run(work())

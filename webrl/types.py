@@ -196,6 +196,8 @@ class Step(Record):
     """Requests that were blocked during this step: hosts outside the allow-list, limits of one's own site."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by part: `policy` (waiting for the answer) and `browser` (the action, until the next observation)."""
+    note: str = ""
+    """How the action was taken from an answer that says something else: `the first of 2 actions, …`; else ""."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +269,7 @@ class StepRecord(Record):
     trajectory_id: str
     """The trajectory it belongs to."""
     instruction: str
-    """The task's instruction (replay keeps one trajectory per instruction)."""
+    """The task's instruction."""
     site: str
     """The task's site."""
     phase: int

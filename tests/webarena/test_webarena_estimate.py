@@ -57,7 +57,7 @@ def test_the_shipped_configs_load(name: str):
 def test_the_paper_s_run_has_the_paper_s_settings(name: str):
     run = load_config(CONFIGS / f"{name}.yaml")
     assert (run.num_phases, run.generate.num_tasks, run.generate.num_seeds) == (8, 500, 10)
-    assert (run.generate.temperature, run.rollout.temperature, run.evaluate.temperature) == (1.0, 1.0, 0.0)
+    assert (run.generate.temperature, run.rollout.temperature, run.evaluate.temperature) == (1.0, 1.0, (0.0,))
     assert (run.filter.value_low, run.filter.value_high) == (0.05, 0.75)
     assert (run.replay.perplexity_low, run.replay.perplexity_high, run.replay.max_ratio) == (1 / 0.95, 2.0, 2.0)
     for part in (run.critic, run.actor):

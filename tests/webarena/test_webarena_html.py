@@ -13,7 +13,7 @@ import pytest
 
 from webrl.llm.prompts import released_parts
 from webrl.rollouts.html import hide_scrollbars, simplify
-from webrl.rollouts.observe import observe_html
+from webrl.rollouts.observe import load_script, observe_html
 from webrl.rollouts.tab import Tab
 from webrl.types import Step
 
@@ -24,7 +24,12 @@ def read(name: str) -> list[dict]:
     return [json.loads(line) for line in (FIXTURES / name).read_text(encoding="utf-8").splitlines()]
 
 
-_LABELLED = '(label) => window[Symbol.for("webrl.html")].labels.get(label)'
+SCRIPT = load_script("world", "mark")
+_SELECT = """(([label, name]) => {
+  const select = window[Symbol.for('webrl.html')].labels.get(label);
+  select.value = [...select.options].find((option) => option.label === name).value;
+  for (const type of ['input', 'change']) select.dispatchEvent(new Event(type, { bubbles: true }));
+})"""
 
 
 async def replay(operations: list[list]) -> list[str]:
@@ -32,14 +37,17 @@ async def replay(operations: list[list]) -> list[str]:
     texts = []
     async with browsers.shared_browser() as browser:
         context = await browser.new_context(viewport={"width": 1280, "height": 720})
+        await context.add_init_script(load_script("settle"))
         page = await context.new_page()
         await hide_scrollbars(page)
         await page.goto((FIXTURES / "pages" / "shop.html").as_uri())
         await page.evaluate("document.fonts.ready.then(() => 1)")
         for kind, *rest in operations:
             await asyncio.sleep(0.3)
-            tab = await Tab.open(page, browser.port)
+            tab = await Tab.open(page, browser.port, SCRIPT)
             texts.append((await observe_html(tab, ()))[0])
+            if kind == "select":
+                await tab.evaluate(f"{_SELECT}({json.dumps(rest)})")
             await tab.close()
             if kind in ("click", "type"):
                 [box] = re.findall(rf'<\w+ id="{rest[0]}" [^>]*?data-bbox="([^"]+)"', texts[-1])
@@ -47,9 +55,6 @@ async def replay(operations: list[list]) -> list[str]:
                 await page.mouse.click(left + width / 2, top + height / 2)
             if kind == "type":
                 await page.keyboard.type(rest[1])
-            if kind == "select":
-                element = await page.evaluate_handle(_LABELLED, rest[0])
-                await element.as_element().select_option(label=rest[1])
             if kind == "scroll":
                 await page.mouse.move(640, 360)
                 await page.mouse.wheel(0, rest[0])
@@ -82,7 +87,7 @@ def test_observing_leaves_the_page_as_it_is():
             page = await (await browser.new_context()).new_page()
             await page.goto((FIXTURES / "pages" / "shop.html").as_uri())
             before = await page.content()
-            tab = await Tab.open(page, browser.port)
+            tab = await Tab.open(page, browser.port, SCRIPT)
             await observe_html(tab, ())
             await observe_html(tab, ())
             await tab.close()

@@ -44,6 +44,9 @@ STAGES: dict[str, Command] = {
     "label": Command("judge the trajectories with the outcome reward model", ("label", "models"), "label"),
     "replay": Command("add earlier successes inside the perplexity band", ("replay", "models"), "replay"),
     "train": Command("train critic, then actor", ("critic", "actor", "models"), "train"),
+    "accept": Command(
+        "keep the old actor where the new one is worse on the same pages", ("accept", "rollout", "label"), "accept"
+    ),
     "eval": Command(
         "success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks", "webarena"), "eval"
     ),
@@ -111,6 +114,13 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         if name == wanted:
             is_stage = command.stage is not None
             add_config_arguments(sub, prefer_newest=is_stage, phased=is_stage)
+            if name == "eval":
+                sub.add_argument(
+                    "--against",
+                    metavar="OTHER",
+                    help="compare page by page with another model (evaluated on the same pages, as\n"
+                    "run NAME-against-OTHER), or with what a run or phase folder has evaluated",
+                )
             sub.epilog = describe_sections(command.sections)
     for name, (text, module) in EXTRA.items():
         sub = _add_parser(subparsers, name, text)
@@ -158,7 +168,7 @@ def _run_stages(args: argparse.Namespace) -> int:
     require_secrets(config, command.sections)
     hide_arguments()
     if command.stage:
-        return run_stage(config, command.stage, args.phase)
+        return run_stage(config, command.stage, args.phase, getattr(args, "against", None))
     return run_all(config)
 
 

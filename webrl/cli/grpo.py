@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             many = typing.get_origin(info.annotation) is tuple
             parser.add_argument(*flags, nargs="+" if many else None, metavar="X", **options)
     parser.add_argument(
-        "--dry-run", action="store_true", help="check the tasks and print the resolved options, run nothing"
+        "--dry-run", action="store_true", help="check tasks and model and print the resolved options, run nothing"
     )
     parser.epilog = f"environment variables, between CONFIG and options: {', '.join(VARIABLES)}"
 
@@ -59,9 +59,11 @@ def main(args: argparse.Namespace) -> int:
     if used:
         print(f"from the environment: {', '.join(redact(f'{name}={os.environ[name]}') for name in used)}")
     from webrl.grpo.train import check, make_tasks, train
+    from webrl.llm.check import check_model
 
     if args.dry_run:
         make_tasks(settings)
+        check_model(settings.model_name)
         print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")
         return 0
     out = settings.output_dir or _new_folder(settings)

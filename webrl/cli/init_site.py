@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="log in as this user, through the form on the start page, or behind its link to a log-in",
     )
     parser.add_argument(
-        "--password-env", metavar="VARIABLE", help="with --user: variable with the password (default: PASSWORD)"
+        "--password-env",
+        metavar="VARIABLE",
+        help="variable with that password (default: PASSWORD); without --user where the form asks for a password alone",
     )
     parser.add_argument(
         "--login-state", type=Path, metavar="FILE", help="a browser storage state to look around with, logged in"
@@ -50,8 +53,6 @@ def main(args: argparse.Namespace) -> int:
     """Look around, write, try; gives the exit code."""
     from webrl.suites.web.starter import choose_name, starter_files
 
-    if args.password_env is not None and not args.user:
-        raise UsageError(f"--password-env {args.password_env} goes with --user NAME, who logs in with that password")
     if args.basic_password_env is not None and not args.basic_user:
         raise UsageError(f"--basic-password-env {args.basic_password_env} goes with --basic-user NAME")
     app = Path(args.url)
@@ -85,53 +86,73 @@ def _write_app(args: argparse.Namespace, app: Path, out: Path, name: str) -> Non
 
     if not is_app(app):
         raise UsageError(f"{app} is no app: a folder of WebArena-Infinity has server.py and real-tasks.json")
-    if args.user or args.login_state or args.basic_user:
-        raise UsageError(
-            "--user, --basic-user and --login-state go with a URL: an app of WebArena-Infinity has no log-in"
-        )
+    if args.user or args.password_env or args.login_state or args.basic_user:
+        raise UsageError("options of a log-in go with a URL: an app of WebArena-Infinity has none")
     print(f"wrote {', '.join(map(str, write_app(app, out, name)))}")
 
 
 def _write_site(args: argparse.Namespace, out: Path, name: str) -> None:
     from webrl.runs.spelling import visible
-    from webrl.suites.web.explore import explore
-    from webrl.suites.web.starter import start_config, write_starter
+    from webrl.suites.web.explore import explore, shows_only_login, without_token
+    from webrl.suites.web.starter import start_config, starter_instructions, title_instruction, write_starter
+    from webrl.suites.web.trial import prove
 
     login = _login(args, name)
-    found = asyncio.run(explore(start_config(args.url, name, args.pages, login).rollout, args.pages))
-    files = write_starter(out, found, args.url, name, login)
+    config = start_config(args.url, name, args.pages, login).rollout
+    found = asyncio.run(explore(config, args.pages))
+    asking = None if login.keys() - {"basic"} else next((page for page in found.pages if page.login), None)
+    if asking and asking.login and shows_only_login(found):
+        raise DataError(
+            f"{asking.url} is a log-in, and nothing else is shown without it: give {asking.login.options}, or "
+            "--login-state FILE (docs/own_site.md); nothing is written"
+        )
+    proved, dropped = asyncio.run(prove(config, starter_instructions(found.pages)))
+    proved = proved or [title_instruction(found.pages[0], is_checked=False)]
+    files = write_starter(out, found, args.url, name, login, [starter.entry for starter in proved])
     for page in found.pages:
-        print(visible(f"  {page.url}  {page.title!r:.60}  {len(page.text)} characters"))
-    for line in found.skipped[:_SHOWN_LINES]:
-        print(visible(f"  not visited: {line}"))
-    if len(found.skipped) > _SHOWN_LINES:
-        print(f"  and {len(found.skipped) - _SHOWN_LINES} more")
+        print(visible(f"  {without_token(page.url)}  {page.title!r:.60}  {len(page.text)} characters"))
+    _print_some("not visited", found.skipped)
+    if found.left:
+        enough = f"--pages {args.pages}" if len(found.pages) >= args.pages else "too many links led to no new page"
+        _print_some(f"not visited ({enough})", found.left)
+    _print_some("left out, as its own answer does not solve it", dropped)
     if socket := next((page.socket for page in found.pages if page.socket), ""):
         print(f"pages asked for {visible(socket):.200}, which read_only keeps from them")
         print(f"  if they stay empty without it, set read_only: false in {out}; agents may then change the site")
     if not socket and (refused := next((page.refused for page in found.pages if page.refused), "")):
         print(f"requests of pages were refused: {visible(refused):.200}")
         print(f"  if something is missing without them, set read_only: false in {out}; agents may then change the site")
-    asking = next((page for page in found.pages if page.asks_for_password), None)
-    if asking is not None and not login.keys() - {"basic"}:
-        what = "the start page" if asking is found.pages[0] else visible(asking.url)
-        print(f"{what} is a log-in: move the files away and run again with --user NAME")
+    if asking and asking.login:
+        print(f"{visible(asking.url)} has a log-in: to use it, move the files away and give {asking.login.options}")
     print(f"wrote {', '.join(map(str, files))}")
+
+
+def _print_some(what: str, lines: Sequence[str]) -> None:
+    from webrl.runs.spelling import visible
+
+    for line in lines[:_SHOWN_LINES]:
+        print(visible(f"  {what}: {line:.300}"))
+    if len(lines) > _SHOWN_LINES:
+        print(f"  and {len(lines) - _SHOWN_LINES} more")
 
 
 def _try(out: Path) -> None:
     from webrl.config import load_config
     from webrl.runs.spelling import visible
-    from webrl.suites.web.trial import try_site
+    from webrl.suites.web.trial import num_elements, try_site
 
     trial = asyncio.run(try_site(load_config(out)))
-    print(visible(f"tried {trial.task_id}: {trial.instruction}"))
-    print(f"the agent sees {trial.num_chars} characters, {trial.num_elements} elements it can act on:")
-    for line in trial.text.splitlines()[:_SHOWN_LINES]:
+    seen = trial.steps[0].observation
+    print(visible(f"tried {trial.task.task_id}: {trial.instruction}"))
+    print(f"the agent sees {len(seen)} characters, {num_elements(seen)} elements it can act on:")
+    for line in seen.splitlines()[:_SHOWN_LINES]:
         print(visible(f"  {line:.110}"))
-    if not trial.num_elements:
+    if not num_elements(seen):
         print("nothing that it can act on: is the page drawn (a canvas), or slower than rollout.settle_cap_s?")
-    print(f"an agent that does nothing gets {trial.verdict}")
+    verdict = "no reward: the instruction has no checks, the outcome model judges"
+    if trial.env_reward is not None:
+        verdict = "reward 1: these checks hold at once, mend them" if trial.env_reward else "reward 0, as it should"
+    print(f"an agent that does nothing gets {verdict}")
     print(f"next: read {out}, write instructions, then `webrl run {out}`")
     print(f"to show it how: `webrl record-demos {out} --by-hand`")
 
@@ -143,14 +164,15 @@ def _login(args: argparse.Namespace, name: str) -> dict[str, Any]:
         UsageError: two ways at once, or no password in the environment.
         DataError: no form with a password on the start page, nor where its links to a log-in lead.
     """
-    if args.login_state and args.user:
-        raise UsageError("--login-state and --user: choose one way to log in")
+    by_form = args.user or args.password_env
+    if args.login_state and by_form:
+        raise UsageError("--login-state and --user or --password-env: choose one way to log in")
     if args.login_state:
         return _basic(args) | {"state_file": str(args.login_state)}
-    if not args.user:
+    if not by_form:
         return _basic(args)
     variable = args.password_env or "PASSWORD"
-    _require_variable(f"--user {args.user}", variable)
+    _require_variable(f"--user {args.user}" if args.user else f"--password-env {variable}", variable)
     from webrl.suites.web.explore import LOGIN_LINK, explore
     from webrl.suites.web.starter import guess_login, start_config
 
@@ -161,7 +183,7 @@ def _login(args: argparse.Namespace, name: str) -> dict[str, Any]:
         pages = asyncio.run(explore(config, _LOGIN_PAGES, LOGIN_LINK)).pages
         guess = next(filter(None, (guess_login(page, page.url, args.user, variable) for page in pages)), None)
     if guess is None:
-        raise DataError(f"{start.url}: no password field there or behind a link to a log-in; use --login-state FILE")
+        raise DataError(f"{start.url}: no form of a log-in there or behind a link to one; use --login-state FILE")
     return _basic(args) | guess
 
 

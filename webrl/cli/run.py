@@ -13,7 +13,7 @@ from webrl import phase as phases
 from webrl.api import run
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
-from webrl.preflight import check_inputs
+from webrl.preflight import check_inputs, check_models
 from webrl.reports.page.build import write_report
 from webrl.reports.relay import Relay
 from webrl.reports.run import overview_table, phase_table, site_table
@@ -26,7 +26,12 @@ from webrl.runs.store import read_json
 
 
 def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
-    """`--dry-run`: the resolved config, episodes of a phase, then what would run and what is done already."""
+    """`--dry-run`: the resolved config, episodes of a phase, then what would run and what is done already.
+
+    Raises:
+        ModelError: a model that it starts from cannot be loaded.
+    """
+    check_models(config, (stage,) if stage else [spec.name for spec in phases.STAGES])
     print(f"# resolved config of {config.run_dir}")
     print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True), end="")
     if stage in (None, "rollout") and config.num_phases:
@@ -46,13 +51,23 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
     return 0
 
 
-def run_stage(config: RunConfig, stage: str, phase: int | None) -> int:
-    """Run one stage and print its counts."""
+def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | None = None) -> int:
+    """Run one stage and print its counts; of an evaluation `against` another one, how the two differ as well."""
     check_extras(config, (stage,))
     check_inputs(config, (stage,))
+    other = None
+    if against is not None:
+        from webrl.cli.against import compare, describe, find_other
+
+        other = find_other(config, against)
+        if phase is None:
+            phase = phases.next_phase(RunFolder(config.run_dir), phases.STAGES[-1])
     with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
         counts = phases.run_stage(config, stage, phase)
     _show_webarena(counts, sys.stderr)  # standard output stays JSON
+    if other is not None and phase is not None:
+        counts = {**counts, "against": compare(config, phase, other)}
+        print("\n".join(describe(counts["against"])), file=sys.stderr)
     print(json.dumps(counts, indent=2, ensure_ascii=False, default=str))
     return 0
 

@@ -11,7 +11,8 @@ from webrl.config import RunConfig
 from webrl.config.extras import check_extras
 from webrl.demos.sft import Probe, train_start
 from webrl.errors import UsageError
-from webrl.llm.loading import check_sight, model_folder
+from webrl.llm.check import check_model
+from webrl.llm.loading import check_sight
 from webrl.training.paths import TrainingPaths
 
 
@@ -34,6 +35,7 @@ def main(args: argparse.Namespace) -> int:
     paths = choose_paths(config, args)
     print(f"data   {', '.join(map(str, paths.data))}\nbase   {paths.init}\nmodel  {paths.out}", flush=True)
     if args.dry_run:
+        check_model(paths.init, sees=config.rollout.image_size is not None)
         return 0
     check_start(config, paths)
     from webrl.runs.lock import hold_output
@@ -65,12 +67,12 @@ def check_start(config: RunConfig, paths: TrainingPaths) -> None:
 
     Raises:
         ExtraMissing: a package is not.
-        ModelError: the base model's folder is not, or it cannot read what it is to be shown.
+        ModelError: the base model cannot be loaded, or cannot read what it is to be shown.
         UsageError: options that have not been tried with screenshots.
     """
     check_extras(config, ("sft", "rollout") if config.sft.probe_tasks else ("sft",))
-    model_folder(paths.init)
     check_sight(config, paths.init)
+    check_model(paths.init, sees=config.rollout.image_size is not None)
     untried = config.sft.untried_with_screenshots
     if config.rollout.image_size is not None and untried:
         raise UsageError(f"rollout.image_size: not yet with sft.{', sft.'.join(untried)}")
@@ -88,7 +90,7 @@ def make_probe(config: RunConfig) -> Probe:
 
         tasks = eval_tasks(config)
         tasks = tasks[:: max(1, len(tasks) // config.sft.probe_tasks)][: config.sft.probe_tasks]  # of all task types
-        play(config, tasks, str(model), episodes, phase=0, prefix="probe", temperature=config.evaluate.temperature)
+        play(config, tasks, str(model), episodes, phase=0, prefix="probe", temperature=config.evaluate.temperature[0])
         rate = success_rate(read_records(episodes, Trajectory))
         return {"probe_successes": float(rate.successes), "probe_episodes": float(rate.episodes)}
 

@@ -10,7 +10,7 @@ from webrl.cli.options import add_training_arguments, describe_sections, resolve
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
 from webrl.errors import UsageError
-from webrl.llm.loading import model_folder
+from webrl.llm.check import check_model
 from webrl.reward.report import undecided_sites
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
     if not args.dry_run:
         check_extras(config, ("train-orm", "label"))
         configured_text(config.label)
-        model_folder(args.init or config.models.orm)
+    check_model(args.init or config.models.orm, sees=False)
     from webrl.reward.train import train_orm
     from webrl.runs.lock import hold_output
 

@@ -149,6 +149,11 @@ class ModelsConfig(Section):
         description="chat: the tokenizer's chat template, page last; chat_history_last: page before history, which a "
         "prefix cache makes faster where a step changes little of its page; webrl: the released checkpoints' format",
     )
+    prompt: Literal["auto", "brief", "examples"] = Field(
+        "auto",
+        description="what the chat formats tell the actor: brief: the actions, for a model trained on it; examples: "
+        "with an example of each, for one that was not; auto: what its folder says it was trained on, else examples",
+    )
     enable_thinking: bool = Field(
         False, description="policy may reason in <think>…</think> before its action, if its chat template knows how"
     )
@@ -164,6 +169,8 @@ class ModelsConfig(Section):
     def _characters_are_of_the_released_format(self) -> Self:
         if self.max_prompt_chars and self.prompt_format != "webrl":
             raise ValueError(f"max_prompt_chars={self.max_prompt_chars} goes with prompt_format=webrl")
+        if self.prompt != "auto" and self.prompt_format == "webrl":
+            raise ValueError(f"prompt={self.prompt} goes with prompt_format=chat or chat_history_last; leave it out")
         return self
 
 
@@ -335,7 +342,7 @@ class RolloutConfig(Section):
     ray_cpus: float = Field(1.0, ge=0, description="CPUs of the cluster that a worker claims (backend: ray)")
     num_workers: int = Field(1, ge=1, description="browser worker processes")
     envs_per_worker: int = Field(8, ge=1, description="environments (pages) a worker")
-    observation: Literal["axtree", "dom", "html"] = Field("axtree", description="text form of the page")
+    observation: Literal["axtree", "html"] = Field("axtree", description="text form of the page")
     every_element: bool | None = Field(
         None,
         description="give ids to elements that BrowserGym does not show though they can be acted on (custom ones, "
@@ -347,6 +354,11 @@ class RolloutConfig(Section):
         "numbers and does not learn them by heart; evaluations keep BrowserGym's, from 0",
     )
     dialect: Literal["browsergym", "webrl"] = Field("browsergym", description="action language")
+    resolve_labels: bool = Field(
+        False,
+        description="in evaluations, click('Save') acts on the element of that name if the page has exactly one; never "
+        "in training episodes (dialect browsergym, observation axtree or dom)",
+    )
     screenshots: bool = Field(False, description="save a PNG of every step")
     image_size: int | None = Field(
         None,
@@ -371,6 +383,12 @@ class RolloutConfig(Section):
     )
     num_generations: int = Field(
         1, ge=1, description="attempts at each task in the phases after 0, all from the same start (the groups of grpo)"
+    )
+    refill: int = Field(
+        0,
+        ge=0,
+        description="rounds of further attempts at tasks that some attempts solve, in place of groups that "
+        "ended alike; for actor.objective=grpo",
     )
     temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
     top_p: float = Field(1.0, gt=0, le=1, description="refused below 1 in training unless allow_biased_sampling")
@@ -402,6 +420,13 @@ class RolloutConfig(Section):
     arena: ArenaConfig = ArenaConfig()
     engine: EngineConfig = EngineConfig()
 
+    @field_validator("observation", mode="before")
+    @classmethod
+    def _is_still_there(cls, value: Any) -> Any:
+        if value == "dom":
+            raise ValueError("'dom' was removed; axtree has the same elements and ids, html is the other form")
+        return value
+
     @model_validator(mode="after")
     def _what_is_seen_is_saved(self) -> Self:
         if self.image_size is not None and not self.screenshots:
@@ -420,6 +445,11 @@ class RolloutConfig(Section):
                 raise ValueError(f"random_ids=true needs BrowserGym's ids, given here: {other} brings its own")
         if self.random_ids and not self.show_text:
             raise ValueError("random_ids=true, show_text=false: the actor is shown no ids; leave one out")
+        if self.resolve_labels and (self.dialect == "webrl" or self.observation == "html"):
+            raise ValueError(
+                "resolve_labels=true is for dialect=browsergym on observation=axtree or dom, not for "
+                f"{self.dialect} on {self.observation}; leave it out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -478,7 +508,12 @@ class ReplayConfig(Section):
     perplexity_low: float = Field(1 / 0.95, description="kept if perplexity is at least this")
     perplexity_high: float = Field(2.0, description="kept if perplexity is below this")
     max_ratio: float = Field(2.0, ge=0, description="replayed steps per current step, at most")
-    per_instruction: Literal["first", "sampled"] = Field("first", description="which success stands for an instruction")
+    draw: Literal["need", "uniform"] = Field(
+        "need", description="what fills max_ratio: each task type by its failure rate in the phase, or any step alike"
+    )
+    per_instruction: Literal["first", "sampled"] = Field(
+        "first", description="which success is replayed of an instruction on the same first page"
+    )
     sampler_tolerance: float = Field(
         0.1, gt=0, description="largest mean difference of a token's log-probability, sampled against scored, in nats"
     )
@@ -547,10 +582,33 @@ class ActorConfig(OptimConfig):
     """Policy update."""
 
     objective: Literal[
-        "webrl", "webrl_scaled", "webrl_kl", "webrl_released", "sft", "filtered_bc", "awr", "digirl", "grpo"
+        "webrl",
+        "webrl_scaled",
+        "webrl_kl",
+        "webrl_released",
+        "sft",
+        "imitation",
+        "filtered_bc",
+        "awr",
+        "digirl",
+        "grpo",
     ] = Field("webrl_scaled", description="loss, one file each in webrl/training/objectives/; webrl: the paper's")
     beta: float | None = Field(
         None, gt=0, description="weight of the KL constraint; null: the objective's own (webrl, awr: 1; others: 0.3)"
+    )
+    imitation: float = Field(
+        1.0,
+        ge=0,
+        description="weight of the SFT loss on replay.demos beside the objective; 0: they are replayed instead",
+    )
+    max_kl: float | None = Field(
+        0.5, gt=0, description="the update ends where KL(π_{k-1} || π) on its own steps passes this, in nats an action"
+    )
+    max_success_drop: float | None = Field(
+        0.1, gt=0, description="or where successful actions lose more than this many nats on average; null: no limit"
+    )
+    success_guard: float = Field(
+        0.0, ge=0, description="weight of max(0, fall of an action's log-probability) for steps of advantage >= 0"
     )
     curvature_floor: float = Field(0.3, gt=0, description="webrl_scaled: ε of the loss's scale 1/(F + ε)")
     gae_lambda: Fraction = Field(0.5, description="λ of the advantage mix")
@@ -565,7 +623,20 @@ class ActorConfig(OptimConfig):
     @property
     def needs_values(self) -> bool:
         """Whether the objective's advantages are made of a critic's values."""
-        return self.objective not in ("sft", "filtered_bc", "grpo")
+        return self.objective not in ("sft", "imitation", "filtered_bc", "grpo")
+
+
+class AcceptConfig(Section):
+    """Whether a phase's update is kept."""
+
+    tasks: int = Field(
+        100, ge=0, description="tasks that the actors before and after an update both play; 0: updates are kept unseen"
+    )
+    alpha: Fraction = Field(
+        0.1,
+        gt=0,
+        description="largest chance that an update which is no worse is refused",
+    )
 
 
 class SftConfig(OptimConfig):
@@ -575,7 +646,7 @@ class SftConfig(OptimConfig):
     schedule: Literal["constant", "cosine", "linear"] = Field("cosine", description="learning-rate schedule")
     warmup_ratio: Fraction = Field(0.1, description="share of the steps that warm up")
     outcome: Literal["success", "all"] = Field("success", description="which demonstrations are imitated")
-    heldout: Fraction = Field(0.05, description="share of the instructions that is held out for the validation loss")
+    heldout: Fraction = Field(0.05, description="share of each site's demonstrations, held out for the validation loss")
     watch_every: int = Field(0, ge=0, description="optimizer steps between looks (validation, probe); 0: at the end")
     probe_tasks: int = Field(0, ge=0, description="held-out tasks played in the browser at each look; 0: none")
 
@@ -607,8 +678,25 @@ class OrmConfig(OptimConfig):
 class EvaluateConfig(Section):
     """Held-out evaluation with the environment's own reward."""
 
-    temperature: float = Field(0.0, ge=0, description="0 is greedy (published)")
+    temperature: tuple[Annotated[float, Field(ge=0)], ...] = Field(
+        (0.0,),
+        min_length=1,
+        description="0 is greedy (published); of several, as [1, 0], phases are compared at the first, and each of the "
+        "others plays every page once more",
+    )
     confidence: Fraction = Field(0.95, description="level of the Wilson intervals")
+
+    @field_validator("temperature", mode="before")
+    @classmethod
+    def _one_needs_no_list(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+    @field_validator("temperature")
+    @classmethod
+    def _each_once(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError(f"{list(value)}: each once")
+        return value
 
 
 class RunConfig(Section):
@@ -630,6 +718,7 @@ class RunConfig(Section):
     actor: ActorConfig = ActorConfig()
     sft: SftConfig = SftConfig()
     orm: OrmConfig = OrmConfig()
+    accept: AcceptConfig = AcceptConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
 
     @model_validator(mode="after")

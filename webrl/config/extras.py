@@ -10,6 +10,8 @@ from webrl.config import OptimConfig, RunConfig
 from webrl.config.engine_plans import load_plan
 from webrl.errors import ExtraMissing, WebRLError
 
+_PLAYS = ("rollout", "accept", "eval")
+"""Stages in which an agent acts."""
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "agent": ("pip install 'webrl[agent]'", ("openai", "browsergym.experiments")),
     "arena": (
@@ -62,14 +64,14 @@ def check_extras(config: RunConfig, stages: Collection[str]) -> None:
 def wanted_extras(config: RunConfig, stages: Collection[str]) -> Iterator[tuple[str, str]]:
     """(extra, `option=value` that wants it) of some stages."""
     due = frozenset(stages)
-    if config.rollout.backend == "ray" and not due.isdisjoint(("rollout", "eval")):
+    if config.rollout.backend == "ray" and not due.isdisjoint(_PLAYS):
         yield "ray", "rollout.backend=ray"
-    if config.tasks.suite in ("webarena", "webarena_lite") and not due.isdisjoint(("filter-tasks", "eval")):
+    if config.tasks.suite in ("webarena", "webarena_lite") and not due.isdisjoint(("filter-tasks", "accept", "eval")):
         yield "webarena", f"tasks.suite={config.tasks.suite}"
     engines = {
         "generate": (config.generate.engine, ("gen-tasks", "filter-tasks")),
-        "rollout": (config.rollout.engine, ("rollout", "eval")),
-        "label": (config.label.engine, ("label",)),
+        "rollout": (config.rollout.engine, _PLAYS),
+        "label": (config.label.engine, ("label", "accept")),
     }
     for section, (engine, users) in engines.items():
         if engine.kind == "vllm" and engine.vllm_python is None and not due.isdisjoint(users):

@@ -175,7 +175,10 @@ class WebConfig(Section):
     )
     database: str | None = Field(None, description="sqlite:///FILE that the SQL checks ask, opened read-only")
     check_timeout_s: float = Field(15.0, gt=0, description="deadline of one check")
-    read_only: bool = Field(False, description="let GET and HEAD requests alone leave the browser")
+    read_only: bool = Field(
+        False,
+        description="let GET and HEAD requests alone leave the browser, to addresses that do not look like actions",
+    )
     forbidden_urls: tuple[Pattern, ...] = Field(
         (), description="regular expressions; requests to addresses that contain a match are blocked"
     )

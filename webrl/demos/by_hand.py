@@ -82,7 +82,7 @@ def hand_tasks(config: RunConfig) -> list[Task]:
         raise UsageError(f"--by-hand needs rollout.env=browser, not {rollout.env}")
     if rollout.observation == "html" or rollout.dialect != "browsergym":
         raise UsageError(
-            "--by-hand records rollout.dialect=browsergym on rollout.observation=axtree or dom, not "
+            "--by-hand records rollout.dialect=browsergym on rollout.observation=axtree, not "
             f"{rollout.dialect} on {rollout.observation}"
         )
     tasks = seed_tasks(config.model_copy(update={"seed": DEMONSTRATION_SEED + config.seed}))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from webrl.llm.servers.vllm_owner import keep_servers
 from webrl.plots import clean_axes, new_figure, save_figure
 from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.records import StepEncoder, open_encoder
+from webrl.reward.data import Groups, hold_out
+from webrl.rollouts.answers import read_any
 from webrl.runs.provenance import run_info
 from webrl.runs.store import write_json
 from webrl.training.metrics import read_metrics
@@ -67,6 +70,7 @@ def train_start(config: RunConfig, paths: TrainingPaths, probe: Probe | None = N
             heldout=held,
             probe=look if probe and config.sft.probe_tasks else None,
             watch_every=config.sft.watch_every,
+            prompt=config.models.prompt,
         )
     if not is_main():
         return {}
@@ -94,13 +98,41 @@ def _read(config: RunConfig, paths: TrainingPaths) -> tuple[list[Example], list[
 
 
 def split(trajectories: Sequence[Trajectory], heldout: float, seed: int) -> tuple[list[Trajectory], list[Trajectory]]:
-    """(training, held-out): no instruction of a site is in both."""
-    keys = sorted({(t.task.site, t.instruction) for t in trajectories})
-    random.Random(f"{seed}:sft").shuffle(keys)
-    chosen = set(keys[: round(heldout * len(keys))])
+    """(training, held-out), the same share of every site; nothing that is held out is the only one of its kind.
+
+    A kind is what a site is shown several times: an instruction or, of those that are shown once, the same set of
+    actions (clicks only; a click and text). Each loses at most its share, rounded up, and keeps at least one. Held out
+    whole, an instruction would never be learned: click-dialog-2 without its ten "Cancel" failed each of those pages.
+
+    The held-out loss is therefore that of other pages of what is trained on: it rises where a training overfits, and
+    says nothing about instructions of a new kind. Two demonstrations of the same page can be in different parts.
+    """
+    rng = random.Random(f"{seed}:sft")
+    times = Counter((t.task.site, t.instruction) for t in trajectories)
+    sites: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for index, trajectory in enumerate(trajectories):
+        site, instruction = trajectory.task.site, trajectory.instruction
+        names = {action.name for step in trajectory.steps if (action := read_any(step.action))}
+        kind = [instruction if times[site, instruction] > 1 else "", *sorted(names)]
+        sites[site]["\n".join(kind)].append(index)
+
+    def draw(kinds: Groups, share: int) -> list[int]:
+        room = {kind: min(math.ceil(heldout * len(group)), len(group) - 1) for kind, group in kinds.items()}
+        members = [(kind, index) for kind, group in kinds.items() for index in group]
+        taken: list[int] = []
+        for kind, index in rng.sample(members, len(members)):
+            if room[kind] and len(taken) < share:
+                room[kind] -= 1
+                taken.append(index)
+        return taken
+
+    chosen = hold_out(sites, heldout, draw)
     parts: tuple[list[Trajectory], list[Trajectory]] = ([], [])
-    for trajectory in trajectories:
-        parts[(trajectory.task.site, trajectory.instruction) in chosen].append(trajectory)
+    for index, trajectory in enumerate(trajectories):
+        parts[index in chosen].append(trajectory)
+    if round(heldout * len(trajectories)) and not chosen:
+        text = "sft.heldout=%g holds out none of %d demonstrations, each the only one of its kind: no validation loss"
+        logger.warning(text, heldout, len(trajectories))
     return parts
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from webrl.errors import BrowserError, DataError, StageError, UsageError
-from webrl.grpo.prompts import BrowserGymPolicy, Seen, find_action
+from webrl.grpo.prompts import BrowserGymPolicy, Seen
 from webrl.grpo.seeing import SeeingPolicy, check_room
 from webrl.grpo.settings import GrpoSettings
 from webrl.llm.eyes import Eyes
@@ -30,9 +30,8 @@ from webrl.llm.pictures import png_size, shrink
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.seeing import SeeingModel
 from webrl.rollouts.actions import ActionError
-from webrl.rollouts.aliases import spell_out
+from webrl.rollouts.answers import read_answer
 from webrl.rollouts.collect import open_pool
-from webrl.rollouts.dialects import parse
 from webrl.rollouts.episode import repeat_after_crash, run_episode
 from webrl.rollouts.interface import Env, Observation, Pool, Score, StepResult
 from webrl.runs.disk import atomic_path, make_folder
@@ -88,11 +87,8 @@ class RewardedEnv:
 
     async def step(self, action_text: str) -> StepResult:
         """Act once (`Env.step`)."""
-        text = action_text
-        if self._settings.prompt_format == "browsergym":  # system prompts teach send_keys('Enter')
-            text = spell_out(find_action(action_text))
         try:
-            parse(text, self._dialect)
+            text = read_answer(action_text, self._dialect).canonical
         except ActionError:
             self._seen.unreadable.append(len(self._seen.rewards))
             text = self._settings.fallback_action

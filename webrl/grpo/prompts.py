@@ -1,7 +1,7 @@
 """The prompt of the public GRPO scripts: goal, past steps with their rewards, errors, clickable elements, page.
 
-API: `BrowserGymPolicy(model, settings, seen)` is a `Policy`; `find_action(text)` is the call in an answer that says
-more. The same information in the same order as in TRL's OpenEnv examples; the wording is ours.
+API: `BrowserGymPolicy(model, settings, seen)` is a `Policy`. The same information in the same order as in TRL's
+OpenEnv examples; the wording is ours.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ Actions:
 
 Answer with exactly one action on one line, and nothing else."""
 
-_CALL = re.compile(r"[A-Za-z_]\w*\s*\(.*\)")
 _BID = re.compile(r"^\s*\[(\w+)\]")
 
 
@@ -100,12 +99,6 @@ def user_text(instruction: str, past: Sequence[Step], page: str, seen: Seen, num
     bids = [match[1] for line in page.split("\n") if INTERACTIVE.search(line) and (match := _BID.match(line))]
     lines.append(f"Clickable elements: {', '.join(bids) or 'none found'}")
     return "\n".join([*lines, "", "Page structure:", page, "", "Answer with exactly one action."])
-
-
-def find_action(text: str) -> str:
-    """The first call of an answer, such as click('13') in "Action: click('13')"; the text itself if there is none."""
-    match = _CALL.search(text)
-    return match[0] if match else text
 
 
 def _past_line(step: Step, seen: Seen) -> str:

@@ -17,6 +17,7 @@ from webrl.llm.interface import Message, PolicyOutput, Turn
 from webrl.llm.prompts import policy_messages
 from webrl.llm.screenshots import by_coordinates
 from webrl.llm.seeing import SeeingModel
+from webrl.llm.trained_prompt import prompt_of
 from webrl.types import Step
 
 
@@ -56,7 +57,7 @@ def check_room(eyes: Eyes, settings: GrpoSettings, goal: str, seen: Seen) -> Non
             f"observation=none: image_size={settings.image_size} shows the page at {look.size[0]}x{look.size[1]}, "
             "smaller than it is, so that the model cannot tell coordinates: take image_size=0, or a smaller viewport"
         )
-    needed = len(eyes.encode(_messages(settings, goal, [], "", Seen(), 0), look))
+    needed = len(eyes.encode(_messages(eyes, settings, goal, [], "", Seen(), 0), look))
     if needed > settings.max_prompt_tokens:
         raise UsageError(
             f"image_size={settings.image_size}: a screenshot of {look.size[0]}x{look.size[1]} pixels is "
@@ -74,19 +75,20 @@ def _fit(eyes: Eyes, settings: GrpoSettings, turn: Turn, seen: Seen, png: bytes)
         past, page = public_part(settings, past, page)
 
     def encode(start: int, shown: str) -> list[int]:
-        messages = _messages(settings, turn.instruction, past[start:], shown, seen, len(turn.history))
+        messages = _messages(eyes, settings, turn.instruction, past[start:], shown, seen, len(turn.history))
         return eyes.encode(messages, look)
 
     return fit_prompt(eyes.tokenizer, encode, page, len(past), settings.max_prompt_tokens, cut_lines)
 
 
 def _messages(
-    settings: GrpoSettings, instruction: str, past: Sequence[Step], page: str, seen: Seen, num_steps: int
+    eyes: Eyes, settings: GrpoSettings, instruction: str, past: Sequence[Step], page: str, seen: Seen, num_steps: int
 ) -> list[Message]:
     if settings.prompt_format == "browsergym":
         messages = public_messages(settings, instruction, past, page, seen, num_steps)
     else:
-        messages = policy_messages(instruction, past, page, prompt_format=settings.prompt_format)
+        prompt = "brief" if settings.observation == "none" else prompt_of(eyes.tokenizer)
+        messages = policy_messages(instruction, past, page, prompt_format=settings.prompt_format, prompt=prompt)
     if settings.observation == "none" and not settings.system_prompt:
         return by_coordinates(messages)
     return messages

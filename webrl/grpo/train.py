@@ -20,9 +20,12 @@ from webrl.errors import DataError, ModelError, UsageError
 from webrl.grpo.play import Episode, Player
 from webrl.grpo.report import Steps, first_and_last, mean_reward
 from webrl.grpo.settings import GrpoSettings
+from webrl.llm.check import check_model
+from webrl.llm.loading import base_of, config_of, save_merged
 from webrl.rollouts.actions import ActionError
-from webrl.rollouts.dialects import parse
+from webrl.rollouts.answers import read_answer
 from webrl.rollouts.sites import BENCHMARKS, site_name
+from webrl.runs.disk import atomic_path
 from webrl.runs.store import Appender, write_json
 from webrl.types import Task
 
@@ -116,7 +119,7 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("WORLD_SIZE > 1: webrl grpo trains in one process; start it without a launcher")
     try:
-        parse(settings.fallback_action, settings.run_config.rollout.dialect)
+        read_answer(settings.fallback_action, settings.run_config.rollout.dialect)
     except ActionError as error:
         raise UsageError(f"fallback_action = {settings.fallback_action!r}: {error}") from None
     if settings.resume_from_checkpoint and not (settings.resume_from_checkpoint / "trainer_state.json").is_file():
@@ -126,18 +129,12 @@ def check(settings: GrpoSettings) -> GrpoSettings:
 
 
 def _check_model(settings: GrpoSettings) -> GrpoSettings:
-    from transformers import AutoConfig
-
     from webrl.llm.eyes import Eyes, has_vision
-    from webrl.llm.loading import load_tokenizer, model_folder
+    from webrl.llm.loading import load_tokenizer
 
     name = settings.model_name
-    model_folder(name)
-    try:
-        config: Any = AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0][:300].rstrip(".")
-        raise ModelError(f"model_name {name!r} cannot be used: {reason}; a folder that holds it needs no hub") from None
+    config = config_of(name)
+    check_model(name)
     if has_vision(config):
         size = _PUBLIC_IMAGE_SIZE if settings.image_size is None else settings.image_size
         settings = settings.with_image_size(size)
@@ -163,14 +160,20 @@ def _check_model(settings: GrpoSettings) -> GrpoSettings:
 
 
 def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
-    """Play and train; returns what `report.json` says.
+    """Play and train; returns what `report.json` says. An adapter is merged first, into the folder `start` of `out`.
 
     Raises:
         UsageError: a server or page that cannot be used.
         StageError: episodes that cannot go on, or a reward that is no number.
         TrainingError: a loss that is no number.
     """
-    tasks = make_tasks(settings)
+    tasks, given = make_tasks(settings), settings
+    if base_of(settings.model_name):  # TRL would train on top of the adapter as it is, and servers have to be told
+        start = out / "start"
+        if not start.exists():
+            with atomic_path(start) as temporary:
+                save_merged(settings.model_name, temporary, sees=settings.sees)
+        settings = settings.model_copy(update={"model_name": str(start)})
     eyes = _open_eyes(settings)
     with _open_player(settings, eyes, out) as player, Appender(out / "trajectories.jsonl") as file:
         player.check(tasks)
@@ -208,7 +211,7 @@ def train(settings: GrpoSettings, out: Path) -> dict[str, Any]:
             else {}
         ),
         **({"steps": steps.num_steps, "blind_share": steps.blind_share} if settings.sees else {}),
-        "settings": settings.model_dump(mode="json"),
+        "settings": given.model_dump(mode="json"),
     }
     write_json(out / "report.json", report)
     return report

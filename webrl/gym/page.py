@@ -33,7 +33,7 @@ from webrl.rollouts.sites import MiniwobSite, Verdict
 from webrl.rollouts.tab import Tab
 
 if TYPE_CHECKING:
-    from playwright.async_api import Frame, Page
+    from playwright.async_api import Page
 
 _SNAPSHOT = {"computedStyles": [], "includeDOMRects": True, "includePaintOrder": True}
 _TASK_INFO = """typeof WOB_DONE_GLOBAL === 'undefined' ? {} : {
@@ -122,7 +122,7 @@ class RawEnv(BrowserEnv):
         if not isinstance(self._site, MiniwobSite):
             return {}
         if first and url == self._site.url:
-            info: dict[str, Any] = await tab.evaluate(_TASK_INFO)
+            info: dict[str, Any] = await tab.evaluate_in_page(_TASK_INFO)
             return info
         return {"error": f"invalid {'url' if first else 'page'}, terminating task"}
 
@@ -132,7 +132,7 @@ async def _objects(tab: Tab, num_frames: int, scale: float) -> dict[str, Any]:
     frames = await mark_child_frames(tab) if num_frames else {}
     await tab.evaluate("__webrl.describe()")
     for frame in frames.values():
-        await frame.evaluate("__webrl.describe()")
+        await tab.evaluate("__webrl.describe()", frame)
     dom = await tab.channel.send("DOMSnapshot.captureSnapshot", _SNAPSHOT)
     nodes = await framed_axtree(tab)
     for attribute in ("aria-roledescription", "aria-description"):
@@ -167,11 +167,11 @@ def _move_bid(node: dict[str, Any]) -> None:
         (node["browsergym_id"],) = found
 
 
-async def _focused_bid(tab: Tab, frames: dict[str, Frame]) -> str:
+async def _focused_bid(tab: Tab, frames: dict[str, str]) -> str:
     """The bid of the focused element, frames looked into; "" if there is none."""
     bid: str | None = await tab.evaluate("__webrl.focusedBid()")
     while bid in frames:
-        inner = await frames[bid].evaluate("__webrl.focusedBid()")
+        inner = await tab.evaluate("__webrl.focusedBid()", frames[bid])
         if inner is None:
             break
         bid = inner

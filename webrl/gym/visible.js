@@ -26,7 +26,7 @@
       element.setAttribute('browsergym_visibility_ratio', 0);
       observer.observe(element);
     }
-    if (waiting.size) api.native.setTimeout(finish, PATIENCE_MS);
+    if (waiting.size) setTimeout(finish, PATIENCE_MS);
     else finish();
   });
 
@@ -48,7 +48,7 @@
   const isMarkable = (element, buttons) => {
     const box = element.getBoundingClientRect();
     if (!takesClick(element, box)) return false;
-    const known = MARKED_TAGS.has(element.tagName.toLowerCase()) || element.onclick != null ||
+    const known = MARKED_TAGS.has(element.tagName.toLowerCase()) || api.hasOnclick(element) ||
       getComputedStyle(element).cursor === 'pointer';
     if (!known || (box.right - box.left) * (box.bottom - box.top) < 20) return false;
     if (buttons.some((button) => button.contains(element))) return false;
@@ -70,7 +70,9 @@
   };
 
   api.describe = async () => {
-    const elements = api.allElements().filter((element) => element.hasAttribute('bid'));
+    const all = api.allElements();
+    api.learn(all);
+    const elements = all.filter((element) => element.hasAttribute('bid'));
     const visibility = noteVisibility(elements);
     noteMarks(elements);
     await visibility;

@@ -22,6 +22,7 @@ from webrl.interop.problems import ProblemLog
 from webrl.llm.turns import without_end
 from webrl.runs.disk import file_name
 from webrl.runs.store import numbered_lines, open_input, read_json, write_json
+from webrl.runs.text import valid_text
 from webrl.types import Label, Status, Step, Task, Trajectory
 
 PAST_PAGE = "** Simplified html **"
@@ -30,6 +31,10 @@ SITE = "webarena"
 """Traces do not name their site."""
 _TEXT_FIELDS = ("html", "response", "target")
 _FIXED = "fixed_traces"
+_QUOTED_OR_COMMENT = re.compile(
+    r"""('''.*?'''|\"{3}.*?\"{3}|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|^[ \t]*#[^\n]*\n?""", re.DOTALL | re.MULTILINE
+)
+"""Lines that begin with # inside a quoted text are the text's."""
 
 
 def is_vab_folder(path: Path) -> bool:
@@ -84,7 +89,7 @@ def read_trace(path: Path, problems: ProblemLog) -> Trajectory | None:
         Step(index=i, observation=row["html"], response=response, action=_action(response))
         for i, (row, response) in enumerate(zip(rows, responses, strict=True))
     )
-    ended = "exit(" in steps[-1].action
+    ended = steps[-1].action.startswith("exit(")
     finished = Status.AGENT_DONE if ended else Status.STEP_LIMIT
     return Trajectory(
         trajectory_id=path.stem,
@@ -210,7 +215,7 @@ def _parse_damaged(line: bytes, place: str, reason: str, problems: ProblemLog) -
         return None
     problems.add("non_utf8", place, f"text is not valid UTF-8 ({reason}); the bad characters were replaced")
     if isinstance(row, dict):
-        row = {k: v.encode("utf-8", "replace").decode() if isinstance(v, str) else v for k, v in row.items()}
+        row = {k: valid_text(v) if isinstance(v, str) else v for k, v in row.items()}
     return row
 
 
@@ -278,8 +283,8 @@ def _reason(error: DataError, path: Path) -> str:
 
 
 def _action(response: str) -> str:
-    """The call in a response: its lines without the leading `# Element:` and `# Note:` comments."""
-    return "\n".join(x for x in response.strip().splitlines() if not x.lstrip().startswith("#")).strip()
+    """The call in a response, without the `# Element:` and `# Note:` comments around it."""
+    return _QUOTED_OR_COMMENT.sub(lambda found: found[1] or "", response).strip()
 
 
 def _split(stem: str) -> list[str]:

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Message
-from webrl.llm.loading import first_line, model_folder
+from webrl.llm.loading import base_of, config_of, first_line
 from webrl.llm.pictures import open_picture, png_size
 from webrl.llm.tokens import encode_guarded, protect, render_chat
+from webrl.llm.trained_prompt import mark_tokenizer
 
 _TOKEN_TYPES = {
     "gemma3": "token_type_ids",
@@ -58,7 +59,7 @@ def family_of(name: str) -> str:
     Raises:
         ModelError: it has no config that can be read.
     """
-    return str(_load_config(name).model_type)
+    return str(config_of(name).model_type)
 
 
 def has_vision(config: Any) -> bool:
@@ -78,7 +79,7 @@ class Eyes:
 
     def __init__(self, name: str, *, processor: Any = None) -> None:
         self.name = name
-        config = _load_config(name)
+        config = config_of(name)
         if config.model_type not in _TOKEN_TYPES:
             raise ModelError(
                 f"model {name!r} is of type {config.model_type!r}, with which screenshots have not been tried; those "
@@ -93,7 +94,7 @@ class Eyes:
         """Tokens that the model reads at most; 0: not known."""
         self._types_name = _TOKEN_TYPES[config.model_type]
         self.processor = processor or _load_processor(name)
-        self.tokenizer: Any = self.processor.tokenizer
+        self.tokenizer: Any = mark_tokenizer(self.processor.tokenizer, name)
         self.tokenizer.chat_template = getattr(self.processor, "chat_template", None) or self.tokenizer.chat_template
         if not self.tokenizer.chat_template:
             raise ModelError(
@@ -201,21 +202,11 @@ class Eyes:
         return sum(i in self.picture_ids for i in ids)
 
 
-def _load_config(name: str) -> Any:
-    from transformers import AutoConfig
-
-    model_folder(name)
-    try:
-        return AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"model {name!r} cannot be used: {first_line(error)}") from None
-
-
 def _load_processor(name: str) -> Any:
     from transformers import AutoProcessor, ProcessorMixin
 
     try:
-        processor = AutoProcessor.from_pretrained(name, trust_remote_code=False)
+        processor = AutoProcessor.from_pretrained(base_of(name) or name, trust_remote_code=False)
     except Exception as error:  # a damaged file raises nearly anything, a missing package ImportError or ValueError
         named = [p for p in ("torchvision", "num2words") if p in str(error).lower()]
         lacking = next((p for p in named if find_spec(p) is None), None)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError
 from webrl.llm.fingerprint import tokenizer_digest, weights_fingerprint
+from webrl.llm.trained_prompt import mark_tokenizer, unmarked_prompt
 from webrl.runs.clock import spent_on
 from webrl.runs.store import read_json
 
@@ -27,9 +30,11 @@ MODEL_FILES = (
     "config.json", "generation_config.json", "chat_template.jinja", "chat_template.json", "tokenizer.json",
     "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "vocab.txt", "merges.txt", "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json",
-    "model.safetensors", "model-*.safetensors", "model.safetensors.index.json",
+    "model.safetensors", "model-*.safetensors", "model.safetensors.index.json", "adapter_config.json",
 )  # fmt: skip
 """What a model folder is loaded from; optimizer states, pickles and whatever else lies there are not."""
+ADAPTER_FILE = "adapter_model.safetensors"
+"""Weights of an adapter's folder."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
@@ -51,7 +56,7 @@ def load_tokenizer(name: str) -> Any:
             f"model folder {name!r} has no tokenizer; save it beside the weights with "
             f"AutoTokenizer.from_pretrained(<base model>).save_pretrained({name!r})"
         )
-    key = tokenizer_digest(folder) if folder else name
+    key = f"{tokenizer_digest(folder)} {unmarked_prompt(folder)}" if folder else name
     tokenizer = _tokenizers.pop(key, None)
     _tokenizers[key] = tokenizer = _read_tokenizer(name) if tokenizer is None else tokenizer
     if len(_tokenizers) > _MAX_TOKENIZERS:
@@ -64,7 +69,7 @@ def _read_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        return mark_tokenizer(AutoTokenizer.from_pretrained(name, trust_remote_code=False), name)
     except Exception as error:  # a damaged file raises nearly anything in transformers and tokenizers
         raise ModelError(f"cannot load a tokenizer from {name!r}: {first_line(error)}") from error
 
@@ -78,7 +83,7 @@ def load_causal_lm(name: str, *, dtype: str, device: str = "cpu") -> Any:
     """
     from transformers import AutoModelForCausalLM
 
-    refuse_vision(base_of(name) or name)
+    refuse_vision(name)
     model = _load(AutoModelForCausalLM, name, dtype)
     if hasattr(model.config, "vision_config"):  # of a hub
         raise ModelError(_sees(name))
@@ -94,16 +99,111 @@ def load_seeing_lm(name: str, *, dtype: Any, device: str = "cpu") -> Any:
 
 
 def _load(model_class: Any, name: str, dtype: Any) -> Any:
-    base = base_of(name)
+    whole = base_of(name) or name
     try:
-        model: Any = model_class.from_pretrained(base or name, dtype=dtype, trust_remote_code=False)
-        if base:
-            from peft import PeftModel
-
-            model = PeftModel.from_pretrained(model, name).merge_and_unload()
+        with quiet():
+            model, found = model_class.from_pretrained(
+                whole, dtype=dtype, trust_remote_code=False, ignore_mismatched_sizes=True, output_loading_info=True
+            )
+        refuse_gaps(whole, model, found)
+        return model if whole == name else add_adapter(model, name, whole).merge_and_unload()
+    except ModelError:
+        raise
     except Exception as error:  # transformers, safetensors and hub each raise their own
         raise ModelError(f"cannot load the model {name!r}: {first_line(error)}") from error
-    return model
+
+
+def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: bool = False) -> None:
+    """Return if a model has all of its weights from its files, and a place for each that they hold.
+
+    Args:
+        found: transformers' loading info, made with `ignore_mismatched_sizes`.
+        new_heads: the model has fresh value heads, which no file holds, in the place of its output layer.
+
+    Raises:
+        ModelError: weights are absent (transformers draws them at random), too many, or of other shapes.
+    """
+    if getattr(model, "_hf_peft_config_loaded", False):  # transformers leaves it unmerged
+        raise ModelError(adapter_of_hub(name))
+    kind = type(model).__name__
+    missing = sorted(found["missing_keys"] - ({"score.weight"} if new_heads else set()))
+    unexpected = [] if new_heads else sorted(found["unexpected_keys"])
+    if "score.weight" in unexpected:
+        raise ModelError(
+            f"model {name!r} is a value model (its files hold score.weight), not a language model: name the actor's "
+            "folder beside it"
+        )
+    wrong = [f"{key} is {list(held)} and should be {list(due)}" for key, held, due in sorted(found["mismatched_keys"])]
+    for what, keys in (
+        (f"has files without {_some(missing)}", missing),
+        (f"has files with {_some(unexpected)}, for which there is no place", unexpected),
+        (f"has weights of other shapes: {'; '.join(wrong[:2])}{_more(wrong[2:])}", wrong),
+    ):
+        if keys:
+            raise ModelError(
+                f"model {name!r} {what} in the {kind} that its config.json describes: config and weights are not of "
+                "the same model, or a file is lacking; copy the folder again, or save it again with "
+                "save_pretrained(FOLDER)"
+            )
+
+
+def _some(keys: list[str]) -> str:
+    return f"{', '.join(keys[:2])}{_more(keys[2:])}"
+
+
+def _more(rest: list[str]) -> str:
+    return f" and {len(rest)} more" if rest else ""
+
+
+def add_adapter(model: Any, name: str, base: str, state: dict[str, Any] | None = None) -> Any:
+    """The model with the adapter of a folder put onto it by peft, not merged yet.
+
+    Args:
+        base: name of the model.
+        state: the adapter's weights; None: those of its folder.
+
+    Raises:
+        ModelError: an adapter of another model, of a kind that cannot be merged, or a damaged one.
+    """
+    from peft import PeftConfig, PeftModel, set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    try:
+        config: Any = PeftConfig.from_pretrained(name)
+        if config.is_prompt_learning:
+            raise ModelError(f"adapter {name!r} is a {config.peft_type.value}, which cannot be merged; train a LoRA")
+        adapted: Any = PeftModel(model, config)
+        state = load_file(Path(name).expanduser() / ADAPTER_FILE) if state is None else state
+        found: Any = set_peft_model_state_dict(adapted, state)
+    except ModelError:
+        raise
+    except Exception as error:  # a damaged file raises nearly anything in peft and safetensors
+        raise ModelError(f"cannot put the adapter {name!r} onto {base!r}: {first_line(error)}") from error
+    missing = sorted(key for key in found.missing_keys if adapted.prefix in key)
+    for what, keys in (("without", missing), ("with unknown weights", sorted(found.unexpected_keys))):
+        if keys:
+            raise ModelError(
+                f"adapter {name!r} has a file {what} {_some(keys)}: it was trained on another model than {base!r}, or "
+                "is damaged; correct base_model_name_or_path in its adapter_config.json, or save it again"
+            )
+    return adapted
+
+
+@contextlib.contextmanager
+def quiet(*, bars: bool = True) -> Iterator[None]:
+    """Silence transformers' report of absent weights, which `refuse_gaps` reads, and its bars unless `bars`."""
+    from transformers.utils import logging
+
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if has_bars and not bars:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars and not bars:
+            logging.enable_progress_bar()
 
 
 def check_sight(config: RunConfig, name: str) -> None:
@@ -116,7 +216,7 @@ def check_sight(config: RunConfig, name: str) -> None:
     if size is None:
         refuse_vision(name)
         return
-    known = _config_of(name)
+    known = _raw_config(name)
     if known is not None and "vision_config" not in known:
         raise ModelError(
             f"rollout.image_size={size}: model {name!r} has no vision; take a vision-language model, or leave it out"
@@ -131,13 +231,13 @@ def refuse_vision(name: str) -> None:
     Raises:
         ModelError: it does.
     """
-    known = _config_of(name)
+    known = _raw_config(name)
     if known is not None and "vision_config" in known and known.get("model_type") not in _WITH_TEXT_HALF:
         raise ModelError(_sees(name))
 
 
-def _config_of(name: str) -> Any:
-    folder = model_folder(name)
+def _raw_config(name: str) -> Any:
+    folder = model_folder(base_of(name) or name)
     path = folder / "config.json" if folder else None
     return read_json(path) if path and path.is_file() else None
 
@@ -181,6 +281,8 @@ def hub_snapshot(name: str) -> Path:
         folder = Path(snapshot_download(name, allow_patterns=list(MODEL_FILES)))
     except (OSError, ValueError) as error:  # of the Hub, the network, the name
         raise ModelError(f"cannot download the model {name!r}: {first_line(error)}") from None
+    if any(folder.glob("adapter_config.json")):
+        raise ModelError(adapter_of_hub(name))
     if not any(folder.glob("model*.safetensors")):
         raise ModelError(f"the model {name!r} has no weights in model*.safetensors")
     return folder
@@ -210,11 +312,26 @@ def base_of(name: str) -> str | None:
     return base
 
 
+def config_of(name: str, **options: Any) -> Any:
+    """The config of a model folder (an adapter's: its base's) or hub name, by transformers.
+
+    Raises:
+        ModelError: it cannot be read, or as of `base_of`.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(base_of(name) or name, trust_remote_code=False, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"cannot read the config of {name!r}: {first_line(error)}") from error
+
+
 def adapter_base(folder: Path) -> str | None:
     """Name of the base model if the folder holds a LoRA adapter.
 
     Raises:
-        ModelError: an adapter_config.json that does not name it, or names a folder that does not exist.
+        ModelError: an adapter_config.json that does not name it, or names a folder that does not exist (from here, and
+            from the adapter's folder) or holds an adapter itself.
     """
     config = folder / "adapter_config.json"
     if not config.is_file():
@@ -225,8 +342,37 @@ def adapter_base(folder: Path) -> str | None:
         raise ModelError(f"{config}: no base_model_name_or_path to be read ({error}); save the adapter anew") from None
     if not isinstance(base, str) or not base:
         raise ModelError(f"{config}: base_model_name_or_path must name the base model, found {base!r:.80}")
-    model_folder(base)
+    if not Path(base).is_dir() and (folder / base).is_dir():
+        base = str(folder / base)
+    try:
+        whole = model_folder(base)
+    except ModelError as error:
+        raise ModelError(f"{config}: base_model_name_or_path: {error}") from None
+    if whole and (whole / "adapter_config.json").is_file():
+        raise ModelError(
+            f"{config}: its base {base!r} is an adapter itself; merge that first: "
+            "AutoPeftModelForCausalLM.from_pretrained(BASE).merge_and_unload().save_pretrained(NEW)"
+        )
     return base
+
+
+@spent_on("model files")
+def save_merged(name: str, target: Path, *, sees: bool = False) -> None:
+    """Write the adapter of a folder merged into its base, with tokenizer or processor, as one whole model.
+
+    In float32, as training writes its models: an adapter's movement may be smaller than one bfloat16 rounding step.
+
+    Raises:
+        ModelError: as `load_causal_lm`.
+    """
+    model = (load_seeing_lm if sees else load_causal_lm)(name, dtype="float32")
+    model.save_pretrained(target)
+    if sees:
+        from transformers import AutoProcessor
+
+        AutoProcessor.from_pretrained(base_of(name) or name, trust_remote_code=False).save_pretrained(target)
+    else:
+        load_tokenizer(name).save_pretrained(target)
 
 
 def model_fingerprint(name: str, model: Any = None) -> str:
@@ -261,4 +407,12 @@ def first_line(error: BaseException) -> str:
     text = str(error).strip()
     if "trust_remote_code" in text:
         return CODE_REFUSED
-    return text.splitlines()[0][:300] if text else type(error).__name__
+    lines = text.splitlines() or [type(error).__name__]
+    if lines[0].endswith(":") and len(lines) > 1:  # torch's "Error(s) in loading state_dict for …:" says nothing yet
+        return f"{lines[0]} {lines[1].strip()}"[:300]
+    return lines[0][:300]
+
+
+def adapter_of_hub(name: str) -> str:
+    """What is said of a hub name that is an adapter's: it is merged from a folder only."""
+    return f"{name!r} on the Hub is an adapter: get it with `hf download {name} --local-dir FOLDER`, and name FOLDER"

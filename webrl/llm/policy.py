@@ -13,6 +13,7 @@ from webrl.llm.interface import LanguageModel, PolicyOutput, Turn
 from webrl.llm.prompts import build_policy_prompt, policy_messages
 from webrl.llm.sampling import policy_config, policy_sampling
 from webrl.llm.threads import with_tokenizer
+from webrl.llm.trained_prompt import prompt_of
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +51,14 @@ class ModelPolicy:
         goal, past, page = turn.instruction, turn.history, turn.observation
         sampling = policy_sampling(rollout, self._seeds.getrandbits(63) if turn.seed is None else turn.seed)
         if self._model.tokenizer is None:
-            messages = policy_messages(goal, past, page, rollout.dialect, models.prompt_format)
+            prompt = prompt_of(None, models.prompt)
+            messages = policy_messages(goal, past, page, rollout.dialect, models.prompt_format, prompt)
             return PolicyOutput.of(await self._model.chat(messages, sampling), page)
 
         def build(tokenizer: Any) -> Prompt:
             return build_policy_prompt(tokenizer, goal, past, page, models, rollout.dialect)
 
-        prompt = await with_tokenizer(self._model.tokenizer, build)
-        if prompt.num_page_tokens_cut or prompt.num_history_cut:
-            logger.debug("prompt cut: %d page tokens, %d steps", prompt.num_page_tokens_cut, prompt.num_history_cut)
-        return PolicyOutput.of(await self._model.generate(prompt.ids, sampling), prompt.observation)
+        built = await with_tokenizer(self._model.tokenizer, build)
+        if built.num_page_tokens_cut or built.num_history_cut:
+            logger.debug("prompt cut: %d page tokens, %d steps", built.num_page_tokens_cut, built.num_history_cut)
+        return PolicyOutput.of(await self._model.generate(built.ids, sampling), built.observation)

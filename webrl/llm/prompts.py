@@ -1,5 +1,7 @@
 """The prompts of policy and judge: what never changes comes first.
 
+What a policy is told (`models.prompt`) is `brief` for the models that were trained on it, and `examples` for others.
+
 Formats: `chat` is ours, through the tokenizer's chat template, with goal, history, page in this order;
 `chat_history_last` is the same with goal, page, history, so that a server's prefix cache also holds what a step left of
 its page (docs/figures.md); `webrl` is that of the released WebRL checkpoints (Llama headers whatever the model, one
@@ -17,6 +19,7 @@ from webrl.llm.budget import Prompt, cut_lines, cut_tail, fit_prompt
 from webrl.llm.interface import Message
 from webrl.llm.thinking import without_thinking
 from webrl.llm.tokens import encode_chat, encode_text
+from webrl.llm.trained_prompt import PromptName, prompt_of
 from webrl.types import Step
 
 Dialect = Literal["browsergym", "webrl"]
@@ -53,6 +56,45 @@ do(action="Switch Tab", argument="index")
 go_backward() | go_forward()
 exit(message="text") gives the answer to the user and ends the task""",
 }
+_EXAMPLES: dict[Dialect, str] = {
+    "browsergym": """You operate a web browser for a user, one action at a time. You are given the user's goal, your \
+past actions and the current page. Each line of the page shows an element; the number in square brackets is its id.
+
+Answer with the next action: one call, nothing before or after it. Name an element by its id, never by its text. Do \
+not repeat an action that changed nothing.
+
+Examples:
+To press [18] button 'Previous': click('18')
+To tick [27] checkbox 'News', checked='false': click('27')
+To type Anna into [21] textbox 'Name': fill('21', 'Anna')
+To choose Spain in [33] combobox 'Country': select_option('33', 'Spain')
+To press Enter in [21] textbox 'Name': press('21', 'Enter')
+To drag [40] to [41]: drag_and_drop('40', '41')
+To scroll down: scroll(0, 300)
+To open an address: goto('http://example.com')
+To go back: go_back()
+To wait: noop()
+To answer a question of the user, which ends the task: send_msg_to_user('42')""",
+    "webrl": """You operate a web browser for a user, one action at a time. You are given the user's goal, your past \
+actions and the current page. Each element that can be used carries its id.
+
+Answer with the next action: one call, nothing before or after it. Name an element by its id, never by its text. Do \
+not repeat an action that changed nothing.
+
+Examples:
+To press the element 18: do(action="Click", element="18")
+To type Anna into the field 21: do(action="Type", argument="Anna", element="21")
+To type tea into the field 22 and press Enter: do(action="Search", argument="tea", element="22")
+To choose Spain in the list 33: do(action="Select Dropdown Option", argument="Spain", element="33")
+To point at the element 18: do(action="Hover", element="18")
+To scroll: do(action="Scroll Down")
+To press Enter: do(action="Press Enter")
+To wait: do(action="Wait")
+To show the second tab: do(action="Switch Tab", argument="1")
+To go back: go_backward()
+To answer the user, which ends the task: exit(message="42")""",
+}
+"""For models that were trained on no prompt of ours: they follow examples where they misread a table of calls."""
 _JUDGE_ROLE = (
     "You judge whether a web navigation agent has done what its user wanted. You are given the user's intent, the "
     "agent's action history and the final state of the page. Decide whether the task was carried out successfully. "
@@ -81,8 +123,10 @@ def build_policy_prompt(
     def encode_released(start: int, page: str) -> list[int]:
         return encode_text(tokenizer, released_parts(instruction, history, page, start))
 
+    name = prompt_of(tokenizer, models.prompt)
+
     def encode_ours(start: int, page: str) -> list[int]:
-        messages = policy_messages(instruction, history[start:], page, dialect, models.prompt_format)
+        messages = policy_messages(instruction, history[start:], page, dialect, models.prompt_format, name)
         return encode_chat(tokenizer, messages, thinking=models.enable_thinking)
 
     if models.max_prompt_chars:
@@ -98,14 +142,17 @@ def policy_messages(
     observation: str,
     dialect: Dialect = "browsergym",
     prompt_format: PromptFormat = "chat",
+    prompt: PromptName = "brief",
 ) -> list[Message]:
     """Messages of the `chat` formats; the assistant answers with the action alone."""
     past = "\n".join(_history_line(step) for step in history) or "none"
     parts = [f"History:\n{past}", f"Page:\n{observation}"]
     if prompt_format == "chat_history_last":
         parts.reverse()
+    if prompt == "examples":
+        parts.append("Answer with the next action, one call, and nothing else.")
     return [
-        Message("system", f"{_ROLE}\n\n{_ACTIONS[dialect]}"),
+        Message("system", _EXAMPLES[dialect] if prompt == "examples" else f"{_ROLE}\n\n{_ACTIONS[dialect]}"),
         Message("user", "\n".join([f"Goal: {instruction}", *parts])),
     ]
 
@@ -200,6 +247,7 @@ def _released_judge_parts(role: str, text: str) -> list[tuple[str, bool]]:
 
 def _history_line(step: Step) -> str:
     shown = step.action or _one_line(without_thinking(step.response))
+    shown = f"{shown} # taken: {_one_line(step.note)}" if step.note else shown
     return f"{shown} # error: {_one_line(step.error)}" if step.error else shown
 
 

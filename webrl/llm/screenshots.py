@@ -21,6 +21,7 @@ from webrl.llm.loading import load_seeing_lm, model_fingerprint, pick_device, pi
 from webrl.llm.prompts import policy_messages
 from webrl.llm.sampling import policy_config, policy_sampling
 from webrl.llm.seeing import SeeingModel
+from webrl.llm.trained_prompt import prompt_of
 from webrl.types import Step
 
 if TYPE_CHECKING:
@@ -63,8 +64,10 @@ def build_screenshot_prompt(
             "show it, and record demonstrations, in that size"
         )
 
+    name = prompt_of(eyes.tokenizer, models.prompt) if config.rollout.show_text else "brief"
+
     def encode(start: int, page: str) -> list[int]:
-        messages = policy_messages(instruction, history[start:], page, dialect, models.prompt_format)
+        messages = policy_messages(instruction, history[start:], page, dialect, models.prompt_format, name)
         return eyes.encode(messages if config.rollout.show_text else by_coordinates(messages), look)
 
     if look.num_tokens >= models.max_prompt_tokens:

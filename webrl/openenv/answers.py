@@ -5,7 +5,6 @@ API: `observation_answer(observation)`, `error_answer(text, code)`, `explain(err
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from webrl.errors import WebRLError, problem_text
 from webrl.openenv.hub import AtCapacity
 from webrl.openenv.models import BrowserGymObservation, DetailedObservation
 from webrl.openenv.pictures import PixelRows
+from webrl.runs.text import dump_json
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +72,4 @@ def _dump(answer: Answer, rows: str = "") -> bytes:
             return rows
         raise TypeError(f"an answer holds {type(found).__name__}, which is no JSON")
 
-    try:
-        option = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_SERIALIZE_NUMPY
-        return orjson.dumps(answer, default=in_place, option=option)
-    except TypeError:  # lone surrogates in a page's text
-        return json.dumps(answer, default=in_place).encode()
+    return dump_json(answer, in_place, orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_SERIALIZE_NUMPY)

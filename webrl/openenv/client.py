@@ -26,17 +26,16 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-import orjson
-
 from webrl.config import RolloutConfig
 from webrl.config.redaction import redact, with_path
 from webrl.errors import BrowserError, StageError, UsageError
 from webrl.openenv.access import TOKEN_VARIABLE, is_loopback
 from webrl.openenv.pictures import decode
 from webrl.rollouts.actions import ActionError
-from webrl.rollouts.dialects import parse
+from webrl.rollouts.answers import read_answer
 from webrl.rollouts.handle import GRACE_S, START_TIMEOUT_S
 from webrl.rollouts.interface import Observation, Score, StepResult
+from webrl.runs.text import dump_json, load_json
 from webrl.types import Task
 
 logger = logging.getLogger(__name__)
@@ -157,8 +156,8 @@ class RemoteEnv:
         try:
             async with asyncio.timeout(allowed_s):
                 with contextlib.suppress(ConnectionClosed):  # what the server said before it hung up is read below
-                    await self._socket.send(orjson.dumps(message).decode())
-                answer = orjson.loads(await self._socket.recv())
+                    await self._socket.send(dump_json(message).decode())
+                answer = load_json(await self._socket.recv())
             kind, data = answer["type"], answer["data"]
         except asyncio.CancelledError:
             # The answer is still under way, and would be taken for the next request's.
@@ -353,7 +352,7 @@ def read_result(data: dict[str, Any], action_text: str, config: RolloutConfig) -
             blocked=int(page["blocked"]),
         )
     try:
-        action = parse(action_text, config.dialect)
+        action = read_answer(action_text, config.dialect)
     except ActionError as problem:
         return StepResult(observation, "", error or str(problem), done, reward, agent_done=False)
     says = action.name in ("send_msg_to_user", "report_infeasible") and not error

@@ -17,7 +17,8 @@ from webrl.openenv.hub import PATIENCE_S, Hub, NoEpisode
 from webrl.openenv.models import BrowserGymObservation, BrowserGymState, DetailedObservation
 from webrl.openenv.options import Start, read_options
 from webrl.openenv.pictures import encode
-from webrl.rollouts.aliases import spell_out
+from webrl.rollouts.actions import ActionError
+from webrl.rollouts.answers import read_answer
 from webrl.rollouts.interface import Observation, StepResult
 
 BORROW_TIMEOUT_S = 30.0
@@ -75,9 +76,11 @@ class Session:
                     " as another client waits for its place)"
                 )
             start = self._start
-            public = not start.details and start.config.dialect == "browsergym"
-            self._last_action = spell_out(action_text) if public else action_text
-            result: StepResult = await self._env.step(self._last_action)
+            self._last_action = action_text
+            with contextlib.suppress(ActionError):  # the environment tells of it
+                action = read_answer(action_text, start.config.dialect)
+                self._last_action = f"{action.canonical} # {action.note}" if action.note else action.canonical
+            result: StepResult = await self._env.step(action_text)
             self._over = result.done or result.agent_done
             self.state.step_count += 1
             self.state.cum_reward += result.reward

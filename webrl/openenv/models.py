@@ -47,7 +47,7 @@ class ResetOptions(BaseModel):
     viewport: (
         Annotated[list[Annotated[int, Field(ge=MIN_SIDE, le=MAX_SIDE)]], Field(min_length=2, max_length=2)] | None
     ) = Field(None, description="width and height of the page; none: the server's, or with `details` the task's own")
-    observation: Literal["axtree", "dom", "html"] | None = Field(None, description="form of the text; none: server's")
+    observation: Literal["axtree", "html"] | None = Field(None, description="form of the text; none: server's")
     dialect: Literal["browsergym", "webrl"] | None = Field(None, description="action language; none: the server's")
     settle_cap_s: float | None = Field(None, description="longest wait for a quiet page, at most a step's deadline")
     step_timeout_s: float | None = Field(None, description="deadline of a step, at most the server's")

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from webrl.errors import problem_text
+from webrl.runs.text import dump_json, load_json
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INTERNAL_ERROR = -32700, -32600, -32601, -32603
 _METHODS = ("tools/list", "tools/call")
@@ -28,12 +28,12 @@ class _Request(BaseModel):
 def answer_body(body: bytes) -> bytes:
     """The answer to a body as JSON."""
     try:
-        request = orjson.loads(body)
+        request = load_json(body)
     except ValueError:
         request = None
     if not isinstance(request, dict):
-        return orjson.dumps(_error(PARSE_ERROR, "Parse error"))
-    return orjson.dumps(answer_request(request))
+        return dump_json(_error(PARSE_ERROR, "Parse error"))
+    return dump_json(answer_request(request))
 
 
 def answer_request(request: dict[str, Any]) -> dict[str, Any]:

@@ -120,12 +120,12 @@ def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, 
 
 
 def check_demonstrations(config: RunConfig) -> None:
-    """Return if the replay buffer can begin with each of `replay.demos`.
+    """Return if each of `replay.demos` can be imitated, or begin the replay buffer.
 
     Raises:
         UsageError: one is not there or holds no success, or a screenshot is not there that the run's actor is to see.
     """
-    for path in config.replay.buffer_start:
+    for path in config.replay.demos if config.actor.imitation else config.replay.buffer_start:
         shown = None
         try:
             for shown in read_demonstrations([path], ProblemLog(), "success", Counter()):

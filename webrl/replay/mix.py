@@ -1,7 +1,7 @@
 """Writes `train.jsonl` (current steps) and `train_filter.jsonl` (current and replayed steps), as streams.
 
 A replayed step whose successor is not replayed carries that state along (`next_prompt_ids`), so that the file alone is
-enough to train on. Memory holds one chunk of records, and a few bytes for each admitted history step and instruction.
+enough to train on. Memory holds one chunk of records, and a few bytes for each admitted history step and task.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import logging
 import random
 import re
 import shutil
+import sys
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
@@ -23,13 +26,14 @@ import orjson
 from webrl.config import ReplayConfig
 from webrl.interop.problems import ProblemLog
 from webrl.replay.score import Scorer
-from webrl.replay.select import ReplayFilter, TrajectorySampler, draw
+from webrl.replay.select import Reason, ReplayFilter, TrajectorySampler, draw, need_of
 from webrl.replay.sources import Source, StepObject, Tools, labelled_outcomes, read_steps
 from webrl.runs.disk import atomic_path
 from webrl.types import StepRecord
 
 logger = logging.getLogger(__name__)
 
+_TRAJECTORY = itemgetter("trajectory_id")
 _NEXT_STATE = re.compile(rb'"next_prompt_ids":\[[\d,]*\]')
 """In a line of orjson's; inside a text its quotes would be escaped."""
 
@@ -43,6 +47,8 @@ class _Spool:
     """[N + 1] line borders."""
     phases: array[int] = field(default_factory=lambda: array("i"))
     """[N]."""
+    sites: list[str] = field(default_factory=list)
+    """[N] each site's name is one object."""
     follows: bytearray = field(default_factory=bytearray)
     """[N] 1 if a step is the successor of the one before it."""
     ends: bytearray = field(default_factory=bytearray)
@@ -55,6 +61,7 @@ class _Spool:
         self.follows.append(self.last == (place[0], place[1] - 1))
         self.ends.append(wants_next and not step.get("next_prompt_ids"))
         self.phases.append(step["phase"])
+        self.sites.append(sys.intern(step["site"]))
         length = self.file.write(orjson.dumps(step, option=orjson.OPT_APPEND_NEWLINE))
         self.offsets.append(self.offsets[-1] + length)
         self.last = place
@@ -91,13 +98,15 @@ def add_history(
     config: ReplayConfig,
     rng: random.Random,
     out: Path,
-) -> dict[str, int]:
-    """Write `out`: all current steps and the replayed ones; gives the number of history steps by `Reason`.
-
-    What gave no step at all is counted as `Tools.counts` has it (`unfinished`, `unlabelled`: trajectories).
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Write `out`: all current steps and the replayed ones.
 
     Args:
-        sources: earlier experience, oldest first.
+        sources: earlier experience, oldest first; the steps of a trajectory follow each other.
+
+    Returns:
+        History steps by `Reason`, and the replayed ones by site, most first. What gave no step at all is counted as
+        `Tools.counts` has it (`unfinished`, `unlabelled`: trajectories).
 
     The first replayed step comes first and the others last, so that a reader that takes column types from the
     first rows (`datasets`) sees a current and a replayed one there. Training shuffles.
@@ -106,7 +115,8 @@ def add_history(
     # The spool has no name, so that a kill leaves nothing behind.
     with atomic_path(out) as temporary, TemporaryFile(dir=out.parent, buffering=1 << 20) as file:
         spool = _admit(sources, tools, config, rng, file, counts)
-        chosen = draw(spool.phases, num_current, config, rng)
+        need = need_of(set(spool.sites), _attempts(current, tools.problems)) if spool.sites else {}
+        chosen = draw(spool.phases, spool.sites, need, num_current, config, rng)
         counts["kept"] = len(chosen)
         if len(chosen) < len(spool.phases):
             counts["over_ratio"] = len(spool.phases) - len(chosen)
@@ -120,7 +130,15 @@ def add_history(
     unknown = sum(spool.ends[p] and not spool.is_followed(p, is_chosen) for p in chosen)
     if unknown:
         logger.warning("%s: %d of %d replayed steps come without their next state", out, unknown, len(chosen))
-    return dict(counts)
+    by_type = Counter(spool.sites[position] for position in chosen)
+    return dict(counts), dict(by_type.most_common())
+
+
+def _attempts(current: Path, problems: ProblemLog) -> Iterator[tuple[str, str, int | None]]:
+    """(site, task id, outcome) of each trajectory of a file of step records."""
+    for _, steps in groupby(read_steps(Source(current, "records"), Tools(problems)), key=_TRAJECTORY):
+        first = next(steps)
+        yield first["site"], first.get("group") or first["trajectory_id"], first["outcome"]
 
 
 def _admit(
@@ -135,9 +153,10 @@ def _admit(
     replay_filter = ReplayFilter(config, frozenset(tools.end_token_ids), tools.tokenizer)
     if config.per_instruction == "sampled" and config.strategy != "none":
         sampler = TrajectorySampler(rng)
-        for step in _read(sources, replace(tools, problems=ProblemLog()), Counter()):
-            if step["outcome"] == 1:
-                sampler.offer(step["site"], step["instruction"], step["trajectory_id"])
+        for _, steps in groupby(_read(sources, replace(tools, problems=ProblemLog()), Counter()), key=_TRAJECTORY):
+            first = next(steps)
+            if first["outcome"] == 1:
+                sampler.offer(first)
         replay_filter.chosen = sampler.chosen
     spool = _Spool(file)
     candidates = _candidates(_with_next_states(_read(sources, tools, counts)), replay_filter, counts)
@@ -176,11 +195,14 @@ def _read(sources: Sequence[Source], tools: Tools, left_out: Counter[str]) -> It
 
 
 def _candidates(steps: Iterable[StepObject], replay_filter: ReplayFilter, counts: Counter[str]) -> Iterator[StepObject]:
-    """Steps that are worth scoring: chosen trajectories, this tokenizer."""
+    """Steps that are worth scoring: those of chosen trajectories."""
+    before = ("", 0)
+    reason: Reason = "kept"
     for step in steps:
-        reason = replay_filter.choose(step["outcome"], step["site"], step["instruction"], step["trajectory_id"])
-        if reason == "kept" and not replay_filter.same_tokenizer(step.get("tokenizer", "")):
-            reason = "other_tokenizer"
+        place = step["trajectory_id"], step["index"]
+        if place[0] != before[0] or place[1] <= before[1]:  # also where a trajectory follows its own copy
+            reason = replay_filter.choose(step)
+        before = place
         if reason == "kept":
             yield step
         else:

@@ -18,7 +18,7 @@ from webrl.errors import DataError, UsageError
 from webrl.interop.problems import ProblemLog
 from webrl.interop.released import read_released
 from webrl.interop.vab import read_vab, trace_paths
-from webrl.llm.loading import model_folder
+from webrl.llm.check import check_model
 from webrl.replay.demonstrations import check_demonstrations
 from webrl.replay.mix import add_history, write_steps
 from webrl.replay.sources import Source, Tools, find_source, labelled_outcomes, open_tools, read_steps
@@ -168,7 +168,7 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
     if plan.orm:
         configured_text(config.label)
     for model in filter(None, (plan.actor, plan.orm)):
-        model_folder(model)
+        check_model(model, sees=False)
     rollouts = find_source(plan.rollout) if 1 in plan.stages else None
     history = _find_history(plan, config) if 2 in plan.stages else None
     summary = ProcessSummary()
@@ -251,7 +251,9 @@ def _write_mixed(
     num_current = summary.num_current or count_lines(plan.output)
     with _byte_progress("stage 2", sources) as bar:
         tools = replace(tools, on_bytes=bar.update)
-        summary.history = add_history(plan.output, num_current, sources, tools, config.replay, rng, plan.output_filter)
+        summary.history, _ = add_history(
+            plan.output, num_current, sources, tools, config.replay, rng, plan.output_filter
+        )
 
 
 def _byte_progress(name: str, sources: Sequence[Source]) -> Any:

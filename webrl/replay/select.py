@@ -1,27 +1,38 @@
 """Which steps of earlier successes are trained on again (paper §3.4).
 
-Order, as in the released code: successes only; one trajectory per instruction; the perplexity band, step by step;
-then a seeded draw of at most `max_ratio` x the current steps. The stream that is decided on: `webrl/replay/mix.py`.
+Order, as in the released code: successes only; one trajectory per task; the perplexity band, step by step; then a
+seeded draw of at most `max_ratio` x the current steps. The stream that is decided on: `webrl/replay/mix.py`.
+
+Two things differ from the released code. A task is an instruction on the first page that came with it (`task_key`):
+with one trajectory per instruction, four of 13 task types that ask the same few things of many pages ("Close the
+dialog") had 2 % of the replayed steps. And the draw is by need (`draw`), not uniform.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Sequence
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal
+
+import orjson
 
 from webrl.config import ReplayConfig
+from webrl.reward.failure_rates import count_failures, failure_rates
 
+LEAST_NEED = 0.1
+"""A site that never fails is replayed as one that fails one task in ten."""
 _EDGE = 1e-9
 """Relative tolerance at the band's edges: exp(-log 0.95) must count as 1/0.95 whatever the last bit says."""
 Reason = Literal[
     "kept",
     "unjudged",
     "failed",
-    "repeated_instruction",
+    "repeated_task",
     "other_tokenizer",
     "unscored",
     "empty_action",
@@ -33,33 +44,48 @@ Reason = Literal[
 """What became of a history step; every step is counted under exactly one."""
 
 
+def task_key(first: Mapping[str, Any]) -> bytes:
+    """The task as it was met: site, instruction, and what the policy was shown first (8 bytes).
+
+    Args:
+        first: record of a trajectory's first step. Its prompt holds the page, or its screenshot shows it: every record
+            has them, whatever its age and source.
+    """
+    shown = orjson.dumps(first["prompt_ids"]).decode()
+    return _key(first["site"], first["instruction"], first.get("screenshot_sha256", ""), shown)
+
+
 @dataclass
 class ReplayFilter:
-    """Admits history steps one by one; remembers which trajectory stands for each instruction (8 bytes each)."""
+    """Admits history step by step; remembers which trajectory is replayed for each task (8 bytes each)."""
 
     config: ReplayConfig
     end_token_ids: Collection[int]
     tokenizer: str = ""
     """Fingerprint that the ids must come from; "" accepts any."""
     chosen: dict[bytes, bytes] = field(default_factory=dict)
-    """Instruction key -> trajectory key; filled beforehand for `per_instruction: sampled`."""
+    """`task_key` -> trajectory key, filled beforehand for `per_instruction: sampled`; b"" once it has been admitted."""
 
-    def choose(self, outcome: int | None, site: str, instruction: str, trajectory_id: str) -> Reason:
-        """May this trajectory's steps be replayed? "kept" or why not; the first success of an instruction stands."""
+    def choose(self, first: Mapping[str, Any]) -> Reason:
+        """May this trajectory be replayed? "kept" or why not; each task's first success is, and only once.
+
+        Args:
+            first: record of the trajectory's first step.
+        """
         if self.config.strategy == "none":
             return "strategy_none"
-        if outcome is None:
+        if first["outcome"] is None:
             return "unjudged"
-        if outcome != 1:
+        if first["outcome"] != 1:
             return "failed"
-        trajectory = _key(trajectory_id)
-        if self.chosen.setdefault(_key(site, instruction), trajectory) != trajectory:
-            return "repeated_instruction"
+        made_by = first.get("tokenizer", "")
+        if self.tokenizer and made_by and made_by != self.tokenizer:
+            return "other_tokenizer"
+        key, trajectory = task_key(first), _key(first["trajectory_id"])
+        if self.chosen.get(key, trajectory) != trajectory:
+            return "repeated_task"
+        self.chosen[key] = b""
         return "kept"
-
-    def same_tokenizer(self, tokenizer: str) -> bool:
-        """Were the ids made by the current tokenizer? True where either is not known."""
-        return not self.tokenizer or not tokenizer or tokenizer == self.tokenizer
 
     def check_step(self, action_ids: Sequence[int], ref_logprobs: Sequence[float] | None) -> Reason:
         """Is a chosen trajectory's step in the band? Only `strategy: perplexity` asks for log-probabilities."""
@@ -77,30 +103,39 @@ class ReplayFilter:
 
 
 class TrajectorySampler:
-    """Draws one success per instruction, uniformly, in one pass (reservoir of size one)."""
+    """Draws one success per task, uniformly, in one pass (reservoir of size one)."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._seen: dict[bytes, int] = {}
-        self._last: dict[bytes, bytes] = {}
         self.chosen: dict[bytes, bytes] = {}
 
-    def offer(self, site: str, instruction: str, trajectory_id: str) -> None:
-        """Take note of a step of a successful trajectory; its trajectory's steps must be contiguous."""
-        instruction_key, trajectory_key = _key(site, instruction), _key(trajectory_id)
-        if self._last.get(instruction_key) == trajectory_key:
-            return
-        self._last[instruction_key] = trajectory_key
-        count = self._seen[instruction_key] = self._seen.get(instruction_key, 0) + 1
+    def offer(self, first: Mapping[str, Any]) -> None:
+        """Take note of a successful trajectory, by the record of its first step."""
+        key = task_key(first)
+        count = self._seen[key] = self._seen.get(key, 0) + 1
         if self._rng.randrange(count) == 0:
-            self.chosen[instruction_key] = trajectory_key
+            self.chosen[key] = _key(first["trajectory_id"])
 
 
-def draw(phases: Sequence[int], num_current: int, config: ReplayConfig, rng: random.Random) -> list[int]:
+def draw(
+    phases: Sequence[int],
+    sites: Sequence[str],
+    need: Mapping[str, float],
+    num_current: int,
+    config: ReplayConfig,
+    rng: random.Random,
+) -> list[int]:
     """Positions of the admitted steps that are replayed, ascending: at most `max_ratio` x `num_current`.
 
+    `recency` takes the newest phases' steps first, `draw: uniform` any. `draw: need` shares the places among the task
+    types as seats among parties by their votes (Adams' method): a type's step number k = 0, 1, … in a random order is
+    taken at k / need, lowest first. So every type gets one before any gets a second, each about its share by need, and
+    where a type has fewer steps than that, the others get the rest.
+
     Args:
-        phases: phase of each admitted step; `recency` takes the newest phases first, the others draw uniformly.
+        phases, sites: of each admitted step.
+        need: weight of each site, above 0.
     """
     limit = min(len(phases), int(config.max_ratio * num_current + 1e-9))
     if limit == len(phases):
@@ -108,7 +143,27 @@ def draw(phases: Sequence[int], num_current: int, config: ReplayConfig, rng: ran
     if config.strategy == "recency":
         order = sorted(range(len(phases)), key=lambda i: (-phases[i], -i))
         return sorted(order[:limit])
-    return sorted(rng.sample(range(len(phases)), limit))
+    order = rng.sample(range(len(phases)), len(phases))
+    if config.draw == "need":
+        taken: Counter[str] = Counter()
+        turns = array("d", bytes(8 * len(order)))
+        for position in order:
+            turns[position] = taken[sites[position]] / need[sites[position]]
+            taken[sites[position]] += 1
+        order.sort(key=turns.__getitem__)
+    return sorted(order[:limit])
+
+
+def need_of(sites: Collection[str], attempts: Iterable[tuple[str, str, int | None]]) -> dict[str, float]:
+    """How much each site of the buffer needs replay: the rate at which the current phase fails there.
+
+    Not below `LEAST_NEED`, so that what is never failed any more is still rehearsed.
+
+    Args:
+        attempts: (site, task id, outcome) of each trajectory of the phase. A site without one has the common rate.
+    """
+    rates = failure_rates(*count_failures(attempts), sites)
+    return {site: max(rate, LEAST_NEED) for site, rate in rates.items()}
 
 
 def action_length(action_ids: Sequence[int], end_token_ids: Collection[int]) -> int:

@@ -32,8 +32,9 @@ def mix_replay(
         history: `train.jsonl` of the earlier phases, oldest first; `replay.demos` come before them.
 
     Returns:
-        `num_current`, `num_replayed`, `trajectories` (what became of this phase's), `history` (steps by reason),
-        `scored` (steps computed and cached), `sampler` (see `sampler_difference`).
+        `num_current`, `num_replayed`, `by_type` (replayed steps by site, most first), `trajectories` (what became of
+        this phase's), `history` (steps by reason), `scored` (steps computed and cached), `sampler` (see
+        `sampler_difference`).
 
     Raises:
         DataError: no judged trajectory at all.
@@ -51,12 +52,17 @@ def mix_replay(
             raise DataError(f"{folder.trajectories}: nothing to train on: {counts}; were they all unjudged?")
         sampler = sampler_difference(folder.train)
         refuse_other_weights(actor, sampler, config.replay.sampler_tolerance)
-        sources = [*buffer_start(config.replay, history), *(Source(path, "records") for path in history)]
-        reasons = add_history(folder.train, num_current, sources, tools, config.replay, rng, folder.train_filter)
+        # demonstrations that every batch imitates need no place in the buffer
+        start = [] if config.actor.imitation else buffer_start(config.replay, history)
+        sources = [*start, *(Source(path, "records") for path in history)]
+        reasons, by_type = add_history(
+            folder.train, num_current, sources, tools, config.replay, rng, folder.train_filter
+        )
         assert tools.scorer
         return {
             "num_current": num_current,
             "num_replayed": reasons["kept"],
+            "by_type": by_type,
             "trajectories": counts,
             "history": reasons,
             "scored": asdict(tools.scorer.counts),

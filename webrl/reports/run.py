@@ -51,14 +51,32 @@ def phase_rows(phase: Summary) -> list[tuple[str, str]]:
         ("judge", refresh_text(phase)),
         ("labels", agreement_text(phase)),
         ("groups", groups_text(phase)),
-        ("replayed steps", _count(phase.get("num_replayed"))),
+        ("replayed steps", replayed_text(phase)),
         ("critic", _training(phase, "critic")),
         ("actor", _training(phase, "actor")),
+        ("update", update_text(phase)),
         *(row for name, rate in named_rates(phase.get("eval") or {}).items() for row in _evaluated(name, rate)),
         ("seconds", _parts({k: round(v) for k, v in (phase.get("seconds") or {}).items()})),
         ("peak memory", _peak(phase.get("peak_mib") or {})),
     ]
     return [(name, text) for name, text in rows if text]
+
+
+def update_text(phase: Summary) -> str:
+    """Where the update was ended early, and how the actors before and after it did on the probe."""
+    losses, probe = phase.get("losses") or {}, phase.get("accept") or {}
+    parts = []
+    if "actor_trust_kl" in losses:
+        parts.append(f"KL {losses['actor_trust_kl']:.3f} nats, successes {-losses['actor_trust_success_drop']:+.3f}")
+    if stopped := losses.get("actor_stopped"):
+        parts.append(f"{losses['actor_kept_steps']} of {losses['actor_steps']} steps kept ({stopped})")
+    if "accepted" in probe:
+        pages, p_value = probe["pages"], probe["p_value"]
+        verdict = "accepted" if probe["accepted"] else "NOT ACCEPTED, the old actor stays"
+        parts.append(f"{verdict}: {probe['before']} -> {probe['after']} of {pages} probe pages (p {p_value:.2g})")
+    if (factor := probe.get("rate_factor", 1)) != 1:
+        parts.append(f"next learning rate x {factor:g}")
+    return "; ".join(parts)
 
 
 def overview_table(phases: Sequence[Summary]) -> Table:
@@ -113,7 +131,7 @@ def _by_task(evaluation: Summary) -> dict[str, Any]:
 
 def phase_metrics(phase: Summary) -> dict[str, float]:
     """The numbers of a phase under flat names, for trackers."""
-    skipped = ("phase", "by_task", "ci95")
+    skipped = ("phase", "by_task", "by_type", "ci95")
     return {name: value for name, value in flatten(phase) if not any(part in skipped for part in name.split("."))}
 
 
@@ -156,6 +174,13 @@ def agreement_text(phase: Summary) -> str:
     return f"{text}, no better than one answer for all on {len(undecided)} of {len(sites)} sites" if undecided else text
 
 
+def replayed_text(phase: Summary) -> str:
+    """Replayed steps by task type, those with most first; what is beyond eight types is told together."""
+    types = list(((phase.get("replay") or {}).get("by_type") or {}).items())
+    rest = {f"{len(types) - 8} other types": sum(num for _, num in types[8:])} if types[8:] else {}
+    return _with_parts(phase.get("num_replayed") or None, dict(types[:8]) | rest, "")
+
+
 def refresh_text(phase: Summary) -> str:
     """What training the judge further has changed, on held-out practice episodes of the newest actor."""
     found = (phase.get("label") or {}).get("refresh")
@@ -175,7 +200,11 @@ def groups_text(phase: Summary) -> str:
         return ""
     kinds = _parts({name: groups[f"num_{name}"] for name in ("mixed", "succeeded", "failed", "single")})
     masked = f"; {groups['num_masked']} attempts without outcome" if groups["num_masked"] else ""
-    return f"{groups['num']} ({kinds}){masked}; without signal {100 * groups['no_signal']:.1f} %"
+    passed = [
+        f"; pass@{k} {100 * found['any']:.1f} %, pass^{k} {100 * found['all']:.1f} % of {found['tasks']}"
+        for k, found in list(groups.get("passed", {}).items())[-1:]
+    ]
+    return f"{groups['num']} ({kinds}){masked}; without signal {100 * groups['no_signal']:.1f} %" + "".join(passed)
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ from webrl.interop.problems import ProblemLog
 from webrl.interop.vab import is_vab_folder, read_vab, score_label
 from webrl.runs.store import read_lines
 from webrl.types import Record, Status, Trajectory
+
+Groups = Mapping[str, Sequence[int]]
+"""Positions of a site's episodes, by what they have in common."""
 
 
 @dataclass(frozen=True)
@@ -92,26 +95,36 @@ def read_judged(path: Path, problems: ProblemLog) -> Iterator[JudgedTrajectory]:
             problems.add("bad_example", f"{path}:{number}", f"{error}; left out")
 
 
+def hold_out(sites: Mapping[str, Groups], heldout: float, draw: Callable[[Groups, int], Sequence[int]]) -> set[int]:
+    """Positions that are held out: the same share of every site, each by `draw(the site's groups, how many)`.
+
+    A site keeps at least one position, and loses at most its share, rounded up. What its rounding leaves over goes to
+    the next site.
+    """
+    chosen: set[int] = set()
+    owed = 0.0
+    for _, groups in sorted(sites.items()):
+        num = sum(map(len, groups.values()))
+        owed += heldout * num
+        taken = draw(groups, min(round(owed), math.ceil(heldout * num), num - 1))
+        owed -= len(taken)
+        chosen.update(taken)
+    return chosen
+
+
 def split_heldout(
     judged: Sequence[JudgedTrajectory], heldout: float, rng: random.Random
 ) -> tuple[list[JudgedTrajectory], list[JudgedTrajectory]]:
     """(training, held-out), the same share of every site: all of an instruction is in one part where that can be.
 
     Instructions that are more than their site's share (one instruction for all pages) give single episodes. Were such a
-    one held out whole, the judge would never have seen the site: one such called 34 of 36 successes failures. What a
-    site's rounding leaves over goes to the next; where no site has two episodes, all of them are one.
+    one held out whole, the judge would never have seen the site: one such called 34 of 36 successes failures. Where no
+    site has two episodes, all of them are one.
     """
     sites: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for index, item in enumerate(judged):
         sites[item.example.site][item.example.instruction].append(index)
-    chosen: set[int] = set()
-    owed = 0.0
-    for _, instructions in sorted(sites.items()):
-        num = sum(map(len, instructions.values()))
-        owed += heldout * num
-        taken = _draw_heldout(instructions, heldout, min(round(owed), math.ceil(heldout * num), num - 1), rng)
-        owed -= len(taken)
-        chosen.update(taken)
+    chosen = hold_out(sites, heldout, lambda groups, share: _draw_heldout(groups, heldout, share, rng))
     parts: tuple[list[JudgedTrajectory], list[JudgedTrajectory]] = ([], [])
     chosen = chosen or set(rng.sample(range(len(judged)), round(heldout * len(judged))))
     for index, item in enumerate(judged):
@@ -119,9 +132,7 @@ def split_heldout(
     return parts
 
 
-def _draw_heldout(
-    instructions: Mapping[str, Sequence[int]], heldout: float, share: int, rng: random.Random
-) -> list[int]:
+def _draw_heldout(instructions: Groups, heldout: float, share: int, rng: random.Random) -> list[int]:
     """Up to `share` episodes of a site: whole instructions, then episodes of those that are too large for that."""
     small = sorted(name for name, group in instructions.items() if len(group) <= share)
     large = sorted(index for group in instructions.values() if len(group) > share for index in group)

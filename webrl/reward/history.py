@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from webrl.config import LabelConfig
-from webrl.rollouts.dialects import parse_any
+from webrl.rollouts.answers import read_any
 
 UNREADABLE = "(unreadable)"
 """Stands for an answer that was no action; it did nothing."""
@@ -25,5 +25,5 @@ def shown_actions(responses: Sequence[str], config: LabelConfig) -> list[str]:
 
 def canonical(response: str) -> str:
     """The action of an answer in its one spelling, in either action language; `UNREADABLE` if there is none."""
-    action = parse_any(response)
+    action = read_any(response)
     return action.canonical if action else UNREADABLE

@@ -14,10 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from webrl.runs.text import valid_text
+
 MAX_ACTION_CHARS = 20_000
 _QUIET = threading.Lock()
 REQUIRED = object()
 _BUTTONS = ("left", "middle", "right")
+ID = re.compile(r"[A-Za-z]*\d+")
+"""An element's id: a number, after letters where it is in a frame."""
 _MODIFIERS = ("Alt", "Control", "ControlOrMeta", "Meta", "Shift")
 
 
@@ -31,8 +35,9 @@ class Parameter:
 
     name: str
     kind: str
-    """`str`, `number`, `int`, `bool`, `strs` (one string or a list), `button`, `modifiers`; `id` (a string or a
-    number, read as a string) and `text` (the same, or None)."""
+    """`str` (a whole number is read as one), `number`, `int`, `bool`, `strs` (one string or a list), `button`,
+    `modifiers`; `bid` (an element's id: 12, '12', a12, [12]), `id` (the same, or None), `text` (a string, number or
+    None)."""
     default: Any = REQUIRED
 
 
@@ -52,6 +57,8 @@ class Action:
 
     rest: tuple[Action, ...] = ()
     """What follows, where one written action takes several (`Search`: fill, then Enter)."""
+    note: str = field(default="", compare=False)
+    """What was taken, where the answer says something else; "" where it says this."""
 
     @property
     def canonical(self) -> str:
@@ -73,7 +80,7 @@ def _point(*names: str) -> list[Parameter]:
     return [Parameter(name, "number") for name in names]
 
 
-_BID = Parameter("bid", "str")
+_BID = Parameter("bid", "bid")
 _BUTTON = Parameter("button", "button", "left")
 _MODIFIER = Parameter("modifiers", "modifiers", [])
 _KEY = Parameter("key", "str")
@@ -93,7 +100,7 @@ ACTIONS: dict[str, Sequence[Parameter]] = {
     "select_option": [_BID, Parameter("options", "strs")],
     "press": [_BID, Parameter("key_comb", "str")],
     "focus": [_BID],
-    "drag_and_drop": [Parameter("from_bid", "str"), Parameter("to_bid", "str")],
+    "drag_and_drop": [Parameter("from_bid", "bid"), Parameter("to_bid", "bid")],
     "upload_file": [_BID, Parameter("file", "strs")],
     "scroll": _point("delta_x", "delta_y"),
     "scroll_at": _point("x", "y", "dx", "dy"),
@@ -117,36 +124,50 @@ ACTIONS: dict[str, Sequence[Parameter]] = {
     "tab_focus": [Parameter("index", "int")],
 }
 """Every action with its parameters, in BrowserGym's order."""
+_SYNONYMS = {
+    **dict.fromkeys(("id", "element", "element_id"), ("bid",)),
+    "text": ("value",),
+    **dict.fromkeys(("option", "value", "label"), ("options",)),
+    "key": ("key_comb",),
+    "keys": ("key_comb", "key", "text"),
+}
+"""Names of arguments that can only mean one."""
+
+
+class Bare(str):
+    """A word without quotes; only an element's id is read from one."""
 
 
 def parse_action(text: str) -> Action:
-    """Read one BrowserGym call, e.g. `click('12')` or `fill(bid='13', value='x')`.
-
-    Comment lines and a surrounding code fence are ignored.
+    """Read one BrowserGym call, e.g. `click('12')` or `fill(bid='13', value='x')`; comments are ignored.
 
     Raises:
         ActionError: not exactly one call of a known action with literal arguments of the right types.
     """
     name, positional, keywords = parse_call(text)
     if name not in ACTIONS:
-        raise ActionError(f"Invalid action type {name!r}.")
+        raise ActionError(f"No action {name!r}.")
     return Action(name, bind(name, ACTIONS[name], positional, keywords))
 
 
 def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """(name, positional, keyword arguments) of the one call in `text`; arguments are literals. Raises ActionError."""
+    """(name, positional, keyword arguments) of the one call that `text` is; arguments are literals.
+
+    Raises ActionError.
+    """
     if len(text) > MAX_ACTION_CHARS:
         raise ActionError(f"The action is {len(text)} characters long; at most {MAX_ACTION_CHARS} are read.")
+    text = valid_text(text)
     try:
         # A model's escapes, '\\p', are no fault of our code. What is ignored is the process's, not the thread's.
         with _QUIET, warnings.catch_warnings(action="ignore"):
-            body = ast.parse(_strip(text)).body
+            body = ast.parse(text.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ActionError(f"Not an action: {text.strip()!r:.200}. Expected one call such as click('12').") from None
     if not body:
-        raise ActionError("Received an empty action.")
+        raise ActionError("There is no action. Expected one call such as click('12').")
     if len(body) > 1:
-        raise ActionError("Received a multi-action, only single-actions are allowed.")
+        raise ActionError("There are several actions. Expected one call such as click('12').")
     call = body[0].value if isinstance(body[0], ast.Expr) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise ActionError(f"Not an action: {text.strip()!r:.200}. Expected one call such as click('12').")
@@ -165,13 +186,15 @@ def bind(
     """Match arguments with parameters, check their types, fill in defaults. Raises ActionError."""
     if len(positional) > len(parameters):
         raise ActionError(f"{name}() takes {len(parameters)} arguments, {len(positional)} were given.")
-    given = dict(zip((p.name for p in parameters), positional, strict=False))
-    for key in keywords:
-        if key in given:
-            raise ActionError(f"{name}() got argument {key!r} twice.")
-        if key not in {p.name for p in parameters}:
-            raise ActionError(f"{name}() has no argument {key!r}.")
-    given |= keywords
+    names = [parameter.name for parameter in parameters]
+    given = dict(zip(names, positional, strict=False))
+    for key, value in keywords.items():
+        known = key if key in names else next((n for n in _SYNONYMS.get(key, ()) if n in names), None)
+        if known is None:
+            raise ActionError(f"{name}() has no argument {key!r}; it takes {', '.join(names) or 'none'}.")
+        if known in given:
+            raise ActionError(f"{name}() got argument {known!r} twice.")
+        given[known] = value
     bound = {}
     for parameter in parameters:
         value = given.get(parameter.name, parameter.default)
@@ -181,37 +204,56 @@ def bind(
     return bound
 
 
-def _strip(text: str) -> str:
-    lines = [line for line in text.strip().splitlines() if not re.fullmatch(r"\s*(#.*|```\w*)?\s*", line)]
-    return "\n".join(lines).strip().strip("`").strip()
-
-
 def _literal(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name):
+        return Bare(node.id)
     try:
-        return ast.literal_eval(node)
+        value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise ActionError(f"Arguments must be literals, found {ast.unparse(node)!r:.100}.") from None
+    if isinstance(value, list | tuple):
+        return [valid_text(item) if isinstance(item, str) else item for item in value]
+    return valid_text(value) if isinstance(value, str) else value
 
 
 def _check(name: str, parameter: Parameter, value: Any) -> Any:
     kind = parameter.kind
-    good = {
-        "str": lambda: isinstance(value, str),
-        "id": lambda: value is None or isinstance(value, str) or type(value) is int,
-        "text": lambda: value is None or isinstance(value, str) or type(value) in (int, float),
-        "bool": lambda: isinstance(value, bool),
-        "int": lambda: type(value) is int and abs(value) < 1e9,
-        "number": lambda: type(value) in (int, float) and abs(value) < 1e9,
-        "strs": lambda: isinstance(value, str) or _is_strings(value),
-        "button": lambda: value in _BUTTONS,
-        "modifiers": lambda: _is_strings(value) and set(value) <= set(_MODIFIERS),
-    }[kind]()
+    if kind in ("bid", "id"):
+        return None if kind == "id" and value is None else _element(name, value)
+    if kind in ("str", "strs") and type(value) is int:
+        value = str(value)
+    good = (
+        not isinstance(value, Bare)
+        and {
+            "str": lambda: isinstance(value, str),
+            "text": lambda: value is None or isinstance(value, str) or type(value) in (int, float),
+            "bool": lambda: isinstance(value, bool),
+            "int": lambda: type(value) is int and abs(value) < 1e9,
+            "number": lambda: type(value) in (int, float) and abs(value) < 1e9,
+            "strs": lambda: isinstance(value, str) or _is_strings(value),
+            "button": lambda: value in _BUTTONS,
+            "modifiers": lambda: _is_strings(value) and set(value) <= set(_MODIFIERS),
+        }[kind]()
+    )
     if not good:
         wanted = {"str": "a string", "strs": "a string or a list of strings", "number": "a number"}.get(kind, kind)
-        raise ActionError(f"{name}(): {parameter.name} must be {wanted}, got {value!r:.100}.")
-    if kind in ("id", "text"):
+        quoted = f"; put it in quotes: {str(value)!r:.100}" if isinstance(value, Bare) else ""
+        raise ActionError(f"{name}(): {parameter.name} must be {wanted}, got {value!r:.100}{quoted}.")
+    if kind == "text":
         return None if value is None else str(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def _element(name: str, value: Any) -> str:
+    """An element's id, however it is written. Raises ActionError."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if type(value) is int and value >= 0:
+        return str(value)
+    if isinstance(value, str) and not (isinstance(value, Bare) and not ID.fullmatch(value)):
+        bracketed = re.match(rf"\s*\[({ID.pattern})\](?:\s|$)", value)  # of the page's line, [18] or all of it
+        return bracketed[1] if bracketed else str(value)
+    raise ActionError(f"{name}(): ids are the numbers in square brackets, e.g. {name}('18'); got {value!r:.100}.")
 
 
 def _is_strings(value: Any) -> bool:

@@ -138,10 +138,6 @@ class Browser:
         self._folder: Path | None = None
         self.port = 0
         """Port of the DevTools server, bound to loopback."""
-        self.foreign_elements: str | None = None
-        """What `webrl/rollouts/probe.py` has learnt about this Chromium; None before."""
-        self.lock = asyncio.Lock()
-        """Held while that is being learnt."""
 
     async def start(self) -> Self:
         """Launch; must be closed with `close`."""

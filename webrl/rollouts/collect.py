@@ -63,6 +63,7 @@ async def collect(
     *,
     phase: int,
     prefix: str,
+    draws: str | None = None,
     world: World = WEB,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> CollectSummary:
@@ -71,6 +72,8 @@ async def collect(
     Args:
         policy: of all tasks, or of each task's site.
         out: JSONL of Trajectory, appended to.
+        draws: stands for `prefix` where the draws are seeded: two calls that share it draw alike task by task (common
+            random numbers). Default: the prefix.
         world: whose tasks they may be; `webrl.suites.world.WORLD` has every suite and `rollout.env=openenv`.
         on_episode: called after each new line.
 
@@ -84,7 +87,7 @@ async def collect(
         world.suite_of(task).check(task, config.rollout)
     summary = CollectSummary()
     done = _read_done(out, summary)
-    episodes = _name(tasks, prefix)
+    episodes = name_episodes(tasks, prefix)
     waiting = [(name, task) for name, task in episodes if name not in done]
     num, num_done = len(episodes), len(episodes) - len(waiting)  # others' may be in the file as well
     target = math.ceil(config.rollout.cut_off * num)
@@ -101,7 +104,7 @@ async def collect(
 
         if waiting:
             async with open_pool(config.rollout, len(waiting), world) as pool:
-                stage = _Stage(pool, policy, config, out, phase, record, world)
+                stage = _Stage(pool, policy, config, out, phase, record, world, (prefix, draws or prefix))
                 await stage.run(waiting, target - num_done)
     return summary
 
@@ -156,6 +159,7 @@ class _Stage:
         phase: int,
         record: Callable[[Trajectory], None],
         world: World,
+        draws: tuple[str, str],
     ) -> None:
         self._pool = pool
         self._policy = policy
@@ -164,6 +168,7 @@ class _Stage:
         self._phase = phase
         self._record = record
         self._world = world
+        self._draws = draws
 
     async def run(self, waiting: Sequence[tuple[str, Task]], target: int) -> None:
         """Play `waiting`; once `target` episodes are in, leave the rest behind as `cut_off`."""
@@ -214,6 +219,7 @@ class _Stage:
                     trajectory_id=name,
                     phase=self._phase,
                     seed=self._config.seed,
+                    draws=name.replace(*self._draws, 1),
                     save_screenshot=screenshot_saver(self._config.rollout, self._out, name),
                 )
                 return await self._world.suite_of(task).finish(env, trajectory)
@@ -254,7 +260,12 @@ def screenshot_saver(config: RolloutConfig, out: Path, name: str) -> SaveScreens
     return save
 
 
-def _name(tasks: Sequence[Task], prefix: str) -> list[tuple[str, Task]]:
+def name_episodes(tasks: Sequence[Task], prefix: str) -> list[tuple[str, Task]]:
+    """(trajectory id, task) of each attempt; the attempts at one task are numbered.
+
+    Raises:
+        DataError: two would have one name.
+    """
     seen: Counter[str] = Counter()
     episodes: dict[str, Task] = {}
     for task in tasks:

@@ -14,9 +14,8 @@ import functools
 import itertools
 from typing import Any, Self
 
-import orjson
-
 from webrl.rollouts.websocket import DevToolsSocket
+from webrl.runs.text import dump_json, load_json
 
 # Events of the network are many; most are told by their first bytes.
 _NETWORK = b'{"method":"Network.'
@@ -32,6 +31,8 @@ REPLACED = (
     "detached",
     "frameId is not found",
     "Cannot find context",
+    "with given id",
+    "with the given id",
     "Cannot find default execution context",
     "Promise was collected",
 )
@@ -57,7 +58,10 @@ class Channel:
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._closed = ""
-        self._main_frame = ""
+        self.main_frame = ""
+        """DevTools' id of the page's own frame."""
+        self.worlds: dict[str, int] = {}
+        """The execution contexts of our own world in its documents, by frame."""
         self._arrived = asyncio.Event()
         self._arrived.set()
         self._imports: set[str] = set()
@@ -75,7 +79,7 @@ class Channel:
         except OSError as error:
             raise ChannelClosed(f"no DevTools connection to the page: {error}") from None
         _, _, tree = await channel.send_all(("Inspector.enable", {}), ("Page.enable", {}), ("Page.getFrameTree", {}))
-        channel._main_frame = tree["frameTree"]["frame"]["id"]
+        channel.main_frame = tree["frameTree"]["frame"]["id"]
         return channel
 
     async def send(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -93,7 +97,7 @@ class Channel:
         try:
             self._socket.send(
                 *(
-                    orjson.dumps({"id": number, "method": method, "params": params})
+                    dump_json({"id": number, "method": method, "params": params})
                     for number, (method, params) in zip(numbers, calls, strict=True)
                 )
             )
@@ -108,9 +112,15 @@ class Channel:
                 raise ChannelError(f"{method}: {answer['error'].get('message', answer['error'])}")
         return [answer["result"] for answer in answers]
 
-    async def evaluate(self, expression: str) -> Any:
-        """Value of a JavaScript expression in the page, promises awaited. Raises ChannelError, ChannelClosed."""
-        params = {"expression": expression, "returnByValue": True, "awaitPromise": True}
+    async def evaluate(self, expression: str, context: int | None = None) -> Any:
+        """Value of a JavaScript expression, promises awaited. Raises ChannelError, ChannelClosed.
+
+        Args:
+            context: the execution context; None: the page's own.
+        """
+        params: dict[str, Any] = {"expression": expression, "returnByValue": True, "awaitPromise": True}
+        if context is not None:
+            params["contextId"] = context
         answer = await self.send("Runtime.evaluate", params)
         if "exceptionDetails" in answer:
             details = answer["exceptionDetails"]
@@ -130,9 +140,9 @@ class Channel:
     def _take(self, data: bytes) -> None:
         if data.startswith(_NETWORK):
             if data.startswith(_ENDS) or (data.startswith(_BEGINS) and _SCRIPT in data):
-                self._note_request(orjson.loads(data))
+                self._note_request(load_json(data))
             return
-        message = orjson.loads(data)
+        message = load_json(data)
         future = self._waiting.get(message.get("id", 0))
         if future is not None and not future.done():
             future.set_result(message)
@@ -143,7 +153,9 @@ class Channel:
         """Follow what the page does by itself: crash, and leave for another document."""
         if method == "Inspector.targetCrashed":
             self._fail("the page has crashed")
-        elif params.get("frameId") == self._main_frame:
+        elif method in ("Page.frameNavigated", "Page.frameDetached"):
+            self.worlds.pop(params.get("frameId") or params["frame"]["id"], None)
+        elif params.get("frameId") == self.main_frame:
             if method == "Page.frameStartedLoading" or (
                 method == "Page.frameRequestedNavigation" and params.get("disposition", "currentTab") == "currentTab"
             ):

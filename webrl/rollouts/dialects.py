@@ -1,20 +1,21 @@
-"""The two action languages: BrowserGym calls, and the `do(...)`/`exit(...)` calls of released WebRL checkpoints.
+"""The action language of released WebRL checkpoints: `do(...)` and `exit(...)` calls.
 
-API: `parse(text, dialect) -> Action` (raises `ActionError`). A WebRL action becomes the BrowserGym actions that have
-its effect, the second and later ones in `Action.rest`; its canonical form stays in the language it was written in.
+API: `bind_webrl(name, positional, keywords) -> Action` (raises `ActionError`). A WebRL action becomes the BrowserGym
+actions that have its effect, the second and later ones in `Action.rest`; its canonical form stays in the language it
+was written in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from webrl.rollouts.actions import ACTIONS, Action, ActionError, Parameter, bind, parse_action, parse_call
+from webrl.rollouts.actions import ACTIONS, Action, ActionError, Parameter, bind
 
 SCROLL_PX = 480
 """How far `Scroll Up` and `Scroll Down` go: two thirds of WebArena's window of 720, as in VAB-WebArena-Lite."""
 
-_SIGNATURES: dict[str, Sequence[Parameter]] = {
+SIGNATURES: dict[str, Sequence[Parameter]] = {
     "do": [Parameter("action", "str"), Parameter("argument", "text", None), Parameter("element", "id", None)],
     "exit": [Parameter("message", "text", "")],
     "go_backward": [],
@@ -45,30 +46,12 @@ _DO: dict[str, tuple[bool, bool, _Maker]] = {
 }
 
 
-def parse(text: str, dialect: Literal["browsergym", "webrl"]) -> Action:
-    """Read one action. Raises ActionError; its text is shown to the agent."""
-    return parse_action(text) if dialect == "browsergym" else parse_webrl(text)
+def bind_webrl(name: str, positional: Sequence[Any], keywords: dict[str, Any]) -> Action:
+    """The action of `do(action=…, argument=…, element=…)`, `exit(message=…)`, `go_backward()` or `go_forward()`.
 
-
-def parse_any(text: str) -> Action | None:
-    """An action in either language; None for a text that is none."""
-    for read in (parse_action, parse_webrl):
-        try:
-            return read(text)
-        except ActionError:
-            continue
-    return None
-
-
-def parse_webrl(text: str) -> Action:
-    """Read `do(action=…, argument=…, element=…)`, `exit(message=…)`, `go_backward()` or `go_forward()`.
-
-    Comment lines (`# Element: …`, `# Note: …`) are ignored. Raises ActionError.
+    Raises ActionError.
     """
-    name, positional, keywords = parse_call(text)
-    if name not in _SIGNATURES:
-        raise ActionError(f"Invalid action {name!r}; expected do(...), exit(...), go_backward() or go_forward().")
-    values = bind(name, _SIGNATURES[name], positional, keywords)
+    values = bind(name, SIGNATURES[name], positional, keywords)
     written = f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items() if value is not None)})"
     if name == "exit":
         return Action("send_msg_to_user", {"text": values["message"]}, written)

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
-from webrl.rollouts.actions import Action, ActionError
+from webrl.rollouts.actions import ID, Action, ActionError
+from webrl.rollouts.answers import labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError
-from webrl.rollouts.dialects import parse
 from webrl.rollouts.execute import ActionFailed, execute
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.observe import read_page
@@ -67,6 +67,7 @@ class BrowserEnv(BrowserProfile):
         super().__init__(browser, config)
         self._task: Task | None = None
         self._goal = ""
+        self._text = ""
         self._loaded_url = ""
         self._clean = False
         self._restarts = 0
@@ -136,7 +137,7 @@ class BrowserEnv(BrowserProfile):
 
     def _parse(self, action_text: str) -> Action:
         """Read what the agent has written. Raises ActionError."""
-        return parse(action_text, self._config.dialect)
+        return read_answer(action_text, self._config.dialect)
 
     async def _act(self, action: Action) -> None:
         """Carry out one action on the active tab. Raises ActionFailed."""
@@ -144,6 +145,14 @@ class BrowserEnv(BrowserProfile):
 
     def _resolve(self, action: Action) -> Action:
         """The action with the ids of the observation replaced by bids, where the observation has ids of its own."""
+        for name in action.arguments.keys() & _ID_PARAMETERS:
+            bid = action.arguments[name]
+            if not ID.fullmatch(bid) and f"[{bid}] " not in self._text:  # a frame has letters alone
+                number = next(iter(labelled(self._text, bid)), "18")
+                example = dataclasses.replace(action, arguments=action.arguments | {name: number}, written="")
+                raise ActionFailed(
+                    f"ids are the numbers in square brackets, e.g. {example.canonical:.200}; {bid!r:.100} is none"
+                )
         if self._ids is None:
             return action
         arguments = dict(action.arguments)
@@ -253,18 +262,17 @@ class BrowserEnv(BrowserProfile):
         cap_ms = max(0.0, end - time.monotonic()) * 1000
         hidden = json.dumps(list(self._site.hidden_ids))
         form = self._config.observation
-        how = f"{horizon_ms}, {cap_ms:.0f}, {hidden}, '{form}', {self._first_id}"
-        script = f"{before}__webrl.look({how}, () => ({self._site.state_script}))"
-        if self._copied:
-            script = f"__webrl.giveCopied?.({json.dumps(self._copied)}), {script}"
-        seen: dict[str, Any] = await tab.evaluate_or_stop(script, self._config.step_timeout_s * _PATIENCE)
-        self._copied = seen.get("copied") or self._copied
+        how = f"{horizon_ms}, {cap_ms:.0f}, {hidden}, '{form}', {self._first_id}, {json.dumps(self._copied)}"
+        seen: dict[str, Any] = await tab.evaluate_or_stop(
+            f"{before}__webrl.look({how})", self._config.step_timeout_s * _PATIENCE
+        )
+        self._copied = seen["copied"] or self._copied
         return seen
 
     async def _describe(self, tab: Tab, seen: dict[str, Any]) -> tuple[Observation, Verdict]:
         """Observation and verdict of a quiet page that has just been marked."""
         text, self._ids = await read_page(tab, seen, self._config.observation, self._site.hidden_ids)
-        text = self._notices.take() + text
+        self._text = text = self._notices.take() + text
         url = self._address(tab.page, seen["url"])
         verdict = await self._site.judge(tab, tab.page is self._first_page, url, seen["state"])
         screenshot = await self._capture(tab) if self._config.screenshots else None
@@ -282,9 +290,9 @@ class BrowserEnv(BrowserProfile):
         from playwright.async_api import Error
 
         text = str(error)
-        if "__webrl is not defined" in text:
+        if "the page has no __webrl" in text:
             # Documents that run no init script (PDF viewer, error pages) get it now.
-            await self._tabs[page].evaluate(await self._page_script())
+            await self._tabs[page].evaluate_in_page(self._page_script)
             return True
         if isinstance(error, ChannelClosed):
             # Playwright hears of a closed page by its own line, a little later.

@@ -9,6 +9,7 @@ model that sees is never shown a page without its screenshot: then it raises Sta
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import hashlib
 import logging
@@ -20,7 +21,8 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError, PolicyError, StageError
 from webrl.llm.interface import Policy, PolicyOutput, Turn
 from webrl.llm.pictures import sha256, shrink
-from webrl.llm.thinking import without_thinking
+from webrl.rollouts.actions import ActionError
+from webrl.rollouts.answers import read_answer
 from webrl.rollouts.interface import Env, Observation, StepResult
 from webrl.types import Status, Step, Task, Trajectory
 
@@ -63,12 +65,14 @@ async def run_episode(
     trajectory_id: str,
     phase: int = 0,
     seed: int = 0,
+    draws: str = "",
     save_screenshot: SaveScreenshot | None = None,
 ) -> Trajectory:
     """Play one episode to its end.
 
     Args:
-        seed: of the policy's draws; each step derives its own from it and the trajectory id.
+        seed: of the policy's draws; each step derives its own from it and `draws`.
+        draws: names the stream of draws: two episodes of one name draw alike. Default: the trajectory id.
 
     Stop rules (paper, section 2.1 of the released code's settings): `max_parse_failures` unreadable actions in a
     row, `max_repeats` equal actions in a row, `max_steps` steps, the agent's or the page's end, `episode_timeout_s`.
@@ -77,7 +81,7 @@ async def run_episode(
     start = time.perf_counter()
     try:
         async with asyncio.timeout(config.episode_timeout_s):
-            await _play(env, policy, task, config, episode, (seed, trajectory_id), save_screenshot)
+            await _play(env, policy, task, config, episode, (seed, draws or trajectory_id), save_screenshot)
     except TimeoutError:
         episode.status = Status.TIMEOUT
         episode.message = f"the episode passed its deadline of {config.episode_timeout_s:g} s"
@@ -123,9 +127,15 @@ async def _play(
         asked = time.perf_counter()
         output = await policy.act(turn)
         answered = time.perf_counter()
-        result = await env.step(without_thinking(output.text))
+        # A training rollout acts on what was sampled alone: a label that happened to be unique would be rewarded.
+        page = before.text if config.resolve_labels and task.split != "train" else None
+        taken, note = output.text, ""
+        with contextlib.suppress(ActionError):  # the environment tells of it
+            action = read_answer(output.text, config.dialect, page)
+            taken, note = action.canonical, action.note
+        result = await env.step(taken)
         seconds = {"policy": answered - asked, "browser": time.perf_counter() - answered}
-        episode.steps.append(_record(index, before, output, result, (screenshot, digest), seconds))
+        episode.steps.append(_record(index, before, output, result, note, (screenshot, digest), seconds))
         episode.observation, episode.reward = result.observation, result.reward
         episode.parse_failures = 0 if result.action else episode.parse_failures + 1
         episode.status = _stop(episode, result, config)
@@ -163,6 +173,7 @@ def _record(
     before: Observation,
     output: PolicyOutput,
     result: StepResult,
+    note: str,
     screenshot: tuple[str, str],
     seconds: dict[str, float],
 ) -> Step:
@@ -172,6 +183,7 @@ def _record(
         response=output.text,
         action=result.action,
         error=result.error,
+        note=note,
         prompt_ids=tuple(output.prompt_ids),
         action_ids=tuple(output.action_ids),
         logprobs=tuple(output.logprobs),
@@ -183,7 +195,7 @@ def _record(
     )
 
 
-def step_seed(seed: int, trajectory_id: str, index: int) -> int:
-    """Seed of one draw: the same for the same run seed, episode and step, whatever else runs beside it."""
-    digest = hashlib.sha256(f"{seed}:{trajectory_id}:{index}".encode()).digest()
+def step_seed(seed: int, draws: str, index: int) -> int:
+    """Seed of one draw: the same for the same run seed, stream of draws and step, whatever else runs beside it."""
+    digest = hashlib.sha256(f"{seed}:{draws}:{index}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1

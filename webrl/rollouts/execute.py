@@ -15,13 +15,15 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urljoin
 
 from webrl.rollouts.actions import Action
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.devtools import REPLACED, ChannelError, ScriptError
+from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Locator, Page
+    from playwright.async_api import BrowserContext, Frame, Locator, Page
 
     from webrl.rollouts.tab import Tab
 
@@ -45,6 +47,8 @@ ROUND_TRIPS = 40
 """More calls of the page than any action of Playwright's needs."""
 CHOOSER_MS = 2500
 """Longest wait for the file dialog that a click is to open."""
+_ANYWHERE = ("choose", "pick", "disabledOption")
+"""What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
 MAX_WAIT_MS = 10_000
 """`noop` waits no longer than this."""
 
@@ -108,16 +112,16 @@ def is_crash(error: Exception) -> bool:
 
 def _explain(error: Exception) -> str:
     """First line of a Playwright error, and what was in the way if it says so (the call log is not for agents)."""
-    text = f"{error.__class__.__name__}: {first_line(error)}"
+    text = valid_text(f"{error.__class__.__name__}: {first_line(error)}")
     obstacle = _REFUSED.search(str(error))
-    return f"{text} ({obstacle.group(1)})" if obstacle else text
+    return f"{text} ({valid_text(obstacle.group(1))})" if obstacle else text
 
 
 async def locate(page: Page, bid: str) -> Locator:
     """The element with a bid, through the frames its letters name (`aB12` is in frame `aB` of frame `a`… as in
     BrowserGym). Raises ValueError if there is none.
     """
-    scope: Any = page
+    scope = page.main_frame
     end = 0
     while bid[end:] and not bid[end:].isnumeric():
         end += 1
@@ -126,11 +130,22 @@ async def locate(page: Page, bid: str) -> Locator:
         frame = scope.get_by_test_id(bid[:end])
         if not await frame.count():
             raise ValueError(f'Could not find element with bid "{bid}"')
-        scope = frame.frame_locator(":scope")
+        if bid[end:]:  # else it is the frame itself
+            # Playwright's `content_frame` knows none in an `object` or `embed`; `child_frames` keeps those of earlier
+            # documents.
+            present = [child for child in scope.child_frames if not child.is_detached()]
+            inner = [child for child in present if await _bid_of(child) == bid[:end]]
+            if not inner:
+                raise ValueError(f'Could not find element with bid "{bid}"')
+            scope = inner[0]
     element: Locator = scope.get_by_test_id(bid)
     if not await element.count():
         raise ValueError(f'Could not find element with bid "{bid}"')
     return element
+
+
+async def _bid_of(frame: Frame) -> str | None:
+    return await (await frame.frame_element()).get_attribute("bid")
 
 
 async def attempt(element: Locator, method: str, *arguments: Any, **options: Any) -> Any:
@@ -181,10 +196,12 @@ async def _say(tabs: Tabs, **_: str) -> None:
 
 
 async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
-    """Result of one of `js/act.js`'s functions on an element of the main frame; None for elements of other frames."""
-    if not bid.isnumeric():
+    """Result of one of `js/act.js`'s functions on an element; None for one of a frame, but for what needs no place."""
+    prefix = bid.rstrip("0123456789")
+    frame = tabs.tab.frames.get(prefix, "") if bid != prefix and name in _ANYWHERE else ""
+    if prefix and not frame:
         return None
-    return await tabs.tab.evaluate(f"__webrl.{name}(...{json.dumps([bid, *arguments])})")
+    return await tabs.tab.evaluate(f"__webrl.{name}(...{json.dumps([bid, *arguments])})", frame)
 
 
 async def _aim(tabs: Tabs, bid: str) -> tuple[float, float] | None:
@@ -200,6 +217,8 @@ async def _click(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
     point = None if modifiers else await _aim(tabs, bid)
     if point:
         await tabs.tab.click(*point, button)
+        return
+    if await _call(tabs, bid, "pick"):
         return
     await attempt(await locate(tabs.page, bid), "click", button=button, modifiers=modifiers)
 
@@ -270,7 +289,7 @@ async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None
     if await _call(tabs, bid, "choose", wanted):
         return
     element = await locate(tabs.page, bid)
-    disabled = await attempt(element, "evaluate", "(select, wanted) => __webrl.disabledOption(select, wanted)", wanted)
+    disabled = await _call(tabs, bid, "disabledOption", wanted)
     if disabled is not None:
         raise ActionFailed(f"Error: the option {disabled!r:.200} is disabled")
     await attempt(element, "select_option", options)
@@ -319,7 +338,7 @@ async def _upload(tabs: Tabs, files: list[Path], click: Awaitable[object]) -> No
     async with tabs.page.expect_file_chooser(timeout=0) as chooser:
         await click
         # The page's clock, not ours: a busy page has done what was due before it goes on.
-        waited = f"new Promise((done) => __webrl.native.setTimeout(done, {CHOOSER_MS}))"
+        waited = f"new Promise((done) => setTimeout(done, {CHOOSER_MS}))"
         waiting = [asyncio.ensure_future(chooser.value), asyncio.ensure_future(tabs.tab.evaluate(waited))]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -392,6 +411,8 @@ async def _mouse_drag_and_drop(tabs: Tabs, from_x: float, from_y: float, to_x: f
 
 
 async def _goto(tabs: Tabs, url: str) -> None:
+    if tabs.page.url.startswith("http"):
+        url = urljoin(tabs.page.url, url)
     tabs.check_url(url)
     await tabs.page.goto(url)
 

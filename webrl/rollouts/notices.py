@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from webrl.runs.text import valid_text
+
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Dialog, Download, Page
 
@@ -49,12 +51,12 @@ class Notices:
 
     def _note_download(self, download: Download) -> None:
         self.downloads += 1
-        self._lines.append(f"download {download.suggested_filename!r:.200}, refused")
+        self._lines.append(f"download {valid_text(download.suggested_filename)!r:.200}, refused")
 
     def _answer(self, dialog: Dialog) -> None:
         leaves = dialog.type == "beforeunload"  # Playwright's answer too, where nobody listens
         words = "answered Leave: what was not saved is lost" if leaves else self._words(dialog)
-        self._lines.append(f"{dialog.type} box {dialog.message!r:.200}, {words}")
+        self._lines.append(f"{dialog.type} box {valid_text(dialog.message)!r:.200}, {words}")
         accepts = leaves or self._accept
         answering = asyncio.ensure_future(self._end(dialog, accepts=accepts))
         self._answers.add(answering)
@@ -65,7 +67,9 @@ class Notices:
             return "closed"
         if not self._accept:
             return "answered Cancel"
-        return f"answered OK with {dialog.default_value!r:.200}" if dialog.type == "prompt" else "answered OK"
+        return (
+            f"answered OK with {valid_text(dialog.default_value)!r:.200}" if dialog.type == "prompt" else "answered OK"
+        )
 
     async def _end(self, dialog: Dialog, *, accepts: bool) -> None:
         from playwright.async_api import Error

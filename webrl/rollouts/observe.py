@@ -1,9 +1,8 @@
 """Turns a page into the text that agent and judge read.
 
 API: `read_page(tab, seen, form, hidden_ids)`, which takes one of: `observe_axtree(tab, num_frames, hidden, uses)`,
-BrowserGym's flattened accessibility tree (`webrl/rollouts/axtree.py` prints it); `observe_dom`, the same lines from the
-document itself where our extractor is known to tell them (`webrl/rollouts/probe.py`), faster; `observe_html`, the
-simplified HTML of released WebRL checkpoints.
+BrowserGym's flattened accessibility tree (`webrl/rollouts/axtree.py` prints it); `observe_html`, the simplified HTML of
+released WebRL checkpoints.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from webrl.rollouts.axtree import Uses, flatten_axtree
 from webrl.rollouts.devtools import ChannelError
+from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
-    from playwright.async_api import Frame, Page
+    from playwright.async_api import Frame
 
     from webrl.rollouts.tab import Tab
 
@@ -33,7 +33,6 @@ HIDDEN_IDS = ("query", "reward-display", "click-canvas", "sync-task-cover", "epi
 
 _ENABLE: tuple[str, dict[str, Any]] = ("Accessibility.enable", {})
 _DISABLE: tuple[str, dict[str, Any]] = ("Accessibility.disable", {})
-_UNMARK: tuple[str, dict[str, Any]] = ("Runtime.evaluate", {"expression": "__webrl.unmark()"})
 MAX_TEXT_CHARS = 2_000_000
 """An observation's text is cut here; prompts take a small part of it."""
 # Chromium names the class of what was thrown from a version after 126 on.
@@ -60,15 +59,15 @@ async def read_page(
     from playwright.async_api import Error
 
     if limit := seen.get("tooLarge"):
-        return f"RootWebArea {await tab.page.title()!r:.200}\n\tStaticText 'Not shown: {limit}.'", None
+        return f"RootWebArea {valid_text(await tab.page.title())!r:.200}\n\tStaticText 'Not shown: {limit}.'", None
     ids = None
     try:
-        if form == "dom":
-            text = await observe_dom(tab, seen, hidden_ids)
-        elif form == "html":
+        if form == "html":
             text, ids = await observe_html(tab, hidden_ids)
         else:
             text = await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]), seen["uses"])
+            if unseen := seen["unseen"] + tab.unseen_in_frames:
+                text += f"\n\tStaticText 'Not shown: {unseen} elements that the page hides from readers (aria-hidden).'"
     except (Error, ChannelError) as error:
         if not (found := _TOO_LARGE.search(str(error))):
             raise
@@ -79,46 +78,49 @@ async def read_page(
     return text, ids
 
 
-async def mark_child_frames(
-    tab: Tab, into_aria: bool = True, uses: dict[str, Sequence[str]] | None = None
-) -> dict[str, Frame]:
+async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = None) -> dict[str, str]:
     """Give the elements of all frames but the main one their bids (BrowserGym's order); the main frame is marked.
 
-    Frames that cannot run scripts are skipped. Gives the others by bid. What `mark` says of uses is added to `uses`.
+    Frames that cannot run scripts are skipped. Returns DevTools' ids of the others by bid. What `mark` says of uses is
+    added to `uses`.
     """
-    found: dict[str, Frame] = {}
-    await _mark_children(tab.page.main_frame, into_aria, tab.first_id, found, {} if uses is None else uses)
+    found: dict[str, str] = {}
+    waiting = [(await tab.channel.send("Page.getFrameTree"))["frameTree"]]
+    while waiting:
+        children = {child["frame"]["id"]: child for child in waiting.pop().get("childFrames", ())}
+        owners = await tab.channel.send_all(*(("DOM.getFrameOwner", {"frameId": frame}) for frame in children))
+        nodes = await tab.channel.send_all(*(("DOM.describeNode", _node(owner)) for owner in owners))
+        for (frame, child), node in zip(children.items(), nodes, strict=True):
+            flat = node["node"]["attributes"]
+            attributes = dict(zip(flat[::2], flat[1::2], strict=True))
+            bid, sandbox = attributes.get("bid"), attributes.get("sandbox")
+            if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
+                continue
+            marked = await tab.evaluate(f"__webrl.mark({json.dumps(bid)}, [], true, {tab.first_id})", frame)
+            if uses is not None:
+                uses.update(marked["uses"] or {})
+            tab.unseen_in_frames += marked["unseen"]
+            found[bid] = frame
+            waiting.append(child)
+    tab.frames = found
     return found
 
 
-async def _mark_children(
-    frame: Frame, into_aria: bool, first_id: int, found: dict[str, Frame], uses: dict[str, Sequence[str]]
-) -> None:
+def _node(owner: dict[str, Any]) -> dict[str, Any]:
+    return {"backendNodeId": owner["backendNodeId"]}
+
+
+async def shown_frames(frame: Frame) -> list[Frame]:
+    """The frame and all below it that are shown, outermost first."""
+    found = [frame]
     for child in frame.child_frames:
-        if not _takes_scripts(child):
+        # Without an address nothing has come yet, or the browser refused it: a script would wait for ever.
+        if not child.url or child.is_detached():
             continue
         element = await child.frame_element()
-        if await element.content_frame() != child:
-            continue
-        sandbox = await element.get_attribute("sandbox")
-        bid = await element.get_attribute("bid")
-        if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
-            continue
-        marked = await child.evaluate("(given) => __webrl.mark(...given)", [bid, [], into_aria, first_id])
-        uses.update(marked["uses"] or {})
-        found[bid] = child
-        await _mark_children(child, into_aria, first_id, found, uses)
-
-
-def _takes_scripts(frame: Frame) -> bool:
-    """Without an address nothing has come yet, or the browser refused it: a script would wait for ever."""
-    return bool(frame.url) and not frame.is_detached()
-
-
-async def _unmark_children(page: Page) -> None:
-    frames = [frame for frame in page.frames if frame is not page.main_frame and _takes_scripts(frame)]
-    calls = (frame.evaluate("window.__webrl && __webrl.unmark()") for frame in frames)
-    await asyncio.gather(*calls, return_exceptions=True)
+        if await element.content_frame() == child and await element.is_visible():
+            found += await shown_frames(child)
+    return found
 
 
 async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], uses: Uses | None = None) -> str:
@@ -130,19 +132,23 @@ async def observe_axtree(tab: Tab, num_frames: int, hidden: Collection[str], use
     been rebuilt; only an explicit `enable` makes `disable` drop it.
     """
     known = None if uses is None else dict(uses)
+    tab.frames, tab.unseen_in_frames = {}, 0
     if num_frames:
         await mark_child_frames(tab, uses=known)
         nodes = await framed_axtree(tab)
     else:
-        answers = await tab.channel.send_all(_ENABLE, ("Accessibility.getFullAXTree", {}), _DISABLE, _UNMARK)
+        unmark_here = {"expression": "__webrl.unmark()", "contextId": tab.channel.worlds.get(tab.channel.main_frame, 0)}
+        answers = await tab.channel.send_all(
+            _ENABLE, ("Accessibility.getFullAXTree", {}), _DISABLE, ("Runtime.evaluate", unmark_here)
+        )
         nodes = answers[1]["nodes"]
     return flatten_axtree(nodes, hidden, known)
 
 
 async def unmark(tab: Tab) -> None:
     """Take the marks of all frames out of the accessibility tree again."""
-    await tab.channel.send_all(_UNMARK)
-    await _unmark_children(tab.page)
+    calls = (tab.channel.evaluate("__webrl.unmark()", context) for context in tuple(tab.channel.worlds.values()))
+    await asyncio.gather(*calls, return_exceptions=True)
 
 
 async def framed_axtree(tab: Tab) -> list[dict[str, Any]]:
@@ -156,63 +162,25 @@ async def framed_axtree(tab: Tab) -> list[dict[str, Any]]:
 
 
 async def _all_frames_axtree(tab: Tab) -> list[dict[str, Any]]:
-    """All frames' trees; each frame element's node gets its document's root as a child."""
+    """All frames' trees; the node of each frame's element (an `object` or `embed` too) gets its root as a child."""
     tree = await tab.channel.send("Page.getFrameTree")
-    by_frame: dict[str, list[dict[str, Any]]] = {}
+    trees: list[list[dict[str, Any]]] = []
+    inside: dict[int, dict[str, Any]] = {}  # roots, by the element that holds them
     waiting = [tree["frameTree"]]
     while waiting:
         entry = waiting.pop()
         waiting.extend(entry.get("childFrames", []))
-        frame_id = entry["frame"]["id"]
-        answer = await tab.channel.send("Accessibility.getFullAXTree", {"frameId": frame_id})
-        by_frame[frame_id] = answer["nodes"]
-    for frame_nodes in by_frame.values():
-        for node in frame_nodes:
-            if node["role"]["value"] == "Iframe":
-                answer = await tab.channel.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})
-                inner = by_frame.get(answer.get("node", {}).get("frameId"))
-                if inner:
-                    node["childIds"].append(inner[0]["nodeId"])
-    return [node for frame_nodes in by_frame.values() for node in frame_nodes]
-
-
-async def observe_dom(tab: Tab, seen: dict[str, Any], hidden_ids: Sequence[str]) -> str:
-    """The page as text of our own extractor, or of the tree if the page has elements that only the tree tells.
-
-    Args:
-        tab: the tab.
-        seen: what `__webrl.look` has returned for it.
-        hidden_ids: DOM ids of the elements left out.
-    """
-    lines = await own_lines(tab, seen, seen["frames"])
-    if lines is not None:
-        return "\n".join(lines)
-    seen = await tab.evaluate(f"__webrl.mark('', {json.dumps(list(hidden_ids))}, true, {tab.first_id})")
-    return await observe_axtree(tab, seen["frames"], frozenset(seen["hidden"]), seen["uses"])
-
-
-async def own_lines(tab: Tab, extracted: dict[str, Any], num_frames: int) -> list[str] | None:
-    """What `__webrl.extract` has found with that of all frames below it; None if one has elements for the tree."""
-    if not num_frames or extracted["foreign"]:
-        return None if extracted["foreign"] else extracted["lines"]
-    return await _with_frames(extracted, await mark_child_frames(tab, into_aria=False))
-
-
-async def _with_frames(extracted: dict[str, Any], frames: dict[str, Frame]) -> list[str] | None:
-    """Put each frame's lines below the line of its element."""
-    if extracted["foreign"]:
-        return None
-    by_line = {line: (depth, bid) for line, depth, bid in extracted["frameLines"]}
-    result = []
-    for number, line in enumerate(extracted["lines"]):
-        result.append(line)
-        depth, bid = by_line.get(number, (0, None))
-        if bid in frames:
-            nested = await _with_frames(await frames[bid].evaluate("__webrl.extract([])"), frames)
-            if nested is None:
-                return None
-            result += ["\t" * depth + text for text in nested]
-    return result
+        which = {"frameId": entry["frame"]["id"]}
+        trees.append((await tab.channel.send("Accessibility.getFullAXTree", which))["nodes"])
+        if entry is not tree["frameTree"] and trees[-1]:
+            owner = await tab.channel.send("DOM.getFrameOwner", which)
+            inside[owner["backendNodeId"]] = trees[-1][0]
+    nodes = [node for frame_nodes in trees for node in frame_nodes]
+    for node in nodes:
+        root = inside.get(node.get("backendDOMNodeId", 0))
+        if root is not None and not node.get("ignored"):
+            node.setdefault("childIds", []).append(root["nodeId"])
+    return nodes
 
 
 async def observe_html(tab: Tab, hidden_ids: Sequence[str]) -> tuple[str, dict[str, str]]:
@@ -224,7 +192,10 @@ async def observe_html(tab: Tab, hidden_ids: Sequence[str]) -> tuple[str, dict[s
         "[...window[Symbol.for('webrl.html')].labels].map(([label, element]) => [label, element.getAttribute('bid')])"
     )
     html = remove_elements(found["html"], hidden_ids) if hidden_ids else found["html"]
-    return simplify(html, found["width"], found["height"]), {str(label): bid for label, bid in labels if bid}
+    text = simplify(html, found["width"], found["height"])
+    if not text and (num_frames := await tab.evaluate("document.querySelectorAll('frame').length")):
+        text = f"Not shown: the pages in {num_frames} frames."
+    return text, {str(label): bid for label, bid in labels if bid}
 
 
 def remove_elements(html: str, ids: Sequence[str]) -> str:

@@ -23,7 +23,6 @@ from webrl.rollouts.guard import NavigationGuard
 from webrl.rollouts.limits import NO_LIMITS
 from webrl.rollouts.notices import Notices
 from webrl.rollouts.observe import load_script
-from webrl.rollouts.probe import foreign_elements
 from webrl.rollouts.sites import Site
 from webrl.rollouts.tab import Tab
 
@@ -63,7 +62,8 @@ class BrowserProfile:
     def __init__(self, browser: Browser, config: RolloutConfig) -> None:
         self._browser = browser
         self._config = config
-        self._script = load_script("settle", "mark", "act", "extract", "miniwob")
+        self._script = load_script("world", "mark", "act")
+        """What runs in our own world of a document that is read or acted on."""
         self._site: Site = None  # type: ignore[assignment]
         self._first_page: Page | None = None
         self._tabs: dict[Page, Tab] = {}
@@ -122,20 +122,16 @@ class BrowserProfile:
         if self.onlooker:
             await self.onlooker.attach(self.context)
         self._notices.attach(self.context)
-        await self.context.add_init_script(await self._page_script())
+        await self.context.add_init_script(self._page_script)
         await self.context.new_page()
         self.context.on("page", self._activate)
 
-    async def _page_script(self) -> str:
+    @property
+    def _page_script(self) -> str:
         """What every document runs before its own scripts."""
         # A person's clipboard is the machine's.
-        script = f"{self._script}\n{self.onlooker.script if self.onlooker else load_script('clipboard')}"
-        every = self._config.every_element
-        if self.every_element if every is None else every:
-            script = f"{script}\n__webrl.every = true;"
-        if self._config.observation != "dom":
-            return script
-        return f"{script}\n__webrl.foreign = {json.dumps(await foreign_elements(self._browser))};"
+        more = self.onlooker.script if self.onlooker else load_script("clipboard")
+        return f"{load_script('settle', 'miniwob')}\n{more}"
 
     def _activate(self, page: Page) -> None:
         """A new tab becomes the active one, as in BrowserGym."""
@@ -162,7 +158,10 @@ class BrowserProfile:
             self.page = self.context.pages[-1]
         tab = self._tabs.get(self.page)
         if tab is None:
-            tab = self._tabs[self.page] = await Tab.open(self.page, self._browser.port)
+            every = self._config.every_element
+            every = self.every_element if every is None else every
+            script = f"{self._script}\n__webrl.every = {json.dumps(every)};"
+            tab = self._tabs[self.page] = await Tab.open(self.page, self._browser.port, script)
             if self.imports and not self._site.reusable:
                 await tab.channel.watch_imports()
         tab.first_id = self._first_id

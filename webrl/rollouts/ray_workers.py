@@ -23,7 +23,8 @@ from webrl.errors import BrowserError, UsageError
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.handle import WorkerHandle, error_of
 from webrl.rollouts.suite import WEB, World, find_world
-from webrl.rollouts.worker import Worker, to_bytes
+from webrl.rollouts.worker import Worker
+from webrl.runs.text import dump_json
 
 logger = logging.getLogger(__name__)
 
@@ -114,9 +115,9 @@ class _Actor:
 
     async def answer(self, env_id: int, op: str, arg: Any) -> bytes:
         try:
-            return to_bytes(await self._worker.answer(env_id, op, arg))
+            return dump_json(await self._worker.answer(env_id, op, arg))
         except asyncio.CancelledError:
-            return to_bytes({"error": f"{op!r} was given up", "kind": "BrowserError"})
+            return dump_json({"error": f"{op!r} was given up", "kind": "BrowserError"})
 
     async def close(self) -> None:
         await self._worker.close()

@@ -59,8 +59,6 @@ class Site(Protocol):
     """Hosts the task's pages may reach."""
     reusable: bool
     """Whether `start` can begin an episode on a page of any other site that is reusable, without a navigation."""
-    state_script: str
-    """JavaScript expression; its value after an action goes to `judge`."""
 
     async def start(self, tab: Tab, seed: int) -> str | None:
         """Start the episode on the loaded page; gives the page's own goal ("" if it has none), or None if a page
@@ -74,7 +72,7 @@ class Site(Protocol):
         Args:
             is_first_page: the active tab is the one the episode started in.
             url: address of the active tab.
-            state: value of `state_script` there.
+            state: what the page there says of its task, `null` where it says nothing.
         """
         ...
 
@@ -87,8 +85,6 @@ class MiniwobSite:
     reusable = True
     hidden_ids: Sequence[str] = HIDDEN_IDS
     hosts: Sequence[str] = ()
-    # Also evaluated where the agent has left the page.
-    state_script = "typeof WOB_DONE_GLOBAL === 'undefined' ? null : __webrl.miniwob.state()"
 
     def __init__(self, name: str) -> None:
         """Take a page by file name without `.html`. Raises DataError (nearest name given) if there is none."""
@@ -102,7 +98,7 @@ class MiniwobSite:
     async def start(self, tab: Tab, seed: int) -> str | None:
         """Start the episode at a seed, exactly as BrowserGym derives it."""
         arguments = [self.name, page_seed(seed), MINIWOB_MAX_TIME_MS, page_source(self.name)]
-        goal: str | None = await tab.evaluate(f"__webrl.miniwob.start(...{json.dumps(arguments)})")
+        goal: str | None = await tab.evaluate_in_page(f"__webrl.miniwob.start(...{json.dumps(arguments)})")
         return goal
 
     async def judge(self, tab: Tab, is_first_page: bool, url: str, state: Any) -> Verdict:  # noqa: ARG002
@@ -119,7 +115,6 @@ class UrlSite:
     scale = 1.0
     hidden_ids: Sequence[str] = ()
     reusable = False
-    state_script = "null"
 
     def __init__(self, url: str, hosts: Sequence[str] = ()) -> None:
         self.url = url

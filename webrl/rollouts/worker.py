@@ -35,6 +35,7 @@ from webrl.rollouts.snapshot import PageDetails
 from webrl.rollouts.suite import WEB, Suite, World, find_world
 from webrl.runs.memory import collect_seldom
 from webrl.runs.own_python import restore_python_path
+from webrl.runs.text import dump_json
 from webrl.types import Task
 
 logger = logging.getLogger(__name__)
@@ -164,16 +165,8 @@ def result_from_json(data: dict[str, Any]) -> StepResult:
 
 def encode(message: dict[str, Any]) -> bytes:
     """One message with its length before it."""
-    body = to_bytes(message)
+    body = dump_json(message)
     return len(body).to_bytes(4, "big") + body
-
-
-def to_bytes(message: dict[str, Any]) -> bytes:
-    """JSON; lone surrogates in page text become question marks."""
-    try:
-        return orjson.dumps(message)
-    except TypeError:
-        return orjson.dumps(_clean(message))
 
 
 async def read_message(reader: asyncio.StreamReader) -> dict[str, Any]:
@@ -183,14 +176,6 @@ async def read_message(reader: asyncio.StreamReader) -> dict[str, Any]:
         raise BrowserError(f"worker message of {size} bytes")
     message: dict[str, Any] = orjson.loads(await reader.readexactly(size))
     return message
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {key: _clean(item) for key, item in value.items()}
-    return [_clean(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 async def serve(reader: asyncio.StreamReader, write: Any, world: World = WEB) -> None:

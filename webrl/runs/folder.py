@@ -103,6 +103,11 @@ class PhaseFolder:
         return self.path / "critic"
 
     @property
+    def probe(self) -> Path:
+        """The phase's actor on the probe pages that the next one must do as well on."""
+        return self.path / "probe.jsonl"
+
+    @property
     def eval(self) -> Path:
         """Evaluation episodes."""
         return self.path / "eval.jsonl"

@@ -17,6 +17,7 @@ import orjson
 
 from webrl.errors import DataError
 from webrl.runs.disk import atomic_path, full_disk_named, make_folder, sync_folder
+from webrl.runs.text import dump_json, valid_text
 from webrl.types import Record
 
 R = TypeVar("R", bound=Record)
@@ -28,7 +29,7 @@ MAX_JSON_BYTES = 256 << 20
 def write_text(path: Path, text: str) -> None:
     """Write a whole file atomically and durably."""
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
+        file.write(valid_text(text))
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -159,7 +160,7 @@ def numbered_lines(
 
 def dump_line(record: Record) -> bytes:
     """One JSONL line of a record, as `to_json` has it."""
-    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+    return dump_json(record, option=orjson.OPT_APPEND_NEWLINE)
 
 
 class Appender:

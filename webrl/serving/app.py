@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -25,10 +25,10 @@ from webrl.llm.interface import Completion, LanguageModel, Policy, Turn
 from webrl.llm.pictures import shrink
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.sampling import policy_config
-from webrl.llm.thinking import without_thinking
+from webrl.llm.trained_prompt import prompt_of
 from webrl.openenv.access import REQUEST_TIMEOUT_S
 from webrl.rollouts.actions import ActionError
-from webrl.rollouts.dialects import parse
+from webrl.rollouts.answers import Dialect, read_answer
 from webrl.serving.prompts import chat_ids, text_ids
 from webrl.serving.requests import ActionRequest, ChatRequest, CompletionRequest, RequestError, read, read_picture
 
@@ -90,14 +90,14 @@ def error_response(error: RequestError, headers: dict[str, str] | None = None) -
     return JSONResponse({"error": said}, error.status, headers)
 
 
-def read_answer(text: str, dialect: Literal["browsergym", "webrl"]) -> dict[str, Any]:
-    """What an answer does: `action` as the model's history shows it, `calls` of BrowserGym, `error` if unreadable."""
+def describe_answer(text: str, dialect: Dialect) -> dict[str, Any]:
+    """What an answer does: `action` and `note` as the model's history shows them, `calls` of BrowserGym, `error`."""
     try:
-        action = parse(without_thinking(text), dialect)
+        action = read_answer(text, dialect)
     except ActionError as error:
-        return {"action": "", "calls": [], "error": str(error)}
+        return {"action": "", "note": "", "calls": [], "error": str(error)}
     calls = [dataclasses.replace(part, written="", rest=()).canonical for part in (action, *action.rest)]
-    return {"action": action.canonical, "calls": calls, "error": ""}
+    return {"action": action.canonical, "note": action.note, "calls": calls, "error": ""}
 
 
 class _Answers:
@@ -143,7 +143,7 @@ class _Answers:
         asked = read(ActionRequest, await _body(request))
         self._check_model(asked.model)
         config = self._service.config
-        greedy_or_not = config.evaluate.temperature if asked.temperature is None else asked.temperature
+        greedy_or_not = config.evaluate.temperature[0] if asked.temperature is None else asked.temperature
         try:
             picture = None if asked.screenshot is None else read_picture(asked.screenshot)
         except ValueError as error:
@@ -159,7 +159,7 @@ class _Answers:
             raise RequestError(str(error), param="screenshot", code=_TOO_LONG) from error
         usage = _usage(len(output.prompt_ids), len(output.action_ids))
         reply = {"object": "webrl.action", "model": self._service.alias, "usage": usage, "text": output.text}
-        return reply | read_answer(output.text, config.rollout.dialect)
+        return reply | describe_answer(output.text, config.rollout.dialect)
 
     async def _shown(self, picture: bytes | None, param: str) -> bytes | None:
         """The picture as the model is shown it; None for a model of text. Raises RequestError."""
@@ -219,8 +219,9 @@ class _Answers:
             "image_size": config.rollout.image_size,
             "dialect": config.rollout.dialect,
             "prompt_format": config.models.prompt_format,
+            "prompt": prompt_of(self._model.tokenizer, config.models.prompt),
             "max_prompt_tokens": config.models.max_prompt_tokens,
-            "temperature": config.evaluate.temperature,
+            "temperature": config.evaluate.temperature[0],
             "max_steps": config.rollout.max_steps,
             "max_repeats": config.rollout.max_repeats,
             "max_parse_failures": config.rollout.max_parse_failures,

@@ -15,6 +15,7 @@ from webrl.config import RunConfig, load_config
 from webrl.config.extras import is_installed
 from webrl.config.resources import find_config, is_file, shipped_model
 from webrl.errors import UsageError
+from webrl.llm.check import check_model
 from webrl.llm.loading import check_sight, model_folder
 from webrl.llm.servers.vllm_command import Weights, context_length
 from webrl.runs.folder import RunFolder, require_run
@@ -52,8 +53,8 @@ def find_checkpoint(
 
     Raises:
         UsageError: a run without an actor, `phase` without a run, a bad config, or an engine that serves other models.
-        ModelError: no such folder, pickles, or a model that sees where `rollout.image_size` asks for none, or the
-            other way round.
+        ModelError: a model that cannot be loaded (`check_model`), or that sees where `rollout.image_size` asks for
+            none, or the other way round.
     """
     name = shipped_model(name)
     folder = Path(name).expanduser()
@@ -68,6 +69,7 @@ def find_checkpoint(
     settings = load_config(path, overrides)
     check_sight(settings, name)
     settings = _on_best_engine(settings, overrides)
+    check_model(name, sees=settings.rollout.image_size is not None)
     return Checkpoint(name, alias if model_folder(name) else name, settings, str(path) if path else "the defaults")
 
 

@@ -245,6 +245,7 @@ class _PastStep(BaseModel):
     response: str
     action: str = ""
     error: str = ""
+    note: str = ""
 
 
 class ActionRequest(_Body):
@@ -259,7 +260,7 @@ class ActionRequest(_Body):
     def steps(self) -> tuple[Step, ...]:
         """The episode so far."""
         return tuple(
-            Step(index=i, observation="", response=past.response, action=past.action, error=past.error)
+            Step(index=i, observation="", response=past.response, action=past.action, error=past.error, note=past.note)
             for i, past in enumerate(self.history)
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 from typing import Any
 
 from webrl.config import RunConfig
@@ -12,10 +13,10 @@ from webrl.phase import is_phase_done
 from webrl.replay.stage import SCORE_CACHE
 from webrl.runs.disk import atomic_path, make_folder, remove
 from webrl.runs.folder import RunFolder, changed_settings, name_changes
-from webrl.runs.store import read_lines
-from webrl.study.plan import ORM, START, Cell
+from webrl.runs.store import read_json, read_lines
+from webrl.study.plan import START, Cell
 
-_JUDGED = ("label", "replay", "train")
+_JUDGED = ("label", "replay", "train", "accept")
 """Stages of phase 0 after the episodes: redone where a method judges or trains its critic otherwise."""
 _JUDGED_FILES = (
     "labels.jsonl", "train.jsonl", "train_filter.jsonl", "problems.txt", "critic", "critic_counts.json",
@@ -24,9 +25,9 @@ _JUDGED_FILES = (
 
 
 def num_finished(cell: Cell) -> int:
-    """Phases that are finished and evaluated, phase 0 included; of an outcome model, 1 if it is trained."""
-    if cell.method == ORM:
-        return int(cell.orm.with_name("orm_report").joinpath("report.json").is_file())
+    """Phases that are finished and evaluated, phase 0 included; of a training, 1 if it is finished."""
+    if cell.model is not None:
+        return int(_training_report(cell.model).is_file())
     run = RunFolder(cell.config.run_dir)
     for phase in range(cell.config.num_phases + 1):
         if not is_phase_done(run.phase(phase)):
@@ -68,16 +69,37 @@ def check_config(cell: Cell) -> None:
         StageError: it was not, so that its numbers are not this study's; old and new values and the fix are named.
     """
     run = RunFolder(cell.config.run_dir)
-    changed = changed_settings(run, cell.config) if run.config.is_file() else {}
-    own_orm = f"{START}-seed{cell.seed}/{ORM}'"
-    if changed.get("models.orm", "").count(own_orm) == 2:  # of `retrain_orm`: the study's folder was moved
-        del changed["models.orm"]
+    if cell.model is not None:
+        changed = _changed_training(cell, _training_report(cell.model))
+    else:
+        changed = changed_settings(run, cell.config) if run.config.is_file() else {}
+    for key, folder in (("models.orm", "orm"), ("models.actor", "sft")):
+        if changed.get(key, "").count(f"{START}-seed{cell.seed}/{folder}'") == 2:  # the study's folder was moved
+            del changed[key]
     if changed:
         raise StageError(
             f"{run.path} was made with other settings ({name_changes(changed)}), and its numbers would be taken for "
             "those of this study; restore them, give the study another --name or the method another name, or remove "
             "the folder"
         )
+
+
+def _training_report(model: Path) -> Path:
+    return model.with_name(f"{model.name}_report") / "report.json"
+
+
+def _changed_training(cell: Cell, report: Path) -> dict[str, str]:
+    """What a supervised start was trained with otherwise: its demonstrations, its base, `sft.*`."""
+    if not cell.demos or not report.is_file():
+        return {}
+    made = read_json(report)
+    command: list[str] = made["command"]
+    data = command[command.index("--data") + 1 : command.index("--out")]
+    was, now = made["config"], cell.config.model_dump(mode="json")
+    pairs = {"demos": (data, list(map(str, cell.demos)))}
+    pairs["models.actor"] = (was["models"]["actor"], now["models"]["actor"])
+    pairs |= {f"sft.{key}": (was["sft"].get(key), value) for key, value in now["sft"].items()}
+    return {key: f"was {before!r}, now {after!r}" for key, (before, after) in pairs.items() if before != after}
 
 
 def check_start(start: Cell, cell: Cell) -> None:

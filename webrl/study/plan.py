@@ -9,6 +9,7 @@
     methods:
       default: {}
       awr: {actor: {objective: awr}}
+    demos: [data/tiny/demos.jsonl]  # each seed trains its own start on them (`overrides: {sft: …}`); none: models.actor
 
 A cell is an ordinary run in `runs_dir/name/<method>-seed<seed>`; `start-seed<seed>` beside it holds phase 0, which is
 played once a seed. What defines the starting point and the evaluation belongs in `overrides`; a method that sets it is
@@ -23,10 +24,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from webrl.config import RunConfig, apply_override, overlay, read_config, validate_config
-from webrl.config.resources import find_config, is_file
+from webrl.config.resources import find_config, is_file, shipped_data
 from webrl.config.section import Section
 from webrl.errors import UsageError, problem_text
 from webrl.preflight import check_settings
@@ -35,6 +36,9 @@ START = "start"
 """Name of the run that plays phase 0 of a seed for all methods."""
 ORM = "orm"
 """Name of the training of a seed's outcome model, for `retrain_orm`; it lies in the start's folder."""
+SFT = "start_sft"
+"""Name of the training of a seed's supervised start, for `demos`; it lies in the start's folder too."""
+_TRAINED = {ORM: "orm", SFT: "sft"}
 _OWN_KEYS = ("name", "runs_dir", "seed", "num_phases")
 """Keys of the run config that the study sets."""
 _METHOD_KEYS = {
@@ -42,6 +46,7 @@ _METHOD_KEYS = {
     "models": {"orm", "generator"},
     "rollout": {"num_generations", "policy"},
     "evaluate": set[str](),
+    "sft": set[str](),
 }
 """Sections that make the starting point and the evaluation; the keys named act after phase 0 and may differ."""
 
@@ -59,6 +64,9 @@ class StudyConfig(Section):
     reference: str = Field("default", description="method that the others are compared with")
     overrides: dict[str, Any] = Field({}, description="run settings of every cell")
     methods: dict[Name, dict[str, Any]] = Field({"default": {}}, min_length=1)
+    demos: tuple[Annotated[Path, AfterValidator(shipped_data)], ...] = Field(
+        (), description="demonstrations that each seed's start is trained on, with `overrides.sft`; none: models.actor"
+    )
     retrain_orm: tuple[str, ...] = Field(
         (), description="methods whose judge is models.orm trained further on phase 0 and the environment's reward"
     )
@@ -72,7 +80,7 @@ class StudyConfig(Section):
     def _methods_can_be_told_apart(self) -> Self:
         if self.reference not in self.methods:
             raise ValueError(f"reference {self.reference!r} is none of the methods: {', '.join(self.methods)}")
-        for name in {START, ORM} & self.methods.keys():
+        for name in {START, ORM, SFT} & self.methods.keys():
             raise ValueError(f"methods.{name}: the name stands for what methods share; choose another")
         for name in set(self.retrain_orm) - self.methods.keys():
             raise ValueError(f"retrain_orm: {name!r} is none of the methods: {', '.join(self.methods)}")
@@ -83,10 +91,10 @@ class StudyConfig(Section):
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a study, or the start of a seed, or the training of its outcome model."""
+    """One run of a study, or the start of a seed, or a training: of the model it starts from, of its outcome model."""
 
     method: str
-    """Name of the method, or `start`, or `orm`."""
+    """Name of the method, or `start`, `start_sft`, `orm`."""
     seed: int
     config: RunConfig
     """Resolved."""
@@ -95,21 +103,25 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Name of the run folder, but for `orm`, and of the log."""
+        """Name of the run folder, but for trainings, and of the log."""
         return f"{self.method}-seed{self.seed}"
 
+    demos: tuple[Path, ...] = ()
+    """What a supervised start is trained on."""
+
     @property
-    def orm(self) -> Path:
-        """Where a start's outcome model is trained to."""
-        return self.config.run_dir / "orm"
+    def model(self) -> Path | None:
+        """Where a training writes its model; None of a run."""
+        return self.config.run_dir / _TRAINED[self.method] if self.method in _TRAINED else None
 
     @property
     def arguments(self) -> list[str]:
         """What comes after `webrl`."""
-        if self.method == ORM:
-            data = self.config.run_dir / "phase_00" / "trajectories.jsonl"
-            return ["train-orm", *self.settings, "--data", str(data), "--out", str(self.orm)]
-        return ["run", *self.settings]
+        if self.model is None:
+            return ["run", *self.settings]
+        data = self.demos or (self.config.run_dir / "phase_00" / "trajectories.jsonl",)
+        command = "sft" if self.method == SFT else "train-orm"
+        return [command, *self.settings, "--data", *map(str, data), "--out", str(self.model)]
 
 
 @dataclass(frozen=True)
@@ -117,6 +129,8 @@ class Study:
     """A study, resolved."""
 
     config: StudyConfig
+    sfts: tuple[Cell, ...]
+    """Training of each seed's start, if the study has demonstrations."""
     starts: tuple[Cell, ...]
     """Phase 0 of each seed."""
     orms: tuple[Cell, ...]
@@ -132,7 +146,7 @@ class Study:
     @property
     def jobs(self) -> tuple[Cell, ...]:
         """Everything that is run, in the order in which it may be."""
-        return (*self.starts, *self.orms, *self.cells)
+        return (*self.sfts, *self.starts, *self.orms, *self.cells)
 
     @property
     def splits(self) -> dict[str, str]:
@@ -145,8 +159,10 @@ class Study:
 
     def needs(self, job: Cell) -> list[Cell]:
         """What must be finished before a job."""
-        if job in self.starts:
+        if job in self.sfts:
             return []
+        if job in self.starts:
+            return [sft for sft in self.sfts if sft.seed == job.seed]
         retrained = job.method in self.config.retrain_orm
         return [self.start_of(job), *(orm for orm in self.orms if retrained and orm.seed == job.seed)]
 
@@ -189,8 +205,9 @@ def load_study(
     _check_own_keys(config, path)
     starts = tuple(_cell(config, path, base, START, seed) for seed in config.seeds)
     cells = tuple(_cell(config, path, base, method, seed) for seed in config.seeds for method in config.methods)
+    sfts = tuple(_cell(config, path, base, SFT, seed) for seed in config.seeds if config.demos)
     orms = tuple(replace(start, method=ORM) for start in starts if config.retrain_orm)
-    study = Study(config, starts, orms, cells)
+    study = Study(config, sfts, starts, orms, cells)
     for cell in cells:
         _check_shared(study.start_of(cell), cell, path)
     return study
@@ -222,18 +239,26 @@ def _find_base(name: str, path: Path) -> Path:
 def _cell(config: StudyConfig, path: Path, base: Path, method: str, seed: int) -> Cell:
     chosen = config.methods.get(method, {})
     source = f"{path}: methods.{method}" if chosen else f"{path}: overrides"
-    own = {
-        "name": f"{method}-seed{seed}", "runs_dir": str(config.runs_dir / config.name), "seed": seed,
-        "num_phases": 0 if method == START else config.num_phases,
+    start = f"{START}-seed{seed}"
+    own: dict[str, Any] = {
+        "name": start if method == SFT else f"{method}-seed{seed}", "runs_dir": str(config.runs_dir / config.name),
+        "seed": seed, "num_phases": 0 if method in (START, SFT) else config.num_phases,
     }  # fmt: skip
-    if method in config.retrain_orm:
-        chosen = overlay(
-            chosen, {"models": {"orm": str(config.runs_dir / config.name / f"{START}-seed{seed}" / "orm")}}
+    trained = {
+        key: str(config.runs_dir / config.name / start / folder)
+        for key, folder, is_due in (
+            ("orm", _TRAINED[ORM], method in config.retrain_orm),
+            ("actor", _TRAINED[SFT], config.demos and method != SFT),
         )
-    settings = overlay(overlay(config.overrides, chosen), own)
+        if is_due
+    }
+    if config.demos and "actor" in chosen.get("models", {}):
+        raise UsageError(f"{source}.models.actor: every method begins with its seed's start, trained on `demos`")
+    settings = overlay(overlay(overlay(config.overrides, chosen), {"models": trained} if trained else {}), own)
     resolved = validate_config(overlay(read_config(base), settings), source)
     check_settings(resolved, source)
-    return Cell(method, seed, resolved, (str(base), *_flatten(settings)))
+    demos = config.demos if method == SFT else ()
+    return Cell(method, seed, resolved, (str(base), *_flatten(settings)), demos)
 
 
 def _check_own_keys(config: StudyConfig, path: Path) -> None:

@@ -21,7 +21,7 @@ from webrl.runs.own_python import own_environment, own_python
 from webrl.runs.progress import progress
 from webrl.runs.store import read_json, write_json
 from webrl.study.cells import is_finished, link_start, num_finished
-from webrl.study.plan import ORM, Cell, Study
+from webrl.study.plan import Cell, Study
 from webrl.training.cpu_variables import cpu_environment
 
 logger = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class _Work:
 
     def _announce(self, running: _Running) -> None:
         self._done[running.cell.name] = num_finished(running.cell)
-        if running.cell.method == ORM:
+        if running.cell.model is not None:
             return
         for phase in range(running.phases, num_finished(running.cell)):
             counts = RunFolder(running.cell.config.run_dir).phase(phase).read_stage("eval")["counts"]

@@ -1,4 +1,4 @@
-"""`study.csv`, `study.md` and the figures of a study folder."""
+"""`study.csv`, `outcomes.csv`, `study.md` and the figures of a study folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +22,7 @@ from webrl.runs.store import read_json, write_json, write_text
 from webrl.study.figures import draw_comparison, draw_success, draw_training
 from webrl.study.plan import Study, splits_of
 from webrl.study.results import CellResult, PhaseResult
-from webrl.study.statistics import Comparison, Estimate, compare, rate_by_phase
+from webrl.study.statistics import MIN_SEEDS, Comparison, Estimate, compare, rate_by_phase, spread
 
 MACHINE = "study.json"
 """Where and from what the cells were run last."""
@@ -34,10 +34,11 @@ _EQUAL = {"episodes": "training episodes", "critic_steps": "critic steps", "acto
 
 def write_report(study: Study, results: Sequence[CellResult]) -> list[str]:
     """Write tables and figures into the study's folder; gives the names of the files."""
-    write_text(study.folder / "study.csv", csv_text(results))
+    write_text(study.folder / "study.csv", csv_text(phase_rows, results))
+    write_text(study.folder / "outcomes.csv", csv_text(outcome_rows, results))
     found = comparisons(study, results)
     write_text(study.folder / "study.md", markdown_text(study, results, found))
-    names = ["study.csv", "study.md"]
+    names = ["study.csv", "outcomes.csv", "study.md"]
     names += draw_success(study, results, study.folder / "success")
     names += draw_training(study, results, study.folder / "training")
     names += draw_comparison(study, found, compared_phase(study, results), study.folder / "comparison")
@@ -55,17 +56,31 @@ def record_machine(study: Study, parallel: int) -> None:
     write_json(study.folder / MACHINE, machine)
 
 
-def csv_text(results: Sequence[CellResult]) -> str:
-    """One row a cell and phase; a cell without phases has one with its state alone."""
+def csv_text(rows_of: Callable[[CellResult], Iterable[dict[str, Any]]], results: Sequence[CellResult]) -> str:
+    """CSV of the rows of all cells, `phase_rows` or `outcome_rows`."""
     out = io.StringIO()
-    rows = [row for result in results for row in _csv_rows(result)]
+    rows = [row for result in results for row in rows_of(result)]
     writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
 
 
-def _csv_rows(result: CellResult) -> Iterator[dict[str, Any]]:
+def outcome_rows(result: CellResult) -> Iterator[dict[str, Any]]:
+    """One row a phase, temperature and evaluation page: what every table here can be computed from."""
+    main, *_ = result.cell.config.evaluate.temperature
+    for phase in result.phases:
+        for temperature, parts in {f"{main:g}": phase.outcomes, **phase.at_temperature}.items():
+            for split, outcomes in parts.items():
+                for page, won in outcomes.items():
+                    yield {
+                        "method": result.cell.method, "seed": result.cell.seed, "phase": phase.phase, "split": split,
+                        "page": page, "temperature": temperature, "outcome": int(won),
+                    }  # fmt: skip
+
+
+def phase_rows(result: CellResult) -> Iterator[dict[str, Any]]:
+    """One row a phase; a cell without phases has one with its state alone."""
     about = {"method": result.cell.method, "seed": result.cell.seed, "state": result.state}
     if not result.phases:
         yield about
@@ -93,10 +108,11 @@ def markdown_text(study: Study, results: Sequence[CellResult], found: Mapping[st
         rows = list(_success_rows(study, results, split))
         if rows:
             phases = [f"phase {k}" for k in range(study.config.num_phases + 1)]
-            parts += [f"## Success on {name}, %", table(["method", "seeds", *phases, "over the start"], rows)]
+            head = ["method", "seeds", *phases, "SD over seeds", "over the start"]
+            parts += [f"## Success on {name}, %", table(head, rows)]
     columns = ["method", "seeds"]
     for name in study.splits.values():
-        columns += [f"{name}: points", "effect h", "won : lost"]
+        columns += [f"{name}: points", "over seeds", "verdict", "effect h", "won : lost"]
     rows = list(_comparison_rows(study, found))
     if rows:
         phase = compared_phase(study, results)
@@ -116,8 +132,9 @@ def table(columns: Sequence[str], rows: Rows) -> str:
 
 def config_hash(study: Study) -> str:
     """12 hex digits that change with any setting of any cell, but not with the folder."""
-    settings = [cell.config.model_dump(mode="json", exclude={"runs_dir"}) for cell in study.jobs]
-    text = json.dumps(settings, sort_keys=True).replace(str(study.folder), "")  # a retrained outcome model lies there
+    settings: list[Any] = [cell.config.model_dump(mode="json", exclude={"runs_dir"}) for cell in study.jobs]
+    settings += map(str, study.config.demos)
+    text = json.dumps(settings, sort_keys=True).replace(str(study.folder), "")  # models that it trains lie there
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -169,6 +186,14 @@ def _header(study: Study, results: Sequence[CellResult]) -> list[str]:
         "tasks, with a 95 % bootstrap interval over seeds and tasks; differences are paired by seed and task. Effect "
         "is Cohen's h. Won : lost counts the tasks that only the method, and only the other, solved. Seeds "
         "counts those that finished every phase, over which alone the gain over the start is taken.",
+        "SD over seeds is that of the last phase. A difference survives the spread from run to run if zero lies "
+        "outside of its interval over pages and of Student's t interval of the seeds' differences (over seeds); with "
+        f"fewer than {MIN_SEEDS} seeds the spread is not known. "
+        + (
+            "Each seed's start is a training of its own."
+            if study.sfts
+            else "All seeds begin with one model: what another training of it would change is in no interval."
+        ),
     ]
 
 
@@ -181,7 +206,9 @@ def _success_rows(study: Study, results: Sequence[CellResult], split: str) -> It
         texts = [_with_seeds(rate, len(study.config.seeds)) for rate in rates]
         texts += [""] * (study.config.num_phases + 1 - len(texts))
         ended = [r for r in cells if r.is_finished]
-        yield [method, str(len(ended)), *texts, _gain(ended, split)]
+        deviation = spread(cells, split, study.config.num_phases)
+        shown = "not known" if deviation is None else f"{100 * deviation:.1f}"
+        yield [method, str(len(ended)), *texts, shown, _gain(ended, split)]
 
 
 def _with_seeds(rate: Estimate | None, num_seeds: int) -> str:
@@ -194,7 +221,12 @@ def _gain(cells: Sequence[CellResult], split: str) -> str:
     if not cells:
         return ""
     before, after = ([r.phases[k].outcomes[split] for r in cells] for k in (0, -1))
-    return compare(after, before, np.random.default_rng(0)).difference.text(signed=True)
+    found = compare(after, before, np.random.default_rng(0))
+    return f"{found.difference.text(signed=True)}; {_verdict(found)}"
+
+
+def _verdict(comparison: Comparison) -> str:
+    return {True: "survives", False: "within the spread", None: "spread not known"}[comparison.survives]
 
 
 def _comparison_rows(study: Study, found: Mapping[str, Mapping[str, Comparison]]) -> Iterator[list[str]]:
@@ -203,10 +235,13 @@ def _comparison_rows(study: Study, found: Mapping[str, Mapping[str, Comparison]]
         for split in study.splits:
             comparison = by_split.get(split)
             if comparison is None:
-                row += ["", "", ""]
+                row += [""] * 5
             else:
+                seeds = comparison.over_seeds
                 row += [
-                    comparison.difference.text(signed=True), f"{comparison.effect:+.2f}",
+                    comparison.difference.text(signed=True),
+                    f"[{100 * seeds[0]:+.1f}, {100 * seeds[1]:+.1f}]" if seeds else "not known",
+                    _verdict(comparison), f"{comparison.effect:+.2f}",
                     f"{comparison.won} : {comparison.lost}",
                 ]  # fmt: skip
         yield row

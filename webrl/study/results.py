@@ -27,6 +27,8 @@ class PhaseResult:
     phase: int
     outcomes: Mapping[str, Outcomes]
     """By part of the evaluation (`Study.splits`): environment success of each evaluation task."""
+    at_temperature: Mapping[str, Mapping[str, Outcomes]]
+    """The same of further temperatures (`evaluate.temperature`), by temperature."""
     episodes: int
     """Training episodes of the phase."""
     env_steps: int
@@ -80,8 +82,8 @@ def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
             other tasks.
     """
     results = []
-    for start in study.starts:
-        check_config(start)
+    for job in (*study.sfts, *study.starts):
+        check_config(job)
     for cell in study.cells:
         check_config(cell)
         phases = tuple(_read_phase(cell, RunFolder(cell.config.run_dir).phase(k)) for k in range(num_finished(cell)))
@@ -110,6 +112,10 @@ def _read_phase(cell: Cell, folder: PhaseFolder) -> PhaseResult:
     return PhaseResult(
         phase=folder.phase,
         outcomes=_read_outcomes(folder.eval, cell),
+        at_temperature={
+            f"{t:g}": _read_outcomes(folder.path / f"eval_t{t:g}.jsonl", cell)
+            for t in cell.config.evaluate.temperature[1:]
+        },
         episodes=episodes,
         env_steps=env_steps,
         labelled_success=done["label"]["counts"].get("num_success", 0),

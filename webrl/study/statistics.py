@@ -1,9 +1,12 @@
-"""Means over seeds, paired differences, and bootstrap intervals over seeds and tasks.
+"""Means over seeds, paired differences, bootstrap intervals over seeds and tasks, and what survives the seeds' spread.
 
 Every number is the mean over seeds of a mean over tasks. Its interval is a percentile bootstrap (Efron 1979) in two
 stages: seeds are drawn with replacement, then the tasks of each drawn seed. Differences are taken task by task first,
 (method − reference) of the same seed and evaluation task, so that what is hard for both cancels.
 With three seeds the first stage has few values to draw from: intervals are then rather too narrow than too wide.
+
+So a difference is also held against the spread from run to run: Student's t interval (1908) of the seeds' paired
+differences, as Colas et al. 2018 (arXiv 1806.08295) advise for few seeds. It survives if zero lies outside of both.
 """
 
 from __future__ import annotations
@@ -14,11 +17,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from webrl.study.results import CellResult, Outcomes
 
 NUM_RESAMPLES = 10_000
 LEVEL = 0.95
+MIN_SEEDS = 3
+"""Seeds from which on their spread is estimated: of two, t's interval is 12.7 standard errors wide to each side."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,16 @@ class Comparison:
     """Tasks that the first alone solved."""
     lost: int
     """Tasks that the second alone solved."""
+    over_seeds: tuple[float, float] | None
+    """`spread_interval` of the seeds' mean differences."""
+
+    @property
+    def survives(self) -> bool | None:
+        """Whether it is more than pages and runs do by chance; None with fewer than `MIN_SEEDS` seeds."""
+        if self.over_seeds is None:
+            return None
+        intervals = (self.over_seeds, (self.difference.low, self.difference.high))
+        return all(low > 0 for low, _ in intervals) or all(high < 0 for _, high in intervals)
 
 
 def estimate(by_seed: Sequence[Sequence[float]], rng: np.random.Generator) -> Estimate:
@@ -84,8 +100,25 @@ def compare(first: Sequence[Outcomes], second: Sequence[Outcomes], rng: np.rando
     rates = [float(np.mean([np.mean(list(o.values())) for o in side])) for side in (first, second)]
     flat = [value for values in differences for value in values]
     return Comparison(
-        estimate(differences, rng), effect_size(*rates), sum(v > 0 for v in flat), sum(v < 0 for v in flat)
-    )
+        estimate(differences, rng), effect_size(*rates), sum(v > 0 for v in flat), sum(v < 0 for v in flat),
+        spread_interval([float(np.mean(values)) for values in differences]),
+    )  # fmt: skip
+
+
+def spread_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Student's t interval of the mean of one value a seed; None with fewer than `MIN_SEEDS`."""
+    if len(values) < MIN_SEEDS:
+        return None
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    margin = float(stdtrit(len(values) - 1, (1 + LEVEL) / 2)) * error
+    return mean - margin, mean + margin
+
+
+def spread(cells: Sequence[CellResult], split: str, phase: int) -> float | None:
+    """Standard deviation over seeds of success after a phase; None with fewer than `MIN_SEEDS` seeds."""
+    reached = [r.phases[phase].outcomes[split] for r in cells if len(r.phases) > phase]
+    rates = [float(np.mean(list(outcomes.values()))) for outcomes in reached if outcomes]
+    return float(np.std(rates, ddof=1)) if len(rates) >= MIN_SEEDS else None
 
 
 def effect_size(first: float, second: float) -> float:

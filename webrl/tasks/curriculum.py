@@ -41,6 +41,8 @@ from webrl.types import Record, Task, Trajectory
 logger = logging.getLogger(__name__)
 _PRACTICE = 1_000_000
 """Phases' draws of tasks are numbered; those for a judge begin here."""
+_PROBE = 2_000_000
+"""The draw of `probe_tasks`."""
 
 
 @dataclass(frozen=True)
@@ -185,21 +187,36 @@ def _fresh(config: RunConfig, draw: int, number: int) -> list[Task]:
 
 
 def practice_tasks(config: RunConfig, phase: int) -> list[Task]:
-    """What a judge practises on in a phase: `orm.refresh_tasks` of the suite's own tasks, on other pages than training
-    has where a seed makes them; none that an evaluation asks, none without a reward of its own.
+    """The tasks a judge practises on in a phase: `orm.refresh_tasks` of the suite's own that have a reward.
 
     Raises:
         DataError: nothing is left.
     """
-    fresh = _fresh(config, _PRACTICE + phase, config.orm.refresh_tasks)
-    drawn = [task for task in fresh if not needs_judge(task)]
-    verdicts = leaks(drawn, held_out(config), config.filter.duplicate_threshold)
-    if kept := [task for task, verdict in zip(drawn, verdicts, strict=True) if not verdict]:
+    if kept := spare_tasks(config, _PRACTICE + phase, config.orm.refresh_tasks, rewarded=True):
         return kept
     raise DataError(
         f"orm.refresh_every={config.orm.refresh_every}: a judge cannot practise on {'+'.join(config.tasks.suites)}: no "
         "task has a reward of its own and is not held out; set it to 0"
     )
+
+
+def probe_tasks(config: RunConfig) -> list[Task]:
+    """The tasks that an updated actor is accepted on: `accept.tasks`, the same in every phase of a run."""
+    rewarded = config.label.judge == "environment"
+    return spare_tasks(config, _PROBE, config.accept.tasks, rewarded=rewarded) if config.accept.tasks else []
+
+
+def spare_tasks(config: RunConfig, draw: int, number: int, *, rewarded: bool) -> list[Task]:
+    """At most `number` of the suite's own tasks, on other pages than training has where a seed makes them, and none
+    that an evaluation asks.
+
+    Args:
+        draw: which tasks; phases draw from 0 on.
+        rewarded: leave out tasks without a reward of their own.
+    """
+    drawn = [task for task in _fresh(config, draw, number) if not (rewarded and needs_judge(task))]
+    verdicts = leaks(drawn, held_out(config), config.filter.duplicate_threshold)
+    return [task for task, verdict in zip(drawn, verdicts, strict=True) if not verdict]
 
 
 def attempted(trajectories: Sequence[Path]) -> Iterator[Task]:

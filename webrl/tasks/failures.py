@@ -11,21 +11,19 @@ site that a filter once emptied never comes back: 25 task types were 9 after one
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 from webrl.errors import DataError
+from webrl.reward.failure_rates import count_failures, failure_rates
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_lines, read_records
 from webrl.tasks.prompts import describe_actions
 from webrl.types import Label, Record, Task, Trajectory
 
 logger = logging.getLogger(__name__)
-
-PRIOR_TASKS = 4
 
 
 @dataclass(frozen=True)
@@ -66,9 +64,8 @@ class FailureSet:
     ) -> dict[str, float]:
         """How much of the next tasks each site should get, by its failure rate f shrunk towards that of all sites.
 
-        The shrinking (`PRIOR_TASKS` more of the common rate: a Beta prior) keeps a site that was tried once from
-        getting five times another's tasks. By their numbers of failures (which are taken where nothing else is known)
-        sites with many tasks would get more and more.
+        By their numbers of failures (which are taken where nothing else is known) sites with many tasks would get more
+        and more.
 
         Args:
             rule: f (paper: tasks come from failures), or f (1 - f), the variance of the outcome (arXiv 2408.15099): a
@@ -78,9 +75,7 @@ class FailureSet:
         groups = self.by_site()
         if not self.tried:
             return {site: float(len(group)) for site, group in groups.items()}
-        prior = PRIOR_TASKS * sum(self.failed.values()) / sum(self.tried.values())
-        sites = self.tried if every_site else groups
-        rates = {site: (self.failed[site] + prior) / (self.tried[site] + PRIOR_TASKS) for site in sites}
+        rates = failure_rates(self.tried, self.failed, self.tried if every_site else groups)
         if rule == "failures" or all(rate == 1 for rate in rates.values()):
             return rates
         return {site: rate * (1 - rate) for site, rate in rates.items()}
@@ -112,9 +107,10 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
         for folder in _judged_phases(source, before):
             now = _read_phase(folder, problems)
             failed += [f for f, reward in now if reward == 0 and f.task.site not in tried]
-            for site, rates in _failure_rates(now).items():
+            counts, lost_now = count_failures((f.task.site, f.task.task_id, reward) for f, reward in now)
+            for site, num in counts.items():
                 if site not in tried:
-                    tried[site], lost[site] = len(rates), sum(rates)
+                    tried[site], lost[site] = num, lost_now[site]
             attempted = attempted or [failure for failure, _ in now]
     else:
         failed = attempted = list(_read_file(source, problems))
@@ -142,7 +138,7 @@ def _judged_phases(source: Path, before: int | None) -> list[Path]:
     return found
 
 
-def _read_phase(folder: Path, problems: list[str]) -> list[tuple[Failure, float | None]]:
+def _read_phase(folder: Path, problems: list[str]) -> list[tuple[Failure, int | None]]:
     """Finished attempts of a phase, each with its label."""
     rewards = {r.trajectory_id: r.reward for r in read_records(folder / "labels.jsonl", Label, problems.append)}
     return [
@@ -150,18 +146,6 @@ def _read_phase(folder: Path, problems: list[str]) -> list[tuple[Failure, float 
         for trajectory in read_records(folder / "trajectories.jsonl", Trajectory, problems.append)
         if trajectory.status.finished and trajectory.steps and trajectory.instruction.strip()
     ]
-
-
-def _failure_rates(attempts: Iterable[tuple[Failure, float | None]]) -> dict[str, list[float]]:
-    """Share of failed attempts at each judged task, by site: attempts at one task are no news of other tasks."""
-    tasks: dict[tuple[str, str], list[float]] = {}
-    for failure, reward in attempts:
-        if reward is not None:
-            tasks.setdefault((failure.task.site, failure.task.task_id), []).append(float(reward == 0))
-    rates: dict[str, list[float]] = {}
-    for (site, _), outcomes in tasks.items():
-        rates.setdefault(site, []).append(fmean(outcomes))
-    return rates
 
 
 def failure_of(trajectory: Trajectory) -> Failure:

@@ -170,7 +170,7 @@ def _element_line(action: str, observation: str) -> str:
     if not match:
         return ""
     marker = f"[{match.group(1)}] "
-    for line in observation.splitlines():
+    for line in observation.split("\n"):
         text = line.strip()
         if text.startswith(marker):
             return one_line(text[len(marker) :])[:80]

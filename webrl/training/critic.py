@@ -8,9 +8,7 @@ classes each (V = min over the heads of softmax(logits)[1]). The state is the pr
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from webrl.errors import ModelError
-from webrl.llm.loading import first_line, model_folder
+from webrl.llm.check import check_model
+from webrl.llm.loading import config_of, model_folder
 from webrl.runs.clock import spent_on
 from webrl.training.layers.decoder import decoder_of
 from webrl.training.models import PackedCritic, load_pretrained
@@ -60,7 +59,7 @@ def open_critic(
         ModelError: an actor folder where a critic is needed, or another number of heads.
     """
     config, options = critic_config(folder, heads)
-    with torch.random.fork_rng(devices=[]), _expecting_new_heads():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         lm, route = load_pretrained(
             sequence_classifier(config), PackedCritic, folder, dtype, skeleton=skeleton, device=device, **options
@@ -80,13 +79,7 @@ def critic_config(folder: str | Path, heads: str | None) -> tuple[Any, dict[str,
     Raises:
         ModelError: as `open_critic`.
     """
-    from transformers import AutoConfig
-
-    model_folder(str(folder))
-    try:
-        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"cannot read the config of {str(folder)!r}: {first_line(error)}") from error
+    config = config_of(str(folder))
     is_critic = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
     if heads is None and not is_critic:
         raise ModelError(f"{str(folder)!r} holds {config.architectures}, not a critic; train one with `webrl train`")
@@ -96,6 +89,25 @@ def critic_config(folder: str | Path, heads: str | None) -> tuple[Any, dict[str,
             f"{NUM_LABELS[heads]}; set critic.heads to match, or start from the actor"
         )
     return config, {} if is_critic else {"num_labels": NUM_LABELS[heads or "single"]}
+
+
+def check_critic(folder: str, heads: str, *, sees: bool) -> None:
+    """Return if a critic can start from a folder, as `check_model`: a critic of such heads, or an actor.
+
+    Raises:
+        ModelError: it cannot.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    if model_folder(folder) is None:  # of the Hub: looked at when it is loaded
+        return
+    config, fresh = critic_config(folder, heads)
+    if fresh:
+        check_model(folder, sees=sees)
+    elif sees:
+        check_model(folder, kind=classifier_of(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)], type(config)))
+    else:
+        check_model(folder, kind=sequence_classifier(config))
 
 
 def sequence_classifier(config: Any) -> Any:
@@ -146,19 +158,6 @@ class _LastTokenValue:
 
         hidden = decoder_of(self)(input_ids=input_ids, **options).last_hidden_state
         return SequenceClassifierOutputWithPast(logits=self.score(hidden[:, -1]))
-
-
-@contextlib.contextmanager
-def _expecting_new_heads() -> Iterator[None]:
-    """Silence transformers' report that the heads are new: they are meant to be."""
-    from transformers.utils import logging
-
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 def values_of(logits: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from webrl.config.section import Section
 from webrl.errors import ModelError, problem_text
 from webrl.llm.fingerprint import base_fingerprint
 from webrl.llm.loading import HUB_NAME
+from webrl.llm.trained_prompt import mark_folder
 from webrl.training.critic import open_critic
 from webrl.training.lora import add_adapters, load_trained, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, load_actor
@@ -72,16 +73,22 @@ class Origin(Section):
         return OptimConfig(lora_rank=self.lora_rank, lora_alpha=self.lora_alpha, export_dtype=self.export_dtype)
 
 
-def exporter(start: Start, tokenizer: Any, config: OptimConfig) -> Callable[[dict[str, Tensor], Path], None]:
+def exporter(
+    start: Start, tokenizer: Any, config: OptimConfig, prompt: str = "auto"
+) -> Callable[[dict[str, Tensor], Path], None]:
     """A function (trained weights by name, folder) that writes config, safetensors and tokenizer (or processor).
 
     The trained model may be sharded over ranks, cast or wrapped; so the starting model is loaded once more, on the
     CPU, and the trained weights are put into it. Adapters are merged, and written on their own as well.
+
+    Args:
+        prompt: `models.prompt` of the training, where it is not the tokenizer's.
     """
 
     def save(state: dict[str, Tensor], folder: Path) -> None:
         _write_model(start, config, state, folder)
         tokenizer.save_pretrained(folder)
+        mark_folder(folder, prompt)
         if config.lora_rank:
             merge = config.model_dump(include={"lora_rank", "lora_alpha", "export_dtype"})
             origin = Origin(

@@ -14,7 +14,7 @@ from typing import Any
 from webrl.runs.disk import make_folder, sync_folder
 from webrl.runs.store import cut_torn_line, write_text
 
-_LAST = frozenset(("lr", "peak_gib", "val_loss"))
+_LAST = frozenset(("lr", "peak_gib", "val_loss", "trust_kl", "trust_success_drop"))
 
 
 class MetricLog:

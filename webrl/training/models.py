@@ -18,7 +18,16 @@ from torch import Tensor, nn
 from webrl.config.engine_plans import load_plan
 from webrl.errors import ModelError, TrainingError
 from webrl.llm.fingerprint import tokenizer_fingerprint
-from webrl.llm.loading import CODE_REFUSED, base_of, first_line, load_tokenizer
+from webrl.llm.loading import (
+    CODE_REFUSED,
+    add_adapter,
+    base_of,
+    config_of,
+    first_line,
+    load_tokenizer,
+    quiet,
+    refuse_gaps,
+)
 from webrl.runs.clock import spent_on
 from webrl.training.layers.attention import Layout
 from webrl.training.layers.decoder import decoder_of
@@ -174,12 +183,11 @@ def load_pretrained(
         device: as in `load_actor`.
     """
     from safetensors import SafetensorError
-    from transformers import AutoConfig
 
     name = str(folder)
-    base = base_of(name)
+    whole = base_of(name) or name
+    config = config_of(name, **options)
     try:
-        config = AutoConfig.from_pretrained(base or name, trust_remote_code=False, **options)
         if hasattr(config, "auto_map") and type(config) not in getattr(model_class, "_model_mapping", (type(config),)):
             raise ModelError(f"cannot load the model {name!r}: {CODE_REFUSED}")
         route = find_route(config, model_class, wrap, _own_gpu(device)).name
@@ -188,12 +196,13 @@ def load_pretrained(
             with torch.device("meta"):
                 model = build(model_class, config, dtype, attention)
         else:
-            given = {"attn_implementation": attention} if attention else {}
-            model = model_class.from_pretrained(base or name, dtype=dtype, **given, **options)
-        if base and not skeleton:
-            from peft import PeftModel
-
-            model = PeftModel.from_pretrained(model, name).merge_and_unload()
+            given: dict[str, Any] = {"ignore_mismatched_sizes": True, "output_loading_info": True}  # for refuse_gaps
+            given |= {"attn_implementation": attention} if attention else {}
+            with quiet():
+                model, found = model_class.from_pretrained(whole, dtype=dtype, **given, **options)
+            refuse_gaps(whole, model, found, new_heads=bool(options))
+            if whole != name:
+                model = add_adapter(model, name, whole).merge_and_unload()
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"cannot load the model {name!r}: {first_line(error)}") from error
     turn_off_dropout(model)
@@ -207,11 +216,9 @@ def _own_gpu(device: str) -> str:
 
 def wants_skeleton(folder: str | Path, engine: str) -> bool:
     """True if this process should leave loading to the main one: FSDP2, not the main process, no tied weights."""
-    from transformers import AutoConfig
-
     if is_main() or load_plan(engine).kind != "fsdp2":
         return False
-    return not AutoConfig.from_pretrained(str(folder), trust_remote_code=False).tie_word_embeddings
+    return not config_of(str(folder)).tie_word_embeddings
 
 
 def context_limit(lm: Any, max_tokens: int) -> int:

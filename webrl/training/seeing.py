@@ -17,7 +17,7 @@ from torch import Tensor
 from webrl.config import RunConfig
 from webrl.errors import ModelError, TrainingError
 from webrl.llm.eyes import Eyes
-from webrl.llm.loading import first_line, load_seeing_lm
+from webrl.llm.loading import first_line, load_seeing_lm, quiet, refuse_gaps
 from webrl.llm.pictures import Picture
 from webrl.runs.clock import spent_on
 from webrl.training.critic import classifier_of, critic_config
@@ -146,11 +146,13 @@ def load_value_lm(folder: str | Path, heads: str | None, seed: int = 0, dtype: t
         lm = _with_new_heads(load_seeing_lm(str(folder), dtype=dtype), kind, fresh["num_labels"], seed)
     else:
         try:
-            lm, found = kind.from_pretrained(str(folder), dtype=dtype, output_loading_info=True)
+            with quiet():
+                lm, found = kind.from_pretrained(
+                    str(folder), dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True
+                )
         except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
             raise ModelError(f"cannot load the model {str(folder)!r}: {first_line(error)}") from error
-        if lacking := sorted(found["missing_keys"]):
-            raise ModelError(f"cannot load the model {str(folder)!r}: no file of it holds {lacking[0]}")
+        refuse_gaps(str(folder), lm, found)
     turn_off_dropout(lm)
     return lm
 

@@ -13,7 +13,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ from webrl.training.packing import Item, Pack, pack, plan_rows
 from webrl.training.schedule import learning_rate, sample_batches
 from webrl.training.scoring import row_budget
 from webrl.training.threads import ROW_TOKENS, Gradients, Map, add_gradients, row_threads
-from webrl.training.transfer import receive, receive_scalars
+from webrl.training.transfer import receive, receive_scalars, send
+from webrl.training.trust import TrustRegion
 
 logger = logging.getLogger(__name__)
 Results = list[tuple[list[int], dict[str, Tensor]]]
@@ -54,6 +55,36 @@ class Watch:
     """Held-out samples; the mean of their losses is logged as `val_loss`."""
     probe: Callable[[Path], dict[str, float]] | None = None
     """Main process only: folder of the model as it is -> further metrics. The other ranks wait."""
+
+
+class NotFiniteError(TrainingError):
+    """A loss or a gradient that is not a finite number."""
+
+    def __init__(self, text: str, reason: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of one optimizer step."""
+
+    own: list[int]
+    num_units: int
+    """Units that `own` consists of; the loss is the mean over them."""
+    beside: list[int] = field(default_factory=list)
+    beside_weight: float = 0.0
+
+    @property
+    def samples(self) -> list[int]:
+        """Indices of all of them."""
+        return self.own + self.beside
+
+    def num_averaged(self, metric: str) -> int:
+        """How many samples a metric's sum is over."""
+        if metric == "loss":
+            return self.num_units
+        return max(len(self.beside), 1) if metric.startswith("imitation_") else len(self.own)
 
 
 @dataclass(frozen=True)
@@ -80,6 +111,12 @@ class Job:
     """Looked at while training."""
     units: Sequence[Sequence[int]] = ()
     """Samples that are drawn together and count as one, their losses added up; empty: each sample is one."""
+    beside: range = range(0)
+    """Samples at the end of `items` that are a stream of their own (demonstrations): each batch has a batch of them
+    beside it, whose mean loss times `beside_weight` is added to its own. Metrics named `imitation_…` are theirs."""
+    beside_weight: float = 0.0
+    trust: TrustRegion | None = None
+    """Where a policy update ends early."""
 
 
 def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: Path, device: str) -> dict[str, Any]:
@@ -93,41 +130,92 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
     """
     if not job.items:
         raise DataError(f"nothing to train the {job.name} on: the data set is empty")
-    if not any(job.active):
+    is_idle = not any(job.active)
+    if is_idle:
         logger.warning("%s: the loss of all %d samples is zero; the model is left as it is", job.name, len(job.items))
     torch.manual_seed(seed)
     with memory_errors(config):
         engine = open_engine(job.model, config, device)
     checkpoints = Checkpoints(out, config, run_digest(config, seed, job.items))
-    first = checkpoints.restore(engine)
-    log = MetricLog(metrics_path, job.name, first) if engine.is_main else None
-    units = job.units or [[i] for i in range(len(job.items))]
-    batches = sample_batches(len(units), config, seed) if any(job.active) else []
-    with (
-        row_threads(engine.num_threads) as over,
-        progress(len(batches), job.name, "steps", initial=first, silent=not engine.is_main) as bar,
-    ):
+    batches = [] if is_idle else plan_batches(job, config, seed)
+    with row_threads(engine.num_threads) as over:
         loop = _Loop(job, config, engine, device, len(batches), out, over)
-        for step in range(first, len(batches)):
-            with spent_on("gradient steps"):
-                values = loop.step(step, [i for unit in batches[step] for i in units[unit]], len(batches[step]))
-            bar.set_postfix_str(f"loss {values['loss']:.4f}")
-            bar.update()
-            is_last = step + 1 == len(batches)
-            is_watched = job.watch is not None and (is_last or (step + 1) % job.watch.every == 0)
-            if is_watched:
-                values |= loop.look()
-            if log and (is_watched or is_last or (step + 1) % config.log_every == 0):
-                log.write(step + 1, values)
-            if checkpoints.is_due(step + 1) and step + 1 < len(batches):
-                checkpoints.save(engine, step + 1)
-    _export(job, engine, out)
+        if job.trust:
+            job.trust.num_steps = len(batches)
+            loop.enter_region()
+        first = checkpoints.restore(engine)
+        log = MetricLog(metrics_path, job.name, first) if engine.is_main else None
+        with progress(len(batches), job.name, "steps", initial=first, silent=not engine.is_main) as bar:
+            _run(loop, batches, first, checkpoints, log, bar)
+    if job.trust and job.trust.retries:
+        engine.close()
+        if engine.is_main:
+            checkpoints.discard()
+        engine.barrier()
+        return {}
+    _export(engine, job.trust.weights if job.trust and job.trust.stopped else engine.full_state(), job, out)
     engine.close()
     if log is None:
         return {}
     checkpoints.discard()
-    counts = {"steps": len(batches), "samples": len(job.items), "active": sum(job.active)}
+    counts: dict[str, Any] = {
+        "steps": len(batches),
+        "samples": len(job.items) - len(job.beside),
+        "active": sum(job.active[: len(job.items) - len(job.beside)]),
+    }
+    if job.trust and job.trust.stopped:
+        counts |= {"kept_steps": job.trust.kept_steps, "stopped": job.trust.stopped}
     return summarize(log.read(), job.name) | {f"{job.name}_{key}": value for key, value in counts.items()}
+
+
+def plan_batches(job: Job, config: OptimConfig, seed: int) -> list[Batch]:
+    """The batch of every optimizer step, with its share of the stream beside it."""
+    units = job.units or [[i] for i in range(len(job.items) - len(job.beside))]
+    chosen = sample_batches(len(units), config, seed)
+    batches = [Batch([i for unit in batch for i in units[unit]], len(batch)) for batch in chosen]
+    if not job.beside or not job.beside_weight:
+        return batches
+    of_beside = config.model_copy(update={"steps": len(batches)})
+    shares = sample_batches(len(job.beside), of_beside, seed)
+    return [
+        replace(batch, beside=[job.beside[i] for i in share], beside_weight=job.beside_weight)
+        for batch, share in zip(batches, shares, strict=True)
+    ]
+
+
+def _run(
+    loop: _Loop, batches: Sequence[Batch], first: int, checkpoints: Checkpoints, log: MetricLog | None, bar: Any
+) -> None:
+    """The optimizer steps that are left, until the last one or the edge of the trust region."""
+    job, config = loop.job, loop.config
+    for step in range(first, len(batches)):
+        try:
+            with spent_on("gradient steps"):
+                values = loop.step(step, batches[step])
+        except NotFiniteError as error:
+            if job.trust is None:
+                raise
+            job.trust.stop(error.reason, step + 1)
+            break
+        bar.set_postfix_str(f"loss {values['loss']:.4f}")
+        bar.update()
+        is_last = step + 1 == len(batches)
+        is_watched = job.watch is not None and (is_last or (step + 1) % job.watch.every == 0)
+        if is_watched:
+            values |= loop.look()
+        is_checked = job.trust is not None and job.trust.is_due(step + 1, values.get("kl", 0.0))
+        if is_checked:
+            values |= loop.check_region(step + 1, is_last=is_last)
+        is_over = job.trust is not None and bool(job.trust.stopped)
+        if log and (is_watched or is_checked or is_last or (step + 1) % config.log_every == 0):
+            log.write(step + 1, values)
+        if is_over:
+            break
+        if checkpoints.is_due(step + 1) and not is_last:
+            checkpoints.save(loop.engine, step + 1)
+    if job.trust and job.trust.stopped:
+        kept = f"{job.trust.kept_steps} of {len(batches)} steps are kept"
+        logger.warning("%s at learning rate %g: %s; %s", job.name, config.lr, job.trust.stopped, kept)
 
 
 class _Loop:
@@ -146,22 +234,26 @@ class _Loop:
         # once: a step of a small model would wait until hundreds of modules are told
         self.engine.model.train()
 
-    def step(self, step: int, batch: list[int], num_units: int) -> dict[str, Any]:
-        """One optimizer step; gives the mean loss of its units, and metrics averaged over its samples, of all ranks."""
+    def step(self, step: int, batch: Batch) -> dict[str, Any]:
+        """One optimizer step; returns the loss, and metrics averaged over the samples that they are of, of all ranks.
+
+        Raises:
+            NotFiniteError: loss or gradient is not a finite number; the weights are as they were.
+        """
         started = time.perf_counter()
-        results = self._side_by_side(batch, num_units) if self.engine.num_threads > 1 else self._rows(batch, num_units)
+        results = self._side_by_side(batch) if self.engine.num_threads > 1 else self._rows(batch)
         # what is logged is on its way before the update, so that neither waits for the other
         sums = self._reduce(results)
         on_host, values = receive_scalars(sums), self._histograms(results)
         rate = learning_rate(step, self.num_steps, self.config)
         with memory_errors(self.config):
             norm = self.engine.step(rate, sums["loss"])
-        means = {key: total / (num_units if key == "loss" else len(batch)) for key, total in on_host().items()}
+        means = {key: total / batch.num_averaged(key) for key, total in on_host().items()}
         if not math.isfinite(means["loss"]):
             self._stop(step, batch, f"the loss is {means['loss']}", results)
         if not math.isfinite(norm):
             self._stop(step, batch, f"the gradient norm is {norm}", results)
-        speed = self._speed(batch, time.perf_counter() - started)
+        speed = self._speed(batch.samples, time.perf_counter() - started)
         return means | {"grad_norm": norm, "lr": rate} | speed | self._gather(values)
 
     def look(self) -> dict[str, float]:
@@ -173,7 +265,7 @@ class _Loop:
             folder = self.out.with_name(f".{self.out.name}.probe")
             if self.engine.is_main:
                 shutil.rmtree(folder, ignore_errors=True)
-            _export(self.job, self.engine, folder)
+            _export(self.engine, self.engine.full_state(), self.job, folder)
             if self.engine.is_main:
                 values |= watch.probe(folder)
                 shutil.rmtree(folder)
@@ -193,29 +285,72 @@ class _Loop:
         self.engine.model.train()
         return {"val_loss": float(self.engine.reduce_sums({"loss": total})["loss"]) / len(items)}
 
-    def _rows(self, batch: list[int], num_units: int) -> Results:
+    def enter_region(self) -> None:
+        """Score the trust region's sample under the policy as it is, and keep that policy."""
+        assert self.job.trust is not None
+        self.before = self._score(self.job.trust.items)
+        self.job.trust.keep(self.engine.full_state(), 0)
+
+    def check_region(self, step: int, *, is_last: bool) -> dict[str, float]:
+        """Score the sample again; weights within the region are kept, but after the last step, where they are saved."""
+        trust = self.job.trust
+        assert trust is not None
+        with spent_on("trust region"):
+            sums = {name: torch.zeros((), device=self.device) for name in ("kl", "drop")}
+            for i, after in self._score(trust.items).items():
+                ratio = after - self.before[i]
+                sums["kl"] += ratio.exp() - 1 - ratio
+                sums["drop"] -= ratio * trust.is_success[i]
+            metrics = trust.judge({k: float(v) for k, v in self.engine.reduce_sums(sums).items()}, step)
+            if not trust.stopped and not is_last:
+                trust.keep(self.engine.full_state(), step)
+        return metrics
+
+    def _score(self, items: Sequence[Item]) -> dict[int, Tensor]:
+        """Item -> log-probability of its targets, of those that this rank is dealt."""
+        lengths, threads = [len(item.ids) for item in items], self.engine.num_threads
+        shares = plan_rows(lengths, self.budget, max(self.engine.num_ranks, threads), packs=self.job.model.packs)
+        scored: dict[int, Tensor] = {}
+
+        def work(rows: list[list[int]]) -> None:
+            with torch.no_grad():
+                for row in rows:
+                    packed = pack([items[i] for i in row or [0]], self.device)
+                    logprobs = self.engine.model(**self.job.model.inputs(packed))
+                    sums = logprobs.new_zeros(packed.num_samples).index_add(0, packed.target_sample, logprobs)
+                    scored.update(zip(row, sums.double(), strict=False))
+
+        self.engine.model.eval()
+        if threads > 1:
+            self.over(work, [list(filter(None, rows)) for rows in shares])
+        else:
+            work(shares[self.engine.rank])
+        self.engine.model.train()
+        return scored
+
+    def _rows(self, batch: Batch) -> Results:
         """Accumulate the gradient of this rank's rows, one after the other.
 
         A rank without a row of its own passes the shortest sample at weight zero, so that all take part in every
         exchange.
         """
         active, shares = self._plan(batch, self.engine.num_ranks, self.budget)
-        filler = min(batch, key=lambda i: len(self.job.items[i].ids))
+        filler = min(batch.samples, key=lambda i: len(self.job.items[i].ids))
         rows = shares[self.engine.rank]
         results: Results = []
         for number, row in enumerate(rows):
             indices = [active[i] for i in row]
             with self.engine.micro_batch(is_last=number == len(rows) - 1), memory_errors(self.config):
-                loss, values = self._forward(indices or [filler], num_units, counts=bool(indices))
+                loss, values = self._forward(indices or [filler], batch, counts=bool(indices))
                 self.engine.backward(loss)
             results.append((indices, values))
         return results
 
-    def _side_by_side(self, batch: list[int], num_units: int) -> Results:
+    def _side_by_side(self, batch: Batch) -> Results:
         """The same by threads; each adds up its own rows' gradients, so that the order of the sum stays the same."""
         active, shares = self._plan(batch, self.engine.num_threads, min(self.budget, ROW_TOKENS))
         if not active:
-            return self._rows(batch, num_units)
+            return self._rows(batch)
 
         def work(rows: list[list[int]]) -> tuple[Results, Gradients | None]:
             results: Results = []
@@ -223,7 +358,7 @@ class _Loop:
             for row in filter(None, rows):
                 indices = [active[i] for i in row]
                 with memory_errors(self.config):
-                    loss, values = self._forward(indices, num_units, counts=True)
+                    loss, values = self._forward(indices, batch, counts=True)
                     total = add_gradients(total, self.engine.gradients(loss))
                 results.append((indices, values))
             return results, total
@@ -234,30 +369,37 @@ class _Loop:
                 self.engine.take(gradients)
         return [result for results, _ in parts for result in results]
 
-    def _plan(self, batch: list[int], num_shares: int, budget: int) -> tuple[list[int], list[list[list[int]]]]:
+    def _plan(self, batch: Batch, num_shares: int, budget: int) -> tuple[list[int], list[list[list[int]]]]:
         """(samples with a loss, [share][row][position among them])."""
-        active = [i for i in batch if self.job.active[i]]
+        active = [i for i in batch.samples if self.job.active[i]]
         lengths = [len(self.job.items[i].ids) for i in active]
         return active, plan_rows(lengths, budget, num_shares, packs=self.job.model.packs)
 
-    def _forward(self, indices: list[int], num_units: int, counts: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """A row's share of the batch's mean loss, and its samples' metrics."""
+    def _forward(self, indices: list[int], batch: Batch, counts: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """A row's share of the batch's loss, and its samples' metrics."""
         packed = pack([self.job.items[i] for i in indices], self.device)
         output = self.engine.model(**self.job.model.inputs(packed))
         result = self.job.loss(output, packed, indices)
         share = 1.0 if counts else 0.0
-        values = {"loss": result.loss.detach(), **result.metrics}
-        return result.loss.sum() * (share / num_units), {key: value * share for key, value in values.items()}
+        losses = result.loss
+        if batch.beside:  # as if all were units of the batch
+            factor = batch.beside_weight * batch.num_units / len(batch.beside)
+            weights = torch.tensor([factor if i in self.job.beside else 1.0 for i in indices])
+            losses = losses * send(weights, self.device)
+        values = {"loss": losses.detach(), **result.metrics}
+        return losses.sum() * (share / batch.num_units), {key: value * share for key, value in values.items()}
 
     def _reduce(self, results: Results) -> dict[str, Tensor]:
         sums = {key: torch.stack([values[key].sum() for _, values in results]).sum() for key in results[0][1]}
         # a fill, not a copy from the host, which would wait for all that the GPU was given
-        sums["active_fraction"] = torch.full((), float(sum(len(i) for i, _ in results)), device=self.device)
+        num_active = sum(i not in self.job.beside for indices, _ in results for i in indices)
+        sums["active_fraction"] = torch.full((), float(num_active), device=self.device)
         return self.engine.reduce_sums(sums)
 
     def _histograms(self, results: Results) -> dict[str, list[Callable[[], Tensor]]]:
         """Of this rank's rows."""
-        return {key: [receive(values[key]) for indices, values in results if indices] for key in self.job.histograms}
+        rows = [([n for n, i in enumerate(indices) if i not in self.job.beside], values) for indices, values in results]
+        return {key: [receive(values[key][own]) for own, values in rows if own] for key in self.job.histograms}
 
     def _gather(self, values: dict[str, list[Callable[[], Tensor]]]) -> dict[str, list[float]]:
         own = {key: [v for row in rows for v in row().tolist()] for key, rows in values.items()}
@@ -272,16 +414,17 @@ class _Loop:
             speed["mfu"] = flops / seconds / self.peak / self.engine.num_ranks
         return speed
 
-    def _stop(self, step: int, batch: list[int], reason: str, results: Results) -> None:
+    def _stop(self, step: int, batch: Batch, reason: str, results: Results) -> None:
         """Write the offending samples out (all of the batch if no loss stands out) and end the run."""
         path = self.out.with_name(f"{self.out.name}_nonfinite_rank{self.engine.rank}.json")
         losses = {i: v for indices, values in results for i, v in zip(indices, values["loss"].tolist(), strict=False)}
-        bad = [i for i, value in losses.items() if not math.isfinite(value)] or batch
+        bad = [i for i, value in losses.items() if not math.isfinite(value)] or batch.samples
         rows = [{"id": self.job.ids[i], "loss": str(losses.get(i)), "ids": self.job.items[i].ids} for i in bad]
         write_json(path, {"step": step + 1, "reason": reason, "samples": rows})
-        raise TrainingError(
+        raise NotFiniteError(
             f"{self.job.name}, step {step + 1}: {reason}; the samples concerned are in {path}; "
-            "lower the learning rate, or look at their log-probabilities"
+            "lower the learning rate, or look at their log-probabilities",
+            f"{reason} ({path.name})",
         )
 
 
@@ -300,8 +443,7 @@ def memory_errors(config: OptimConfig) -> Iterator[None]:
 
 
 @spent_on("model files")
-def _export(job: Job, engine: Engine, out: Path) -> None:
-    state = engine.full_state()
+def _export(engine: Engine, state: dict[str, Tensor], job: Job, out: Path) -> None:
     if engine.is_main:
         with atomic_path(out) as temporary:
             job.save(state, temporary)

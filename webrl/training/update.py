@@ -5,6 +5,7 @@ A finished output folder is left alone, so that an interrupted phase goes on whe
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from torch import Tensor
 from webrl.config import ActorConfig, OptimConfig, RunConfig
 from webrl.errors import DataError, TrainingError, UsageError
 from webrl.llm.loading import pick_device
-from webrl.runs.store import read_records
+from webrl.runs.store import read_json, read_records, write_json
 from webrl.training.critic import open_critic
 from webrl.training.critic_data import calibration_summary, critic_loss_function, critic_states, states_by_sample
 from webrl.training.export import Start, exporter
@@ -26,14 +27,18 @@ from webrl.training.memory_policy import apply_memory_policy
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor, wants_skeleton
 from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
 from webrl.training.packing import Example, Item, Pack, make_item
-from webrl.training.ranks import broadcast, world
+from webrl.training.ranks import broadcast, is_main, world
 from webrl.training.seeing import check_pictures, examples_of, load_seeing_actor, open_seeing_critic
 from webrl.training.trainer import Job, Watch, train
 from webrl.training.transfer import send
+from webrl.training.trust import RETRIES, RETRY_FACTOR, make_region
 from webrl.types import StepRecord
 
 logger = logging.getLogger(__name__)
 Records = Path | Sequence[StepRecord]
+
+FEW_ACTIVE = 0.1
+"""A warning says so where fewer of a phase's steps train."""
 
 
 def train_critic(
@@ -62,7 +67,7 @@ def train_critic(
     device = pick_device(config.models.device)
     model, processor = _open_critic(init_dir, config, seed, device)
     start = Start(str(init_dir), config.critic.heads, seed, sees=processor is not None)
-    save = exporter(start, processor or tokenizer, config.critic)
+    save = exporter(start, processor or tokenizer, config.critic, config.models.prompt)
     prepare(model, config.critic, seed)
     items = cut_items([s.example for s in states], context_limit(model.lm, config.critic.max_tokens), "critic")
     job = Job(
@@ -74,16 +79,27 @@ def train_critic(
 
 
 def train_actor(
-    records: Records, init_dir: str | Path, out_dir: Path, config: RunConfig, *, seed: int, metrics_path: Path
+    records: Records,
+    init_dir: str | Path,
+    out_dir: Path,
+    config: RunConfig,
+    *,
+    seed: int,
+    metrics_path: Path,
+    demonstrations: Sequence[Example] = (),
+    rate_factor: float = 1.0,
 ) -> dict[str, Any]:
     """Train π_k from π_{k-1} (`init_dir`) with the configured objective and write it to `out_dir`.
 
     Args:
         records: `StepRecord`s, or their file; scored by `score_actions` and `score_values` as the objective needs.
+        demonstrations: steps that are imitated beside the objective, with weight `actor.imitation`.
+        rate_factor: multiplies `actor.lr`. Where the update leaves its trust region early, a quarter of that is tried
+            (`webrl/training/trust.py`).
 
     Returns:
-        Counts and means: `actor_loss`, `actor_log_ratio`, …; {} if `out_dir` was finished already, or off the main
-        process.
+        Counts and means: `actor_loss`, `actor_log_ratio`, `actor_rate_factor`, …, and where the update ended early
+        `actor_stopped` (why) and `actor_kept_steps`; {} if `out_dir` was finished already, or off the main process.
     """
     if _is_finished(out_dir):
         return {}
@@ -91,11 +107,24 @@ def train_actor(
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
     device = pick_device(config.models.device)
     examples = examples_of(samples, config)
-    model, processor = _open_actor(init_dir, config.actor, device, sees=config.rollout.image_size is not None)
-    save = exporter(Start(str(init_dir), sees=processor is not None), processor or tokenizer, config.actor)
-    prepare(model, config.actor, seed)
-    job = actor_job(model, samples, config.actor, save, examples)
-    return train(job, config.actor, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
+    attempts = out_dir.with_name(f"{out_dir.name}_attempts.json")
+    stopped: list[str] = broadcast(read_json(attempts) if attempts.exists() else [])
+    while True:
+        factor = rate_factor * RETRY_FACTOR ** len(stopped)
+        optim = config.actor.model_copy(update={"lr": config.actor.lr * factor})
+        model, processor = _open_actor(init_dir, optim, device, sees=config.rollout.image_size is not None)
+        start = Start(str(init_dir), sees=processor is not None)
+        save = exporter(start, processor or tokenizer, optim, config.models.prompt)
+        prepare(model, optim, seed)
+        job = actor_job(model, samples, optim, save, examples, demonstrations)
+        if job.trust:
+            job.trust.may_retry = len(stopped) < RETRIES
+        counts = train(job, optim, out=out_dir, seed=seed, metrics_path=metrics_path, device=device)
+        if not job.trust or not job.trust.retries:
+            return counts | {"actor_rate_factor": factor} if counts else counts
+        stopped.append(f"learning rate {optim.lr:g}: {job.trust.stopped}")
+        if is_main():
+            write_json(attempts, stopped)
 
 
 def actor_job(
@@ -104,8 +133,9 @@ def actor_job(
     config: ActorConfig,
     save: Callable[[dict[str, Tensor], Path], None],
     examples: Sequence[Example] | None = None,
+    demonstrations: Sequence[Example] = (),
 ) -> Job:
-    """What `train_actor` trains: the objective's samples with their advantages.
+    """What `train_actor` trains: the objective's samples with their advantages, and demonstrations beside them.
 
     Args:
         model: after `prepare`.
@@ -113,13 +143,36 @@ def actor_job(
         examples: one a sample, for a model that sees; None: the samples' own tokens.
     """
     objective = get_objective(config.objective)
-    limit = context_limit(model.lm, config.max_tokens)
-    items = cut_items(examples or [Example(r.prompt_ids, r.action_ids) for r in samples], limit, "actor")
     advantages = objective.advantages(samples, config)
+    chosen = list(range(len(samples)))
+    if objective.batches_active:
+        chosen = [i for i in chosen if objective.trains(advantages[i])] or chosen
+        _warn_of_few(len(chosen), samples)
+    samples, advantages = [samples[i] for i in chosen], [advantages[i] for i in chosen]
+    limit = context_limit(model.lm, config.max_tokens)
+    shown = cut_items(demonstrations, limit, "actor, demonstrations")
+    if config.objective == "imitation" and not shown:
+        raise DataError("actor.objective=imitation learns from demonstrations only: name some in replay.demos")
+    own = [examples[i] for i in chosen] if examples else [Example(r.prompt_ids, r.action_ids) for r in samples]
+    items = cut_items(own, limit, "actor")
     return Job(
-        name="actor", model=model, items=items, active=[objective.trains(a) for a in advantages],
-        ids=[r.step_id for r in samples], loss=policy_loss_function(samples, advantages, objective, config), save=save,
-        histograms=("advantage", "log_ratio"),
+        name="actor", model=model, items=[*items, *shown],
+        active=[*(objective.trains(a) for a in advantages), *(True for _ in shown)],
+        ids=[*(r.step_id for r in samples), *(f"demonstration step {i}" for i in range(len(shown)))],
+        loss=policy_loss_function(samples, advantages, objective, config, shown), save=save,
+        histograms=("advantage", "log_ratio"), beside=range(len(items), len(items) + len(shown)),
+        beside_weight=config.imitation, trust=make_region(samples, items, config),
+    )  # fmt: skip
+
+
+def _warn_of_few(num_active: int, samples: Sequence[StepRecord]) -> None:
+    if num_active >= FEW_ACTIVE * len(samples):
+        return
+    logger.warning(
+        "actor: %d of %d steps train; all attempts of the other groups ended alike and have nothing to compare. Refill "
+        "groups (rollout.refill), play more attempts of each task (rollout.num_generations), or draw tasks that are "
+        "sometimes solved (tasks.shares=learnability)",
+        num_active, len(samples),
     )  # fmt: skip
 
 
@@ -136,6 +189,7 @@ def train_sft(
     heldout: Sequence[Example | tuple[Sequence[int], Sequence[int]]] = (),
     probe: Callable[[Path], dict[str, float]] | None = None,
     watch_every: int = 0,
+    prompt: str = "auto",
 ) -> dict[str, Any]:
     """Maximise the likelihood of each example's action ids given its prompt ids (SFT of π_0, and the ORM).
 
@@ -144,6 +198,7 @@ def train_sft(
         heldout: of the same kind, for the validation loss.
         probe: see `Watch`.
         watch_every: optimizer steps between looks; 0: at the end only.
+        prompt: `models.prompt` that the examples were made with.
     """
     if _is_finished(out_dir):
         return {}
@@ -156,7 +211,7 @@ def train_sft(
     tokenizer = check_tokenizer(init_dir, set())
     device = pick_device(device)
     model, processor = _open_actor(init_dir, optim, device, sees=sees == {True})
-    save = exporter(Start(str(init_dir), sees=processor is not None), processor or tokenizer, optim)
+    save = exporter(Start(str(init_dir), sees=processor is not None), processor or tokenizer, optim, prompt)
     prepare(model, optim, seed)
     limit = context_limit(model.lm, optim.max_tokens)
     items = cut_items([Example(*e) for e in examples], limit, name)
@@ -184,35 +239,66 @@ def prepare(model: Any, config: OptimConfig, seed: int) -> None:
 
 
 def policy_loss_function(
-    samples: Sequence[StepRecord], advantages: Sequence[float], objective: Objective, config: ActorConfig
+    samples: Sequence[StepRecord],
+    advantages: Sequence[float],
+    objective: Objective,
+    config: ActorConfig,
+    demonstrations: Sequence[Item] = (),
 ) -> Callable[[Tensor, Pack, list[int]], LossOutput]:
     """The objective as the trainer's loss, with what every objective logs.
+
+    Args:
+        demonstrations: samples after the others, which have the SFT loss instead.
+
+    With `actor.success_guard` λ, each step of A ≥ 0 adds λ max(0, log π_{k-1}(a|s) − log π(a|s)) (arXiv 2512.04220).
 
     Raises:
         TrainingError: reference log-probs are needed and missing.
     """
-    if objective.needs_reference:
+    if objective.needs_reference or config.success_guard:
         missing = next((r for r in samples if r.ref_logprobs is None), None)
         if missing:
             raise TrainingError(f"step {missing.step_id!r} has no reference log-probs; run score_actions first")
     zeros = [(0.0,) * len(r.action_ids) for r in samples]
-    reference = [torch.tensor(r.ref_logprobs or z) for r, z in zip(samples, zeros, strict=True)]
-    sampled = [torch.tensor(r.logprobs or r.ref_logprobs or z) for r, z in zip(samples, zeros, strict=True)]
-    advantage = torch.tensor(advantages)
+    shown = [torch.zeros(item.num_targets) for item in demonstrations]
+    reference = [torch.tensor(r.ref_logprobs or z) for r, z in zip(samples, zeros, strict=True)] + shown
+    old = [torch.tensor(r.logprobs or r.ref_logprobs or z) for r, z in zip(samples, zeros, strict=True)] + shown
+    advantage = torch.tensor([*advantages, *(0.0 for _ in demonstrations)])
+    sft = get_objective("sft")
 
     def loss(logprobs: Tensor, row: Pack, indices: list[int]) -> LossOutput:
         device = logprobs.device
         batch = LossInput(
             logprobs=logprobs,
             ref_logprobs=send(torch.cat([reference[i] for i in indices]), device),
-            old_logprobs=send(torch.cat([sampled[i] for i in indices]), device),
+            old_logprobs=send(torch.cat([old[i] for i in indices]), device),
             sample=row.target_sample,
             advantage=send(advantage[indices], device),
         )
-        result = objective.loss(batch, config)
-        return LossOutput(result.loss, {**_policy_metrics(batch), **result.metrics})
+        if not demonstrations:
+            return _policy_loss(batch, objective, config)
+        is_own = send(torch.tensor([i < len(samples) for i in indices]), device)  # [B]
+        # no ratio where the reference is not known
+        known = is_own[batch.sample]  # [N]
+        ref, before = (torch.where(known, p, logprobs.detach()) for p in (batch.ref_logprobs, batch.old_logprobs))
+        policy = _policy_loss(dataclasses.replace(batch, ref_logprobs=ref, old_logprobs=before), objective, config)
+        imitated = sft.loss(dataclasses.replace(batch, advantage=torch.ones_like(batch.advantage)), config).loss
+        if config.objective == "grpo":  # in its unit
+            imitated = imitated * batch.num_tokens() / config.length_norm
+        metrics = {name: value * is_own for name, value in policy.metrics.items()}
+        metrics["imitation_loss"] = imitated.detach() * is_own.logical_not()
+        return LossOutput(torch.where(is_own, policy.loss, imitated), metrics)
 
     return loss
+
+
+def _policy_loss(batch: LossInput, objective: Objective, config: ActorConfig) -> LossOutput:
+    result = objective.loss(batch, config)
+    losses = result.loss
+    if config.success_guard:
+        lost = batch.sum_tokens(batch.ref_logprobs - batch.logprobs).clamp(min=0)
+        losses = losses + config.success_guard * lost * (batch.advantage >= 0)
+    return LossOutput(losses, {**_policy_metrics(batch), **result.metrics})
 
 
 def cut_items(examples: Sequence[Example], limit: int, what: str) -> list[Item]:

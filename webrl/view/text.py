@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from webrl.rollouts.actions import Action
-from webrl.rollouts.dialects import parse_any
+from webrl.rollouts.answers import read_any
 from webrl.runs.spelling import visible
 
 SHOWN_CHARS = 20_000
@@ -52,7 +52,7 @@ def pieces(text: str, elements: tuple[str, ...] = (), limit: int = SHOWN_CHARS) 
 
 def acted_elements(action: str) -> tuple[str, ...]:
     """Ids of the elements that an action, in either dialect, acts on."""
-    first = parse_any(action)
+    first = read_any(action)
     return tuple(dict.fromkeys(_ids(first))) if first else ()
 
 

@@ -52,7 +52,7 @@ class ArenaExpert:
 
 def notes_in(text: str) -> list[str]:
     """What an answer writes down above its action."""
-    return [line.removeprefix(_NOTE) for line in text.splitlines() if line.startswith(_NOTE)]
+    return [line.removeprefix(_NOTE) for line in text.split("\n") if line.startswith(_NOTE)]
 
 
 def click(name: str, *roles: str) -> Step:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from webrl.errors import ModelError
 from webrl.llm.servers.http_pool import MalformedAnswer
+from webrl.runs.text import valid_text
 
 _TOKEN_PREFIX = "token_id:"
 _NO_LOGPROB = -9999.0
@@ -59,9 +60,7 @@ def parse_chat(answer: Any) -> tuple[str, Literal["stop", "length"]]:
     text = message.get("content") if isinstance(message, dict) else None
     if not isinstance(text, str):
         raise MalformedAnswer(f"no message content in {str(choice)[:200]}")
-    # JSON can spell half a surrogate pair, which no file of ours can hold.
-    text = text.encode("utf-8", "replace").decode()
-    return text, "length" if choice.get("finish_reason") == "length" else "stop"
+    return valid_text(text), "length" if choice.get("finish_reason") == "length" else "stop"
 
 
 def parse_first_position(answer: Any) -> dict[int, float]:

@@ -13,7 +13,7 @@ from typing import Any
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.config.extras import require
 from webrl.errors import ModelError
-from webrl.llm.loading import adapter_base, model_fingerprint, model_folder, pick_dtype
+from webrl.llm.loading import base_of, config_of, model_fingerprint, pick_dtype
 from webrl.runs.machine import visible_gpus
 
 SERVED_NAME = "policy"
@@ -51,9 +51,8 @@ class Weights:
         Raises:
             ModelError: absent or incomplete folder.
         """
-        folder = model_folder(name)
-        base = adapter_base(folder) if folder else None
-        rank = int(json.loads((folder / "adapter_config.json").read_text())["r"]) if folder and base else 0
+        base = base_of(name)
+        rank = int(json.loads((Path(name).expanduser() / "adapter_config.json").read_text())["r"]) if base else 0
         config = _config(base or name)
         shape = json.dumps(config, sort_keys=True)
         return cls(base or name, name if base else None, rank, shape, model_fingerprint(name))
@@ -166,18 +165,10 @@ def context_length(weights: Weights, models: ModelsConfig) -> int:
 
 
 def _config(name: str) -> dict[str, Any]:
-    from transformers import AutoConfig
-
-    folder = model_folder(name)
-    if folder and not (folder / "config.json").is_file():
-        raise ModelError(f"model folder {name!r} has no config.json: it is not a transformers checkpoint")
-    try:
-        whole = AutoConfig.from_pretrained(name, trust_remote_code=False)
-        config: dict[str, Any] = whole.get_text_config().to_dict()
-        if vision := getattr(whole, "vision_config", None):
-            config["vision_config"] = vision.to_dict()
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot read the config of {name!r}: {error}") from error
+    whole = config_of(name)
+    config: dict[str, Any] = whole.get_text_config().to_dict()
+    if vision := getattr(whole, "vision_config", None):
+        config["vision_config"] = vision.to_dict()
     for key in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"):
         config.pop(key, None)
     return config

@@ -31,6 +31,7 @@ WRITES = {
     "label": ("labels",),
     "replay": ("train_filter",),
     "train": ("metrics",),
+    "accept": (),
     "eval": ("eval",),
 }
 """Of each stage, the files without which something is left out of the report (attributes of `PhaseFolder`)."""

@@ -166,7 +166,7 @@ def _heat_map(found: Sequence[tuple[int, dict[str, Any]]]) -> Table:
     rates: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     apart = set()
     for phase, data in found:
-        for name, part in named_rates(data).items():
+        for name, part in named_rates({**data, "at_temperature": {}}).items():
             for site, rate in (part.get("by_task") or {}).items():
                 rates[site][phase] = rate
                 if name.endswith("held-out types"):

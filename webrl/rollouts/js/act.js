@@ -64,7 +64,7 @@
   };
   // Where to turn the wheel: `at`, or where the mouse is, or in the middle of the page if only that scrolls something.
   api.aimWheel = (at, pointer, dx, dy) => {
-    const point = at ?? api.pointer ?? pointer;
+    const point = at ?? api.pointer() ?? pointer;
     const middle = [innerWidth / 2, innerHeight / 2];
     const here = scrollsAt(point ?? [0, 0], dx, dy);
     const scrolls = here || (!at && scrollsAt(middle, dx, dy));
@@ -73,7 +73,7 @@
     api.wheeled = new Promise((resolve) => {
       const end = (found) => resolve(!scrolls && !found.defaultPrevented);
       window.addEventListener(event, end, { once: true, capture: scrolls, passive: true });
-      api.native.setTimeout(() => resolve(false), WHEEL_MS);
+      setTimeout(() => resolve(false), WHEEL_MS);
     });
     return scrolls && !here ? middle : point;
   };
@@ -88,10 +88,27 @@
     return null;
   };
 
+  // An area of an image map has no box, and any shape: of places on its picture the first in it, none too near its edge
+  // if there are others.
+  const aimAtArea = (area) => {
+    const name = area.closest('map')?.name;
+    const image = [...document.images].find((each) => name && each.useMap === `#${name}` && usable(each));
+    if (!image) return null;
+    image.scrollIntoViewIfNeeded(true);
+    const box = image.getBoundingClientRect();
+    const STEPS = 24;
+    const places = Array.from({ length: STEPS ** 2 }, (_, at) => [
+      box.left + (box.width * (0.5 + (at % STEPS))) / STEPS, box.top + (box.height * (0.5 + Math.floor(at / STEPS))) / STEPS]);
+    const isIn = (x, y) => document.elementFromPoint(x, y) === area;
+    const inner = ([x, y]) => isIn(x, y) && [-3, 3].every((by) => isIn(x + by, y) && isIn(x, y + by));
+    return places.find(inner) ?? places.find((place) => isIn(...place)) ?? null;
+  };
+
   // Where to click for a bid: [x, y]; null if this is not the common case; 'mixed' if `quads` are needed (the answer
   // of DOM.getContentQuads).
   api.aim = (bid, quads) => {
     const element = find(bid);
+    if (element instanceof HTMLAreaElement) return aimAtArea(element);
     if (!element || !usable(element) || api.moving()) return null;
     element.scrollIntoViewIfNeeded(true);
     if (!quads && isMixed(element)) return 'mixed';
@@ -149,18 +166,28 @@
     return true;
   };
 
-  const fits = (option, text) => text === option.value || text === option.label;
+  // Says of an option whether a text means it: its value or label; where no option has just that, its label as it is
+  // shown, without the white space at its ends, or as one blank.
+  const matcher = (select, wanted) => {
+    const tidy = (text) => text.replace(/\s+/g, ' ').trim();
+    const isNamed = (option, text) => text === option.value || text === option.label;
+    const loose = new Set(wanted.filter((text) => ![...select.options].some((option) => isNamed(option, text))));
+    return (option, text) => isNamed(option, text) || (loose.has(text) && tidy(text) === tidy(option.label));
+  };
   // The first of the wanted options that nobody could choose; null if there is none.
-  api.disabledOption = (select, wanted) => {
-    const options = select instanceof HTMLSelectElement ? [...select.options] : [];
-    return wanted.find((text) => options.find((option) => fits(option, text))?.matches(':disabled')) ?? null;
+  api.disabledOption = (bid, wanted) => {
+    const select = find(bid);
+    if (!(select instanceof HTMLSelectElement)) return null;
+    const fits = matcher(select, wanted);
+    return wanted.find((text) => [...select.options].find((option) => fits(option, text))?.matches(':disabled')) ?? null;
   };
 
   // Selects options by value or label; false if this is not the common case.
   api.choose = (bid, wanted) => {
     const select = find(bid);
     if (!(select instanceof HTMLSelectElement) || !usable(select)) return false;
-    if (api.disabledOption(select, wanted) !== null) return false;
+    if (api.disabledOption(bid, wanted) !== null) return false;
+    const fits = matcher(select, wanted);
     let missing = [...wanted];
     const chosen = [];
     for (const option of select.options) {
@@ -176,6 +203,17 @@
     return true;
   };
 
+  // Selects the option of a closed list, which has no place to click; false for anything else.
+  api.pick = (bid) => {
+    const option = find(bid);
+    const select = option instanceof HTMLOptionElement && !option.matches(':disabled') ? option.closest('select') : null;
+    if (!select || select.multiple || select.size > 1 || !usable(select)) return false;
+    if (option.selected) return true;
+    option.selected = true;
+    changed(select);
+    return true;
+  };
+
   // State of a checkbox or radio button; null for anything else.
   api.checked = (bid) => {
     const element = find(bid);
@@ -183,13 +221,12 @@
   };
 
   // Waits until the page is quiet, then says all there is to know about it in one answer.
-  // `form` is the kind of observation that will be taken: `axtree` needs the ids in the accessibility tree, `dom` is
-  // taken here and now. `from`: number of the document's first element.
-  api.look = async (horizonMs, capMs, hiddenIds, form, from, state) => {
+  // `form` is the kind of observation that will be taken: `axtree` needs the ids in the accessibility tree. `from`:
+  // number of the document's first element. `copied`: what was copied on another page, or null.
+  api.look = async (horizonMs, capMs, hiddenIds, form, from, copied) => {
+    if (copied) api.giveCopied(copied);
     await api.settle(horizonMs, capMs);
-    const seen = { popups: api.takePopups(), url: location.href, state: state(), copied: api.takeCopied?.() };
-    Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));
-    if (form === 'dom' && !seen.tooLarge) Object.assign(seen, api.extract(hiddenIds));
-    return seen;
+    const seen = { popups: api.takePopups(), url: location.href, state: api.state(), copied: api.takeCopied() };
+    return Object.assign(seen, api.tryToMark('', hiddenIds, form === 'axtree', from));
   };
 })();

@@ -1,9 +1,16 @@
 // A clipboard for each environment: Chromium has one for the whole browser, which its profiles share. What is copied is
-// noted here and handed to the environment (`look`), which puts it on each page that is looked at; what the browser would
-// paste is replaced by it.
+// noted here, before the page's own scripts, and handed to the environment (`look`), which puts it on each page that is
+// looked at; what the browser would paste is replaced by it.
 (() => {
   const api = window.__webrl;
   if (api.takeCopied) return;
+  // As in settle.js: a page may replace globals.
+  const { Blob, ClipboardEvent, ClipboardItem, DataTransfer, Document, EventTarget, Object, Reflect, String } = window;
+  const { apply } = Reflect;
+  const { addEventListener, dispatchEvent } = EventTarget.prototype;
+  const { createElement, execCommand } = Document.prototype;
+  const { setData } = DataTransfer.prototype;
+  const { getSelection } = window;
   // One board for a document and the frames in it that are of its origin.
   const board = (() => {
     try {
@@ -24,7 +31,7 @@
 
   // What was copied since this was last asked, or null.
   api.takeCopied = () => {
-    listen();
+    api.listen(); // a page that has written its document again has lost its listeners
     const types = current();
     const { isNew } = board;
     board.isNew = false;
@@ -42,9 +49,9 @@
       const text = target.type === 'password' ? '' : target.value.slice(target.selectionStart, target.selectionEnd);
       return text ? { 'text/plain': text } : null;
     }
-    const selection = getSelection();
+    const selection = apply(getSelection, window, []);
     if (!String(selection)) return null;
-    const holder = document.createElement('div');
+    const holder = apply(createElement, document, ['div']);
     for (let i = 0; i < selection.rangeCount; i += 1) holder.append(selection.getRangeAt(i).cloneContents());
     return { 'text/plain': String(selection), 'text/html': holder.innerHTML };
   };
@@ -52,10 +59,9 @@
     const own = {};
     const found = selected(event.composedPath()[0]);
     const data = event.clipboardData;
-    const { setData } = DataTransfer.prototype;
     data.setData = (type, text) => {
       own[type === 'text' ? 'text/plain' : type] = String(text);
-      setData.call(data, type, text);
+      apply(setData, data, [type, text]);
     };
     board.pending?.();
     board.pending = () => {
@@ -70,27 +76,19 @@
     event.preventDefault();
     const types = current();
     const clipboardData = new DataTransfer();
-    for (const [type, value] of Object.entries(types)) clipboardData.setData(type, value);
+    for (const [type, value] of Object.entries(types)) apply(setData, clipboardData, [type, value]);
     const target = event.composedPath()[0];
     const own = new ClipboardEvent('paste', { clipboardData, bubbles: true, cancelable: true, composed: true });
-    if (target.dispatchEvent(own) && types['text/plain']) document.execCommand('insertText', false, types['text/plain']);
+    const isLeft = apply(dispatchEvent, target, [own]);
+    if (isLeft && types['text/plain']) apply(execCommand, document, ['insertText', false, types['text/plain']]);
   };
-  // A document that is written anew has lost its listeners; where they are still there this changes nothing.
-  const listen = api.listenToCopies = () => {
-    for (const name of ['copy', 'cut']) window.addEventListener(name, onCopy, true);
-    window.addEventListener('paste', onPaste, true);
-    for (let index = 0; index < window.length; index += 1) {
-      try {
-        window[index].__webrl?.listenToCopies?.();
-      } catch {
-        // of another origin
-      }
-    }
+  api.listenToCopies = () => {
+    for (const name of ['copy', 'cut']) apply(addEventListener, window, [name, onCopy, true]);
+    apply(addEventListener, window, ['paste', onPaste, true]);
   };
-  listen();
+  api.listenToCopies();
   api.forgetCopied = () => {
     Object.assign(board, { types: null, pending: null, isNew: false });
-    listen();
   };
 
   const native = window.Clipboard?.prototype; // pages of http://… have none

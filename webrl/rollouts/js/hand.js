@@ -4,6 +4,8 @@
 (() => {
   const api = window.__webrl;
   if (api.hand) return;
+  const { Element, HTMLInputElement, HTMLTextAreaElement, KeyboardEvent, MouseEvent, MutationObserver, Object, SVGElement,
+    Set, performance } = window; // a page may replace them
   const ROLES = 'button link checkbox radio switch tab option menuitem menuitemcheckbox menuitemradio treeitem';
   // One click anywhere in one of these is a click on it; of what else listens to the mouse that is not sure.
   const ATOMIC = 'a[href], area[href], button, input, select, textarea, option, summary, label, ' +

@@ -79,7 +79,7 @@
 
   const isClickable = (element) => {
     const tag = tagOf(element);
-    if (element.onclick != null || window.getComputedStyle(element).cursor === "pointer") return true;
+    if (__webrl.hasOnclick(element) || window.getComputedStyle(element).cursor === "pointer") return true;
     if (tag === "img" && isImageMap(element)) return true;
     const role = element.getAttribute("role");
     if (role != null && ROLES.includes(role.toLowerCase())) return true;
@@ -149,6 +149,7 @@
     return copy.outerHTML.replace(/\uE000(\d+)\uE001/g, (_, index) => raw[index]);
   };
 
+  __webrl.learn(__webrl.allElements());
   forgetClickable();
   for (const element of all) {
     noteBox(element);

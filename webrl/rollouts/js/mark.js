@@ -62,6 +62,14 @@
     while (above && !isActive(above)) above = parentOf(above);
     return above !== null;
   };
+  // The x of a chip: it does something else than the button or link that it is in, of which it is not the whole.
+  const isPartOfActive = (element) => {
+    let above = parentOf(element);
+    while (above && !isActive(above)) above = parentOf(above);
+    if (!above || above.matches('label, select') || above.textContent.trim() === element.textContent.trim()) return false;
+    const box = element.getBoundingClientRect();
+    return box.width > 0 && box.height > 0;
+  };
   const holdsActive = (root) => root.querySelector(`${ACTIVE}, [tabindex], [contenteditable]`) !== null ||
     [root, ...root.querySelectorAll('*')].some((part) => (part.shadowRoot ? holdsActive(part.shadowRoot)
       : part.localName === 'slot' && part.assignedElements().some((given) => isActive(given) || holdsActive(given))));
@@ -86,6 +94,7 @@
     const listens = api.isClickable(element);
     if (points || isFocusable || listens || element.hasAttribute('tabindex')) {
       const isSure = !element.shadowRoot && (isFocusable || (points && listens));
+      if (listens && isPartOfActive(element)) return 'clickable';
       if ((points || saysSomething(element)) && !isInActive(element) && (isSure || !holdsActive(element))) return 'clickable';
     }
     return api.isDropTarget(element) && !isMost(element) ? 'droppable' : '';
@@ -114,7 +123,7 @@
       return api.mark(...args);
     } catch (error) {
       if (!(error instanceof TooLarge)) throw error;
-      return { tooLarge: error.message, hidden: [], frames: 0, uses: null };
+      return { tooLarge: error.message, hidden: [], frames: 0, uses: null, unseen: 0 };
     }
   };
   api.mark = (parentBid, hiddenIds, intoAria, from = 0) => {
@@ -122,14 +131,45 @@
     const owners = marked = new Map();
     const elements = allElements();
     let numFrames = 0;
+    if (api.every) api.learn(elements);
+    findPages();
+    cover();
     api.uses = findUses(elements);
+    const unseen = api.every && intoAria ? reveal(elements) : 0;
+    for (const element of revealed) element.removeAttribute('aria-hidden');
     for (const element of elements) if (markOne(element, parentBid, owners, intoAria) && isFrame(element)) numFrames += 1;
     if (intoAria) watch(elements, parentBid, owners);
     const uses = api.every ? Object.fromEntries(elements.flatMap((element) => {
       const told = [api.uses.get(element) ?? '', element.title || ''];
       return told.some(Boolean) ? [[element.getAttribute('bid'), told]] : [];
     })) : null;
-    return { hidden: hiddenBids(hiddenIds), frames: numFrames, uses };
+    return { hidden: hiddenBids(hiddenIds), frames: numFrames, uses, unseen };
+  };
+
+  // What a page hides from readers (`aria-hidden`) though a person sees and uses it is shown: the attribute was left
+  // behind, or is that of a button's picture. It is put back by `unmark`. Returns how many more that could be acted on are
+  // drawn, but off the window or behind something.
+  let revealed = [];
+  const isOnTop = (element) => {
+    const box = element.getBoundingClientRect();
+    const hit = box.width && box.height
+      ? document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2) : null;
+    return hit !== null && element.contains(hit);
+  };
+  const cover = () => {
+    for (const element of revealed) if (!element.hasAttribute('aria-hidden')) element.ariaHidden = 'true';
+    revealed = [];
+  };
+  const reveal = (elements) => {
+    let unseen = 0;
+    for (const root of elements) {
+      if (root.ariaHidden !== 'true' || root.parentElement?.closest('[aria-hidden=true]')) continue;
+      const used = [root, ...root.querySelectorAll('*')].filter((part) =>
+        (api.uses.has(part) || (isActive(part) && !part.matches('label, option'))) && part.checkVisibility());
+      if (used.some(isOnTop)) revealed.push(root);
+      else unseen += used.filter((part) => part.getBoundingClientRect().width).length;
+    }
+    return unseen;
   };
 
   // Before anything is written: a style that is asked for after a write is worked out anew.
@@ -142,7 +182,19 @@
     return uses;
   };
 
-  const isFrame = (element) => ['iframe', 'frame'].includes(element.tagName.toLowerCase());
+  // An `object` or `embed` is one where a page is in it.
+  const isFrame = (element) => /^i?frame$/i.test(element.tagName) || inPages.has(element);
+  let inPages = new Set();
+  const findPages = () => {
+    inPages = new Set();
+    for (let index = 0; index < window.length; index += 1) {
+      try {
+        inPages.add(window[index].frameElement);
+      } catch {
+        // of another origin
+      }
+    }
+  };
 
   // Editors that have built their text anew because it was marked: they would each time.
   const rebuilding = new WeakSet();
@@ -218,6 +270,7 @@
   // Takes the ids out of the ARIA attributes again; `bid` itself stays, actions find elements by it.
   api.unmark = () => {
     late.disconnect();
+    cover();
     for (const element of allElements()) {
       for (const name of ARIA) {
         const content = element.getAttribute(name);

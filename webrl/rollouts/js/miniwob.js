@@ -57,7 +57,6 @@
     // many pages keep listeners, widgets or variables from one episode to the next.
     start: async (page, seed, maxTimeMs, source) => {
       if (used) {
-        api.forgetMarks();
         if (!(await api.rewrite(source, 3000)) || typeof core === 'undefined') return null;
       }
       used = true;
@@ -69,6 +68,7 @@
       const utterance = core.getUtterance();
       return typeof utterance === 'object' ? utterance.utterance : utterance;
     },
-    state: () => ({ raw_reward: WOB_RAW_REWARD_GLOBAL, done: WOB_DONE_GLOBAL }),
   };
+  api.state = () => (typeof WOB_DONE_GLOBAL === 'undefined' ? null
+    : { raw_reward: WOB_RAW_REWARD_GLOBAL, done: WOB_DONE_GLOBAL });
 })();

@@ -3,6 +3,21 @@
 // Everything of ours hangs on one non-enumerable property, `window.__webrl`.
 (() => {
   if (window.__webrl) return;
+  // A page may replace globals, and methods of built-in classes: ours are those from before its first line.
+  const { CustomEvent, Document, DocumentFragment, Element, EventTarget, HTMLElement, Math, MessagePort, MutationObserver,
+    Number, Object, Promise, Reflect, RegExp, String, performance } = window;
+  const { apply } = Reflect;
+  const keep = (Class) => {
+    const Kept = class extends Class {};
+    for (const key of Reflect.ownKeys(Class.prototype)) {
+      if (key !== 'constructor') Object.defineProperty(Kept.prototype, key, Object.getOwnPropertyDescriptor(Class.prototype, key));
+    }
+    return Kept;
+  };
+  const [Map, Set, WeakMap, WeakSet] = [keep(window.Map), keep(window.Set), keep(window.WeakMap), keep(window.WeakSet)];
+  const { addEventListener: addListener, dispatchEvent } = EventTarget.prototype;
+  const { closest } = Element.prototype;
+  const listen = (target, type, handler, options) => apply(addListener, target, [type, handler, options]);
   const api = {};
   Object.defineProperty(window, '__webrl', { value: api, enumerable: false, configurable: true });
 
@@ -14,7 +29,8 @@
     cancelAnimationFrame: window.cancelAnimationFrame.bind(window),
     fetch: window.fetch ? window.fetch.bind(window) : undefined,
   };
-  const now = () => performance.now();
+  const clock = performance.now;
+  const now = () => apply(clock, performance, []);
   const timeouts = new Map(); // id -> time at which it fires
   const intervals = new Set();
   const frames = new Set();
@@ -29,7 +45,7 @@
     const id = native.setTimeout((...given) => {
       timeouts.delete(id);
       wake();
-      return typeof handler === 'function' ? handler.apply(window, given) : (0, eval)(String(handler));
+      return typeof handler === 'function' ? apply(handler, window, given) : (0, eval)(String(handler));
     }, delay, ...args);
     timeouts.set(id, now() + Math.max(0, Number(delay) || 0));
     return id;
@@ -87,7 +103,7 @@
   }
   const send = XMLHttpRequest.prototype.send;
   XMLHttpRequest.prototype.send = function (...args) {
-    this.addEventListener('loadend', track(), { once: true });
+    listen(this, 'loadend', track(), { once: true });
     return send.apply(this, args);
   };
 
@@ -118,10 +134,12 @@
       if (place) parts.observe(place, { childList: true });
     }
     if (document.readyState === 'loading') return;
-    for (const node of records.flatMap((record) => [...record.addedNodes])) {
-      if (!loads(node)) continue;
-      const done = track();
-      for (const name of ['load', 'error']) node.addEventListener(name, done, { once: true });
+    for (const { addedNodes } of records) {
+      for (const node of addedNodes) {
+        if (!loads(node)) continue;
+        const done = track();
+        for (const name of ['load', 'error']) listen(node, name, done, { once: true });
+      }
     }
   });
   parts.observe(document, { childList: true });
@@ -156,7 +174,7 @@
   api.hear = talk; // a script that the page has imported, which it does not hear of itself
   const heard = new WeakSet();
   const listenTo = (conversation) => {
-    if (!heard.has(conversation)) conversation.addEventListener('message', talk);
+    if (!heard.has(conversation)) listen(conversation, 'message', talk);
     heard.add(conversation);
   };
   const { send: sendMessage } = window.WebSocket?.prototype ?? {}; // pages that only read have none
@@ -171,8 +189,8 @@
         super(...args);
         listenTo(this);
         const done = track();
-        for (const name of ['open', 'error', 'close']) this.addEventListener(name, done, { once: true });
-        this.addEventListener('open', () => {
+        for (const name of ['open', 'error', 'close']) listen(this, name, done, { once: true });
+        listen(this, 'open', () => {
           connected = now();
           talk();
         }, { once: true });
@@ -210,7 +228,7 @@
       const done = track();
       const end = () => {
         native.clearTimeout(id);
-        waits.set(worker, waits.get(worker).filter((other) => other !== end));
+        waits.get(worker).delete(end);
         done();
       };
       const giveUp = () => {
@@ -219,7 +237,7 @@
         else end();
       };
       let id = native.setTimeout(giveUp, silent.has(worker) ? SILENT_MS : WORD_MS);
-      waits.get(worker).push(end);
+      waits.get(worker).add(end);
     };
     Worker.prototype.postMessage = function (...args) {
       if (waits.has(this)) awaitWord(this);
@@ -228,9 +246,9 @@
     window.Worker = class Worker extends window.Worker {
       constructor(...args) {
         super(...args);
-        waits.set(this, []);
-        this.addEventListener('message', () => waits.get(this)[0]?.());
-        this.addEventListener('error', () => { for (const end of waits.get(this)) end(); });
+        waits.set(this, new Set());
+        listen(this, 'message', () => { for (const end of waits.get(this)) return end(); });
+        listen(this, 'error', () => { for (const end of waits.get(this)) end(); });
         awaitWord(this);
       }
     };
@@ -239,31 +257,44 @@
   // Elements that listen to the mouse: an anchor without address is a link if it does.
   const clickable = new WeakSet();
   const droppable = new WeakSet();
-  const addListener = EventTarget.prototype.addEventListener;
   EventTarget.prototype.addEventListener = function (type, ...args) {
     if (this instanceof Element && /^(click|dblclick|mousedown|mouseup)$/.test(type)) clickable.add(this);
     if (this instanceof Element && type === 'drop') droppable.add(this);
     return addListener.call(this, type, ...args);
   };
   api.isClickable = (element) => clickable.has(element) || element.onclick !== null || element.onmousedown !== null;
-  api.isDropTarget = (element) => droppable.has(element) || element.ondrop !== null;
 
-  // Elements with a shadow root, or with a role that no attribute says: the accessibility tree alone tells what they are.
+  // Elements with a role that no attribute says.
   const internals = new WeakMap();
-  const hosts = new WeakSet();
-  const { attachShadow } = Element.prototype;
   const { attachInternals } = HTMLElement.prototype;
-  Element.prototype.attachShadow = function (...args) {
-    hosts.add(this);
-    return attachShadow.apply(this, args);
-  };
   if (attachInternals) HTMLElement.prototype.attachInternals = function () {
     const found = attachInternals.call(this);
     internals.set(this, found);
     return found;
   };
-  api.isComponent = (element) => element.shadowRoot !== null || hosts.has(element) || internals.has(element);
-  api.innerRole = (element) => internals.get(element)?.role ?? null;
+
+  // What is known of elements here alone; each by its place among those that `allElements` of mark.js finds.
+  const { querySelectorAll: findInDocument } = Document.prototype;
+  const { querySelectorAll: findInShadow } = DocumentFragment.prototype;
+  const { get: shadowOf } = Object.getOwnPropertyDescriptor(Element.prototype, 'shadowRoot');
+  const facts = () => {
+    const found = [];
+    let at = 0;
+    const look = (elements) => {
+      for (const element of elements) {
+        const role = internals.get(element)?.role ?? null;
+        const [isClickable, isDropTarget] = [api.isClickable(element), droppable.has(element) || element.ondrop !== null];
+        if (isClickable || isDropTarget || role) {
+          found[found.length] = { at, clickable: isClickable, droppable: isDropTarget, onclick: element.onclick != null, role };
+        }
+        at += 1;
+        const shadow = apply(shadowOf, element, []);
+        if (shadow) look(apply(findInShadow, shadow, ['*']));
+      }
+    };
+    look(apply(findInDocument, document, ['*']));
+    return found;
+  };
 
   // Tabs that the page has asked for: the browser reports them a little later.
   const MAX_OPENED = 20; // by one document; what gets around this is closed again (env.py)
@@ -276,21 +307,29 @@
     return open.apply(window, args);
   };
   const opensTab = (event) => {
-    const link = event.target?.closest?.('a[href], area[href]');
+    const link = event.target instanceof Element ? apply(closest, event.target, ['a[href], area[href]']) : null;
     if (!link || event.defaultPrevented) return;
     const elsewhere = link.target && !['_self', '_top', '_parent'].includes(link.target);
     if (elsewhere || event.ctrlKey || event.metaKey || event.shiftKey || event.button === 1) popups += 1;
   };
+  let pointer = null; // where the mouse was last seen; over a frame, where it went in
   const point = (event) => {
-    if (event.isTrusted) api.pointer = [event.clientX, event.clientY];
+    if (event.isTrusted) pointer = [event.clientX, event.clientY];
   };
-  const listen = () => {
-    api.pointer = null; // where the mouse was last seen; over a frame, where it went in
-    for (const name of ['mousemove', 'mouseover']) window.addEventListener(name, point, { capture: true, passive: true });
-    window.addEventListener('click', opensTab);
-    window.addEventListener('auxclick', opensTab);
+  // What `document.open` takes away is put back.
+  api.listen = () => {
+    for (const type of ['click', 'auxclick']) listen(window, type, opensTab);
+    for (const type of ['mousemove', 'mouseover']) listen(window, type, point, { capture: true, passive: true });
+    listen(document, '__webrl', takeLine);
+    api.listenToCopies?.();
+    for (let index = 0; index < window.length; index += 1) {
+      try {
+        window[index].__webrl?.listen();
+      } catch {
+        // of another origin
+      }
+    }
   };
-  listen();
   api.takePopups = () => {
     const count = popups;
     popups = 0;
@@ -298,8 +337,13 @@
   };
 
   // A page in the middle of a finite CSS transition or animation is not quiet yet; endless ones never are.
-  const animating = () => document.getAnimations().some((animation) =>
-    animation.playState === 'running' && Number.isFinite(animation.effect?.getComputedTiming().endTime ?? Infinity));
+  const animating = () => {
+    for (const animation of document.getAnimations()) {
+      const ends = animation.effect?.getComputedTiming().endTime ?? Infinity;
+      if (animation.playState === 'running' && ends < Infinity) return true;
+    }
+    return false;
+  };
 
   // Work of the page that will happen by time `until`.
   const pending = (until) => {
@@ -330,10 +374,10 @@
   };
   // This document's work and that of the frames in it that are of its origin.
   api.works = () => {
-    const found = [api.work];
+    let found = [api.work];
     for (let index = 0; index < window.length; index += 1) {
       try {
-        found.push(...(window[index].__webrl?.works() ?? []));
+        found = [...found, ...(window[index].__webrl?.works() ?? [])];
       } catch {
         // of another origin
       }
@@ -349,9 +393,17 @@
     // What a click has set off (a `javascript:` link, a form) begins in a task of its own.
     if (horizonMs > 0) await new Promise((resolve) => native.setTimeout(resolve, 0));
     for (const work of api.works()) work.begin();
-    const some = (has) => api.works().some(has);
-    const answered = () => Math.min(...api.works().map((work) => work.answered()));
-    const listens = () => (now() - start < TALK_MS ? Math.max(...api.works().map((work) => work.listens())) : 0);
+    const some = (has) => {
+      for (const work of api.works()) if (has(work)) return true;
+      return false;
+    };
+    const least = (measure) => {
+      let found = Infinity;
+      for (const work of api.works()) found = Math.min(found, measure(work));
+      return found;
+    };
+    const answered = () => least((work) => work.answered());
+    const listens = () => (now() - start < TALK_MS ? -least((work) => -work.listens()) : 0);
     const left = () => Math.max(start + horizonMs - now(), ANSWER_MS - answered(), listens());
     const busy = () => some((work) => work.busy());
     const soon = (ms = left()) => ms > 0 && some((work) => work.pending(ms));
@@ -376,7 +428,9 @@
   // listeners and globals of the old document go; top-level `let` and `const` would stay (MiniWoB pages have none).
   // False if it does not finish loading in time.
   const builtIn = new Set(Reflect.ownKeys(window));
+  let written = 0; // how often
   api.rewrite = async (source, capMs) => {
+    written += 1;
     for (const id of [...timeouts.keys(), ...intervals]) native.clearTimeout(id);
     for (const id of frames) native.cancelAnimationFrame(id);
     for (const tracked of [timeouts, intervals, frames, requests]) tracked.clear();
@@ -393,10 +447,11 @@
     }
     if (location.hash || location.href.endsWith('#')) history.replaceState(null, '', location.href.split('#')[0]);
     document.open();
-    listen();
+    pointer = null;
+    api.listen();
     api.forgetCopied?.();
     const loaded = new Promise((resolve) => {
-      window.addEventListener('load', () => native.setTimeout(() => resolve(true), 0));
+      listen(window, 'load', () => native.setTimeout(() => resolve(true), 0));
       native.setTimeout(() => resolve(false), capMs);
     });
     document.write(source);
@@ -405,4 +460,34 @@
     return loaded;
   };
   api.native = native;
+
+  // Questions of world.js, which come over a node that this world hears of by an event.
+  api.state = () => null; // what a page says of its task
+  const answers = {
+    facts, moving: api.moving, takePopups: api.takePopups,
+    pointer: () => pointer,
+    takeCopied: () => api.takeCopied?.() ?? null,
+    giveCopied: (types) => { api.giveCopied?.(types); return null; },
+    hear: () => { api.hear(); return null; },
+    state: () => api.state(),
+  };
+  const takeLine = (event) => {
+    event.stopImmediatePropagation();
+    const line = event.relatedTarget;
+    const tell = (type, detail) => apply(dispatchEvent, line, [new CustomEvent(type, { detail })]);
+    const settle = async (number, horizonMs, capMs) => {
+      let error = '';
+      try {
+        await api.settle(horizonMs, capMs);
+      } catch (thrown) {
+        error = `${thrown}`;
+      }
+      tell('settled', [number, error, written]);
+    };
+    listen(line, 'ask', ({ detail: [what, ...given] }) => {
+      if (what === 'settle') settle(...given);
+      tell('answer', what === 'settle' ? null : answers[what](...given));
+    });
+  };
+  api.listen();
 })();

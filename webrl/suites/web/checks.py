@@ -24,6 +24,7 @@ from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.egress import UNREACHED
 from webrl.rollouts.interface import Score
+from webrl.rollouts.observe import shown_frames
 from webrl.suites.web.hooks import filled, run_command
 from webrl.suites.web.instructions import Check
 from webrl.suites.web.login import logged_in
@@ -125,7 +126,7 @@ def _search(check: Check, text: str, flags: int, found: str) -> str:
 async def _text(check: Check, end: End) -> str:
     wanted = " ".join((check.text or "").split())
     async with _opened(check, end) as page:
-        shown = " ".join(str(await _evaluate(page, _TEXT)).split())
+        shown = await _shown_text(page)
     if (wanted in shown) != check.absent:
         return ""
     return "it is there" if check.absent else f"the page shows {shown!r:.200}"
@@ -268,13 +269,15 @@ async def open_tab(context: BrowserContext, url: str, timeout_s: float) -> Async
             await page.close()
 
 
-async def _evaluate(page: Page, script: str) -> Any:
+async def _shown_text(page: Page) -> str:
+    """What the page and its frames show. Raises Undecided where it cannot be read."""
     from playwright.async_api import Error
 
     try:
-        return await page.evaluate(script)
+        texts = [str(await frame.evaluate(_TEXT)) for frame in await shown_frames(page.main_frame)]
     except Error as error:
         raise Undecided(first_line(error)) from None
+    return " ".join(" ".join(texts).split())
 
 
 _KINDS = {

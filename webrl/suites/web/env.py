@@ -13,6 +13,7 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.actions import Action
 from webrl.rollouts.browser import Browser
+from webrl.rollouts.devtools import ChannelClosed, ChannelError
 from webrl.rollouts.egress import BLOCKED, UNREACHED
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.execute import ActionFailed
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from playwright.async_api import Page
 
 _ASKS = "; if the server itself asks for a password: rollout.web.login.basic (init-site --basic-user)"
+_STOPPED = "net::ERR_ABORTED"
+"""What the browser says of a page that the limits have kept from being opened."""
 _STATUS = "[performance.getEntriesByType('navigation')[0]?.responseStatus || 0, document.body?.innerText ?? '']"
 
 
@@ -78,7 +81,7 @@ class WebEnv(BrowserEnv):
 
     async def _require_page(self, task: Task) -> None:
         async with self._deadline("looking at the start page"):
-            status, text = await self.page.evaluate(_STATUS)
+            status, text = await self.tab.evaluate(_STATUS)
         if status < 400:
             return
         url = self.page.url
@@ -94,7 +97,7 @@ class WebEnv(BrowserEnv):
         """As `BrowserEnv.step`; the agent is told what the site's limits have kept from happening."""
         await take_turn(self._web)
         result = await super().step(action_text)
-        if result.blocked and self._guard.reason and not result.error:
+        if result.blocked and self._guard.reason and (not result.error or _STOPPED in result.error):
             result = dataclasses.replace(result, error=f"Blocked: {self._guard.reason}.")
         self._ended = result if result.agent_done else None
         return result
@@ -131,11 +134,9 @@ class WebEnv(BrowserEnv):
 
     async def _down(self, page: Page, end: End) -> str:
         """Why the site cannot be asked any more, where the agent's page is an error of the connection; else ""."""
-        from playwright.async_api import Error
-
         try:
-            _, text = await page.evaluate(_STATUS)
-        except Error:
+            _, text = await self._tabs[page].evaluate(_STATUS)
+        except (ChannelError, ChannelClosed, KeyError):  # KeyError: a tab that nobody has looked at
             return ""
         if not (page.url.startswith("chrome-error:") or UNREACHED in text[:300]):
             return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,13 @@ from webrl.config.web import FormLogin, WebConfig
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.devtools import ChannelClosed, ChannelError
 from webrl.rollouts.env import HORIZON_MS
-from webrl.rollouts.observe import load_script
+from webrl.rollouts.observe import load_script, shown_frames
 from webrl.rollouts.tab import Tab
 from webrl.suites.webarena.login import page_of
 from webrl.suites.webarena.sites import SiteError
 
 if TYPE_CHECKING:
-    from playwright.async_api import Locator, Page
+    from playwright.async_api import Frame, Locator
 
     from webrl.rollouts.browser import Browser
 
@@ -31,8 +32,12 @@ _QUIET_S = 5.0
 """A page that asks for ever (a long poll) is waited for no longer."""
 _LOOK_EVERY_S = 0.2
 _PASSWORD = "input[type=password]:visible"
-_FIELDS = "input:not([type=hidden]):not([type=submit]), textarea, select"
-_NAME = "e => e.labels?.[0]?.innerText.trim() || e.placeholder || e.name || e.id || e.type"
+_FIELDS = ":is(input:not([type=hidden]):not([type=submit]), textarea, select):visible"
+_BUTTONS = ":is(button, input[type=submit], [role=button]):visible"
+_NAME = """e => e.labels?.[0]?.innerText.trim() || e.placeholder || e.innerText || e.name || e.id ||
+  (e.type === 'submit' ? e.value : e.type)"""
+_ACT_S = 10.0
+"""A field or button that is shown and still cannot be used is named after this."""
 
 
 async def fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> State:
@@ -41,6 +46,8 @@ async def fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> Sta
     Raises:
         SiteError: no such form, or it refuses the log-in; a log-in that no storage state holds.
     """
+    from playwright.async_api import Error
+
     url, timeout_s = config.absolute(form.url), config.login.timeout_s
     secrets = {name: value.reveal() for name, value in form.secrets.items()}
     async with _tab(browser, f"log-in at {url} failed", timeout_s, **config.http_credentials) as tab:
@@ -49,17 +56,32 @@ async def fill_form(browser: Browser, form: FormLogin, config: WebConfig) -> Sta
         if answer is not None and answer.status >= 400:
             raise SiteError(f"it answers {answer.status}")
         await _is_quiet(tab)
+        frames = [frame for frame in await shown_frames(page.main_frame) if await frame.locator(_PASSWORD).count()]
+        place, wait_ms = next(iter(frames), page.main_frame), min(timeout_s, _ACT_S) * 1000
         for name, value in (form.fields | secrets).items():
-            field = await _field(page, name)
+            field = await _field(place, name)
             if name not in secrets and await field.get_attribute("type") == "password":
                 raise SiteError(f"{name!r} is a password: move it to rollout.web.login.form.secrets")
-            await field.fill(value)
+            try:
+                await field.fill(value, timeout=wait_ms)
+            except Error as error:
+                raise SiteError(f"the field {name!r} cannot be filled in: {first_line(error)}") from None
         before = await page.context.storage_state()
         if form.submit:
-            await page.get_by_role("button", name=form.submit).first.click()
+            try:
+                await place.get_by_role("button", name=form.submit).first.click(timeout=wait_ms)
+            except Error as error:
+                known = await _names(place, _BUTTONS)
+                raise SiteError(
+                    f"the button {form.submit!r} cannot be pressed ({first_line(error)}); the page has: {known}"
+                ) from None
         else:
             await page.keyboard.press("Enter")
-        state = await _state_after(tab, dict(before), timeout_s)
+        hint = "check rollout.web.login.form"
+        sent = await answer.header_value("set-cookie") if answer is not None else None
+        if re.search("(?i); *secure", sent or "") and not before["cookies"]:
+            hint = "its cookies are Secure, which browsers keep on HTTPS and 127.0.0.1 alone: serve it there"
+        state = await _state_after(tab, dict(before), timeout_s, hint)
     if not state["cookies"] and not state["origins"]:
         raise SiteError(
             f"log-in at {url} left neither a cookie nor anything in localStorage (it is in the page's memory or in "
@@ -110,7 +132,7 @@ async def _tab(browser: Browser, what: str, timeout_s: float, **options: Any) ->
             await context.close()
 
 
-async def _state_after(tab: Tab, before: State, timeout_s: float) -> State:
+async def _state_after(tab: Tab, before: State, timeout_s: float, hint: str) -> State:
     """The state once the site is quiet or, if it never is, asks for no password and has changed what it keeps."""
     page, end = tab.page, time.monotonic() + timeout_s
     quiet = await _is_quiet(tab)
@@ -121,7 +143,7 @@ async def _state_after(tab: Tab, before: State, timeout_s: float) -> State:
             break
         await asyncio.sleep(_LOOK_EVERY_S)
     if asks:
-        raise SiteError("it still asks for a password afterwards; check rollout.web.login.form")
+        raise SiteError(f"it still asks for a password afterwards; {hint}")
     return state
 
 
@@ -134,7 +156,7 @@ async def _is_quiet(tab: Tab) -> bool:
                 await tab.arrive(end)
                 cap_ms = max(0.0, end - time.monotonic()) * 1000
                 try:
-                    await tab.evaluate(f"__webrl.settle({HORIZON_MS}, {cap_ms:.0f})")
+                    await tab.evaluate_in_page(f"__webrl.settle({HORIZON_MS}, {cap_ms:.0f})")
                 except ChannelError:  # the page has been replaced
                     await asyncio.sleep(_LOOK_EVERY_S)
                     continue
@@ -147,16 +169,21 @@ async def _is_quiet(tab: Tab) -> bool:
     return False
 
 
-async def _field(page: Page, name: str) -> Locator:
-    """A field by label, placeholder, name or id. Raises SiteError (the form's fields are listed)."""
+async def _field(place: Frame, name: str) -> Locator:
+    """A field by label, placeholder, name or id. Raises SiteError (the fields that are shown are listed)."""
     quoted = json.dumps(name)
     for found in (
-        page.get_by_label(name, exact=True),
-        page.get_by_placeholder(name, exact=True),
-        page.locator(f"[name={quoted}], [id={quoted}]"),
-        page.get_by_label(name),
+        place.get_by_label(name, exact=True),
+        place.get_by_placeholder(name, exact=True),
+        place.locator(f"[name={quoted}], [id={quoted}]"),
+        place.get_by_label(name),
     ):
-        if await found.count():
-            return found.first
-    known = [await field.evaluate(_NAME) for field in await page.locator(_FIELDS).all()]
-    raise SiteError(f"there is no field {name!r}; the page has: {', '.join(map(repr, known)) or 'none'}")
+        shown = found.and_(place.locator(_FIELDS))
+        if await shown.count():
+            return shown.first
+    raise SiteError(f"there is no field {name!r}; the page has: {await _names(place, _FIELDS)}")
+
+
+async def _names(place: Frame, selector: str) -> str:
+    known = [await element.evaluate(_NAME) for element in await place.locator(selector).all()]
+    return ", ".join(map(repr, known)) or "none"

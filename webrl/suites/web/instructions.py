@@ -150,7 +150,7 @@ def _entries(path: Path) -> Iterator[tuple[str, int, Any]]:
             raise DataError(f"{path}: expected a list of instructions, found {type(data).__name__}")
         yield from ((f"{path}: entry {number}", number, item) for number, item in enumerate(data, 1))
     elif path.suffix == ".txt":
-        for number, line in enumerate(_read_text(path).splitlines(), 1):
+        for number, line in enumerate(_read_text(path).split("\n"), 1):
             if line.strip() and not line.lstrip().startswith("#"):
                 yield f"{path}:{number}", number, {"instruction": line.strip()}
     else:
@@ -160,7 +160,7 @@ def _entries(path: Path) -> Iterator[tuple[str, int, Any]]:
 def _read_text(path: Path) -> str:
     with open_input(path) as file:
         try:
-            return file.read().decode()
+            return file.read().decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
 

@@ -1,21 +1,24 @@
 """What `webrl init-site` writes: a config with comments, and first instructions that the pages found give.
 
-API: `start_config(url, ...)` to look around with, `write_starter(out, found, ...)`.
+API: `start_config(url, ...)` to look around with, `starter_instructions(pages)`, which `trial.prove` tries, and
+`write_starter(out, found, ...)`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from webrl.config import RunConfig, validate_config
+from webrl.errors import UsageError
+from webrl.rollouts.limits import LEAVES, changes
 from webrl.runs.store import write_text
-from webrl.suites.web.explore import Exploration, Seen
+from webrl.suites.web.explore import Exploration, Seen, without_token
 
 _TEMPLATE = """\
 # {name}: a site of your own, written by `webrl init-site` (docs/own_site.md).
@@ -37,13 +40,15 @@ rollout:
     # No checks: the outcome model judges. train_files: []: the generator proposes instructions from the site's pages.
     train_files: [{train}]
     heldout_files: [{heldout}]
-    read_only: true                 # GET and HEAD alone leave the browser; false lets agents change the site
 {login}
+    # For agents that change the site four things change: read_only, what is forbidden, reset, and sql or http checks.
+    read_only: true                 # GET and HEAD alone leave the browser, to addresses that do not look like actions
+    forbidden_urls:                 # what looked as if it changed something; keep the first when agents may do the rest
+{forbidden}
     # reset:                        # puts the site back before every rollout and evaluation; or command: [program]
     #   url: {origin}/reset
     #   headers: {{X-Reset-Token: "${{RESET_TOKEN}}"}}
     # database: sqlite:////path/to/site.db      # for sql checks, opened read-only
-    forbidden_urls: ["(?i)log-?out|sign-?out"]
     max_actions_per_s: 20           # all environments together
   envs_per_worker: 4
   max_steps: 10
@@ -64,6 +69,21 @@ actor: {lr: 1.0e-4, batch_size: 16, max_tokens: 2048}"""
 """What the tiny models that ship with webrl are run and trained with."""
 _HELDOUT_EVERY = 3
 _MAX_SHOWN = 8
+"""Forms of the site, and fields of each, in the config's comment."""
+_MAX_NAME = 100
+_ICON = re.compile(r"[\ue000-\uf8ff]")
+
+
+@dataclass(frozen=True)
+class Starter:
+    """A first instruction with its own answer."""
+
+    entry: dict[str, Any]
+    """As it stands in a file."""
+    page: Seen
+    """Where it is solved."""
+    answer: str = ""
+    """What is to be said there, as that page shows it; "": that one is done."""
 
 
 def choose_name(text: str) -> str:
@@ -77,33 +97,49 @@ def start_config(url: str, name: str, num_pages: int, login: Mapping[str, Any]) 
     return validate_config({"tasks": {"suite": "web"}, "rollout": {"web": web}}, "init-site")
 
 
-def guess_login(page: Seen, url: str, user: str, variable: str) -> dict[str, Any] | None:
-    """The log-in through the form of a page that has one password field; None without such a form.
+def guess_login(page: Seen, url: str, user: str | None, variable: str) -> dict[str, Any] | None:
+    """The log-in through the page's form; None without such a form.
 
     Args:
         page: what one sees who opens `url` without being logged in; being let in there is the proof of the log-in if
             one is sent elsewhere before.
+        user: None where the form asks for a password alone.
         variable: environment variable with the password.
+
+    Raises:
+        UsageError: it asks for a user and none is given, or the other way round.
     """
-    form = next((form for form in page.forms if form.password), None)
+    form = page.login
     if form is None or form.password is None:
         return None
-    name = next((field for field in form.fields if field != form.password), None)
-    fields = {"fields": {name: user} if name else {}, "secrets": {form.password: f"${{{variable}}}"}}
+    if form.user and not user:
+        raise UsageError(f"{page.url}: its log-in asks for {form.user!r} too: give --user NAME")
+    if user and not form.user:
+        raise UsageError(
+            f"{page.url}: its log-in asks for {form.password!r} alone: leave --user out and name the variable that has "
+            "it, --password-env PASSWORD"
+        )
+    fields = {"fields": {form.user: user} if user else {}, "secrets": {form.password: f"${{{variable}}}"}}
     submit = {"submit": form.submit} if form.submit else {}
     proof = {"proof_url": url} if urlsplit(page.url).path != urlsplit(url).path else {}
     return {"form": {"url": page.url, **fields, **submit}, **proof}
 
 
-def write_starter(out: Path, found: Exploration, url: str, name: str, login: Mapping[str, Any]) -> list[Path]:
-    """Write the config and its instructions, of which every third is held out; gives the files, the config first."""
-    instructions = starter_instructions(found.pages)
+def write_starter(
+    out: Path,
+    found: Exploration,
+    url: str,
+    name: str,
+    login: Mapping[str, Any],
+    instructions: Sequence[Mapping[str, Any]],
+) -> list[Path]:
+    """Write the config and the instructions, of which every third is held out; gives the files, the config first."""
     heldout = instructions[_HELDOUT_EVERY - 1 :: _HELDOUT_EVERY]
     parts = ([entry for entry in instructions if entry not in heldout], heldout)
     written = {path: entries for path, entries in zip(starter_files(out), parts, strict=True) if entries}
     for path, entries in written.items():
         lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-        write_text(path, lines.encode("utf-8", "replace").decode())  # half an emoji is no text
+        write_text(path, lines)
     named = [_quoted(str(path)) if path in written else "" for path in starter_files(out)]
     write_text(out, _config_text(found, url, name, named, _login(found, url, login)))
     return [out, *written]
@@ -111,12 +147,12 @@ def write_starter(out: Path, found: Exploration, url: str, name: str, login: Map
 
 def _config_text(found: Exploration, url: str, name: str, files: Sequence[str], login: str) -> str:
     """The config. What pages say of themselves stands in it as quoted ASCII, so that none of it is YAML."""
-    pages = [f"#   {_quoted(page.url)} {_quoted(page.title)}" for page in found.pages]
-    forms = {
-        f"#   {form.method} {_quoted(form.action)}: {', '.join(map(_quoted, form.fields)) or 'no fields'}"
-        for page in found.pages
-        for form in page.forms
-    }
+    pages = [f"#   {_quoted(without_token(page.url))} {_quoted(page.title)}" for page in found.pages]
+    forms = {f"#   {form.method} {_quoted(without_token(form.action))}: {_names(form.fields)}"
+             for page in found.pages for form in page.forms}  # fmt: skip
+    seen = (url, *(page.url for page in found.pages))
+    unsafe = [p for p in map(_pattern, found.unsafe) if not any(re.search(p, page) for page in seen)]
+    forbidden = dict.fromkeys((f"(?i){LEAVES}", *unsafe))
     return _TEMPLATE.format(
         name=name,
         url=_quoted(url),
@@ -124,6 +160,7 @@ def _config_text(found: Exploration, url: str, name: str, files: Sequence[str], 
         train=files[0],
         heldout=files[1],
         login=login,
+        forbidden="\n".join(f"      - {_quoted(pattern)}" for pattern in forbidden),
         tiny=TINY_MODELS,
         pages="\n".join(pages),
         forms="\n".join(sorted(forms)[:_MAX_SHOWN]) or "#   none",
@@ -134,12 +171,26 @@ def _login(found: Exploration, url: str, login: Mapping[str, Any]) -> str:
     """The log-in that was used, or as a comment a guess."""
     if login:
         return f"    login: {json.dumps(login)}"
-    start = found.pages[0]
-    guesses = (guess_login(page, url if page is start else page.url, "YOU", "PASSWORD") for page in found.pages)
-    guess = next(filter(None, guesses), None)
-    if guess is None:
+    page = next((page for page in found.pages if page.login), None)
+    if page is None or page.login is None:
         return '    # login: {form: {url: /login, fields: {User: ann}, secrets: {Password: "${PASSWORD}"}}}'
-    return f"    # This looks like the log-in (init-site --user YOU tries it):\n    # login: {json.dumps(guess)}"
+    user = "NAME" if page.login.user else None
+    guess = guess_login(page, url if page is found.pages[0] else page.url, user, "PASSWORD")
+    return f"    # This looks like the log-in (init-site {page.login.options}):\n    # login: {json.dumps(guess)}"
+
+
+def _names(fields: Sequence[str]) -> str:
+    more = f" and {len(fields) - _MAX_SHOWN} more" if len(fields) > _MAX_SHOWN else ""
+    return (", ".join(map(_quoted, fields[:_MAX_SHOWN])) or "no fields") + more
+
+
+def _pattern(url: str) -> str:
+    """An expression for an address, and for that of other entries (`/notes/3/delete`)."""
+    parts = urlsplit(url)
+    in_path = changes(parts._replace(query="", fragment="").geturl()) or not parts.query
+    text = parts.path if in_path else f"{parts.path}?{parts.query}"
+    open_ends = re.sub(r"[^/?&=]*[0-9*][^/?&=]*", "\0", without_token(text))
+    return f"^[a-z]+://[^/]+{_escape(open_ends).replace(chr(0), '[^/?&]+')}{'([?#]|$)' if in_path else ''}"
 
 
 def _quoted(text: str) -> str:
@@ -156,21 +207,33 @@ def starter_files(out: Path) -> tuple[Path, Path]:
     return out.with_name(f"{out.stem}_train.jsonl"), out.with_name(f"{out.stem}_heldout.jsonl")
 
 
-def starter_instructions(pages: Sequence[Seen]) -> list[dict[str, Any]]:
-    """Instructions with checks that need nothing but the pages: go there, and say what its heading is."""
-    start = pages[0].url
-    titles = Counter(page.link for page in pages)
-    found: list[dict[str, Any]] = []
+def starter_instructions(pages: Sequence[Seen]) -> list[Starter]:
+    """Instructions with checks that need nothing but the pages: go there, and say what its heading is.
+
+    Both are made of the names that the agent sees.
+    """
+    found: list[Starter] = []
     for number, page in enumerate(pages):
-        if page.link and titles[page.link] == 1 and page.url != start:
-            there = {"url": f"^{_escape(page.url)}$"}
-            found.append({"id": f"go-{number}", "instruction": f'Go to the page "{page.link}".', "checks": [there]})
-            if page.heading:
-                text = f'What is the main heading of the page "{page.link}"? Answer with its text.'
-                check = {"answer": _escape(page.heading)}
-                found.append({"id": f"heading-{number}", "instruction": text, "checks": [check]})
-    if not found:
-        text = "What is the title of this page? Answer with its text."
-        checks = [{"answer": _escape(pages[0].title)}] if pages[0].title else []
-        found.append({"id": "title", "instruction": text, "checks": checks})
-    return found
+        name = _ICON.sub("", page.link).strip()
+        if page.url == pages[0].url or not _says_something(name):
+            continue
+        there = [{"url": f"^{_escape(page.url)}$"}]
+        found.append(Starter({"id": f"go-{number}", "instruction": f'Go to the page "{name}".', "checks": there}, page))
+        if _says_something(page.heading):
+            text = f'What is the main heading of the page "{name}"? Answer with its text.'
+            check = [{"answer": _escape(page.heading)}]
+            entry = {"id": f"heading-{number}", "instruction": text, "checks": check}
+            found.append(Starter(entry, page, page.heading))
+    return found or [title_instruction(pages[0], is_checked=_says_something(pages[0].title))]
+
+
+def title_instruction(page: Seen, *, is_checked: bool) -> Starter:
+    """What can be asked of any page, judged by the outcome model where its title is no answer."""
+    checks = [{"answer": _escape(page.title)}] if is_checked else []
+    text = "What is the title of this page? Answer with its text."
+    return Starter({"id": "title", "instruction": text, "checks": checks}, page, page.title)
+
+
+def _says_something(name: str) -> bool:
+    """Whether a name can stand in a sentence: of a page `0`, `›` or `#! ?` nobody could say which it is."""
+    return name[:1].isalnum() and any(map(str.isalpha, name)) and len(name) <= _MAX_NAME

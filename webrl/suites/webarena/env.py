@@ -152,15 +152,15 @@ class WebArenaEnv(BrowserEnv):
     async def step(self, action_text: str) -> StepResult:
         """As `BrowserEnv.step`; a drop-down list takes the first option that contains the argument, as in VAB."""
         result = await super().step(action_text)
-        if result.error and (better := await self._name_option(action_text)):
+        if result.error and (better := await self._name_option(result.action)):
             result = dataclasses.replace(await super().step(better), action=result.action)
         self._ended = result if result.agent_done else None
         return result
 
-    async def _name_option(self, action_text: str) -> str | None:
+    async def _name_option(self, action: str) -> str | None:
         """The `Select Dropdown Option` action with the option's whole text, if it names only a part of one."""
         try:
-            name, _, values = parse_call(action_text)
+            name, _, values = parse_call(action)
         except ActionError:
             return None
         if name != "do" or values.get("action") != "Select Dropdown Option":

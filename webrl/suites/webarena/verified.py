@@ -153,8 +153,7 @@ class Evidence:
             return Score(0.0, "the agent gave no answer")
         if not (self._files / "network.har").is_file():
             return Score(None, "the episode's network traffic was not written")
-        # A lone surrogate has no UTF-8: the program reads a question mark, which no answer holds.
-        write_text(self._files / "agent_response.json", message.encode(errors="replace").decode())
+        write_text(self._files / "agent_response.json", message)
         sites = {f"__{name.upper()}__": {"urls": [url]} for name, url in urls.items()}
         write_json(self._files / "run_config.json", {"environments": sites})
         options = ["eval-tasks", "--task-ids", str(self._number), "--output-dir", str(self._folder)]

@@ -7,7 +7,9 @@ from importlib import import_module
 from webrl.errors import UsageError
 from webrl.training.objectives.interface import LossInput, LossOutput, Objective
 
-NAMES = ("webrl", "webrl_scaled", "webrl_kl", "webrl_released", "sft", "filtered_bc", "awr", "digirl", "grpo")
+NAMES = (
+    "webrl", "webrl_scaled", "webrl_kl", "webrl_released", "sft", "imitation", "filtered_bc", "awr", "digirl", "grpo",
+)  # fmt: skip
 
 __all__ = ["NAMES", "LossInput", "LossOutput", "Objective", "get_objective"]
 

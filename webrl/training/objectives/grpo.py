@@ -7,8 +7,9 @@
 The normaliser is the constant `actor.length_norm` (arXiv 2503.20783 §3: dividing by an answer's own length favours
 long wrong answers). `actor.scale_rewards` chooses s, with TRL's names and formula: `none` is 1 (Dr. GRPO: a group's
 deviation gives very easy and very hard tasks more weight), `group` the group's sample standard deviation + 1e-4
-(Shao et al., Eq. 3), `batch` that of all attempts of the phase + 1e-4. A group whose attempts all end alike has A = 0
-and gets no pass. Left out: the KL term (ε clips; `webrl` is the KL objective).
+(Shao et al., Eq. 3), `batch` that of all attempts of the phase + 1e-4. A group whose attempts all end alike has A = 0:
+batches are made of the other groups' steps (DAPO, arXiv 2503.14476 §3.2). Left out: the KL term (ε clips; `webrl` is
+the KL objective).
 
 Attempts that failed for reasons that are not the agent's, and those that no judge judged, have no outcome: there are no
 records of them, and they count neither in the mean nor in s. A group counts if two attempts at least are left. Attempts
@@ -88,4 +89,4 @@ def _group(record: StepRecord) -> tuple[int, str]:
     return record.phase, record.group or record.trajectory_id
 
 
-OBJECTIVE = Objective(advantages=advantages, loss=loss, needs_reference=False, is_relative=True)
+OBJECTIVE = Objective(advantages=advantages, loss=loss, needs_reference=False, is_relative=True, batches_active=True)

@@ -71,3 +71,5 @@ class Objective:
     """True if `ref_logprobs` must be there."""
     is_relative: bool = False
     """True if a step's advantage depends on the other records too."""
+    batches_active: bool = False
+    """True if batches are made of the steps that train; False: the others count in a batch's mean."""

@@ -1,0 +1,287 @@
+"""What a model is loaded from is compared before anything starts; adapters work wherever a model is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from llm_builders import build_tokenizer, save_tiny_model
+from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from webrl import load_actor as api_actor
+from webrl.cli import main
+from webrl.errors import ModelError
+from webrl.llm.check import check_model
+from webrl.llm.fingerprint import tokenizer_fingerprint
+from webrl.llm.loading import load_causal_lm, load_tokenizer
+from webrl.stages import copy_model
+from webrl.training.critic import open_critic
+from webrl.training.models import load_actor
+
+UP = "model.layers.1.mlp.up_proj.weight"
+NUMBERS = torch.arange(8)[None]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return save_tiny_model(tmp_path / "model", hidden=16, tie=False, positions=2048)
+
+
+def change_weights(folder: Path, change) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def change_config(folder: Path, **values) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def make_value_model(folder: Path) -> None:
+    critic = open_critic(folder, "single", 0).lm
+    (folder / "model.safetensors").unlink()
+    critic.save_pretrained(folder)
+
+
+def shard(folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="20KB")
+    check_model(str(folder))
+    sorted(folder.glob("model-*.safetensors"))[1].unlink()
+
+
+def truncate(folder: Path) -> None:
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
+
+
+def grow_tokenizer(folder: Path) -> None:
+    tokenizer = build_tokenizer()
+    tokenizer.add_tokens([f"new{i}" for i in range(9)])
+    tokenizer.save_pretrained(folder)
+
+
+DAMAGES = {
+    "a weight is absent": (lambda f: change_weights(f, lambda w: w.pop(UP)), f"has files without {UP} in the Llama"),
+    "no output layer": (lambda f: change_weights(f, lambda w: w.pop("lm_head.weight")), "without lm_head.weight in"),
+    "layers that the config does not count": (
+        lambda f: change_config(f, num_hidden_layers=1),
+        r"has files with model\.layers\.1\.\S+, \S+ and 7 more, for which there is no place",
+    ),
+    "layers that the files do not hold": (
+        lambda f: change_config(f, num_hidden_layers=3),
+        r"has files without model\.layers\.2\.\S+, \S+ and 7 more",
+    ),
+    "weights of another width": (
+        lambda f: change_config(f, intermediate_size=48),
+        r"of other shapes: model\.layers\.0\.mlp\.down_proj\.weight is .*16, 32.* and should be .*16, 48.* and 4 more",
+    ),
+    "a value model": (make_value_model, "is a value model .* name the actor's folder"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors"),
+    "a file of several is absent": (shard, "model-00002-of-"),
+    "half a file": (truncate, "cannot load the model .*incomplete metadata"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_folder_that_does_not_fit_itself_is_refused_and_said_how_with_or_without_loading_it(folder, damage):
+    check_model(str(folder))
+    apply, message = DAMAGES[damage]
+    apply(folder)
+    for use in (check_model, load_actor, lambda name: load_causal_lm(name, dtype="float32")):
+        with pytest.raises(ModelError, match=message):
+            use(str(folder))
+
+
+def test_tied_weights_are_not_missed_and_a_larger_embedding_than_the_tokenizers_is_fine(tmp_path):
+    folder = save_tiny_model(tmp_path / "tied", hidden=16)
+    assert "lm_head.weight" not in load_file(folder / "model.safetensors")
+    check_model(str(folder))
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.resize_token_embeddings(len(load_tokenizer(str(folder))) + 16, mean_resizing=False)
+    model.save_pretrained(folder)
+    check_model(str(folder))
+
+
+def test_of_quantized_weights_whose_names_are_their_own_the_tokenizer_alone_is_compared(folder):
+    change_config(folder, quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 128})
+    change_weights(folder, lambda weights: weights.pop(UP))
+    check_model(str(folder))
+    grow_tokenizer(folder)
+    with pytest.raises(ModelError, match="its tokenizer writes ids up to 355"):
+        check_model(str(folder))
+
+
+def test_a_critic_to_start_from_is_compared_as_a_critic(folder, tmp_path, capsys):
+    critic = tmp_path / "critic"
+    shutil.copytree(folder, critic)
+    make_value_model(critic)
+    command = "run demo --dry-run models.critic=MODEL critic.heads=single"
+    assert attempt(command, critic, tmp_path) == 0
+    assert attempt(command, folder, tmp_path) == 0, "an actor that is given fresh heads"
+    assert attempt(command.replace("single", "double"), critic, tmp_path) == 1
+    assert "has 1 value logits" in capsys.readouterr().err
+    for key in ("score.weight", UP):
+        damaged = shutil.copytree(critic, tmp_path / f"without-{key}")
+        change_weights(damaged, lambda weights, key=key: weights.pop(key))
+        assert attempt(command, damaged, tmp_path) == 1
+        assert f"has files without {key}" in capsys.readouterr().err
+        with pytest.raises(ModelError, match=f"has files without {key}"):
+            open_critic(damaged, "single", 0)
+
+
+def test_a_control_token_without_a_row_is_refused_once_the_template_writes_it(folder):
+    tokenizer = build_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image_soft_token>"]})
+    tokenizer.save_pretrained(folder)
+    check_model(str(folder))
+    tokenizer.chat_template = tokenizer.chat_template.replace("{{ bos_token }}", "<image_soft_token>")
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ModelError, match="embeddings of 347 tokens, and its tokenizer writes ids up to 347"):
+        check_model(str(folder))
+
+
+COMMANDS = [
+    "run demo --dry-run models.actor=MODEL",
+    "run demo --dry-run models.orm=MODEL",
+    "run demo models.generator=MODEL",
+    "run demo models.actor=MODEL",
+    "eval demo models.actor=MODEL",
+    "sft demo --dry-run --init MODEL --data DATA",
+    "sft demo --init MODEL --data DATA",
+    "train-orm demo --dry-run --init MODEL --data DATA",
+    "train-orm demo --init MODEL --data DATA",
+    "serve-model MODEL demo --dry-run",
+    "grpo --dry-run model_name=MODEL",
+]
+
+
+def attempt(command: str, model: Path, tmp_path: Path) -> int:
+    words = [w.replace("MODEL", str(model)).replace("DATA", str(tmp_path / "data")) for w in command.split()]
+    (tmp_path / "data").mkdir(exist_ok=True)
+    if " demo" in command:
+        words.append(f"runs_dir={tmp_path / 'runs'}")
+    return main(words)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_refuses_a_model_that_does_not_fit_before_it_starts(folder, tmp_path, capsys, command):
+    for damage, message in (
+        (grow_tokenizer, "has embeddings of 347 tokens, and its tokenizer writes ids up to 355"),
+        (DAMAGES["a weight is absent"][0], f"has files without {UP}"),
+    ):
+        damage(folder)
+        assert attempt(command, folder, tmp_path) == 1
+        assert message in capsys.readouterr().err
+        build_tokenizer().save_pretrained(folder)
+    assert not list((tmp_path / "runs").glob("*/phase_*"))
+
+
+def test_the_actor_of_a_notebook_is_compared_too(folder):
+    grow_tokenizer(folder)
+    with pytest.raises(ModelError, match="its tokenizer writes ids up to 355"):
+        api_actor(str(folder))
+
+
+@pytest.fixture
+def adapter(folder, tmp_path):
+    """A LoRA adapter of peft's on the model, as `webrl grpo --use-peft` writes it: without config and tokenizer."""
+    torch.manual_seed(0)
+    lora = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(folder), lora).save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+def logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(NUMBERS).logits
+
+
+def test_an_adapter_is_merged_into_its_base_wherever_it_is_loaded(folder, adapter, tmp_path):
+    base = AutoModelForCausalLM.from_pretrained(folder)
+    plain = logits(base)
+    expected = logits(PeftModel.from_pretrained(base, adapter))
+    assert not torch.allclose(expected, plain, atol=1e-2)
+    copy_model(str(adapter), tmp_path / "actor")
+    check_model(str(tmp_path / "actor"))
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "actor")
+    assert whole.dtype == torch.float32
+    for model in (load_causal_lm(str(adapter), dtype="float32"), whole):
+        torch.testing.assert_close(logits(model), expected, rtol=1e-4, atol=1e-5)
+    merged = {name: weight for name, weight in whole.state_dict().items() if "proj" in name}
+    for trained in (load_actor(adapter), open_critic(adapter, "single", 0)):
+        own = trained.lm.state_dict()
+        assert all(torch.allclose(own[name], weight, atol=1e-6) for name, weight in merged.items())
+    fingerprints = {tokenizer_fingerprint(load_tokenizer(str(f))) for f in (folder, adapter, tmp_path / "actor")}
+    assert len(fingerprints) == 1
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "--dry-run" in c])
+def test_every_command_takes_an_adapter(adapter, tmp_path, capsys, command):
+    assert attempt(command, adapter, tmp_path) == 0, capsys.readouterr().err
+
+
+def test_a_base_is_found_from_the_adapters_folder_too(folder, adapter, tmp_path, monkeypatch):
+    change = json.loads((adapter / "adapter_config.json").read_text()) | {"base_model_name_or_path": "../model"}
+    (adapter / "adapter_config.json").write_text(json.dumps(change))
+    check_model(str(adapter))
+    shutil.rmtree(folder)
+    with pytest.raises(ModelError, match=r"adapter_config.json: base_model_name_or_path: .*'../model' does not exist"):
+        check_model(str(adapter))
+
+
+def test_an_adapter_of_another_model_is_refused_before_anything_starts(folder, adapter, tmp_path, capsys):
+    shutil.rmtree(folder)
+    save_tiny_model(folder, hidden=32)
+    assert attempt("run demo --dry-run models.actor=MODEL", adapter, tmp_path) == 1
+    assert "Error(s) in loading state_dict for PeftModel: size mismatch for base_model" in capsys.readouterr().err
+    shutil.rmtree(folder)
+    save_tiny_model(folder, hidden=16, tie=False, positions=2048)
+    change_config(folder, num_hidden_layers=1)
+    change_weights(folder, lambda w: [w.pop(key) for key in list(w) if key.startswith("model.layers.1.")])
+    with pytest.raises(ModelError, match=r"with unknown weights base_model\.model\.model\.layers\.1\."):
+        check_model(str(adapter))
+    with pytest.raises(ModelError, match=r"with unknown weights base_model\.model\.model\.layers\.1\."):
+        load_actor(adapter)
+
+
+def test_an_adapter_with_half_of_its_weights_is_refused(adapter):
+    path = adapter / "adapter_model.safetensors"
+    weights = load_file(path)
+    save_file({key: weight for key, weight in weights.items() if ".layers.0." in key}, path)
+    for use in (check_model, load_actor):
+        with pytest.raises(ModelError, match=r"has a file without base_model\.model\.model\.layers\.1\."):
+            use(str(adapter))
+
+
+def test_an_adapter_that_no_weights_can_be_merged_with_is_refused(folder, tmp_path):
+    prompts = PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(folder), prompts).save_pretrained(tmp_path / "prompts")
+    with pytest.raises(ModelError, match=r"is a PROMPT_TUNING, which cannot be merged"):
+        check_model(str(tmp_path / "prompts"))
+
+
+def test_an_adapter_on_an_adapter_is_refused(adapter, tmp_path):
+    shutil.copytree(adapter, tmp_path / "second")
+    change = json.loads((adapter / "adapter_config.json").read_text()) | {"base_model_name_or_path": str(adapter)}
+    (tmp_path / "second" / "adapter_config.json").write_text(json.dumps(change))
+    with pytest.raises(ModelError, match="is an adapter itself; merge that first"):
+        check_model(str(tmp_path / "second"))
+
+
+def test_an_adapter_in_the_hubs_cache_is_refused_with_the_way_to_use_it(adapter, tmp_path, monkeypatch):
+    cache = tmp_path / "hub" / "models--ann--agent"
+    shutil.copytree(adapter, cache / "snapshots" / ("0" * 40))
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    for use in (check_model, lambda name: copy_model(name, tmp_path / "actor")):
+        with pytest.raises(ModelError, match=r"hf download ann/agent --local-dir FOLDER"):
+            use("ann/agent")

@@ -1,0 +1,197 @@
+"""An update stays near the policy that it starts from, or begins again more slowly; demonstrations join its batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file
+from training_builders import FAR, make_actor, make_record, make_records
+
+from webrl.config import RunConfig
+from webrl.errors import DataError
+from webrl.evaluate import sign_test
+from webrl.training import score_actions, train_actor
+from webrl.training.packing import Example
+from webrl.training.trust import TrustRegion, make_region
+from webrl.types import StepRecord
+
+
+def make_config(**actor: object) -> RunConfig:
+    train = {"lr": 1e-2, "batch_size": 8, "max_tokens": 128, "epochs": 3.0}
+    return RunConfig.model_validate({"models": {"device": "cpu"}, "actor": train | actor})
+
+
+def make_scored(folder: Path, config: RunConfig) -> list[StepRecord]:
+    records = score_actions(make_records(), folder, config)
+    return [dataclasses.replace(r, value=0.5, next_value=0.0 if r.is_last else 0.5) for r in records]
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def are_equal(first: Path, second: Path) -> bool:
+    one, other = weights_of(first), weights_of(second)
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def metric_lines(path: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_region_ends_an_update_by_kl_or_by_what_successes_lose() -> None:
+    region = TrustRegion(items=[None] * 4, is_success=[True, True, False, False], max_kl=0.5, max_success_drop=0.1)  # type: ignore[list-item]
+    assert region.judge({"kl": 1.2, "drop": 0.1}, 2) == {"trust_kl": 0.3, "trust_success_drop": 0.05}
+    assert not region.stopped
+    region.judge({"kl": 1.2, "drop": 0.3}, 4)
+    assert region.stopped == "step 4: successful actions lost 0.15 nats, past actor.max_success_drop=0.1"
+    region.judge({"kl": 2.4, "drop": 0.0}, 5)
+    assert region.stopped == "step 5: KL 0.6 passed actor.max_kl=0.5"
+    region.stopped = ""
+    region.judge({"kl": math.nan, "drop": 0.0}, 6)
+    assert region.stopped
+
+
+def test_the_sample_is_checked_after_powers_of_two_at_the_end_and_where_a_batch_has_gone_too_far() -> None:
+    region = TrustRegion(items=[], is_success=[], max_kl=0.5, max_success_drop=math.inf, num_steps=11)
+    assert [step for step in range(1, 12) if region.is_due(step, 0.1)] == [1, 2, 4, 8, 11]
+    assert region.is_due(3, 0.6)
+    assert region.is_due(3, math.nan)
+
+
+def test_the_sample_is_of_the_phases_own_steps(caplog: pytest.LogCaptureFixture) -> None:
+    records = [make_record(f"t{i}", 0, 1, i % 2, source="replay" if i < 30 else "current") for i in range(60)]
+    config = make_config().actor
+    region = make_region(records, list(range(60)), config)  # type: ignore[arg-type]
+    assert region
+    assert len(region.items) == 16
+    assert min(region.items) == 30  # type: ignore[type-var]
+    assert make_region(records[:30], list(range(30)), config) is None  # type: ignore[arg-type]
+    assert "not checked" in caplog.text
+    assert make_region(records, list(range(60)), make_config(**FAR).actor) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("objective", ["webrl_scaled", "webrl", "grpo"])
+def test_a_rate_of_a_billion_leaves_the_actor_as_it_was(tmp_path: Path, objective: str) -> None:
+    config, folder = make_config(lr=1e9, objective=objective, length_norm=8.0), make_actor(tmp_path / "actor")
+    records = [dataclasses.replace(r, group="g") for r in make_scored(folder, config)]
+    counts = train_actor(records, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+    assert are_equal(folder, tmp_path / "new")
+    assert counts["actor_kept_steps"] == 0
+    assert counts["actor_rate_factor"] == 1 / 64
+    assert len(json.loads((tmp_path / "new_attempts.json").read_text())) == 3
+    assert not list(tmp_path.glob(".new*"))
+
+
+def test_a_rate_that_is_too_high_is_tried_at_a_quarter_and_the_result_is_inside(tmp_path: Path) -> None:
+    config, folder = make_config(lr=0.01, max_kl=0.3), make_actor(tmp_path / "actor")
+    records = make_scored(folder, config)
+    counts = train_actor(records, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+    assert counts["actor_rate_factor"] < 1
+    assert not are_equal(folder, tmp_path / "new")
+    own = [r for r in records if r.source == "current"]
+    after = score_actions(own, tmp_path / "new", config)
+    ratios = [sum(b.ref_logprobs or ()) - sum(a.ref_logprobs or ()) for a, b in zip(own, after, strict=True)]
+    assert sum(math.exp(r) - 1 - r for r in ratios) / len(ratios) < 0.45  # of all 18 steps; 16 of them were checked
+
+
+def test_a_killed_retry_goes_on_at_the_rate_that_it_had(tmp_path: Path) -> None:
+    config, folder = make_config(lr=1e9), make_actor(tmp_path / "actor")
+    (tmp_path / "new_attempts.json").write_text('["learning rate 1e+09: step 1", "learning rate 2.5e+08: step 1"]')
+    counts = train_actor(
+        make_scored(folder, config), folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl"
+    )
+    assert counts["actor_rate_factor"] == 1 / 64
+
+
+def test_a_record_that_is_not_finite_ends_the_update_and_the_last_good_actor_stays(tmp_path: Path) -> None:
+    config, folder = make_config(lr=1e-4), make_actor(tmp_path / "actor")
+    records = make_scored(folder, config)
+    broken = [dataclasses.replace(records[0], value=float("nan")), *records[1:]]
+    counts = train_actor(broken, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+    assert "the loss is nan" in counts["actor_stopped"]
+    assert all(torch.isfinite(w).all() for w in weights_of(tmp_path / "new").values())
+    assert (tmp_path / "new_nonfinite_rank0.json").exists()
+
+
+@pytest.mark.parametrize("option", ["max_kl", "max_success_drop"])
+def test_a_limit_of_zero_is_refused(option: str) -> None:
+    with pytest.raises(ValidationError, match=option):
+        make_config(**{option: 0})
+
+
+def test_an_update_with_demonstrations_adds_their_mean_loss_times_the_weight(tmp_path: Path) -> None:
+    folder = make_actor(tmp_path / "actor")
+    shown = [Example(r.prompt_ids, r.action_ids) for r in make_records(2)]
+    losses = {}
+    for weight in (0.0, 1.0, 3.0):
+        config = make_config(imitation=weight, epochs=0.4, **FAR)
+        path = tmp_path / f"m{weight}.jsonl"
+        train_actor(
+            make_scored(folder, config), folder, tmp_path / f"new{weight}", config, seed=0, metrics_path=path,
+            demonstrations=shown,
+        )  # fmt: skip
+        losses[weight] = metric_lines(path)[0]
+    added = losses[1.0]["actor/loss"] - losses[0.0]["actor/loss"]
+    assert added == pytest.approx(losses[1.0]["actor/imitation_loss"], rel=1e-4)
+    assert losses[3.0]["actor/loss"] - losses[0.0]["actor/loss"] == pytest.approx(3 * added, rel=1e-4)
+    for key in ("kl", "advantage", "perplexity", "active_fraction"):
+        assert losses[1.0][f"actor/{key}"] == pytest.approx(losses[0.0][f"actor/{key}"], abs=1e-5)
+    assert len(losses[1.0]["actor/advantage_values"]) == len(losses[0.0]["actor/advantage_values"])
+
+
+def test_imitation_only_learns_the_demonstrations_in_as_many_steps_as_the_others(tmp_path: Path) -> None:
+    folder = make_actor(tmp_path / "actor")
+    config = make_config(objective="imitation", **FAR)
+    shown = [Example(r.prompt_ids, r.action_ids) for r in make_records(2)]
+    options = {"seed": 0, "metrics_path": tmp_path / "m.jsonl"}
+    counts = train_actor(make_scored(folder, config), folder, tmp_path / "new", config, **options, demonstrations=shown)  # type: ignore[arg-type]
+    lines = metric_lines(tmp_path / "m.jsonl")
+    assert counts["actor_steps"] == len(lines) == 9  # 18 samples in batches of 8, three times
+    assert counts["actor_active"] == 0
+    assert lines[-1]["actor/imitation_loss"] < 0.8 * lines[0]["actor/imitation_loss"]
+    with pytest.raises(DataError, match=r"replay\.demos"):
+        train_actor(make_scored(folder, config), folder, tmp_path / "none", config, **options)  # type: ignore[arg-type]
+
+
+def test_the_guard_pulls_back_successes_that_have_become_less_likely(tmp_path: Path) -> None:
+    folder = make_actor(tmp_path / "actor")
+    # Advantages of 0 whose reference is one nat above the model: the objective pulls weakly, the guard all the way.
+    drops = {}
+    for guard in (0.0, 5.0):
+        config = make_config(success_guard=guard, lr=1e-3, **FAR)
+        records = [
+            dataclasses.replace(
+                r, outcome=1, value=1.0, next_value=1.0, ref_logprobs=tuple(v + 0.3 for v in r.ref_logprobs or ())
+            )
+            for r in make_scored(folder, config)
+        ]
+        path = tmp_path / f"m{guard}.jsonl"
+        train_actor(records, folder, tmp_path / f"new{guard}", config, seed=0, metrics_path=path)
+        drops[guard] = metric_lines(path)[-1]["actor/log_ratio"]
+    assert drops[5.0] > drops[0.0] + 0.05
+
+
+def test_batches_of_grpo_are_made_of_steps_that_train_and_few_of_them_are_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, folder = make_config(objective="grpo", length_norm=8.0), make_actor(tmp_path / "actor")
+    mixed = [make_record(f"m{t}", 0, 1, t % 2, group="mixed") for t in range(4)]
+    alike = [make_record(f"a{t}", 0, 1, 1, group=f"alike{t % 20}") for t in range(40)]
+    records = score_actions([*alike, *mixed], folder, config)
+    counts = train_actor(records, folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl")
+    assert (counts["actor_samples"], counts["actor_active"], counts["actor_steps"]) == (4, 4, 3)
+    assert "4 of 44 steps train" in caplog.text
+
+
+def test_the_sign_test_counts_the_pages_that_differ() -> None:
+    assert sign_test(0, 0) == 1
+    assert sign_test(5, 0) == 1 / 32
+    assert sign_test(1, 1) == 0.75
+    assert sign_test(8, 2) == pytest.approx(56 / 1024)

@@ -1,0 +1,156 @@
+"""Whether what a model is loaded from fits together: config, weights, adapter and tokenizer; no weights are read."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from webrl.errors import ModelError
+from webrl.llm.loading import (
+    ADAPTER_FILE,
+    CODE_REFUSED,
+    adapter_of_hub,
+    add_adapter,
+    base_of,
+    config_of,
+    first_line,
+    load_tokenizer,
+    model_folder,
+    quiet,
+    refuse_gaps,
+)
+from webrl.llm.tokens import controls, render_chat
+from webrl.llm.turns import closing_ids
+from webrl.runs.clock import spent_on
+from webrl.runs.store import read_json
+
+
+@spent_on("model files")
+def check_model(name: str, *, sees: bool | None = None, kind: Any = None) -> None:
+    """Return if the model of that name can be loaded, and answer whatever its tokenizer writes.
+
+    The model is built without memory (on torch's meta device), and transformers and peft compare it with the names and
+    shapes in the headers of the weight files. A model of the Hub is looked at once its files are here; until then,
+    loading it makes the same comparison. Of quantized weights, whose names are their own, the tokenizer alone is
+    compared.
+
+    Args:
+        sees: whether it is loaded as a vision-language model (`rollout.image_size`); None: if its config says so.
+        kind: class of transformers that it is loaded with, where that is no language model.
+
+    Raises:
+        ModelError: says what does not fit, and what to do.
+    """
+    base = base_of(name)
+    folder = model_folder(base or name) or _in_cache(base or name)
+    if folder is None:
+        return
+    model = _empty_model(base or name, folder, sees, kind)
+    if base:
+        path = Path(name).expanduser() / ADAPTER_FILE
+        add_adapter(model, name, base, _headers(name, path))
+    rows, largest = len(model.get_input_embeddings().weight), _largest_id(load_tokenizer(name))
+    if largest >= rows:
+        raise ModelError(
+            f"model {name!r} has embeddings of {rows} tokens, and its tokenizer writes ids up to {largest}: put the "
+            "tokenizer there that the model was trained with, or let the model grow and train it: "
+            "model.resize_token_embeddings(len(tokenizer))"
+        )
+
+
+def _largest_id(tokenizer: Any) -> int:
+    """The largest id in prompts and answers. Control tokens that neither template nor page writes may be larger.
+
+    (Gemma 3's placeholder of pictures has no row in the embeddings of its models of text.)
+    """
+    pattern = controls(tokenizer).any
+    unwritten = {i for i, t in tokenizer.added_tokens_decoder.items() if pattern and pattern.fullmatch(t.content)}
+    ids: set[int] = {*tokenizer.get_vocab().values()} - unwritten
+    ids |= {*tokenizer("a").input_ids, *closing_ids(tokenizer, "chat")}
+    chat = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
+    with contextlib.suppress(ModelError):  # no template, or one for other chats
+        ids |= {*tokenizer(render_chat(tokenizer, chat)).input_ids}
+    return int(max(ids))
+
+
+def _empty_model(name: str, folder: Path, sees: bool | None, kind: Any) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig
+
+    config = config_of(str(folder))
+    sees = hasattr(config, "vision_config") if sees is None else sees
+    auto: Any = kind or (AutoModelForImageTextToText if sees else AutoModelForCausalLM)
+    classes = getattr(auto, "_model_mapping", {type(config): auto})
+    if type(config) not in classes:
+        if hasattr(config, "auto_map"):
+            raise ModelError(f"cannot load the model {name!r}: {CODE_REFUSED}")
+        wanted = "vision-language model" if sees else "causal language model"
+        raise ModelError(f"model {name!r}: transformers has no {wanted} for its model type {config.model_type!r}")
+    try:
+        with quiet(bars=False):
+            if hasattr(config, "quantization_config"):
+                import torch
+
+                with torch.device("meta"):
+                    return classes[type(config)]._from_config(config)
+            model, found = classes[type(config)].from_pretrained(
+                None,
+                config=config,
+                generation_config=GenerationConfig(),
+                state_dict=_weights(name, folder),
+                device_map={"": "meta"},
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except ModelError:
+        raise
+    except Exception as error:  # a config with absurd values raises nearly anything in transformers
+        raise ModelError(f"cannot load the model {name!r}: {first_line(error)}") from error
+    refuse_gaps(name, model, found)
+    return model
+
+
+def _weights(name: str, folder: Path) -> dict[str, Any]:
+    """The weights' names, with tensors of their shapes."""
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file() or not index.is_file():
+        return _headers(name, whole)
+    files = sorted({folder / file for file in read_json(index)["weight_map"].values()})
+    return {key: tensor for file in files for key, tensor in _headers(name, file).items()}
+
+
+def _headers(name: str, file: Path) -> dict[str, Any]:
+    import torch
+    from safetensors import SafetensorError, safe_open
+
+    if not file.is_file():
+        raise ModelError(
+            f"model folder {name!r} has no {file.name}; copy it again, with all of its *.safetensors files"
+        )
+    try:
+        with safe_open(file, "pt") as opened:
+            return {key: torch.empty(opened.get_slice(key).get_shape(), device="meta") for key in opened.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot load the model {name!r}: {file.name}: {first_line(error)}; copy it again") from None
+
+
+def _in_cache(name: str) -> Path | None:
+    """The folder of a model of the Hub that has been downloaded whole.
+
+    Raises:
+        ModelError: it is an adapter.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        if isinstance(try_to_load_from_cache(name, "adapter_config.json"), str):
+            raise ModelError(adapter_of_hub(name))
+        config = try_to_load_from_cache(name, "config.json")
+    except ValueError:  # not written like a hub name: an API's, say
+        return None
+    folder = Path(config).parent if isinstance(config, str) else None
+    if folder is None or (folder / "model.safetensors").is_file():
+        return folder
+    index = folder / "model.safetensors.index.json"
+    files = read_json(index)["weight_map"].values() if index.is_file() else ()
+    return folder if files and all((folder / file).is_file() for file in files) else None

@@ -1,0 +1,50 @@
+"""JSON whose texts may be no valid Unicode: half an emoji (a lone surrogate) is U+FFFD, in both directions.
+
+A page can hold one, and so can an action or a model's answer: JavaScript cuts texts anywhere, and JSON can spell each
+half. UTF-8 has none, so `orjson` refuses them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from webrl.types import Record
+
+
+def valid_text(text: str) -> str:
+    """The text with U+FFFD for each lone surrogate; two that make a pair become their character."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def dump_json(value: Any, default: Callable[[Any], Any] | None = None, option: int | None = None) -> bytes:
+    """`orjson.dumps`. Raises TypeError for what JSON does not know."""
+    try:
+        return orjson.dumps(value, default=default, option=option)
+    except TypeError:
+        return orjson.dumps(_valid(value), default=default, option=option)
+
+
+def load_json(data: bytes | str) -> Any:
+    """`orjson.loads`. Raises orjson.JSONDecodeError."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        try:
+            return _valid(json.loads(data if isinstance(data, str) else data.decode("utf-8", "replace")))
+        except (ValueError, RecursionError):
+            pass
+        raise
+
+
+def _valid(value: Any) -> Any:
+    if isinstance(value, str):
+        return valid_text(value)
+    if isinstance(value, dict):
+        return {valid_text(key): _valid(item) for key, item in value.items()}
+    if isinstance(value, Record):
+        return _valid(vars(value))
+    return [_valid(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,110 @@
+"""Keeps a policy update near the policy that it starts from, π_{k-1}.
+
+A fixed sample of the phase's own steps is scored before the first optimizer step and again after steps 1, 2, 4, 8, …,
+after the last one, and wherever a batch's own KL is past the limit. The update ends, and the weights of the last check
+that was passed are kept, when
+
+    KL(π_{k-1} ‖ π) > `actor.max_kl`        mean over the sample of e^r − 1 − r, r = log π(a|s) − log π_{k-1}(a|s)
+    −mean r > `actor.max_success_drop`      over the sample's steps of successful trajectories
+
+in nats an action. The first is Schulman's k3 estimator (joschu.net/blog/kl-approx.html): the sample's actions were
+drawn from π_{k-1}. A loss or a gradient that is not finite ends the update in the same way.
+
+An update that leaves the region within its first quarter had too high a learning rate: `train_actor` begins again from
+π_{k-1} at a quarter of it, up to `RETRIES` times.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from webrl.config import ActorConfig
+from webrl.training.packing import Item
+from webrl.types import StepRecord
+
+logger = logging.getLogger(__name__)
+
+RETRIES = 3
+RETRY_FACTOR = 0.25
+_EARLY = 0.25
+"""Share of the steps before which an update that ends is begun again."""
+
+
+@dataclass
+class TrustRegion:
+    """The limits, the sample that they are checked on, and how far the update has come."""
+
+    items: Sequence[Item]
+    """[S] the sample."""
+    is_success: Sequence[bool]
+    """[S] whether the step's trajectory succeeded."""
+    max_kl: float
+    max_success_drop: float
+    num_steps: int = 0
+    """Optimizer steps of the whole update."""
+    may_retry: bool = False
+    kept_steps: int = 0
+    """Optimizer steps whose result is kept."""
+    stopped: str = ""
+    """Why the update ended before its last step; empty if it did not."""
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    """Trained weights after `kept_steps`, on the main process."""
+
+    def is_due(self, step: int, batch_kl: float) -> bool:
+        """Whether the sample is scored after `step` (1-based)."""
+        return step == self.num_steps or step & (step - 1) == 0 or not batch_kl <= self.max_kl
+
+    def judge(self, sums: dict[str, float], step: int) -> dict[str, float]:
+        """Take note of a check's sums over the sample (`kl`, `drop`); returns the metrics to log."""
+        kl = sums["kl"] / len(self.items)
+        drop = sums["drop"] / max(sum(self.is_success), 1)
+        if not kl <= self.max_kl:  # NaN too
+            self.stop(f"KL {kl:.3g} passed actor.max_kl={self.max_kl:g}", step)
+        elif not drop <= self.max_success_drop:
+            limit = f"actor.max_success_drop={self.max_success_drop:g}"
+            self.stop(f"successful actions lost {drop:.3g} nats, past {limit}", step)
+        return {"trust_kl": kl, "trust_success_drop": drop}
+
+    def stop(self, reason: str, step: int) -> None:
+        """End the update."""
+        self.stopped = f"step {step}: {reason}"
+
+    def keep(self, state: dict[str, Tensor], step: int) -> None:
+        """Keep a copy of the weights as they are after `step`; `state` may alias the model's."""
+        for name, value in state.items():
+            if name in self.weights:
+                self.weights[name].copy_(value)
+            else:
+                self.weights[name] = value.clone()
+        self.kept_steps = step
+
+    @property
+    def retries(self) -> bool:
+        """Whether the update ended so early that it is begun again at a lower rate."""
+        return bool(self.stopped) and self.may_retry and self.kept_steps < _EARLY * self.num_steps
+
+
+def make_region(samples: Sequence[StepRecord], items: Sequence[Item], config: ActorConfig) -> TrustRegion | None:
+    """The region of an update on `samples`, their `items` in the same order; None without limits or own steps.
+
+    The sample is two batches of this phase's own steps, spread evenly over their order.
+    """
+    if config.max_kl is None and config.max_success_drop is None:
+        return None
+    own = [i for i, record in enumerate(samples) if record.source == "current"]
+    size = min(len(own), 2 * config.batch_size)
+    chosen = [own[i * len(own) // size] for i in range(size)]
+    if not chosen:
+        logger.warning("no step of this phase's own: actor.max_kl and actor.max_success_drop are not checked")
+        return None
+    return TrustRegion(
+        items=[items[i] for i in chosen],
+        is_success=[samples[i].outcome == 1 for i in chosen],
+        max_kl=math.inf if config.max_kl is None else config.max_kl,
+        max_success_drop=math.inf if config.max_success_drop is None else config.max_success_drop,
+    )

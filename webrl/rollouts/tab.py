@@ -138,8 +138,10 @@ class Tab:
 
     async def content_quads(self, expression: str) -> list[list[float]]:
         """Boxes of the element that an expression in our own world names: eight numbers each, clockwise."""
-        context = self.channel.worlds[self.channel.main_frame]
+        context = self.channel.worlds.get(self.channel.main_frame, 0)
         answer = await self.channel.send("Runtime.evaluate", {"expression": expression, "contextId": context})
+        if "objectId" not in answer["result"]:  # it has gone meanwhile
+            return []
         handle = {"objectId": answer["result"]["objectId"]}
         try:
             quads: list[list[float]] = (await self.channel.send("DOM.getContentQuads", handle))["quads"]

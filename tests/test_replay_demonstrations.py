@@ -27,7 +27,7 @@ from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.process import make_plan, process
 from webrl.replay.records import open_encoder, step_encoder
 from webrl.replay.sources import Source, Tools, read_steps
-from webrl.replay.stage import buffer_start, mix_replay
+from webrl.replay.stage import mix_replay
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records, write_records
 from webrl.training.critic_data import critic_states
@@ -45,7 +45,8 @@ def shown(name: str, reward: float | None = 1.0, **changes) -> Trajectory:
 
 
 def replaying(tmp_path: Path, actor: Path, *demos: Path, **replay) -> RunConfig:
-    return make_config(tmp_path, actor, replay={"strategy": "all", "demos": list(map(str, demos)), **replay})
+    replay = {"strategy": "all", "demos": list(map(str, demos)), **replay}
+    return make_config(tmp_path, actor, replay=replay, actor={"imitation": 0.0})
 
 
 def replayed(run: RunFolder) -> list[StepRecord]:
@@ -122,10 +123,10 @@ def test_demonstrations_of_one_name_are_told_apart_and_from_the_runs_own(tmp_pat
 def test_no_demonstration_is_replayed_in_phase_0(tmp_path, actor):
     write_records(tmp_path / "demos" / "trajectories.jsonl", [shown("d0")])
     config = replaying(tmp_path, actor, tmp_path / "demos")
-    assert buffer_start(config.replay, []) == []
-    assert buffer_start(config.replay, [tmp_path / "past.jsonl"]) == [Source(tmp_path / "demos", "demonstrations")]
-    unused = replaying(tmp_path, actor, tmp_path / "demos", strategy="none")
-    assert buffer_start(unused.replay, [tmp_path / "past.jsonl"]) == []
+    assert config.replayed_demos == config.used_demos == (tmp_path / "demos",)
+    assert replaying(tmp_path, actor, tmp_path / "demos", strategy="none").used_demos == ()
+    imitating = make_config(tmp_path, actor, replay={"demos": [str(tmp_path / "demos")]})
+    assert (imitating.replayed_demos, imitating.used_demos) == ((), (tmp_path / "demos",))
     phase = RunFolder(config.run_dir).phase(0)
     write_phase(phase.path, [make_trajectory("p0")])
     counts = mix_replay(config, phase, actor=str(actor), history=[], rng=random.Random(0))

@@ -195,6 +195,7 @@ GLOBALS = (
     *("HTMLSelectElement", "HTMLTextAreaElement", "Event", "CustomEvent", "FocusEvent", "MouseEvent", "EventTarget"),
     *("MutationObserver", "NodeFilter", "Array", "Object", "Number", "String", "Math", "JSON", "Promise", "Reflect"),
     *("RegExp", "performance", "getComputedStyle", "history", "Error", "DOMRect", "Range", "XPathEvaluator", "Boolean"),
+    *("DataTransfer", "ClipboardEvent", "getSelection"),
 )
 REPLACED = f"""<script>{{
   const [arrays, elements, documents] = [Array.prototype, Element.prototype, Document.prototype];
@@ -232,6 +233,7 @@ def test_a_page_that_replaces_globals_and_methods_is_read_and_acted_on_like_one_
     actions += ["fill('{notes}', 'a note')", "check('{checkbox}')", "uncheck('{checkbox}')", "dblclick('{twice}')"]
     actions += ["select_option('{size}', 'Large')", "hover('{hover}')", "press('{keys}', 'a')", "focus('{size}')"]
     actions += ["drag_and_drop('{from}', '{goal}')", "click('{inner}')", "click('999')", "scroll(0, 100)", "noop(10)"]
+    actions += ["press('{notes}', 'Control+a')", "press('{notes}', 'Control+c')", "press('{name}', 'Control+v')"]
     if form == "html":
         actions = ["click('0')", "scroll(0, 100)"]
     plain = on_page(CONTROLS % (2 * ("<script></script>",)), *actions, observation=form)
@@ -244,6 +246,7 @@ def test_a_page_that_replaces_globals_and_methods_is_read_and_acted_on_like_one_
             assert words in text
         assert "dropped" in plain[0][13]
         assert "button '1'" in plain[0][14]
+        assert "textbox 'name' value='a note'" in plain[0][-1]
         assert [bool(error) for error in plain[1]] == [action == "click('999')" for action in actions]
 
 

@@ -196,6 +196,22 @@ def test_an_exception_of_our_script_is_an_error_and_a_page_left_meanwhile_is_non
     assert "value" not in broken.observation.text
 
 
+def test_an_element_that_goes_while_it_is_aimed_at_has_no_boxes():
+    async def play(env):
+        async with serve({"/": "<a href=/next>one<br>two</a>", "/next": "next"}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            link = f"__webrl.find('{bid_of(text, 'link', 'one two')}')"
+            boxes = [await env.tab.content_quads(link)]
+            await env.page.evaluate("document.querySelector('a').remove()")
+            boxes.append(await env.tab.content_quads(link))
+            await env.page.goto(url + "/next")
+            return [*boxes, await env.tab.content_quads(link)]
+
+    there, removed, left = in_browser(play)
+    assert there
+    assert removed == left == []
+
+
 COPIES = """<title>copies</title><input aria-label=from value=typed><input aria-label=to onpaste="document.title +=
 ' ' + event.clipboardData.getData('text')"><div contenteditable role=textbox aria-label=rich></div>
 <button onclick="to(() => navigator.clipboard.writeText('told'))">writes</button>

@@ -213,3 +213,17 @@ def test_half_an_emoji_in_a_page_or_an_action_is_a_replacement_character(form):
     if form == "axtree":
         assert "RootWebArea 'top \ufffd'" in texts[0]
         assert "StaticText 'in \ufffd'" in texts[0]
+
+
+@pytest.mark.browser
+def test_a_page_that_replaces_its_frames_all_the_time_is_observed():
+    page = """<title>t</title><button>stays</button><div id=d></div><script>setInterval(() => {
+      d.innerHTML = '<iframe src=/in></iframe><iframe srcdoc="<p>x"></iframe>' }, 40)</script>"""
+
+    async def play(env):
+        async with serve({"/": page, "/in": "<title>in</title><button>x</button>"}) as url:
+            first = await env.reset(at(url + "/"))
+            return [first, *[(await env.step("noop(0)")).observation for _ in range(12)]]
+
+    for observation in in_browser(play):
+        assert "button 'stays'" in observation.text

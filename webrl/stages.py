@@ -304,7 +304,7 @@ def train(context: Context) -> Counts:
 def _demonstrations(context: Context) -> list[Example]:
     """Steps of `replay.demos` that the update imitates beside its objective."""
     config = context.config
-    if context.phase == 0 or not config.actor.imitation or not config.replay.demos:
+    if context.phase == 0 or not config.actor.imitation or not config.used_demos:
         return []
     from webrl.demos.sft import encode
     from webrl.interop.problems import ProblemLog
@@ -314,7 +314,7 @@ def _demonstrations(context: Context) -> list[Example]:
 
     problems = ProblemLog()
     encoder = open_encoder(load_tokenizer(context.actor), context.actor, config)
-    shown = list(read_demonstrations(config.replay.demos, problems, "success", Counter()))
+    shown = list(read_demonstrations(config.used_demos, problems, "success", Counter()))
     examples = encode(shown, encoder, problems)
     if problems.counts:
         logger.info("demonstration steps that are not imitated: %s", dict(problems.counts))

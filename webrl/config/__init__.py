@@ -523,11 +523,6 @@ class ReplayConfig(Section):
         self._check_order("perplexity_low", "perplexity_high")
         return self
 
-    @property
-    def buffer_start(self) -> tuple[Path, ...]:
-        """`demos`, unless nothing is replayed."""
-        return () if self.strategy == "none" else self.demos
-
 
 class OptimConfig(Section):
     """What critic, actor and ORM training share (paper: lr 1e-6 constant, batch 128, 1 epoch)."""
@@ -748,6 +743,16 @@ class RunConfig(Section):
     def trains_critic(self) -> bool:
         """Whether anything reads a critic: the objective, or the curriculum's filter."""
         return self.actor.needs_values or (self.tasks.source == "curriculum" and self.filter.critic_band)
+
+    @property
+    def replayed_demos(self) -> tuple[Path, ...]:
+        """The demonstrations that the replay buffer begins with: none where every batch imitates them instead."""
+        return () if self.actor.imitation or self.replay.strategy == "none" else self.replay.demos
+
+    @property
+    def used_demos(self) -> tuple[Path, ...]:
+        """The demonstrations that are trained on, one way or the other."""
+        return self.replay.demos if self.actor.imitation else self.replayed_demos
 
     @property
     def refreshes_judge(self) -> bool:

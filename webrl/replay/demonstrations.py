@@ -125,7 +125,7 @@ def check_demonstrations(config: RunConfig) -> None:
     Raises:
         UsageError: one is not there or holds no success, or a screenshot is not there that the run's actor is to see.
     """
-    for path in config.replay.demos if config.actor.imitation else config.replay.buffer_start:
+    for path in config.used_demos:
         shown = None
         try:
             for shown in read_demonstrations([path], ProblemLog(), "success", Counter()):

@@ -142,7 +142,7 @@ def make_plan(
         stages=tuple(stages),
         rollout=rollout,
         experience=experience,
-        demos=config.replay.buffer_start if experience or not known else (),  # none in a run's phase 0 (`buffer_start`)
+        demos=config.replayed_demos if experience or not known else (),  # none in a run's phase 0
         output=output,
         orm=(orm or config.models.orm) if add_reward else None,
         actor=None if actor == _NO_MODEL else actor,

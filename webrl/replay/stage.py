@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from webrl.config import ReplayConfig, RunConfig
+from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError
 from webrl.interop.problems import ProblemLog
 from webrl.replay.mix import add_history, write_steps
@@ -52,9 +52,9 @@ def mix_replay(
             raise DataError(f"{folder.trajectories}: nothing to train on: {counts}; were they all unjudged?")
         sampler = sampler_difference(folder.train)
         refuse_other_weights(actor, sampler, config.replay.sampler_tolerance)
-        # demonstrations that every batch imitates need no place in the buffer
-        start = [] if config.actor.imitation else buffer_start(config.replay, history)
-        sources = [*start, *(Source(path, "records") for path in history)]
+        # phase 0 has no policy to update
+        sources = [Source(path, "demonstrations") for path in config.replayed_demos if history]
+        sources += [Source(path, "records") for path in history]
         reasons, by_type = add_history(
             folder.train, num_current, sources, tools, config.replay, rng, folder.train_filter
         )
@@ -69,11 +69,6 @@ def mix_replay(
             "sampler": sampler,
             "problems": dict(problems.counts),
         }
-
-
-def buffer_start(config: ReplayConfig, history: Sequence[Path]) -> list[Source]:
-    """The demonstrations that the buffer begins with; none before there is a policy to update (phase 0)."""
-    return [Source(path, "demonstrations") for path in config.buffer_start if history]
 
 
 def refuse_other_weights(actor: str, sampler: dict[str, float], tolerance: float) -> None:

@@ -31,8 +31,7 @@ REPLACED = (
     "detached",
     "frameId is not found",
     "Cannot find context",
-    "with given id",
-    "with the given id",
+    "given id",
     "Cannot find default execution context",
     "Promise was collected",
 )

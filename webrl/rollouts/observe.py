@@ -35,6 +35,8 @@ _ENABLE: tuple[str, dict[str, Any]] = ("Accessibility.enable", {})
 _DISABLE: tuple[str, dict[str, Any]] = ("Accessibility.disable", {})
 MAX_TEXT_CHARS = 2_000_000
 """An observation's text is cut here; prompts take a small part of it."""
+# A frame, or its document, is no more.
+_GONE = re.compile(r"given (frame)?id\b|Cannot find context|context was destroyed|__webrl is not defined", re.I)
 # Chromium names the class of what was thrown from a version after 126 on.
 _TOO_LARGE = re.compile(r"(?:TooLarge|Error): (more than \d+ elements)")
 
@@ -87,16 +89,19 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
     found: dict[str, str] = {}
     waiting = [(await tab.channel.send("Page.getFrameTree"))["frameTree"]]
     while waiting:
-        children = {child["frame"]["id"]: child for child in waiting.pop().get("childFrames", ())}
-        owners = await tab.channel.send_all(*(("DOM.getFrameOwner", {"frameId": frame}) for frame in children))
-        nodes = await tab.channel.send_all(*(("DOM.describeNode", _node(owner)) for owner in owners))
-        for (frame, child), node in zip(children.items(), nodes, strict=True):
-            flat = node["node"]["attributes"]
-            attributes = dict(zip(flat[::2], flat[1::2], strict=True))
-            bid, sandbox = attributes.get("bid"), attributes.get("sandbox")
-            if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
+        for child in waiting.pop().get("childFrames", ()):
+            frame = child["frame"]["id"]
+            try:
+                owner = await _owner(tab, frame)
+                flat = (await tab.channel.send("DOM.describeNode", {"backendNodeId": owner}))["node"]["attributes"]
+                attributes = dict(zip(flat[::2], flat[1::2], strict=True))
+                bid, sandbox = attributes.get("bid"), attributes.get("sandbox")
+                if bid is None or (sandbox is not None and "allow-scripts" not in sandbox.split()):
+                    continue
+                marked = await tab.evaluate(f"__webrl.mark({json.dumps(bid)}, [], true, {tab.first_id})", frame)
+            except ChannelError as error:
+                _require_gone(error)
                 continue
-            marked = await tab.evaluate(f"__webrl.mark({json.dumps(bid)}, [], true, {tab.first_id})", frame)
             if uses is not None:
                 uses.update(marked["uses"] or {})
             tab.unseen_in_frames += marked["unseen"]
@@ -106,8 +111,15 @@ async def mark_child_frames(tab: Tab, uses: dict[str, Sequence[str]] | None = No
     return found
 
 
-def _node(owner: dict[str, Any]) -> dict[str, Any]:
-    return {"backendNodeId": owner["backendNodeId"]}
+async def _owner(tab: Tab, frame: str) -> int:
+    """The element that a frame is in."""
+    return int((await tab.channel.send("DOM.getFrameOwner", {"frameId": frame}))["backendNodeId"])
+
+
+def _require_gone(error: ChannelError) -> None:
+    """Raises the error, unless it says that a frame is no more: a page takes frames out while it is looked at."""
+    if not _GONE.search(str(error)):
+        raise error
 
 
 async def shown_frames(frame: Frame) -> list[Frame]:
@@ -170,11 +182,17 @@ async def _all_frames_axtree(tab: Tab) -> list[dict[str, Any]]:
     while waiting:
         entry = waiting.pop()
         waiting.extend(entry.get("childFrames", []))
-        which = {"frameId": entry["frame"]["id"]}
-        trees.append((await tab.channel.send("Accessibility.getFullAXTree", which))["nodes"])
-        if entry is not tree["frameTree"] and trees[-1]:
-            owner = await tab.channel.send("DOM.getFrameOwner", which)
-            inside[owner["backendNodeId"]] = trees[-1][0]
+        frame = entry["frame"]["id"]
+        try:
+            found = (await tab.channel.send("Accessibility.getFullAXTree", {"frameId": frame}))["nodes"]
+            if found and frame != tab.channel.main_frame:
+                inside[await _owner(tab, frame)] = found[0]
+        except ChannelError as error:
+            if frame == tab.channel.main_frame:
+                raise
+            _require_gone(error)
+            continue
+        trees.append(found)
     nodes = [node for frame_nodes in trees for node in frame_nodes]
     for node in nodes:
         root = inside.get(node.get("backendDOMNodeId", 0))

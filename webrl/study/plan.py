@@ -44,7 +44,7 @@ _OWN_KEYS = ("name", "runs_dir", "seed", "num_phases")
 _METHOD_KEYS = {
     "tasks": {"source", "shares"},
     "models": {"orm", "generator"},
-    "rollout": {"num_generations", "policy"},
+    "rollout": {"num_generations", "policy", "refill"},
     "evaluate": set[str](),
     "sft": set[str](),
 }

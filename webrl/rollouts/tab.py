@@ -141,18 +141,17 @@ class Tab:
 
         Empty if the element has gone, or its document.
         """
-        context = self.channel.worlds.get(self.channel.main_frame)
-        if context is None:
-            return []
-        answer = await self.channel.send("Runtime.evaluate", {"expression": expression, "contextId": context})
-        if "objectId" not in answer["result"]:
-            return []
-        handle = {"objectId": answer["result"]["objectId"]}
+        context = self.channel.worlds.get(self.channel.main_frame, 0)
         try:
+            answer = await self.channel.send("Runtime.evaluate", {"expression": expression, "contextId": context})
+            if "objectId" not in answer["result"]:
+                return []
+            handle = {"objectId": answer["result"]["objectId"]}
             quads: list[list[float]] = (await self.channel.send("DOM.getContentQuads", handle))["quads"]
-            return quads
-        finally:
             await self.channel.send("Runtime.releaseObject", handle)
+            return quads
+        except ChannelError:
+            return []
 
     async def close(self) -> None:
         """Hang up; the page lives on."""

@@ -67,7 +67,7 @@ ARGUMENTS = (
     BadInput("webrl init-site ftp://h", 2, "'ftp://h'", "start_urls", "http://host:port/path"),
     BadInput("webrl init-site http://h --pages 0", 2, "0", "explore_pages", "greater than or equal to 1"),
     BadInput("webrl init-site http://h --user bob --password-env NO_SUCH", 2, "'NO_SUCH'", "--user bob", "export it"),
-    BadInput("webrl init-site http://h --password-env X", 2, "X", "--password-env", "--user NAME"),
+    BadInput("webrl init-site http://h --password-env X", 2, "X", "--password-env", "export it"),
     BadInput("webrl push nowhere ann/agent", 2, "'nowhere'", "is not there", "name a run folder"),
     BadInput("webrl push runs/r agent", 2, "'agent'", "repository", "OWNER/NAME", files=a_run("rollout")),
     BadInput("webrl push runs/r ann/agent --phase 7", 2, "7", "--phase", "phases 0 to 0", files=a_run("rollout")),

@@ -9,7 +9,7 @@ from webrl.config import RunConfig
 from webrl.config.engine_plans import load_plan
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
-from webrl.llm.loading import check_sight
+from webrl.llm.loading import check_sight, model_folder
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
 from webrl.suites import check_settings as check_suite
@@ -86,11 +86,13 @@ def check_models(config: RunConfig, stages: Collection[str]) -> None:
     """
     due = frozenset(stages)
     texts = []
-    if "label" in due and config.label.engine.kind != "openai":
+    if due & {"label", "accept"} and config.label.engine.kind != "openai":
         texts += [config.models.orm, *config.label.ensemble]
     if {"gen-tasks", "rollout"} <= due and config.num_phases and config.generate.engine.kind != "openai":
         texts.append(config.models.generator)
-    acting = due & {"rollout", "replay", "train", "eval"}
+    for name in texts:
+        model_folder(name)  # what is not there is said before torch is imported
+    acting = due & {"rollout", "replay", "train", "accept", "eval"}
     if acting and not RunFolder(config.run_dir).phase(0).actor.is_dir():  # later phases start from the run's own
         check_sight(config, config.models.actor)
         check_model(config.models.actor, sees=config.rollout.image_size is not None)

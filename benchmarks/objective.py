@@ -70,6 +70,7 @@ def configured(run: Path, label: str, settings: list[str]) -> RunConfig:
     actor = [
         f"actor.objective={name}",
         "actor.beta=null",
+        *("actor.max_kl=null", "actor.max_success_drop=null", "actor.imitation=0"),  # the objective by itself
         *(f"actor.{option}" for option in options.split(",") if option),
     ]
     seed = read_json(run / "summary.json")["seed"]

@@ -28,7 +28,7 @@ from webrl.training.models import load_actor
 from webrl.training.objectives import get_objective
 from webrl.training.packing import Item
 from webrl.training.threads import row_threads
-from webrl.training.trainer import Job, _Loop
+from webrl.training.trainer import Batch, Job, _Loop
 from webrl.training.update import policy_loss_function
 from webrl.types import StepRecord
 
@@ -147,7 +147,7 @@ def packed_loop(
         with row_threads(engine.num_threads) as over:
             loop = _Loop(job, config, engine, "cpu", NUM_SAMPLES // BATCH, folder / "out", over)
             for step, start in enumerate(range(0, NUM_SAMPLES, BATCH)):
-                loop.step(step, list(range(start, start + BATCH)), BATCH)
+                loop.step(step, Batch(list(range(start, start + BATCH)), BATCH))
 
     return run
 

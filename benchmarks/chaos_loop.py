@@ -36,6 +36,7 @@ def settings(runs: Path, *, strict: bool = True, **changes: object) -> list[str]
         "models.generator": f"{root}/data/tiny/generator",
         "tasks.train_sites": "[miniwob.click-button,miniwob.enter-text]",
         "tasks.num_seed_tasks": 6, "tasks.num_eval_tasks": 3, "tasks.num_heldout_tasks": 0,
+        "accept.tasks": 4,
         "generate.num_tasks": 6, "filter.critic_band": "false",
         "rollout.max_steps": 3, "rollout.max_retries": 50,
         "critic.epochs": 1, "actor.epochs": 1, "critic.batch_size": 4, "actor.batch_size": 4,

@@ -129,6 +129,9 @@ def test_groups_that_ended_alike_are_replaced_by_attempts_at_tasks_solved_someti
     played(context, attempts, [1, 1, 0, 1, 1, 0, 0, 1])
     (context.folder.path / "refill_labels.jsonl").unlink()
     assert [t.task_id for t in stages._refill(context, attempts, "p01")] == ["b", "b"]  # one group of four is missing
+    played(context, [*attempts, attempts[2], attempts[2]], [1, 1, 0, 1, 1, 0, 0, 1, 0, 1])
+    (context.folder.path / "refill_labels.jsonl").unlink()
+    assert stages._refill(context, [*attempts, attempts[2], attempts[2]], "p01") == []  # a second round
     played(context, attempts, [1, 1, 1, 1, 0, 0, 0, 0])
     (context.folder.path / "refill_labels.jsonl").unlink()
     assert stages._refill(context, attempts, "p01") == []

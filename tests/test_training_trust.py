@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from webrl.config import RunConfig
 from webrl.errors import DataError
 from webrl.evaluate import sign_test
 from webrl.training import score_actions, train_actor
+from webrl.training.checkpoint import Checkpoints
 from webrl.training.packing import Example
 from webrl.training.trust import TrustRegion, make_region
 from webrl.types import StepRecord
@@ -85,7 +87,7 @@ def test_a_rate_of_a_billion_leaves_the_actor_as_it_was(tmp_path: Path, objectiv
     assert are_equal(folder, tmp_path / "new")
     assert counts["actor_kept_steps"] == 0
     assert counts["actor_rate_factor"] == 1 / 64
-    assert len(json.loads((tmp_path / "new_attempts.json").read_text())) == 3
+    assert len(json.loads((tmp_path / "new_attempts.json").read_text())["stopped"]) == 3
     assert not list(tmp_path.glob(".new*"))
 
 
@@ -103,11 +105,39 @@ def test_a_rate_that_is_too_high_is_tried_at_a_quarter_and_the_result_is_inside(
 
 def test_a_killed_retry_goes_on_at_the_rate_that_it_had(tmp_path: Path) -> None:
     config, folder = make_config(lr=1e9), make_actor(tmp_path / "actor")
-    (tmp_path / "new_attempts.json").write_text('["learning rate 1e+09: step 1", "learning rate 2.5e+08: step 1"]')
+    (tmp_path / "new_attempts.json").write_text('{"rate": 1e9, "stopped": ["step 1", "step 1"]}')
     counts = train_actor(
         make_scored(folder, config), folder, tmp_path / "new", config, seed=0, metrics_path=tmp_path / "m.jsonl"
     )
     assert counts["actor_rate_factor"] == 1 / 64
+    other = make_config(lr=1e-4)  # attempts at another rate say nothing of this one
+    counts = train_actor(
+        make_scored(folder, other), folder, tmp_path / "new2", other, seed=0, metrics_path=tmp_path / "m.jsonl"
+    )
+    assert counts["actor_rate_factor"] == 1
+
+
+def test_an_update_that_resumes_keeps_the_weights_that_it_resumed_from(tmp_path: Path) -> None:
+    config, folder = make_config(lr=1e-4, save_every=2), make_actor(tmp_path / "actor")
+    records = make_scored(folder, config)
+    broken = [dataclasses.replace(r, value=float("nan")) if r.trajectory_id == "t3" else r for r in records]
+    options: dict[str, Any] = {"seed": 0, "metrics_path": tmp_path / "m.jsonl"}
+    with pytest.MonkeyPatch.context() as patch:
+        saved = []
+
+        def kill(self: Checkpoints, engine: Any, step: int) -> None:
+            saved.append(step)
+            original(self, engine, step)
+            if step == 4:
+                raise KeyboardInterrupt
+
+        original = Checkpoints.save
+        patch.setattr(Checkpoints, "save", kill)
+        with pytest.raises(KeyboardInterrupt):
+            train_actor(records, folder, tmp_path / "new", config, **options)
+    assert saved == [2, 4]
+    counts = train_actor(broken, folder, tmp_path / "new", config, **options)
+    assert counts["actor_kept_steps"] >= 4
 
 
 def test_a_record_that_is_not_finite_ends_the_update_and_the_last_good_actor_stays(tmp_path: Path) -> None:
@@ -156,7 +186,7 @@ def test_imitation_only_learns_the_demonstrations_in_as_many_steps_as_the_others
     assert counts["actor_steps"] == len(lines) == 9  # 18 samples in batches of 8, three times
     assert counts["actor_active"] == 0
     assert lines[-1]["actor/imitation_loss"] < 0.8 * lines[0]["actor/imitation_loss"]
-    with pytest.raises(DataError, match=r"replay\.demos"):
+    with pytest.raises(DataError, match="demonstrations only"):
         train_actor(make_scored(folder, config), folder, tmp_path / "none", config, **options)  # type: ignore[arg-type]
 
 

@@ -45,6 +45,20 @@ def check_settings(config: RunConfig, source: str) -> None:
         )
     if config.actor.objective == "grpo" and config.num_phases:
         _check_groups(config, source)
+    if (
+        config.actor.objective == "imitation"
+        and config.num_phases
+        and not (config.actor.imitation and config.used_demos)
+    ):
+        raise UsageError(
+            f"{source}: actor.objective=imitation learns from demonstrations only: name some in replay.demos, with "
+            "actor.imitation above 0"
+        )
+    if config.rollout.refill and (config.rollout.num_generations == 1 or config.rollout.policy == "expert"):
+        raise UsageError(
+            f"{source}: rollout.refill={config.rollout.refill} replaces groups of an actor's attempts: set "
+            "rollout.num_generations=4, with rollout.policy=actor"
+        )
     if config.rollout.image_size is not None:
         _check_screenshots(config, source)
 
@@ -59,13 +73,13 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         DataError: an instruction file of one's own site is not there, or not understood.
     """
     due = frozenset(stages)
-    if not {"web", "arena"}.isdisjoint(config.tasks.suites) and due & {"filter-tasks", "eval"}:
+    if not {"web", "arena"}.isdisjoint(config.tasks.suites) and due & {"filter-tasks", "accept", "eval"}:
         seed_tasks(config)
         held_out(config)
-    if "label" in due:
+    if due & {"label", "accept"}:
         configured_text(config.label)
-        if config.refreshes_judge:
-            _check_refresh(config)
+    if "label" in due and config.refreshes_judge:
+        _check_refresh(config)
     if "replay" in due:
         from webrl.replay.demonstrations import check_demonstrations
 

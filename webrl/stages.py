@@ -208,8 +208,10 @@ def _refill(context: Context, attempts: Sequence[Task], prefix: str) -> list[Tas
     for name, task in name_episodes(attempts, prefix):  # not what a later round of an interrupted call has played
         groups.setdefault(task.task_id, set()).add(rewards.get(name))
     mixed = [task for task in {t.task_id: t for t in attempts}.values() if {0, 1} <= groups[task.task_id]]
-    missing = len(attempts) // size - len(mixed)
-    if missing and not mixed:
+    missing = 2 * len(groups) - len(attempts) // size - len(mixed)  # earlier rounds' groups were mixed ones' again
+    if missing <= 0:
+        return []
+    if not mixed:
         solved = sum(1 in rewards for rewards in groups.values())
         logger.warning(
             "%d of %d tasks were solved by every attempt, the others by none: no group teaches, and none can be "
@@ -332,6 +334,7 @@ def accept(context: Context) -> Counts:
         Counts: `rate_factor` of the next phase; with a probe also `accepted`, `before` and `after` (solved pages),
         `pages` (judged in both), `p_value`, `unreadable` (pages before and after), `unreadable_p_value`.
     """
+    from webrl.rollouts.breaker import open_breaker
     from webrl.tasks.curriculum import probe_tasks
 
     config, folder, phase = context.config, context.folder, context.phase
@@ -344,11 +347,12 @@ def accept(context: Context) -> Counts:
     if not verdict_path.exists():
         tasks = probe_tasks(config)
         if not tasks:
-            reason = f"{'+'.join(config.tasks.suites)} has no tasks to spare: its updates are accepted as they are"
-            logger.warning("accept.tasks=%d: %s; accept.tasks=0 says so", config.accept.tasks, reason)
+            reason = f"{'+'.join(config.tasks.suites)} has no tasks that training leaves over: updates are kept unseen"
+            logger.warning("accept.tasks=%d: %s; set accept.tasks=0 to silence this", config.accept.tasks, reason)
             return {"rate_factor": factor, "skipped": reason}
         for actor, out in ((context.actor, context.previous.probe), (str(folder.actor), new)):
-            play(config, tasks, actor, out, phase=0, prefix="probe")
+            breaker = open_breaker(out, len(tasks), config.rollout)
+            play(config, tasks, actor, out, phase=0, prefix="probe", on_episode=breaker)
         write_json(verdict_path, _compare(context, context.previous.probe, new))
     verdict: Counts = read_json(verdict_path)
     if not verdict["accepted"]:

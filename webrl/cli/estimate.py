@@ -101,6 +101,7 @@ def estimate_phase(config: RunConfig, gpus: int, assumed: Assumptions) -> dict[s
         "label": episodes * forward / gpus,
         "replay": samples * forward / gpus,
         "train": samples * passes / spread,
+        "accept": _rollout_s(config, config.accept.tasks, gpus, assumed),
         "eval": _rollout_s(config, evaluated, gpus, assumed),
     }
     return {stage: value / 3600 for stage, value in seconds.items()}

@@ -357,7 +357,7 @@ class RolloutConfig(Section):
     resolve_labels: bool = Field(
         False,
         description="in evaluations, click('Save') acts on the element of that name if the page has exactly one; never "
-        "in training episodes (dialect browsergym, observation axtree or dom)",
+        "in training episodes (dialect browsergym, observation axtree)",
     )
     screenshots: bool = Field(False, description="save a PNG of every step")
     image_size: int | None = Field(
@@ -447,7 +447,7 @@ class RolloutConfig(Section):
             raise ValueError("random_ids=true, show_text=false: the actor is shown no ids; leave one out")
         if self.resolve_labels and (self.dialect == "webrl" or self.observation == "html"):
             raise ValueError(
-                "resolve_labels=true is for dialect=browsergym on observation=axtree or dom, not for "
+                "resolve_labels=true is for dialect=browsergym on observation=axtree, not for "
                 f"{self.dialect} on {self.observation}; leave it out"
             )
         return self
@@ -509,7 +509,7 @@ class ReplayConfig(Section):
     perplexity_high: float = Field(2.0, description="kept if perplexity is below this")
     max_ratio: float = Field(2.0, ge=0, description="replayed steps per current step, at most")
     draw: Literal["need", "uniform"] = Field(
-        "need", description="what fills max_ratio: each task type by its failure rate in the phase, or any step alike"
+        "need", description="what fills max_ratio: each task type by its failure rate in the phase, or uniformly"
     )
     per_instruction: Literal["first", "sampled"] = Field(
         "first", description="which success is replayed of an instruction on the same first page"
@@ -597,7 +597,9 @@ class ActorConfig(OptimConfig):
         description="weight of the SFT loss on replay.demos beside the objective; 0: they are replayed instead",
     )
     max_kl: float | None = Field(
-        0.5, gt=0, description="the update ends where KL(π_{k-1} || π) on its own steps passes this, in nats an action"
+        0.5,
+        gt=0,
+        description="the update ends where KL(π_{k-1} || π) passes this, in nats an action; null: no limit",
     )
     max_success_drop: float | None = Field(
         0.1, gt=0, description="or where successful actions lose more than this many nats on average; null: no limit"

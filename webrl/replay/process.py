@@ -142,13 +142,20 @@ def make_plan(
         stages=tuple(stages),
         rollout=rollout,
         experience=experience,
-        demos=config.replayed_demos if experience or not known else (),  # none in a run's phase 0
+        demos=_demos(config, in_run=known, has_experience=bool(experience)),
         output=output,
         orm=(orm or config.models.orm) if add_reward else None,
         actor=None if actor == _NO_MODEL else actor,
         labels=defaults.labels if in_run else output.with_name(f"{output.stem}_labels.jsonl"),
         cache=defaults.cache if in_run else output.with_name(f"{output.stem}_scores.sqlite"),
     )
+
+
+def _demos(config: RunConfig, *, in_run: bool, has_experience: bool) -> tuple[Path, ...]:
+    """What the buffer begins with: in a run what its stage takes, and nothing in phase 0; elsewhere what is named."""
+    if in_run:
+        return config.replayed_demos if has_experience else ()
+    return () if config.replay.strategy == "none" else config.replay.demos
 
 
 def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:

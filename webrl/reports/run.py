@@ -67,13 +67,19 @@ def update_text(phase: Summary) -> str:
     losses, probe = phase.get("losses") or {}, phase.get("accept") or {}
     parts = []
     if "actor_trust_kl" in losses:
-        parts.append(f"KL {losses['actor_trust_kl']:.3f} nats, successes {-losses['actor_trust_success_drop']:+.3f}")
+        parts.append(
+            f"last check: KL {losses['actor_trust_kl']:.3f} nats, successes {-losses['actor_trust_success_drop']:+.3f}"
+        )
     if stopped := losses.get("actor_stopped"):
         parts.append(f"{losses['actor_kept_steps']} of {losses['actor_steps']} steps kept ({stopped})")
     if "accepted" in probe:
         pages, p_value = probe["pages"], probe["p_value"]
         verdict = "accepted" if probe["accepted"] else "NOT ACCEPTED, the old actor stays"
         parts.append(f"{verdict}: {probe['before']} -> {probe['after']} of {pages} probe pages (p {p_value:.2g})")
+        if (before := probe["unreadable"][0]) != (after := probe["unreadable"][1]):
+            parts.append(f"unreadable answers on {before} -> {after} pages (p {probe['unreadable_p_value']:.2g})")
+    if skipped := probe.get("skipped"):
+        parts.append(f"no probe: {skipped}")
     if (factor := probe.get("rate_factor", 1)) != 1:
         parts.append(f"next learning rate x {factor:g}")
     return "; ".join(parts)

@@ -201,9 +201,14 @@ def practice_tasks(config: RunConfig, phase: int) -> list[Task]:
 
 
 def probe_tasks(config: RunConfig) -> list[Task]:
-    """The tasks that an updated actor is accepted on: `accept.tasks`, the same in every phase of a run."""
+    """The tasks that an updated actor is accepted on: at most `accept.tasks`, the same in every phase of a run.
+
+    None of them is trained on, so that suites of fixed tasks may have none.
+    """
     rewarded = config.label.judge == "environment"
-    return spare_tasks(config, _PROBE, config.accept.tasks, rewarded=rewarded) if config.accept.tasks else []
+    spare = spare_tasks(config, _PROBE, config.accept.tasks, rewarded=rewarded) if config.accept.tasks else []
+    trained = {task.task_id for task in seed_tasks(config)}
+    return [task for task in spare if task.task_id not in trained]
 
 
 def spare_tasks(config: RunConfig, draw: int, number: int, *, rewarded: bool) -> list[Task]:

@@ -144,6 +144,8 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
             job.trust.num_steps = len(batches)
             loop.enter_region()
         first = checkpoints.restore(engine)
+        if first and job.trust:  # a state is written after a check that was passed
+            job.trust.keep(engine.full_state(), first)
         log = MetricLog(metrics_path, job.name, first) if engine.is_main else None
         with progress(len(batches), job.name, "steps", initial=first, silent=not engine.is_main) as bar:
             _run(loop, batches, first, checkpoints, log, bar)
@@ -196,6 +198,7 @@ def _run(
             if job.trust is None:
                 raise
             job.trust.stop(error.reason, step + 1)
+            job.trust.may_retry &= step > 0  # before the first update it is not the learning rate's
             break
         bar.set_postfix_str(f"loss {values['loss']:.4f}")
         bar.update()
@@ -203,7 +206,8 @@ def _run(
         is_watched = job.watch is not None and (is_last or (step + 1) % job.watch.every == 0)
         if is_watched:
             values |= loop.look()
-        is_checked = job.trust is not None and job.trust.is_due(step + 1, values.get("kl", 0.0))
+        is_saved = checkpoints.is_due(step + 1) and not is_last
+        is_checked = job.trust is not None and (is_saved or job.trust.is_due(step + 1, values.get("kl", 0.0)))
         if is_checked:
             values |= loop.check_region(step + 1, is_last=is_last)
         is_over = job.trust is not None and bool(job.trust.stopped)
@@ -211,7 +215,7 @@ def _run(
             log.write(step + 1, values)
         if is_over:
             break
-        if checkpoints.is_due(step + 1) and not is_last:
+        if is_saved:
             checkpoints.save(loop.engine, step + 1)
     if job.trust and job.trust.stopped:
         kept = f"{job.trust.kept_steps} of {len(batches)} steps are kept"

@@ -108,7 +108,9 @@ def train_actor(
     device = pick_device(config.models.device)
     examples = examples_of(samples, config)
     attempts = out_dir.with_name(f"{out_dir.name}_attempts.json")
-    stopped: list[str] = broadcast(read_json(attempts) if attempts.exists() else [])
+    rate = config.actor.lr * rate_factor
+    known = broadcast(read_json(attempts) if attempts.exists() else {})
+    stopped: list[str] = known["stopped"] if known.get("rate") == rate else []
     while True:
         factor = rate_factor * RETRY_FACTOR ** len(stopped)
         optim = config.actor.model_copy(update={"lr": config.actor.lr * factor})
@@ -124,7 +126,7 @@ def train_actor(
             return counts | {"actor_rate_factor": factor} if counts else counts
         stopped.append(f"learning rate {optim.lr:g}: {job.trust.stopped}")
         if is_main():
-            write_json(attempts, stopped)
+            write_json(attempts, {"rate": rate, "stopped": stopped})
 
 
 def actor_job(
@@ -152,7 +154,7 @@ def actor_job(
     limit = context_limit(model.lm, config.max_tokens)
     shown = cut_items(demonstrations, limit, "actor, demonstrations")
     if config.objective == "imitation" and not shown:
-        raise DataError("actor.objective=imitation learns from demonstrations only: name some in replay.demos")
+        raise DataError("actor.objective=imitation learns from demonstrations only, and there are none")
     own = [examples[i] for i in chosen] if examples else [Example(r.prompt_ids, r.action_ids) for r in samples]
     items = cut_items(own, limit, "actor")
     return Job(
@@ -250,7 +252,8 @@ def policy_loss_function(
     Args:
         demonstrations: samples after the others, which have the SFT loss instead.
 
-    With `actor.success_guard` λ, each step of A ≥ 0 adds λ max(0, log π_{k-1}(a|s) − log π(a|s)) (arXiv 2512.04220).
+    With `actor.success_guard` λ, each step that trains and has A ≥ 0 adds λ max(0, log π_{k-1}(a|s) − log π(a|s))
+    (arXiv 2512.04220).
 
     Raises:
         TrainingError: reference log-probs are needed and missing.

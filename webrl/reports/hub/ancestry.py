@@ -66,7 +66,7 @@ def ancestry(phase: PhaseFolder) -> Ancestry:
     """
     run = RunFolder(phase.path.parent)
     start = run.phase(0)
-    trained = [run.phase(number).actor for number in range(phase.phase, 0, -1)]
+    trained = [run.phase(number).actor for number in range(phase.phase, 0, -1) if _is_accepted(run.phase(number))]
     models: dict[str, Any] = read_yaml(run.config, "the run's config").get("models") or {}
     base, weights = str(models.get("actor")), None
     on_hub = start.is_done("train") and "hub_commit" in start.read_stage("train")["counts"]
@@ -79,6 +79,11 @@ def ancestry(phase: PhaseFolder) -> Ancestry:
         if on_hub or _weights(folder) != weights:
             break
     return Ancestry(tuple(reversed(trained)), base, weights or _weights(start.actor), on_hub)
+
+
+def _is_accepted(phase: PhaseFolder) -> bool:
+    """False where the phase's actor is a copy of the one before."""
+    return not phase.is_done("accept") or bool(phase.read_stage("accept")["counts"].get("accepted", True))
 
 
 def _weights(folder: Path) -> str | None:

@@ -48,7 +48,12 @@ _CURVES = (
     ("critic", "loss", "Critic loss", "Cross-entropy of the outcome."),
     ("actor", "kl", "KL to the reference", "Estimated on the trained samples, in nats."),
     ("actor", "trust_kl", "KL of the update", "On a fixed sample of the phase's own steps; it ends at actor.max_kl."),
-    ("actor", "trust_success_drop", "What successes lose", "Nats an action on that sample; below 0 they gain."),
+    (
+        "actor",
+        "trust_success_drop",
+        "Fall in log-probability of successful actions",
+        "In nats on that sample; below 0: a rise.",
+    ),
     ("actor", "imitation_loss", "Imitation loss", "Of the demonstrations in each batch."),
     ("actor", "log_ratio", "Log-ratio", "Mean of log π/π_ref over the trained samples, in nats an action."),
     ("actor", "grad_norm", "Gradient norm, actor", "Before clipping."),

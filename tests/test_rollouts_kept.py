@@ -34,8 +34,15 @@ def others():
 
 def workers():
     """Process ids of this process's browser workers."""
-    found = {p.pid for p in descendants(os.getpid()) if any("rollouts.worker" in part for part in p.cmdline())}
-    return found - OTHERS
+    return {p.pid for p in descendants(os.getpid()) if any("rollouts.worker" in part for part in command(p))} - OTHERS
+
+
+def command(process):
+    """A process's command line; empty once it has ended."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # or a zombie
+        return []
 
 
 def play(out, *pages):

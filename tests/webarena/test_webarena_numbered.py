@@ -78,4 +78,4 @@ def test_unreadable_actions_and_missing_elements_are_told_apart(world: World):
     assert '"99"' in missing.error
     assert scroll.error == switch.error == ""
     assert switch.action == "go_backward()"
-    assert scroll.observation.text.startswith("<html")
+    assert scroll.observation.text.startswith("scroll: there is nothing to scroll that way\n<html")

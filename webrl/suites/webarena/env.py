@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import logging
 import re
 from typing import TYPE_CHECKING, Any
@@ -166,7 +167,8 @@ class WebArenaEnv(BrowserEnv):
         if name != "do" or values.get("action") != "Select Dropdown Option":
             return None
         async with self._deadline("looking for an option"):
-            found = await self.page.evaluate(_OPTION, [str(values.get("element")), str(values.get("argument"))])
+            wanted = json.dumps([str(values.get("element")), str(values.get("argument"))])
+            found = await self.tab.evaluate(f"({_OPTION})({wanted})")
         return (
             f"do(action='Select Dropdown Option', argument={found!r}, element={values['element']!r})" if found else None
         )

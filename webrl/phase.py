@@ -1,8 +1,8 @@
 """The order of things: which stages a phase has, what each reads and writes, and how a run resumes.
 
 Only this module knows the order. A stage is a function of a `Context`; it reads files of its own phase and of the
-phase before, writes files of its own phase, and returns its counts. A finished stage is skipped; an interrupted
-one is run again and continues from what it had already written.
+phase before, writes files of its own phase (`accept` also has the actor before play the probe), and returns its
+counts. A finished stage is skipped; an interrupted one is run again and continues from what it had already written.
 
 Phase 0 is the SFT start (seed tasks, no generation, the actor is left as it is, the critic is trained), so that
 phase 1 has failures to start from and a critic whose band means something (arXiv 2411.02337 §3).

@@ -1,0 +1,223 @@
+"""Pages and answers that broke other people's agents: what our environment makes of them, beside stock BrowserGym.
+
+`python benchmarks/strangers.py` plays each case once in ours and, with `--stock`, once in BrowserGym (two to three
+minutes). A case is right if what the agent is told at the end matches what a person would see. The last line is
+JSON: `{"cases", "right", "silent", "crash", "better_than_stock"}`; `silent` is wrong without a word, `crash` an
+exception.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import http.server
+import json
+import re
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from webrl import Task, load_config, make_env
+
+_FOUND_HERE = """Symbol Node Event MouseEvent InputEvent CSS performance Element HTMLElement HTMLInputElement
+HTMLSelectElement HTMLOptionElement NodeFilter MutationObserver getComputedStyle requestAnimationFrame setTimeout Promise
+JSON Object Array String RegExp Math Number Date"""
+GLOBALS = {
+    "Map": "microsoft/playwright#16041", "Set": "microsoft/playwright#34443", "WeakMap": "microsoft/playwright#34443",
+    "WeakSet": "microsoft/playwright#34443", "eval": "microsoft/playwright#18326",
+} | dict.fromkeys(_FOUND_HERE.split(), "")  # fmt: skip
+"""Names that a page takes for itself, and who met that; "": found here."""
+PROTOTYPES = {
+    "Array.prototype.map": "microsoft/playwright#22460", "Array.prototype.filter": "microsoft/playwright#6750",
+    "Array.from": "microsoft/playwright#6869", "Array.prototype.find": "", "Array.prototype.push": "",
+    "Element.prototype.getAttribute": "", "Element.prototype.matches": "", "Element.prototype.closest": "",
+    "Document.prototype.querySelectorAll": "",
+}  # fmt: skip
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
+DONE = "<button onclick=\"this.textContent='done'\">Go</button>"
+LIST = "<select onchange=\"o.textContent='got '+this.value\">{}</select><p id=o>none</p>"
+AREA = '<textarea oninput="o.textContent=JSON.stringify(this.value)"></textarea><p id=o>none</p>'
+
+
+@dataclass(frozen=True)
+class Case:
+    """A page, what is done there, and what the agent must be told in the end."""
+
+    name: str
+    report: str
+    """Public report, as OWNER/NAME#NUMBER; "": found here."""
+    page: str
+    actions: tuple[str, ...]
+    right: str
+    """Regular expression over the last error and page text. `{id:ROLE}` in an action is the first such element's id."""
+
+
+def cases() -> Iterator[Case]:
+    """All of them."""
+    for name, report in GLOBALS.items():
+        script = f"<script>window[{name!r}] = class Mine {{}}</script>"
+        yield Case(f"own {name}", report, script + DONE, ("click('{id:button}')",), "button 'done'")
+    for name, report in PROTOTYPES.items():
+        script = f"<script>{name} = () => {{ throw Error('mine') }}</script>"
+        yield Case(f"own {name}", report, script + DONE, ("click('{id:button}')",), "button 'done'")
+    half = "<p id=p></p><script>p.textContent = 'Well done \U0001f600'.slice(0, 11) + '!'</script>"
+    yield Case("half an emoji in a text", "microsoft/playwright-mcp#1410", half, (), "Well done \ufffd!")
+    title = "<script>document.title = 'a\\ud83d'</script>" + DONE
+    yield Case("half an emoji in a title", "microsoft/playwright-mcp#1447", title, (), "RootWebArea 'a\ufffd'")
+    value = "<input id=i><script>i.value = 'b\\ude00'</script>"
+    yield Case("half an emoji in a value", "microsoft/playwright-mcp#1100", value, (), "b\ufffd")
+    yield Case("half an emoji typed", "", AREA, ("fill('{id:textbox}', 'hi \ud83d')",), "hi \ufffd")
+    lines = "fill('{id:textbox}', '''Notes\n\n# Title\n- item''')"
+    yield Case(
+        "blank and # lines typed", "langchain-ai/langchain#887", AREA, (lines,), r"Notes(\\+n){2}# Title\\+n- item"
+    )
+    fence = "fill('{id:textbox}', 'a\\n```\\nb')"
+    yield Case("a fence typed", "browser-use/browser-use#4510", AREA, (fence,), r"a(\\+n)```(\\+n)b")
+    yield Case("U+2028 typed", "", AREA, ("fill('{id:textbox}', 'a\u2028b')",), r"a(\u2028|\\u2028)b")
+    for name, report, label, asked in (
+        ("indented by &nbsp;", "microsoft/playwright#40210", "&nbsp;&nbsp;Bags", "Bags"),
+        ("&nbsp; inside", "mxschmitt/playwright-go#131", "t&nbsp;3", "t 3"),
+        ("a space at the end", "microsoft/playwright#33288", "Bags ", "Bags "),
+    ):
+        page = LIST.format(f"<option value=1>Root<option value=2>{label}")
+        yield Case(f"option {name}", report, page, (f"select_option('{{id:combobox}}', '{asked}')",), "got 2")
+    page = LIST.format("<option value=1>Root<option value=2 disabled>Bags")
+    choose = ("select_option('{id:combobox}', 'Bags')",)
+    yield Case("disabled option", "microsoft/playwright#36376", page, choose, r"(?s)disabled.*StaticText 'none'")
+    page = LIST.format("<option value=1>Root<option value=2>Bags")
+    yield Case("click on an option", "microsoft/playwright#15626", page, ("click('{id:option Bags}')",), "got 2")
+    hidden = "<div aria-hidden=true><h1>Orders</h1><button>Export</button></div>"
+    yield Case("aria-hidden left behind", "reticlehq/reticle#672", hidden, (), "Export|not shown")
+    chip = (
+        "<div role=button tabindex=0>Ann <span style='cursor:pointer' title=Remove onclick=\"event.stopPropagation();"
+        "o.textContent='removed'\">×</span></div><p id=o>none</p>"
+    )
+    yield Case("the x of a chip", "browser-use/jev-ultrafast#23", chip, ("click('{id:generic|clickable}')",), "removed")
+    style = "<style>body{margin:0;display:flex;height:100vh;overflow:hidden}main{flex:1;overflow:auto}</style>"
+    inner = (
+        "<main onscroll=\"o.textContent='at '+this.scrollTop\"><p id=o>at 0</p><div style='height:9000px'>tall</div>"
+        "</main>"
+    )
+    yield Case("inner scroll", "EndeavorYen/chrome-cdp-ex#326", style + inner, ("scroll(0, 900)",), "at [1-9]")
+    yield Case("nothing scrolls", "", DONE, ("scroll(0, 900)",), "nothing to scroll")
+    inside = "<body onclick=this.textContent=`started` style=height:120px>press"
+    frame = f'<iframe title=Board width=300 height=150 srcdoc="{inside}"></iframe>'
+    yield Case("click a frame", "", frame, ("click('{id:Iframe}')",), "started")
+    area = (
+        f"<img usemap=#m src={PIXEL} width=90 height=90 alt=map><map name=m><area href=#x alt=North shape=rect "
+        "coords=0,0,80,80 onclick=\"o.textContent='north'\"></map><p id=o>none</p>"
+    )
+    yield Case("image map", "", area, ("click('{id:link North}')",), "north")
+    yield Case("relative address", "", "<p>start</p>", ("goto('other.html')",), "the other page")
+    yield Case("unknown id", "", DONE, ("click('999')",), "999")
+    shown = "<object data=other.html type=text/html width=300 height=90></object>"
+    yield Case("page in an object", "", shown, (), "the other page|not shown")
+    leave = "<script>onbeforeunload = e => e.preventDefault()</script><textarea></textarea>"
+    draft = ("fill('{id:textbox}', 'draft')", "goto('other.html')")
+    yield Case("a draft lost on leaving", "", leave, draft, "(?s)not saved|lost|Leave")
+
+
+def find_id(text: str, wanted: str) -> str:
+    """Id of the first element whose line has the role (and name) wanted; alternatives with `|`."""
+    for choice in wanted.split("|"):
+        role, _, name = choice.partition(" ")
+        for line in text.splitlines():
+            found = re.match(r"\s*\[(\w+)\] (\w+)(.*)", line)
+            if found and (found[2] == role or (role == "clickable" and "clickable" in line)) and name in found[3]:
+                return found[1]
+    return "none"
+
+
+def filled(action: str, text: str) -> str:
+    """The action with ids in place of `{id:…}`."""
+    return re.sub(r"\{id:([^}]*)\}", lambda m: find_id(text, m[1]), action)
+
+
+def ours(url: str, case: Case) -> tuple[str, str]:
+    """(what the agent is told in the end, the last error)."""
+    origin = url.rpartition("/")[0]
+    config = load_config(None, ["rollout.web.name=t", f"rollout.web.start_urls=[{origin}/]"])
+    task = Task(task_id="web.t.1", site="web.t", start_url=url, instruction="look around")
+    with make_env(task, config.rollout) as env:
+        text, error = env.reset().text, ""
+        for action in case.actions:
+            result = env.step(filled(action, text))
+            text, error = result.observation.text, result.error
+        return text, error
+
+
+def stock(url: str, case: Case) -> tuple[str, str]:
+    """The same of BrowserGym."""
+    from browsergym.utils.obs import flatten_axtree_to_str
+    from stock_browsergym import TEXT_OPTIONS, make_env
+
+    def read(obs: dict[str, object]) -> str:
+        return str(
+            flatten_axtree_to_str(
+                obs["axtree_object"], extra_properties=obs["extra_element_properties"], **TEXT_OPTIONS
+            )
+        )
+
+    env = make_env(url)
+    try:
+        obs, _ = env.reset()
+        for action in case.actions:
+            obs, *_ = env.step(filled(action, read(obs)))
+        return read(obs), str(obs["last_action_error"])
+    finally:
+        env.close()
+
+
+def verdict(play: object, url: str, case: Case) -> str:
+    """`right`, `said` (wrong, but the agent was told an error), `silent` or `crash`."""
+    try:
+        text, error = play(url, case)  # type: ignore[operator]
+    except Exception as problem:  # a crash is what is looked for
+        sys.stderr.write(f"{case.name}: {type(problem).__name__}: {str(problem)[:200]!a}\n")
+        return "crash"
+    if re.search(case.right, f"{error}\n{text}"):
+        return "right"
+    return "said" if error else "silent"
+
+
+def main() -> int:
+    """Play all, print a line each and the totals."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stock", action="store_true", help="play stock BrowserGym beside ours")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    args = parser.parse_args()
+    handler = functools.partial(_Quiet, directory=tempfile.mkdtemp(prefix="webrl-strangers-"))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    folder = Path(handler.keywords["directory"])
+    (folder / "other.html").write_text("<!doctype html><p>the other page</p>", encoding="utf-8")
+    if args.stock:
+        from stock_browsergym import keep_sessions, patch_browser
+
+        patch_browser()
+        keep_sessions()
+    counts: Counter[str] = Counter()
+    for number, case in enumerate(c for c in cases() if args.only in c.name):
+        name = f"{number}.html"
+        (folder / name).write_text(f"<!doctype html><meta charset=utf-8>{case.page}", encoding="utf-8")
+        url = f"http://127.0.0.1:{server.server_port}/{name}"
+        mine = verdict(ours, url, case)
+        theirs = verdict(stock, url, case) if args.stock else "-"
+        counts.update(["cases", mine, *(["better_than_stock"] if mine == "right" != theirs and args.stock else [])])
+        print(f"{mine:7} {theirs:7} {case.name}  {case.report}", flush=True)
+    server.shutdown()
+    print(json.dumps({key: counts[key] for key in ("cases", "right", "silent", "crash", "better_than_stock")}))
+    return 0 if counts["silent"] == counts["crash"] == 0 else 1
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -24,8 +24,8 @@ from pathlib import Path
 from webrl import Task, load_config, make_env
 
 _FOUND_HERE = """Symbol Node Event MouseEvent InputEvent CSS performance Element HTMLElement HTMLInputElement
-HTMLSelectElement HTMLOptionElement NodeFilter MutationObserver getComputedStyle requestAnimationFrame setTimeout Promise
-JSON Object Array String RegExp Math Number Date"""
+HTMLSelectElement HTMLOptionElement NodeFilter MutationObserver getComputedStyle requestAnimationFrame setTimeout
+Promise JSON Object Array String RegExp Math Number Date"""
 GLOBALS = {
     "Map": "microsoft/playwright#16041", "Set": "microsoft/playwright#34443", "WeakMap": "microsoft/playwright#34443",
     "WeakSet": "microsoft/playwright#34443", "eval": "microsoft/playwright#18326",

@@ -24,6 +24,7 @@ OPTIONS = (
 PHASES = (
     "num_phases=1", "tasks.source=fresh", "tasks.num_seed_tasks=4", "tasks.num_eval_tasks=2",
     "tasks.num_heldout_tasks=0", "label.judge=environment", "rollout.policy=expert", "replay.strategy=none",
+    "replay.demos=[]",
     "actor.objective=sft", "actor.epochs=1", "actor.batch_size=2", "actor.lr=1e-3",
 )  # fmt: skip
 

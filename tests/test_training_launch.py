@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from processes import descendants, kill, living
-from training_builders import make_actor, make_records
+from training_builders import FAR, make_actor, make_records
 
 from webrl.cli import launch as launcher
 from webrl.cli.train_worker import _parse, _parse_sft
@@ -176,7 +176,7 @@ def make_run(folder: Path, **actor: object) -> Path:
             "runs_dir": str(folder),
             "models": {"device": "cpu", "actor": str(make_actor(folder / "actor"))},
             "critic": train | {"epochs": 0.5},
-            "actor": train | actor,
+            "actor": train | FAR | actor,
         }
     )
     from webrl.training import score_actions

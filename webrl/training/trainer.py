@@ -300,8 +300,8 @@ class _Loop:
         trust = self.job.trust
         assert trust is not None
         with spent_on("trust region"):
-            sums = {name: torch.zeros((), device=self.device) for name in ("kl", "drop")}
-            for i, after in self._score(trust.items).items():
+            sums = {name: torch.zeros((), dtype=torch.float64, device=self.device) for name in ("kl", "drop")}
+            for i, after in sorted(self._score(trust.items).items()):  # in one order, whichever thread was first
                 ratio = after - self.before[i]
                 sums["kl"] += ratio.exp() - 1 - ratio
                 sums["drop"] -= ratio * trust.is_success[i]

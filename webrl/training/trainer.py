@@ -403,7 +403,9 @@ class _Loop:
     def _histograms(self, results: Results) -> dict[str, list[Callable[[], Tensor]]]:
         """Of this rank's rows."""
         rows = [([n for n, i in enumerate(indices) if i not in self.job.beside], values) for indices, values in results]
-        return {key: [receive(values[key][own]) for own, values in rows if own] for key in self.job.histograms}
+        # picking by a list makes a GPU wait for the host: not where all are wanted
+        chosen = [(own if self.job.beside else slice(None), values) for own, values in rows if own]
+        return {key: [receive(values[key][own]) for own, values in chosen] for key in self.job.histograms}
 
     def _gather(self, values: dict[str, list[Callable[[], Tensor]]]) -> dict[str, list[float]]:
         own = {key: [v for row in rows for v in row().tolist()] for key, rows in values.items()}

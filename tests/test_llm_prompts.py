@@ -40,13 +40,16 @@ def test_chat_prompt_has_goal_history_page_in_this_order():
 def test_every_example_of_the_prompt_for_strangers_is_an_action_and_the_prompt_stays_short(dialect):
     system, user = policy_messages("Buy it", (), PAGE, dialect, prompt="examples")
     examples = [line.partition(": ")[2] for line in system.content.partition("Examples:\n")[2].split("\n")]
-    assert len(examples) == 11
+    assert len(examples) == {"browsergym": 12, "webrl": 11}[dialect]
     for example in examples:
         read = read_answer(example, dialect)
         assert (read.canonical.replace('"', "'"), read.note) == (example.replace('"', "'"), "")
     brief = policy_messages("Buy it", (), PAGE, dialect)
     assert len(system.content) < 1.3 * len(brief[0].content)
-    assert user.content == brief[1].content + "\nAnswer with the next action, one call, and nothing else."
+    closing = "Answer with the next action that the goal still needs, one call, and nothing else."
+    assert user.content == f"{brief[1].content}\n{closing}"
+    user = policy_messages("Buy it", [step(0, "click('3')")], PAGE, dialect, prompt="examples")[1]
+    assert user.content.endswith(f"\nDone last, and shown in the page above: click('3')\n{closing}")
 
 
 def test_a_model_gets_the_prompt_that_its_folder_says_it_was_trained_with(tmp_path):

@@ -66,6 +66,7 @@ not repeat an action that changed nothing.
 Examples:
 To press [18] button 'Previous': click('18')
 To tick [27] checkbox 'News', checked='false': click('27')
+To press the bin, [26] image '', icon='trash': click('26')
 To type Anna into [21] textbox 'Name': fill('21', 'Anna')
 To choose Spain in [33] combobox 'Country': select_option('33', 'Spain')
 To press Enter in [21] textbox 'Name': press('21', 'Enter')
@@ -150,7 +151,9 @@ def policy_messages(
     if prompt_format == "chat_history_last":
         parts.reverse()
     if prompt == "examples":
-        parts.append("Answer with the next action, one call, and nothing else.")
+        if history:
+            parts.append(f"Done last, and shown in the page above: {_history_line(history[-1])}")
+        parts.append("Answer with the next action that the goal still needs, one call, and nothing else.")
     return [
         Message("system", _EXAMPLES[dialect] if prompt == "examples" else f"{_ROLE}\n\n{_ACTIONS[dialect]}"),
         Message("user", "\n".join([f"Goal: {instruction}", *parts])),

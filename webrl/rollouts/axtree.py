@@ -19,8 +19,11 @@ _FLAGS = frozenset(("required", "focused", "atomic"))
 # Pictures of an icon font: characters for private use.
 _ICONS = re.compile(r"\s*[\ue000-\uf8ff][\s\ue000-\uf8ff]*")
 
+_ICON_ROLES = {"image", "img", "button", "link", "SvgRoot", "menuitem", "tab"}
+
 Told = Sequence[str]
-"""How an element can be acted on where the tree does not tell ("" where it does), and its title or ""."""
+"""How an element can be acted on if the tree does not say, its title, and its file, class or id if it has no text; ""
+otherwise."""
 Uses = Mapping[str, Told]
 """By bid."""
 
@@ -32,8 +35,8 @@ def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()
         nodes: CDP `AXNode`s, marked; left as they are.
         hidden: bids whose nodes are left out with everything below them.
         uses: elements that BrowserGym does not print (`generic` ones without properties) are printed with that word,
-            the text in the others is, too, where their name has it, and what is named by an icon has its title for
-            a name. None: as BrowserGym.
+            the text in the others is, too, where their name has it, what is named by an icon has its title for
+            a name, and images, buttons and links without a name have their file, class or id. None: as BrowserGym.
 
     Differences: `InlineTextBox` lines, `url` properties (both new in recent Chromium) and hidden subtrees are left out.
     """
@@ -72,9 +75,11 @@ def _describe(node: dict[str, Any], parent_name: str, uses: Uses | None) -> tupl
     name = node["name"]["value"]
     attributes = [text for text in map(_attribute, properties) if text]
     if uses is not None:
-        use, title = uses.get(bid or "", ("", ""))
+        use, title, hint = uses.get(bid or "", ("", "", ""))
         if role == "generic" and use:
             attributes.append(use)
+        if hint and not name.strip() and (role in _ICON_ROLES or use):
+            attributes.append(f"icon={hint!r}")
         if _ICONS.fullmatch(name):
             if role == "StaticText":
                 return name, bid, None

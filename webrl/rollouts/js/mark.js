@@ -77,6 +77,19 @@
   const saysSomething = (element) => element.shadowRoot !== null || element.textContent.trim() !== '' ||
     element.matches('[aria-label], [title]') || element.querySelector('img, svg, [aria-label], [title]') !== null;
 
+  // The file, class or id of an icon: all that names one which the page names for nobody. '' for what has a name or text.
+  const MAX_HINT = 40;
+  const hintOf = (element) => {
+    if (element.childElementCount > 3 || element.textContent.trim() || element.labels?.length) return '';
+    if (element.matches('[aria-label], [aria-labelledby], [title], [placeholder], [alt]:not([alt=""])')) return '';
+    const inner = element.querySelector('img, svg, use, i, span');
+    const path = element.getAttribute('src') ?? element.getAttribute('href') ?? element.getAttribute('xlink:href') ?? '';
+    const file = path.startsWith('data:') || element.localName === 'a' ? '' : path.split(/[?]/)[0].split(/[/#]/).pop();
+    const own = file || element.getAttribute('class') || element.id;
+    const hint = (inner ? hintOf(inner) || own : own).trim();
+    return hint.length > MAX_HINT ? hint.split(/\s+/).pop().slice(-MAX_HINT) : hint;
+  };
+
   // What is dropped anywhere on a page needs no place.
   const isMost = (element) => 2 * element.getElementsByTagName('*').length > document.getElementsByTagName('*').length;
 
@@ -114,7 +127,7 @@
   };
 
   // Returns the ids inside `hiddenIds` subtrees (they are kept from the observation), the number of frames and, by id,
-  // the uses that the tree does not tell, with titles (null but where `api.every` asks for them).
+  // the uses that the tree does not tell, with titles and hints (null but where `api.every` asks for them).
   // `intoAria`: whether to write the ids where the accessibility tree shows them.
   // `from`: number of the document's first element.
   // A page that is too large is not marked: `tooLarge`.
@@ -140,7 +153,7 @@
     for (const element of elements) if (markOne(element, parentBid, owners, intoAria) && isFrame(element)) numFrames += 1;
     if (intoAria) watch(elements, parentBid, owners);
     const uses = api.every ? Object.fromEntries(elements.flatMap((element) => {
-      const told = [api.uses.get(element) ?? '', element.title || ''];
+      const told = [api.uses.get(element) ?? '', element.title || '', hintOf(element)];
       return told.some(Boolean) ? [[element.getAttribute('bid'), told]] : [];
     })) : null;
     return { hidden: hiddenBids(hiddenIds), frames: numFrames, uses, unseen };

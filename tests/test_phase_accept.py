@@ -20,6 +20,7 @@ from webrl.runs.folder import open_run
 from webrl.runs.store import read_json, read_records, write_records
 from webrl.stages import Context
 from webrl.tasks.curriculum import probe_tasks
+from webrl.training.trust import next_rate_factor
 from webrl.types import Status, Task, Trajectory
 
 TINY = Path("data/tiny/actor")
@@ -145,6 +146,19 @@ def test_the_rate_is_whole_where_no_phase_has_said_otherwise(tmp_path: Path) -> 
     folder.phase(2).mark_done("accept", {"rate_factor": 0.125}, 0.0, 0.0, config)
     assert Context(config, folder, 3).rate_factor == 0.125
     assert json.loads(folder.phase(2).marker("accept").read_text())["counts"] == {"rate_factor": 0.125}
+
+
+def test_a_lowered_rate_doubles_after_an_update_well_inside_its_trust_region() -> None:
+    actor = RunConfig().actor.model_copy(update={"max_kl": 0.4, "max_success_drop": 0.1})
+    inside = {"actor_trust_kl": 0.09, "actor_trust_success_drop": -0.3}
+    assert next_rate_factor(inside, 0.25, actor) == 0.5
+    assert next_rate_factor(inside, 0.75, actor) == 1.0
+    assert next_rate_factor(inside | {"actor_trust_kl": 0.1}, 0.25, actor) == 0.25
+    assert next_rate_factor(inside | {"actor_trust_success_drop": 0.03}, 0.25, actor) == 0.25
+    assert next_rate_factor(inside | {"actor_stopped": "step 9: …"}, 0.25, actor) == 0.25
+    assert next_rate_factor({}, 0.25, actor) == 0.25
+    unlimited = actor.model_copy(update={"max_kl": None})
+    assert next_rate_factor({"actor_trust_kl": 7.0, "actor_trust_success_drop": 0.0}, 0.25, unlimited) == 0.5
 
 
 @pytest.mark.slow

@@ -328,7 +328,8 @@ def accept(context: Context) -> Counts:
 
     Both play `accept.tasks` tasks of the training types with the same draws, judged like the phase's own. A sign test
     over the pages that only one of them solved decides, and one over the pages on which only one gave an unreadable
-    answer; each at half of `accept.alpha`. Where the old actor stays, the learning rate is halved from then on.
+    answer; each at half of `accept.alpha`. If the old actor stays, the learning rate is halved; if the new one does and
+    the update ended well inside its trust region, a rate that was lowered before is doubled.
 
     Returns:
         Counts: `rate_factor` of the next phase; with a probe also `accepted`, `before` and `after` (solved pages),
@@ -336,9 +337,11 @@ def accept(context: Context) -> Counts:
     """
     from webrl.rollouts.breaker import open_breaker
     from webrl.tasks.curriculum import probe_tasks
+    from webrl.training.trust import next_rate_factor
 
     config, folder, phase = context.config, context.folder, context.phase
-    factor = folder.read_stage("train")["counts"].get("actor_rate_factor", context.rate_factor)
+    trained = folder.read_stage("train")["counts"]
+    factor = trained.get("actor_rate_factor", context.rate_factor)
     if phase == 0 or not config.accept.tasks:
         return {"rate_factor": factor}
     if folder.is_done("eval"):  # a run of a version without this stage
@@ -355,7 +358,10 @@ def accept(context: Context) -> Counts:
             play(config, tasks, actor, out, phase=0, prefix="probe", on_episode=breaker)
         write_json(verdict_path, _compare(context, context.previous.probe, new))
     verdict: Counts = read_json(verdict_path)
-    if not verdict["accepted"]:
+    if verdict["accepted"]:
+        if factor == context.rate_factor:  # not lowered in this phase
+            factor = next_rate_factor(trained, factor, config.actor)
+    else:
         factor *= REJECTED_RATE
         shutil.rmtree(folder.actor, ignore_errors=True)
         copy_model(context.actor, folder.actor)

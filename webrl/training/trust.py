@@ -11,15 +11,17 @@ in nats an action. The first is Schulman's k3 estimator (joschu.net/blog/kl-appr
 drawn from π_{k-1}. A loss or a gradient that is not finite ends the update in the same way.
 
 An update that leaves the region within its first quarter had too high a learning rate: `train_actor` begins again from
-π_{k-1} at a quarter of it, up to `RETRIES` times.
+π_{k-1} at a quarter of it, up to `RETRIES` times. An update that ends at less than a quarter of every limit doubles a
+rate that was lowered (`next_rate_factor`), as PPO's adaptive KL penalty does (arXiv 1707.06347, section 4).
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -33,6 +35,8 @@ RETRIES = 3
 RETRY_FACTOR = 0.25
 _EARLY = 0.25
 """Share of the steps before which an update that ends is begun again."""
+_WELL_INSIDE = 0.25
+"""Share of a limit below which a lowered learning rate rises again."""
 
 
 @dataclass
@@ -108,3 +112,12 @@ def make_region(samples: Sequence[StepRecord], items: Sequence[Item], config: Ac
         max_kl=math.inf if config.max_kl is None else config.max_kl,
         max_success_drop=math.inf if config.max_success_drop is None else config.max_success_drop,
     )
+
+
+def next_rate_factor(counts: Mapping[str, Any], factor: float, config: ActorConfig) -> float:
+    """Return what multiplies `actor.lr` in the next phase, after an update at `factor` whose counts are given."""
+    limits = {"actor_trust_kl": config.max_kl, "actor_trust_success_drop": config.max_success_drop}
+    is_well_inside = all(
+        counts.get(name, math.inf) < _WELL_INSIDE * limit for name, limit in limits.items() if limit is not None
+    )
+    return min(1.0, 2 * factor) if is_well_inside and "actor_stopped" not in counts else factor

@@ -19,7 +19,7 @@ _FLAGS = frozenset(("required", "focused", "atomic"))
 # Pictures of an icon font: characters for private use.
 _ICONS = re.compile(r"\s*[\ue000-\uf8ff][\s\ue000-\uf8ff]*")
 
-_ICON_ROLES = {"image", "img", "button", "link", "SvgRoot", "menuitem", "tab"}
+_ICON_ROLES = {"image", "img", "button", "link", "SvgRoot", "menuitem", "tab", "generic"}
 
 Told = Sequence[str]
 """How an element can be acted on if the tree does not say, its title, and its file, class or id if it has no text; ""
@@ -78,7 +78,7 @@ def _describe(node: dict[str, Any], parent_name: str, uses: Uses | None) -> tupl
         use, title, hint = uses.get(bid or "", ("", "", ""))
         if role == "generic" and use:
             attributes.append(use)
-        if hint and not name.strip() and (role in _ICON_ROLES or use):
+        if hint and not name.strip() and role in _ICON_ROLES and (role != "generic" or use):
             attributes.append(f"icon={hint!r}")
         if _ICONS.fullmatch(name):
             if role == "StaticText":

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from webrl.cli import EXTRA, STAGES, build_parser
 from webrl.cli.options import default_text
 from webrl.config import RunConfig
+from webrl.suites.arena.draw import TEMPLATES
 
 _COMMANDS_HEAD = """# Commands
 
@@ -31,6 +32,14 @@ _OPTIONS_HEAD = """# Options
 Every option of a config file with its default, made from `webrl/config/` while this page was built. A file holds only
 what differs: `actor: {lr: 1e-5}`; on the command line the same is `actor.lr=1e-5`. What is not known is refused, with
 the nearest known name. `--dry-run` prints what a run would use.
+"""
+_ARENA_HEAD = """# Arena tasks
+
+The {num} task templates of the [arena](arena.md), made from `webrl/suites/arena/` while this page was built. **h**: held out,
+never trained on. Of each template, the first wording.
+
+| Template | Instruction |
+|---|---|
 """
 _WIDTH = "96"
 _NUMBERS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
@@ -60,6 +69,15 @@ def commands_page() -> str:
             links = ", ".join(f"[`{section}`](options.md#{section})" for section in sections)
             lines += ["", f"Options of a config: {links}, and those of [the run](options.md#the-run)."]
     return "\n".join(lines) + "\n"
+
+
+def arena_page() -> str:
+    """Every task template of the arena as Markdown."""
+    lines = [
+        f"| `{template.key.removeprefix('arena.')}`{' **h**' if template.held_out else ''} | {template.wordings[0]} |"
+        for template in TEMPLATES
+    ]
+    return _ARENA_HEAD.format(num=len(TEMPLATES)) + "\n".join(lines) + "\n"
 
 
 def command_help(name: str) -> tuple[str, list[str]]:

@@ -1,6 +1,7 @@
 """Hooks of mkdocs (`mkdocs.yml`): pages that are made of the code, and what would need scripts from elsewhere.
 
-- `commands.md` and `options.md` come from the argument parsers and the config models of this very checkout.
+- `commands.md`, `options.md` and `arena_tasks.md` come from the argument parsers, the config models and the arena's task
+  templates of this checkout.
 - README.md, data/README.md and others become pages. Links between files work as they do on GitHub; those to files that
   are no page keep their text, but the file must be there.
 - Mermaid diagrams become SVG and equations MathML while the site is built.
@@ -23,7 +24,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parent))
-from docs_reference import commands_page, options_page
+from docs_reference import arena_page, commands_page, options_page
 
 ROOT = Path(__file__).parent.parent
 COPIES = {
@@ -43,7 +44,7 @@ _MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', r
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
     pages = {page: (ROOT / source).read_text(encoding="utf-8") for source, page in COPIES.items()}
-    pages |= {"commands.md": commands_page(), "options.md": options_page()}
+    pages |= {"commands.md": commands_page(), "options.md": options_page(), "arena_tasks.md": arena_page()}
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files

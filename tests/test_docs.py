@@ -12,9 +12,11 @@ from mkdocs.exceptions import PluginError
 sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 import docs_reference
 import docs_site
+import words
 
 from webrl.cli import EXTRA, STAGES
 from webrl.config import describe_options
+from webrl.suites.arena.draw import TEMPLATES
 
 ROOT = Path(__file__).parent.parent
 PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
@@ -73,6 +75,39 @@ def test_every_command_has_its_help_and_leads_to_its_options():
         assert sections == set(command.sections) - {"webarena"} or name == "run"
     assert "config options" not in page
     assert "| [`webrl run`](#webrl-run) |" in page
+
+
+def test_the_page_of_arena_tasks_lists_every_template():
+    page = docs_reference.arena_page()
+    assert f"The {len(TEMPLATES)} task templates" in page
+    for template in TEMPLATES:
+        name = f"`{template.key.removeprefix('arena.')}`{' **h**' if template.held_out else ''}"
+        assert f"| {name} | {template.wordings[0]} |" in page
+
+
+def test_a_command_that_no_longer_parses_is_found():
+    page = "```bash\nwebrl run demo --sed 3\nX=1 webrl eval demo actor.lrr=1 && webrl status\nwebrl run $CONFIG\n```\n"
+    found = [(line, words.command_problem(arguments)) for line, arguments in words.commands(page)]
+    assert [line for line, _ in found] == [2, 3, 3, 4]
+    assert "--sed" in found[0][1]
+    assert found[1][1] == "no option is called actor.lrr"
+    assert [problem for _, problem in found[2:]] == ["", ""]
+
+
+def test_the_pages_are_short_plain_and_their_commands_parse():
+    assert list(words.length_problems()) == []
+    assert list(words.phrase_problems()) == []
+    assert list(words.command_problems()) == []
+
+
+def test_words_are_counted_and_judged_as_a_reader_sees_them():
+    page = "# Head\n\nThe cat sat on a mat. `anew` [link](beside.md)\n\n```bash\nwhoever\n```\n| a | b |\n"
+    assert list(words.found_phrases(words.blank_code(page))) == []
+    assert [phrase for _, phrase, _ in words.found_phrases("Done anew\nbeside Whoever")] == ["anew", "Whoever", "beside"]
+    assert words.num_words("one, two\n| three | – |") == 3
+    assert words.syllables("table") == 2
+    assert words.syllables("made") == 1
+    assert words.reading_ease("The cat sat on the mat.\n") == pytest.approx(206.835 - 1.015 * 6 - 84.6)
 
 
 @pytest.mark.parametrize(

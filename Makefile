@@ -37,9 +37,10 @@ setup: $(VENV)/.python-done $(VENV)/.browser-done ## virtual environment, depend
 engines: $(VENV)/.engines-done $(VENV)/.openenv-done $(VENV)/.trackers-done ## DeepSpeed, Ray, the arena's shop; vLLM, OpenEnv's clients and trackers beside .venv
 	@:
 
-lint: $(VENV)/.python-done ## ruff: style and format; import-linter: imports only point down
+lint: $(VENV)/.python-done ## style and format (ruff), layers (import-linter), the documentation's words and commands
 	@$(RUN)/ruff check . && $(RUN)/ruff format --check .
 	@$(RUN)/lint-imports --no-cache
+	@$(RUN)/python scripts/words.py
 
 docs: $(VENV)/.python-done ## the documentation as a site, in build/docs; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict

@@ -1,7 +1,7 @@
 """Hooks of mkdocs (`mkdocs.yml`): pages that are made of the code, and what would need scripts from elsewhere.
 
-- `commands.md`, `options.md` and `arena_tasks.md` come from the argument parsers, the config models and the arena's task
-  templates of this checkout.
+- `commands.md`, `options.md` and `arena_tasks.md` come from the argument parsers, the config models and the arena's
+  task templates of this checkout.
 - README.md, data/README.md and others become pages. Links between files work as they do on GitHub; those to files that
   are no page keep their text, but the file must be there.
 - Mermaid diagrams become SVG and equations MathML while the site is built.

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from webrl.api import TaskEnv
     from webrl.types import Trajectory
 
-CROP = (0, 0, 330, 318)
-"""The part of a MiniWoB++ screenshot (498 x 321 pixels) that holds the task."""
+CROP = (0, 75, 240, 315)
+"""The part of a MiniWoB++ screenshot (498 x 321 pixels) below the yellow instruction."""
+SIZE = 340
 GAP, HEAD, FOOT = 16, 62, 34
+PARTIAL = ("miniwob.click-checkboxes",)
+"""Task types that reward an incomplete selection, as BrowserGym counts it: a viewer would not call that solved."""
 STEP_MS, END_MS = 900, 1900
 COLOURS = 64
 GREY, RED, GREEN, BLUE = (90, 98, 110), (186, 48, 40), (36, 120, 70), (31, 95, 168)
@@ -46,7 +49,7 @@ def pick(first: list[Trajectory], last: list[Trajectory], count: int) -> list[tu
     best: dict[str, tuple[Trajectory, Trajectory]] = {}
     for attempt in last:
         before = failed.get(attempt.task.task_id)
-        if before is None or attempt.env_reward != 1 or len(before.steps) > 5:
+        if before is None or attempt.env_reward != 1 or len(before.steps) > 5 or attempt.task.site in PARTIAL:
             continue
         shown = best.get(attempt.task.site)
         if shown is None or len(attempt.steps) > len(shown[1].steps):
@@ -69,7 +72,13 @@ def replay(env: TaskEnv, attempt: Trajectory) -> list[Scene]:
         if box:
             x, y, width, height = map(float, box)
             ImageDraw.Draw(image).rectangle((x - 3, y - 3, x + width + 3, y + height + 3), outline=BLUE, width=3)
-        scenes.append(Scene(image.crop(CROP), step.action or "(unreadable answer)", BLUE))
+        scenes.append(
+            Scene(
+                image.crop(CROP).resize((SIZE, SIZE), Image.Resampling.LANCZOS),
+                step.action or "(unreadable answer)",
+                BLUE,
+            )
+        )
         result = env.step(step.response)
         page = result.observation
         if result.done or result.agent_done:
@@ -85,17 +94,16 @@ def draw_frame(goal: str, titles: tuple[str, str], scenes: tuple[Scene, Scene]) 
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.truetype(font_manager.findfont("DejaVu Sans"), 15)
-    width, height = CROP[2] - CROP[0], CROP[3] - CROP[1]
-    frame = Image.new("RGB", (2 * width + 3 * GAP, HEAD + height + FOOT), "white")
+    frame = Image.new("RGB", (2 * SIZE + 3 * GAP, HEAD + SIZE + FOOT), "white")
     pen = ImageDraw.Draw(frame)
     pen.text((GAP, 8), shorten(pen, goal, frame.width - 2 * GAP, font), fill="black", font=font)
     for column, (title, scene) in enumerate(zip(titles, scenes, strict=True)):
-        left = GAP + column * (width + GAP)
+        left = GAP + column * (SIZE + GAP)
         pen.text((left, 34), title, fill=GREY, font=font)
         frame.paste(scene.image, (left, HEAD))
-        pen.rectangle((left - 1, HEAD - 1, left + width, HEAD + height), outline=(205, 210, 216))
-        caption = shorten(pen, scene.caption, width, font)
-        pen.text((left, HEAD + height + 8), caption, fill=scene.colour, font=font)
+        pen.rectangle((left - 1, HEAD - 1, left + SIZE, HEAD + SIZE), outline=(205, 210, 216))
+        caption = shorten(pen, scene.caption, SIZE, font)
+        pen.text((left, HEAD + SIZE + 8), caption, fill=scene.colour, font=font)
     return frame
 
 
@@ -117,6 +125,8 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=3, help="how many tasks to show (default: 3)")
     args = parser.parse_args()
 
+    from PIL import Image
+
     from webrl import Trajectory, load_config, make_env
     from webrl.errors import UsageError
     from webrl.runs.disk import atomic_path
@@ -129,7 +139,7 @@ def main() -> None:
     pairs = pick(first, last, args.tasks)
     if not pairs:
         raise UsageError(f"{args.run}: no task that the first phase failed and the last one solved; pick another run")
-    titles = ("before training", f"after {int(phases[-1].parent.name.removeprefix('phase_'))} phases")
+    titles = ("phase 0: before training", f"phase {int(phases[-1].parent.name.removeprefix('phase_'))}")
     rollout = load_config("demo", ["rollout.screenshots=true", "rollout.page_details=true"]).rollout
     frames: list[Image.Image] = []
     durations: list[int] = []
@@ -143,7 +153,7 @@ def main() -> None:
                 durations.append(STEP_MS)
             durations[-1] = END_MS
             print(f"{after.task.task_id}: {goal!r}")
-    frames = [frame.quantize(COLOURS) for frame in frames]
+    frames = [frame.quantize(COLOURS, Image.Quantize.MAXCOVERAGE) for frame in frames]
     with atomic_path(args.out) as temporary:
         frames[0].save(
             temporary, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0, optimize=True

@@ -62,7 +62,32 @@ PLAIN = {
 }
 """Pattern (case aside): what to write instead."""
 
-LIMITS: dict[str, int] = {}
+LIMITS = {
+    "arena": 39,
+    "carry": 6,
+    "cli": 15,
+    "config": 20,
+    "demos": 19,
+    "errors": 2,
+    "grpo": 26,
+    "gym": 2,
+    "interop": 1,
+    "llm": 58,
+    "openenv": 23,
+    "phase": 1,
+    "replay": 13,
+    "reports": 22,
+    "reward": 14,
+    "rollouts": 34,
+    "runs": 11,
+    "serving": 9,
+    "stages": 1,
+    "study": 9,
+    "suites": 103,
+    "tasks": 22,
+    "training": 55,
+    "view": 14,
+}
 """Phrases of `PLAIN` in the docstrings and texts of each part of `webrl/`; they may only go down."""
 
 VARIABLES = {"$CONFIG": "demo", "$stage": "rollout", "$phase": "1"}

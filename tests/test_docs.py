@@ -103,7 +103,11 @@ def test_the_pages_are_short_plain_and_their_commands_parse():
 def test_words_are_counted_and_judged_as_a_reader_sees_them():
     page = "# Head\n\nThe cat sat on a mat. `anew` [link](beside.md)\n\n```bash\nwhoever\n```\n| a | b |\n"
     assert list(words.found_phrases(words.blank_code(page))) == []
-    assert [phrase for _, phrase, _ in words.found_phrases("Done anew\nbeside Whoever")] == ["anew", "Whoever", "beside"]
+    assert [phrase for _, phrase, _ in words.found_phrases("Done anew\nbeside Whoever")] == [
+        "anew",
+        "Whoever",
+        "beside",
+    ]
     assert words.num_words("one, two\n| three | – |") == 3
     assert words.syllables("table") == 2
     assert words.syllables("made") == 1

@@ -1,0 +1,47 @@
+"""The README's animation: which attempts it shows, and what it draws."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from report_builders import task, trajectory
+from rollouts_builders import miniwob
+
+sys.path.append(str(Path(__file__).parent.parent / "scripts"))
+import picture
+
+from webrl.runs.folder import RunFolder
+from webrl.runs.store import write_records
+
+SCRIPT = Path(picture.__file__)
+
+
+def test_only_tasks_that_were_failed_and_are_solved_are_shown_one_of_a_type():
+    tasks = [task("a"), task("b"), task("c", "miniwob.enter-text"), task("d", picture.PARTIAL[0]), task("e")]
+    first = [trajectory(what, 0, reward) for what, reward in zip(tasks, (0.0, 0.0, 1.0, 0.0, None), strict=True)]
+    last = [trajectory(what, 3, 1.0) for what in tasks]
+    assert [after.task.task_id for _, after in picture.pick(first, last, 5)] == ["a"]
+    assert picture.pick(first, [trajectory(what, 3, 0.0) for what in tasks], 5) == []
+
+
+@pytest.mark.browser
+def test_a_run_becomes_an_animation_of_its_recorded_actions(tmp_path):
+    run, out = RunFolder(tmp_path / "run"), tmp_path / "agent.gif"
+    page = miniwob("click-button", seed=3)
+    for phase, (action, reward) in enumerate((("click('13')", 0.0), ("click('19')", 1.0))):
+        run.phase(phase).path.mkdir(parents=True)
+        write_records(run.phase(phase).eval, [trajectory(page, phase, reward, action=action)])
+    done = subprocess.run([sys.executable, SCRIPT, run.path, out], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert 'Click on the "submit" button.' in done.stdout
+    with Image.open(out) as animation:
+        assert animation.n_frames == 2
+        assert animation.width == 2 * picture.SIZE + 3 * picture.GAP
+
+
+def test_a_run_with_one_phase_is_refused_by_name(tmp_path):
+    done = subprocess.run([sys.executable, SCRIPT, tmp_path, "x.gif"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "two evaluated phases are needed, found 0" in done.stderr

@@ -35,8 +35,8 @@ the nearest known name. `--dry-run` prints what a run would use.
 """
 _ARENA_HEAD = """# Arena tasks
 
-The {num} task templates of the [arena](arena.md), made from `webrl/suites/arena/` while this page was built. **h**: held
-out, never trained on. Of each template, the first wording.
+The {num} task templates of the [arena](arena.md), made from `webrl/suites/arena/` while this page was built. **h**:
+held out, never trained on. Of each template, the first wording.
 
 | Template | Instruction |
 |---|---|

@@ -4,7 +4,8 @@
 - README.md, docs/ and CHANGELOG.md stay within their lengths, README.md within its reading ease.
 - README.md, docs/ and CHANGELOG.md contain none of the phrases of `PLAIN`.
 - The docstrings and texts of `webrl/` contain no more of them than `LIMITS` allows; lower a limit when a count falls.
-- Every `webrl …` line of a fenced block is a command that the real parser accepts.
+- Every `webrl …` line of a fenced block is a command that the real parser accepts, and every option that a page names
+  exists.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ VARIABLES = {"$CONFIG": "demo", "$stage": "rollout", "$phase": "1"}
 """Values of the shell variables that commands of the pages use."""
 
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.S | re.M)
+FILE_ENDINGS = (".jsonl", ".json", ".html", ".yaml", ".csv", ".md", ".py")
 _COMMAND = re.compile(r"\s*(?:do\s+)?(?:[A-Z_]+=\S*\s+)*(?:\.venv/bin/)?webrl(?=\s)")
 _COMMENT = re.compile(r"<!--.*?-->", re.S)
 _VOWELS = re.compile(r"[aeiouy]+")
@@ -202,6 +204,23 @@ def command_problem(arguments: list[str]) -> str:
     return ""
 
 
+def option_problems() -> Iterator[str]:
+    """Options in the text of the pages, such as `actor.lr=1e-5`, that no section has."""
+    from webrl.config import describe_options
+
+    known = [key for key, _, _ in describe_options()]
+    sections = "|".join(sorted({key.partition(".")[0] for key in known if "." in key}))
+    option = re.compile(rf"`(?:[^`\n]* )?((?:{sections})(?:\.[a-z_]+)+)(?=[=:` ])")
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        for match in option.finditer(text):
+            key = match[1]
+            if not key.endswith(FILE_ENDINGS) and not any(
+                f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for name in known
+            ):
+                yield f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}: no option is called {key}"
+
+
 def pages() -> list[Path]:
     """The pages that are held to plain words."""
     return [
@@ -266,7 +285,7 @@ def main() -> int:
                 for _, phrase, plain in found_phrases(text):
                     print(f"{path.relative_to(ROOT)}: {phrase!r} ({plain}): {text[:100]!r}")
         return 0
-    problems = [*length_problems(), *phrase_problems(), *command_problems()]
+    problems = [*length_problems(), *phrase_problems(), *command_problems(), *option_problems()]
     print("\n".join(problems) or "words: all checks passed")
     return min(len(problems), 1)
 

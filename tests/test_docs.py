@@ -98,6 +98,7 @@ def test_the_pages_are_short_plain_and_their_commands_parse():
     assert list(words.length_problems()) == []
     assert list(words.phrase_problems()) == []
     assert list(words.command_problems()) == []
+    assert list(words.option_problems()) == []
 
 
 def test_words_are_counted_and_judged_as_a_reader_sees_them():

@@ -86,7 +86,8 @@ def test_the_page_of_arena_tasks_lists_every_template():
 
 
 def test_a_command_that_no_longer_parses_is_found():
-    page = "```bash\nwebrl run demo --sed 3\nX=1 webrl eval demo actor.lrr=1 && webrl status runs/demo\nwebrl run $CONFIG\n```\n"
+    lines = ("webrl run demo --sed 3", "X=1 webrl eval demo actor.lrr=1 && webrl status runs/demo", "webrl run $CONFIG")
+    page = "\n".join(("```bash", *lines, "```", ""))
     found = [(line, words.command_problem(arguments)) for line, arguments in words.commands(page)]
     assert [line for line, _ in found] == [2, 3, 3, 4]
     assert "--sed" in found[0][1]

@@ -33,7 +33,7 @@ class AheadTrainer(EpisodeTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.staleness: list[int] = []
-        """Of every generation batch: on how many batches its weights were not trained yet."""
+        """For each generation batch, how many batches behind its weights were."""
         self.waited_s: list[float] = []
         """For every generation batch: how long the training waited for its episodes."""
         self._ahead: list[Any] = []  # batches of the data loader that are read and not trained on
@@ -59,7 +59,7 @@ class AheadTrainer(EpisodeTrainer):
         return super().get_batch_samples(iter(self._window[:num_batches]), num_batches, device)  # type: ignore[no-any-return]
 
     def _collect(self) -> list[Episode]:
-        """The episodes of this generation batch; those that may be played with the weights of now are asked for."""
+        """Return the episodes of this generation batch and request those that the current weights may play."""
         collector = self._player
         assert isinstance(collector, Collector)
         upcoming = self._window[self._step - self._window_start :: self._generate_every]

@@ -1,4 +1,4 @@
-"""The process behind `Collector`: plays what it is asked for, one batch after the other, with a copy of the policy.
+"""The process behind `Collector`: plays the requested batches one after the other, with a copy of the policy.
 
 Run as `python -m webrl.grpo.collecting FD`, a pipe's end. The first message is (settings, output folder, log level);
 then ("check", tasks), ("weights", fingerprint, safetensors) and ("play", attempts). "check" and "play" are answered:
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from webrl.grpo.copies import PolicyCopy, ServedCopy
 
 _PATIENCE_S = 20.0
-"""For the browsers to close once nobody asks any more."""
+"""Time for the browsers to close after the last request."""
 
 
 def serve(connection: Connection, settings: GrpoSettings, out: Path, inbox: SimpleQueue[Any]) -> None:
-    """Answer messages, for ever."""
+    """Answer messages until the process ends."""
     eyes = Eyes(settings.model_name) if settings.sees else None
     with Player(settings, eyes, out) as player, contextlib.ExitStack() as stack:
         copy: PolicyCopy | ServedCopy | None = None
@@ -65,7 +65,7 @@ def serve(connection: Connection, settings: GrpoSettings, out: Path, inbox: Simp
 
 
 def _read(connection: Connection, inbox: SimpleQueue[Any]) -> None:
-    """Queue what comes, so that whoever hands over does not wait; interrupt the main thread at the end."""
+    """Queue incoming messages so that senders do not wait; interrupt the main thread at the end."""
     try:
         while True:
             inbox.put(connection.recv())

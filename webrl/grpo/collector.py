@@ -2,13 +2,13 @@
 
     with Collector(settings, out) as collector:
         collector.check(tasks)
-        collector.hand_over("actor@step-0", module)      # a snapshot; both go on at once
+        collector.hand_over("actor@step-0", module)      # a snapshot; neither side waits
         collector.ask(0, attempts)
-        episodes, staleness = collector.take(1)          # the oldest that were asked for; 1 batch trained meanwhile
+        episodes, staleness = collector.take(1)          # the oldest requested; 1 batch trained meanwhile
 
-Batches are played in the order asked for, each whole with the weights handed over last before it: which weights that
-are does not depend on how fast either side is. What goes wrong there is raised here, with the type and text that it
-has in `Player`. The process (`collecting.py`) ends with this one, however this one ends, and its browsers with it.
+Batches are played in the order of the requests, each with the weights handed over last before it, independently of the
+speed of either side. Errors of the process are raised here, with the type and text that they have in `Player`. The
+process (`collecting.py`) and its browsers end with this one, even if it is killed.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class Collector:
         return self._process.pid
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """As `Player.check`."""
+        """Check the tasks like `Player.check`."""
         self._outbox.put(("check", list(tasks)))
         self._receive()
 
     def hand_over(self, fingerprint: str, module: Any) -> None:
-        """Take a snapshot of the trained weights, for what is asked for from now on."""
+        """Take a snapshot of the trained weights for all later requests."""
         tensors = {
             name: weight.detach().to("cpu", copy=True).contiguous()
             for name, weight in module.named_parameters()
@@ -112,14 +112,14 @@ class Collector:
         return len(self._asked)
 
     def take(self, version: int) -> tuple[list[Episode], int]:
-        """Wait for the oldest batch; gives it, and how many batches its weights are behind those of now.
+        """Wait for the oldest batch; return it and how many batches its weights are behind the current ones.
 
         Args:
-            version: number of batches that the weights of now have been trained on.
+            version: number of batches that the current weights have been trained on.
 
         Raises:
-            StageError: more than `max_staleness` behind, of other weights than it was asked for, or the process died.
-            WebRLError: whatever `Player.play` raises.
+            StageError: more than `max_staleness` behind, of other weights than requested, or the process died.
+            WebRLError: an error of `Player.play`.
         """
         episodes: list[Episode] = self._receive()
         asked, fingerprint = self._asked.popleft()

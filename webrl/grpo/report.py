@@ -1,4 +1,4 @@
-"""What a GRPO training has gained: mean reward of its first and of its last episodes, with counts and intervals."""
+"""Measures what a GRPO training gained: mean reward of its first and last episodes, with counts and intervals."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Mean(Record):
     """
 
     mean: float
-    """Of the episodes that have a reward."""
+    """Mean over the episodes that have a reward."""
     episodes: int
-    """How many have one."""
+    """Number of episodes that have a reward."""
     ci95: tuple[float, ...]
     """95 % interval: Wilson's where every reward is 0 or 1, else of the normal approximation."""
 
@@ -39,10 +39,10 @@ class Mean(Record):
 
 @dataclass
 class Steps:
-    """How many steps of finished episodes there were, and how many of them had no screenshot."""
+    """Steps of finished episodes, and those of them without a screenshot."""
 
     num_steps: int = 0
-    """Of finished episodes."""
+    """Steps of finished episodes."""
     num_blind: int = 0
     """Without a screenshot; training on one is refused (`make_rows`), so that this stays 0."""
 

@@ -51,10 +51,10 @@ def make_rows(
     *,
     sees: bool = False,
 ) -> Rows:
-    """Rows of the steps whose advantage is not 0 (the others' loss is 0), filled up to a multiple.
+    """Make rows of the steps whose advantage is not 0 (the others' loss is 0), filled up to a multiple.
 
-    Unlike TRL, an answer that is no action is never made more likely: the fallback in its place is what the rest of the
-    episode succeeded after. One such answer, tens of nats unlikely, has more gradient than the whole batch beside it.
+    Unlike in TRL, an answer that is not an action is never made more likely: the episode succeeded after its fallback,
+    not after it. One such answer, tens of nats unlikely, has more gradient than the rest of the batch.
 
     Args:
         advantages: one an episode.

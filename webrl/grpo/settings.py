@@ -1,4 +1,4 @@
-"""Options of `webrl grpo`, by the names that the public GRPO scripts give them.
+"""Options of `webrl grpo`, named as in the public GRPO scripts.
 
 These scripts are TRL's examples on OpenEnv's BrowserGym environment (`--model-id`, `--space-url`, …), their first
 version (environment variables: `MODEL_ID`, `GRAD_ACCUM_STEPS`, …) and Liquid AI's browser-control cookbook (YAML:
@@ -97,7 +97,7 @@ class GrpoSettings(Section):
         description="the model sees a screenshot, whose longer side is at most so many pixels (0: as many as it has); "
         "none: 512 for a vision-language model, no screenshot for others",
     )
-    fallback_action: str = Field("noop()", description="carried out in place of an answer that is no action")
+    fallback_action: str = Field("noop()", description="carried out instead of an answer that is not an action")
 
     prompt_format: PromptFormat | Literal["browsergym"] = Field(
         "chat",
@@ -146,7 +146,7 @@ class GrpoSettings(Section):
         0,
         ge=0,
         description="generation batches that the weights which play may be behind those that train: so many are played "
-        "ahead, while training goes on; 0: played and trained on in turn",
+        "ahead, during training; 0: played and trained on in turn",
     )
     num_epochs: int = Field(1, ge=1, description="passes over the pages")
     gradient_checkpointing: bool = Field(True, description="less memory, more time")
@@ -259,17 +259,17 @@ class GrpoSettings(Section):
 
     @property
     def has_servers(self) -> bool:
-        """Whether vLLM servers of our own play."""
+        """True if vLLM servers of our own play."""
         return self.use_vllm and self.vllm_mode == "own"
 
     @property
     def has_collector(self) -> bool:
-        """Whether a process of its own plays: ahead of the training, or on servers."""
+        """True if a process of its own plays: ahead of the training, or on servers."""
         return self.max_staleness > 0 or self.has_servers
 
     @property
     def sees(self) -> bool:
-        """Whether every prompt holds a screenshot (once `check` has looked at the model)."""
+        """True if every prompt holds a screenshot (once `check` has looked at the model)."""
         return self.image_size is not None
 
     def with_image_size(self, size: int) -> GrpoSettings:
@@ -291,16 +291,16 @@ class GrpoSettings(Section):
 
     @property
     def max_prompt_tokens(self) -> int:
-        """What `max_seq_length` leaves for a prompt."""
+        """The longest prompt that `max_seq_length` leaves room for."""
         return self.max_seq_length - self.max_completion_length
 
     def sampling(self, seed: int | None) -> Sampling:
-        """How an answer is drawn."""
+        """Sampling settings of an answer."""
         return Sampling(self.temperature, self.top_p, self.top_k, self.max_completion_length, seed)
 
     @property
     def trackers(self) -> list[str]:
-        """Where metrics go, both ways of saying it together."""
+        """The trackers, from both options."""
         wanted = [*self.report_to, *(["wandb"] if self.wandb_enabled else [])]
         return [name for name in dict.fromkeys(wanted) if name != "none"]
 
@@ -370,7 +370,7 @@ def load_settings(
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What the variables of the public scripts say."""
+    """Read the settings from the variables of the public scripts."""
     said: dict[str, Any] = {VARIABLES[name]: environment[name] for name in VARIABLES if environment.get(name)}
     if "vllm_server_url" in said:  # the script that reads it knows no other way to sample
         said |= {"use_vllm": True, "vllm_mode": "server"}
@@ -379,7 +379,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _explain(error: Any, source: str, places: Mapping[str, str]) -> str:
-    """What is wrong and where it stands: each place of the settings that do not go together, else `source`."""
+    """Describe what is wrong and where: each place of the settings that do not go together, else `source`."""
     names = error["loc"][:1] or re.findall(r"\w+", error["msg"])
     where = " and ".join(dict.fromkeys(place for name, place in places.items() if name in names)) or source
     if error["type"] == "extra_forbidden":

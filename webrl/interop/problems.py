@@ -1,4 +1,4 @@
-"""What was wrong with the input: every problem counted by kind and listed with its place, in constant memory."""
+"""Collects problems of an input: counts them by kind and lists each with its place, in constant memory."""
 
 from __future__ import annotations
 

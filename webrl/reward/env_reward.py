@@ -1,7 +1,7 @@
-"""The environment's own reward in the outcome model's place (`label.judge=environment`).
+"""Labels trajectories with the environment's own reward (`label.judge=environment`).
 
-For ablations alone: what it trains could not be trained where nobody scores the tasks, and is never compared with a run
-of the outcome model without saying so.
+For ablations only: such a run is not possible on tasks without an evaluator, so results must not be compared with those
+of an outcome model without saying so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How often each site's tasks fail by their labels: new tasks and replayed steps are drawn by it."""
+"""Computes how often each site's tasks fail by their labels; new tasks and replayed steps are drawn in proportion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a phase's groups (the attempts at one task, `rollout.num_generations`) have to tell.
+"""Statistics of a phase's groups, the attempts at one task (`rollout.num_generations`).
 
 A group whose judged attempts all end alike has no signal for an objective that compares them (`actor.objective=grpo`).
 """

@@ -1,7 +1,7 @@
-"""The action history that a judge is shown: what was done, and nothing that the agent says beside it.
+"""Builds the action history that a judge sees: the actions, without the agent's comments on them.
 
 A policy that is trained on a judge's verdicts learns to claim success wherever the judge reads it. So a judge sees
-actions in canonical form, in which comments, spelling and whatever cannot be read leave no trace. What remains of the
+actions in canonical form, without comments, spelling differences and unreadable parts. What remains of the
 agent's own words are the arguments of its actions: text that it typed, and the answer that it gave to the user
 (`send_msg_to_user`, `exit`), as one quoted literal each, which cannot begin a line of its own.
 """
@@ -14,7 +14,7 @@ from webrl.config import LabelConfig
 from webrl.rollouts.answers import read_any
 
 UNREADABLE = "(unreadable)"
-"""Stands for an answer that was no action; it did nothing."""
+"""Replaces an answer that was not an action and had no effect."""
 
 
 def shown_actions(responses: Sequence[str], config: LabelConfig) -> list[str]:

@@ -38,5 +38,5 @@ def read_outcomes(path: Path, on_error: Callable[[str], None] | None = None) -> 
 
 
 def outcome_key(trajectory_id: str) -> bytes:
-    """[8] bytes that stand for a trajectory id."""
+    """[8] bytes that identify a trajectory id."""
     return blake2b(trajectory_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -52,7 +52,7 @@ def refresh(config: RunConfig, practice: Path, earlier: Sequence[Path], out: Pat
     else:
         report = train_orm(config.model_copy(update={"seed": seed}), paths, compare=True)
     before, after = _accuracies(report)
-    logger.info("judge trained further: right on %s of held-out practice, %s before", _share(after), _share(before))
+    logger.info("judge trained further: %s of held-out verdicts right, %s before", _share(after), _share(before))
     kept = ""
     if _is_worse(report):
         kept = "it was right more often before"

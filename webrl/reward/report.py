@@ -1,4 +1,4 @@
-"""How good a judge is: accuracy, balanced accuracy, precision, recall and AUC with counts and intervals.
+"""Measures a judge: accuracy, balanced accuracy, precision, recall and AUC with counts and intervals.
 
 Proportions have Wilson intervals. Balanced accuracy joins those of its two proportions as Newcombe 1998 (Statistics in
 Medicine 17:873) joins a difference's; AUC has Newcombe 2006's (25:559, method 5). A resampled interval would have no
@@ -59,9 +59,9 @@ class JudgeReport(Record):
     balanced_accuracy: Estimate
     """Mean of the accuracies on successes and on failures."""
     precision: Estimate
-    """Of those judged successful, how many were."""
+    """Share of those judged successful that are."""
     recall: Estimate
-    """Of the successes, how many were judged so."""
+    """Share of the successes that were judged so."""
     auc: Estimate
     """Probability that a success gets a higher P(YES) than a failure."""
     num_unjudged: int = 0

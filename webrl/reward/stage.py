@@ -113,7 +113,7 @@ async def judge_all(
 
 
 def count_labels(trajectories: Path, labels: Path) -> dict[str, Any]:
-    """What the label file says about the trajectories, whichever run wrote it."""
+    """Count the labels of a file, no matter which run wrote it."""
     known = read_labels(labels)
     rewards = [label.reward for label in known.values()]
     unfinished = sum(not t.status.finished for t in read_records(trajectories, Trajectory))

@@ -17,9 +17,9 @@ from webrl.errors import DataError, UsageError
 from webrl.runs.store import open_input
 
 DEFAULT_PATH = Path("data/released_orm_prompt.txt")
-"""Where the command writes and the paper's configs look."""
+"""The file that the command writes and the paper's configs read."""
 RELEASED_SHA256 = "977cde2526f5605b713872517475ed29a1502278f7bec6b19de25add9d99aae9"
-"""Of the text in UTF-8, without white space around it (THUDM/WebRL, commit fa8439e)."""
+"""SHA-256 of the text in UTF-8, stripped (THUDM/WebRL, commit fa8439e)."""
 _SOURCE = Path("scripts/process_data.py")
 _FUNCTION, _VARIABLE = "build_rm_data", "system"
 _MAX_BYTES = 1 << 20
@@ -51,12 +51,12 @@ def system_text(path: Path) -> str:
 
 
 def is_released(text: str) -> bool:
-    """Whether it is the text that the released outcome model was trained with."""
+    """Return whether it is the text that the released outcome model was trained with."""
     return sha256(text.encode()).hexdigest() == RELEASED_SHA256
 
 
 def describe(path: Path) -> str:
-    """What a file holds, in a few words; never raises."""
+    """Describe a file in a few words; never raises."""
     try:
         text = system_text(path)
     except UsageError as error:

@@ -47,7 +47,7 @@ class Result:
     name: str
     """Of the family."""
     route: str = ""
-    """`packed`, `single`, `plain` (`webrl.training.selfcheck.RouteName`) or `refused`; the critic's after a slash."""
+    """`packed`, `single`, `plain` (`webrl.training.architectures.Route`) or `refused`; the critic's after a slash."""
     nats: float = 0.0
     """Largest difference of a log-probability."""
     gradient: float = 0.0
@@ -109,7 +109,7 @@ def line_of(result: Result) -> str:
 
 def try_family(name: str, folder: Path, device: str, kind: str, options: dict[str, Any]) -> Result:
     """Build a tiny model, save it, and hold what the trainer makes of the folder against transformers."""
-    from webrl.training.selfcheck import logger
+    from webrl.training.architectures import logger
 
     result = Result(name)
     notes: list[str] = []
@@ -153,7 +153,7 @@ def check_actor(result: Result, folder: Path, device: str) -> None:
     from transformers import AutoModelForCausalLM
 
     items = make_items(NUM_TARGETS)
-    actor = load_actor(folder, device=device).train()
+    actor = load_actor(folder).train()
     result.route = actor.route
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     ours, our_gradient = outputs_and_gradient(actor, items, lambda row: actor(**actor.inputs(pack(row))))

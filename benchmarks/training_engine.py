@@ -13,6 +13,7 @@ import itertools
 import json
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from training_shapes import shrink
 
 from webrl.config import ActorConfig
 from webrl.errors import WebRLError
+from webrl.training.architectures import attention_of, build, route_of
 from webrl.training.models import PackedActor
 from webrl.training.precision import cast_weights
-from webrl.training.selfcheck import attention_of, build, find_route
-from webrl.training.shrink import shrink
 from webrl.training.trainer import train
 from webrl.training.update import actor_job, prepare
 from webrl.types import StepRecord
@@ -249,7 +250,7 @@ def random_actor(shape: Shape, device: str, tiny: bool) -> PackedActor:
     from transformers import AutoModelForCausalLM
 
     config = shape.config()
-    route = find_route(config, AutoModelForCausalLM, PackedActor, device).name
+    route = route_of(config)
     config = shrink(config) if tiny else config
     dtype = torch.bfloat16 if shape.lora_rank else torch.float32
     with torch.device(device):
@@ -259,12 +260,11 @@ def random_actor(shape: Shape, device: str, tiny: bool) -> PackedActor:
 
 def restore_layers(model: PackedActor) -> None:
     """Transformers' own norms, rotary embeddings and MLPs again."""
-    from webrl.training.layers.fused import FusedRotary, GatedMLP
-    from webrl.training.layers.norms import FusedNorm
-
     for module in model.modules():
-        if isinstance(module, FusedNorm | FusedRotary | GatedMLP):
-            module.__class__ = type(module).__mro__[2]
+        vars(module).pop("forward", None)
+        modeling = sys.modules[type(module).__module__]
+        rotary = getattr(modeling, "apply_rotary_pos_emb", None)
+        modeling.apply_rotary_pos_emb = getattr(rotary, "webrl_own", rotary)  # type: ignore[attr-defined]
 
 
 def make_records(count: int, vocab: int) -> list[StepRecord]:

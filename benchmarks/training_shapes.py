@@ -58,6 +58,13 @@ def llama_config(size: str, layers: int) -> Any:
     )  # fmt: skip
 
 
+def shrink(config: Any) -> Any:
+    """The same architecture with two narrow layers and a small vocabulary."""
+    small = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16, "vocab_size": 512}
+    small |= {"num_attention_heads": 4, "num_key_value_heads": 2, "layer_types": (config.layer_types or [])[:2] or None}
+    return type(config).from_dict(config.to_dict() | small)
+
+
 class _Classifier(nn.Module):
     """The same body with a value head; the names `PackedCritic` asks for."""
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from training_engine import BATCH, TINY_BATCH, Figures, Shape, Steps, make_records
+from training_shapes import shrink
 
 from webrl.errors import TrainingError
+from webrl.training.architectures import build
 from webrl.training.flops import peak_memory_gib
-from webrl.training.selfcheck import build
-from webrl.training.shrink import shrink
 
 
 def measure_trl(shape: Shape, steps: Steps, device: str, tiny: bool) -> Figures:

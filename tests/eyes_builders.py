@@ -11,7 +11,7 @@ import lfm2_builders
 from llm_builders import build_tokenizer
 
 from webrl.llm.interface import Sampling
-from webrl.llm.seeing import SeeingModel
+from webrl.llm.local.vision import VisionModel
 
 PICTURE_TOKEN = {
     "gemma3": "<start_of_image>",
@@ -238,9 +238,9 @@ def sampled_together(eyes: Any, model: Any, prompts: Any, pngs: Any) -> list[Any
     """The sampler's answers to prompts with a picture each, asked for at once."""
 
     async def sample() -> list[Any]:
-        sampler = SeeingModel(eyes, model, max_batch=8)
+        sampler = VisionModel(eyes, model, max_batch=8)
         asked = [
-            sampler.generate(prompt, png, Sampling(max_new_tokens=12, seed=i))
+            sampler.generate(prompt, Sampling(max_new_tokens=12, seed=i), png)
             for i, (prompt, png) in enumerate(zip(prompts, pngs, strict=True))
         ]
         return await asyncio.gather(*asked)

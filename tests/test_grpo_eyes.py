@@ -16,9 +16,8 @@ from websockets.asyncio.server import serve
 from webrl import cli
 from webrl.errors import ModelError, StageError, UsageError
 from webrl.grpo.play import Episode, Player, RewardedEnv
-from webrl.grpo.prompts import Seen
+from webrl.grpo.prompts import GrpoPolicy, Seen, check_room
 from webrl.grpo.rows import make_rows
-from webrl.grpo.seeing import SeeingPolicy, check_room
 from webrl.grpo.settings import load_settings
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Turn
@@ -192,7 +191,7 @@ def test_what_is_trained_on_has_the_log_probs_it_was_sampled_with_wherever_rows_
 
     async def play(number: int) -> Episode:
         seen = Seen()
-        policy = SeeingPolicy(model, chosen, seen)
+        policy = GrpoPolicy(model, chosen, seen)
         steps: list[Step] = []
         for index in range(number + 1):
             seen.picture = png((40 * number, 90, 20), (96, 64 - 16 * number), dot=20 * index)

@@ -13,8 +13,8 @@ from PIL import Image
 from webrl.errors import ModelError
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message, Sampling
+from webrl.llm.local.vision import VisionModel, pad_left
 from webrl.llm.pictures import shown_size, shrink
-from webrl.llm.seeing import SeeingModel, pad_left
 from webrl.llm.tokens import encode_chat
 from webrl.llm.turns import end_token_ids
 
@@ -111,9 +111,9 @@ def test_an_answer_ends_where_a_picture_token_is_sampled_and_its_penalties_do_no
     prompt = eyes.encode(SHORT, eyes.look(png()))
 
     async def sample():
-        sampler = SeeingModel(eyes, model, max_batch=64)
+        sampler = VisionModel(eyes, model, max_batch=64)
         return await asyncio.gather(
-            *(sampler.generate(prompt, png(), Sampling(max_new_tokens=40, seed=i)) for i in range(48))
+            *(sampler.generate(prompt, Sampling(max_new_tokens=40, seed=i), png()) for i in range(48))
         )
 
     answers = asyncio.run(sample())
@@ -136,9 +136,9 @@ def test_the_same_seed_draws_the_same_answer_whatever_else_is_asked(tmp_path):
     prompts = [eyes.encode(m, eyes.look(png())) for m in (SHORT, LONG)]
 
     async def sample(*which):
-        sampler = SeeingModel(eyes, model, max_batch=8)
+        sampler = VisionModel(eyes, model, max_batch=8)
         sampling = Sampling(max_new_tokens=8, seed=7)
-        return await asyncio.gather(*(sampler.generate(prompts[i], png(), sampling) for i in which))
+        return await asyncio.gather(*(sampler.generate(prompts[i], sampling, png()) for i in which))
 
     alone = asyncio.run(sample(0))
     assert asyncio.run(sample(1, 0, 1))[1].ids == alone[0].ids

@@ -12,15 +12,14 @@ from test_training_eyes import LONG, SHORT, saved, seeing_config
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
+from webrl.llm import open_model, open_policy
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Sampling
-from webrl.llm.screenshots import open_screenshot_policy
 from webrl.llm.servers.http_pool import MalformedAnswer
 from webrl.llm.servers.openai_answers import parse_seen
-from webrl.llm.servers.vllm_seeing import open_seeing_server
+from webrl.training.models import load_actor
 from webrl.training.packing import Example, make_item
 from webrl.training.scoring import score_targets
-from webrl.training.seeing import load_seeing_actor
 
 PYTHON = os.environ.get("WEBRL_VLLM_PYTHON") or None
 PICTURES = (png(), png((20, 90, 200), (64, 96), dot=40), png((0, 160, 0), dot=60))
@@ -47,7 +46,7 @@ def test_a_family_that_vllm_was_not_tried_with_is_refused_before_a_server_starts
     config = seeing_config(tmp_path / "vlm", tmp_path, "rollout.engine.kind=vllm")
 
     async def act():
-        async with open_screenshot_policy(str(tmp_path / "vlm"), config):
+        async with open_policy(str(tmp_path / "vlm"), config):
             raise AssertionError("opened")
 
     with pytest.raises(ModelError, match=r"is of type 'lfm2_vl', whose answers from vLLM to screenshots have not been"):
@@ -74,7 +73,7 @@ def test_tokens_and_log_probs_are_the_trainers_before_and_after_a_change_of_weig
     folders = [tmp_path / str(seed) for seed in range(2)]
     for seed, folder in enumerate(folders):
         build_vlm("idefics3", folder, seed, hidden=128)
-    actors = [load_seeing_actor(folder).eval() for folder in folders]
+    actors = [load_actor(folder, sees=True).eval() for folder in folders]
     eyes = actors[0].eyes
     prompts = [eyes.encode((SHORT, LONG, SHORT)[i], eyes.look(picture)) for i, picture in enumerate(PICTURES)]
 
@@ -90,15 +89,15 @@ def test_tokens_and_log_probs_are_the_trainers_before_and_after_a_change_of_weig
 
     async def ask(model):
         asked = [
-            model.generate(prompt, picture, Sampling(max_new_tokens=12, seed=i))
+            model.generate(prompt, Sampling(max_new_tokens=12, seed=i), picture)
             for i, (prompt, picture) in enumerate(zip(prompts, PICTURES, strict=True))
         ]
         return await asyncio.gather(*asked)
 
     async def use():
         engine = EngineConfig(kind="vllm", vllm_python=PYTHON, extra_args=("--max-num-seqs", "8"), start_timeout_s=1200)
-        async with open_seeing_server(
-            str(folders[0]), engine, ModelsConfig(dtype="float32", max_prompt_tokens=400)
+        async with open_model(
+            str(folders[0]), engine, ModelsConfig(dtype="float32", max_prompt_tokens=400), sees=True
         ) as m:
             first = await ask(m)
             await m.load_weights(folders[1])

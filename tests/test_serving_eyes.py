@@ -12,9 +12,9 @@ from llm_builders import PAGE, save_tiny_model
 
 from webrl.config import load_config
 from webrl.errors import ModelError, UsageError
+from webrl.llm import open_model, open_policy
 from webrl.llm.interface import Message, Sampling, Turn
 from webrl.llm.pictures import shrink
-from webrl.llm.screenshots import open_screenshot_policy, open_seeing_model
 from webrl.serving.app import Service, make_app
 from webrl.serving.checkpoint import check_context, find_checkpoint
 
@@ -39,7 +39,7 @@ def ask_all(folder, *requests):
     config = load_config("demo", SEEING)
 
     async def ask():
-        async with open_seeing_model(folder, config) as model:
+        async with open_model(folder, config.rollout.engine, config.models, sees=True) as model:
             app = make_app(Service(model, "vlm", config, 2048))
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as http:
@@ -55,11 +55,11 @@ def test_a_chat_and_a_page_with_a_picture_are_answered_as_by_the_model_itself(fo
     config, shown = load_config("demo", SEEING), shrink(LARGE, 96)
 
     async def own():
-        async with open_seeing_model(folder, config) as model:
+        async with open_model(folder, config.rollout.engine, config.models, sees=True) as model:
             said = [Message("system", "Act."), Message("user", "Click the button.")]
             ids = model.eyes.encode(said, model.eyes.look(shown))
-            answer = await model.generate(ids, shown, Sampling(max_new_tokens=12, temperature=0))
-        async with open_screenshot_policy(folder, config, temperature=0) as policy:
+            answer = await model.generate(ids, Sampling(max_new_tokens=12, temperature=0), shown)
+        async with open_policy(folder, config, temperature=0) as policy:
             return answer, await policy.act(Turn("Go.", (), PAGE, seed=1, screenshot=shown))
 
     answer, output = asyncio.run(own())

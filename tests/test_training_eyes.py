@@ -14,20 +14,20 @@ from webrl.cli import main
 from webrl.config import RunConfig, SftConfig, load_config
 from webrl.config.resources import find_config
 from webrl.errors import DataError, ModelError, StageError, TrainingError, UsageError
+from webrl.llm import open_model, open_policy
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Message, Sampling, Turn
+from webrl.llm.local.vision import VisionModel
 from webrl.llm.pictures import Picture, sha256, shrink
-from webrl.llm.screenshots import open_screenshot_policy
-from webrl.llm.seeing import SeeingModel
+from webrl.llm.verify import verify_logprobs
 from webrl.preflight import check_inputs, check_settings
 from webrl.replay.process import make_plan, process
 from webrl.replay.records import open_encoder
 from webrl.replay.score import ScoreCache
 from webrl.training import train_sft
-from webrl.training.models import load_actor
+from webrl.training.models import PackedActor, load_actor
 from webrl.training.packing import Example, Item, make_item, pack
-from webrl.training.scoring import score_actions, score_targets
-from webrl.training.seeing import SeeingActor, load_seeing_actor
+from webrl.training.scoring import score_actions, score_samples, score_targets
 from webrl.types import StepRecord
 
 SHORT = [Message("system", "Act."), Message("user", "Goal: go")]
@@ -45,10 +45,10 @@ def sample(eyes: Eyes, model, pictures: list[bytes]):
     """(prompt ids, answer) for each picture, by the sampler of rollouts."""
 
     async def ask():
-        sampler = SeeingModel(eyes, model, max_batch=8)
+        sampler = VisionModel(eyes, model, max_batch=8)
         chats = [(SHORT, LONG)[i % 2] for i in range(len(pictures))]
         prompts = [eyes.encode(chat, eyes.look(p)) for chat, p in zip(chats, pictures, strict=True)]
-        asked = [sampler.generate(p, image, Sampling(max_new_tokens=12, seed=i))
+        asked = [sampler.generate(p, Sampling(max_new_tokens=12, seed=i), image)
                  for i, (p, image) in enumerate(zip(prompts, pictures, strict=True))]  # fmt: skip
         return await asyncio.gather(*asked)
 
@@ -61,7 +61,7 @@ def test_the_trainer_gives_the_log_probs_that_were_sampled_and_its_gradient_reac
     eyes = Eyes(str(tmp_path), processor=processor)
     pictures = [png(), png((20, 90, 200), (64, 96), dot=40), png((0, 160, 0), dot=60)]
     answers = sample(eyes, model, pictures)
-    actor = SeeingActor(model, eyes)
+    actor = PackedActor(model, "plain", eyes)
     examples = [Example(a.prompt_ids, a.ids, saved(tmp_path, p)) for a, p in zip(answers, pictures, strict=True)]
     items = [make_item(example, 2048) for example in examples]
     scored = score_targets(actor.eval(), items, 4096, "cpu")
@@ -103,7 +103,7 @@ def test_a_step_whose_picture_is_gone_or_another_is_an_error_that_names_the_file
     config = seeing_config(folder, tmp_path)
     config.run_dir.mkdir()
     picture = saved(config.run_dir, png())
-    (answer,) = sample(Eyes(str(folder)), load_seeing_actor(folder).lm, [png()])
+    (answer,) = sample(Eyes(str(folder)), load_actor(folder, sees=True).lm, [png()])
     record = record_of(answer, "t0", picture, config.run_dir)
     (scored,) = score_actions([record], folder, config)
     assert scored.ref_logprobs == pytest.approx(answer.logprobs, abs=1e-4)
@@ -128,7 +128,7 @@ def test_a_step_whose_picture_is_gone_or_another_is_an_error_that_names_the_file
 
 
 def test_a_score_is_of_the_picture_too(folder, tmp_path):
-    (answer,) = sample(Eyes(str(folder)), load_seeing_actor(folder).lm, [png()])
+    (answer,) = sample(Eyes(str(folder)), load_actor(folder, sees=True).lm, [png()])
     picture = saved(tmp_path, png())
     record = record_of(answer, "t0", picture, tmp_path, ref_logprobs=answer.logprobs)
     with ScoreCache(tmp_path / "scores.sqlite") as cache:
@@ -149,7 +149,7 @@ def test_supervised_training_learns_what_only_pixels_tell_and_writes_a_model_tha
     config = seeing_config(folder, tmp_path, "sft.lr=1e-2", "sft.batch_size=4", "sft.epochs=15")
     options = {"seed": 0, "metrics_path": tmp_path / "m.jsonl", "device": "cpu"}
     train_sft(examples[:8], folder, tmp_path / "out", config.sft, heldout=examples[8:], **options)
-    trained = load_seeing_actor(tmp_path / "out")
+    trained = load_actor(tmp_path / "out", sees=True)
     assert trained.eyes.encode(SHORT, trained.eyes.look(png())) == eyes.encode(SHORT, eyes.look(png()))
     scores = score_targets(trained.eval(), [make_item(e, 2048) for e in examples[8:]], 4096, "cpu")
     assert min(float(s.exp()) for s in scores) > 0.7, "without pixels the two would share 1"
@@ -166,7 +166,7 @@ def test_demonstrations_are_encoded_as_the_policy_is_prompted(folder, tmp_path):
     encode = open_encoder(None, str(folder), config)
 
     async def act():
-        async with open_screenshot_policy(str(folder), config) as policy:
+        async with open_policy(str(folder), config) as policy:
             return await policy.act(Turn(shown.instruction, (), seen.observation, seed=1, screenshot=png()))
 
     output = asyncio.run(act())
@@ -192,7 +192,7 @@ def test_demonstrations_are_encoded_as_the_policy_is_prompted(folder, tmp_path):
 
 def test_a_policy_that_sees_is_never_asked_blind_nor_with_a_picture_that_leaves_no_room(folder, tmp_path):
     async def act(*more: str, **given):
-        async with open_screenshot_policy(str(folder), seeing_config(folder, tmp_path, *more)) as policy:
+        async with open_policy(str(folder), seeing_config(folder, tmp_path, *more)) as policy:
             return await policy.act(Turn("go", (), "[1] button 'x'", seed=1, **given))
 
     with pytest.raises(StageError, match=r"step 0: there is no screenshot, which rollout.image_size asks for"):
@@ -209,7 +209,7 @@ def test_an_actor_from_which_the_text_is_withheld_is_told_how_to_point(folder, t
     check_settings(config, "demo.yaml")
 
     async def act():
-        async with open_screenshot_policy(str(folder), config) as policy:
+        async with open_policy(str(folder), config) as policy:
             return await policy.act(Turn("go", (), "[1] button 'Unread'", seed=1, screenshot=png()))
 
     output = asyncio.run(act())
@@ -294,10 +294,31 @@ def test_a_model_of_text_is_given_no_picture_and_none_is_left_out_of_a_training(
 
 
 def test_a_family_that_gives_logits_of_all_positions_is_refused_by_name(folder, tmp_path):
-    actor = load_seeing_actor(folder)
+    actor = load_actor(folder, sees=True)
     (answer,) = sample(actor.eyes, actor.lm, [png()])
     row = pack([make_item(Example(answer.prompt_ids, answer.ids, saved(tmp_path, png())), 2048)])
     own = actor.lm.forward
     actor.lm.forward = lambda logits_to_keep, **given: own(**given)
     with pytest.raises(TrainingError, match=r"gives logits of \d+ positions where \d+ were asked for: it cannot be"):
         actor(**actor.inputs(row))
+
+
+def test_the_weights_of_a_model_that_sees_are_verified_with_an_image(folder, tmp_path):
+    build_vlm("idefics3", tmp_path / "other", seed=1)
+    config = seeing_config(folder, tmp_path)
+
+    async def check(reference: Path):
+        async with open_model(str(folder), config.rollout.engine, config.models, sees=True) as model:
+            with pytest.raises(ModelError, match="opened with vision: each prompt needs its image"):
+                await model.generate((1, 2), Sampling())
+
+            def score(samples):
+                lengths = [len(prompt) for prompt, _, image in samples if image]
+                assert 150 < max(lengths) <= 200, "one prompt is as long as the run's own"
+                return score_samples(samples, reference, torch.float32)
+
+            return await verify_logprobs(model, score, 1e-3, prompt_tokens=200)
+
+    assert asyncio.run(check(folder)).max_difference < 1e-4
+    with pytest.raises(ModelError, match="differ from the trainer's"):
+        asyncio.run(check(tmp_path / "other"))

@@ -12,9 +12,10 @@ from webrl.errors import DataError, ModelError, TrainingError
 from webrl.llm.eyes import Eyes
 from webrl.llm.pictures import Picture
 from webrl.training import score_actions, score_values, train_actor, train_critic
+from webrl.training.critic import load_value_lm, open_critic
 from webrl.training.critic_data import critic_states
+from webrl.training.models import PackedCritic, load_actor
 from webrl.training.packing import Item, pack
-from webrl.training.seeing import SeeingCritic, load_seeing_actor, load_value_lm, open_seeing_critic
 from webrl.types import StepRecord
 
 RED, BLUE = (220, 20, 20), (20, 20, 220)
@@ -24,7 +25,7 @@ RED, BLUE = (220, 20, 20), (20, 20, 220)
 def test_a_critic_reads_the_actors_hidden_state_at_the_last_token_and_its_gradient_reaches_the_pixels(family, tmp_path):
     processor, model = build_vlm(family, tmp_path / "actor")
     eyes = Eyes(str(tmp_path / "actor"), processor=processor)
-    critic = SeeingCritic(load_value_lm(tmp_path / "actor", "single", seed=3), eyes)
+    critic = PackedCritic(load_value_lm(tmp_path / "actor", "single", seed=3), "plain", eyes)
     picture = saved(tmp_path, png(RED))
     row = pack([Item(tuple(eyes.encode(SHORT, eyes.look(picture.read()))), 0, picture)])
     ids = row.input_ids
@@ -36,7 +37,7 @@ def test_a_critic_reads_the_actors_hidden_state_at_the_last_token_and_its_gradie
     torch.testing.assert_close(logits, critic.lm.score(hidden[:, -1]), atol=1e-5, rtol=1e-4)
 
     critic.lm.save_pretrained(tmp_path / "critic")
-    again = SeeingCritic(load_value_lm(tmp_path / "critic", None), eyes).eval()
+    again = PackedCritic(load_value_lm(tmp_path / "critic", None), "plain", eyes).eval()
     torch.testing.assert_close(again(**again.inputs(row)), logits)
     other = pack([Item(tuple(ids[0].tolist()), 0, saved(tmp_path, png(BLUE, dot=50)))])
     assert (critic(**critic.inputs(other)) - logits).abs().max() > 1e-4, "another picture would be noticed"
@@ -58,7 +59,7 @@ def folder(tmp_path_factory) -> Path:
 def records_of(folder: Path, run: Path, number: int) -> list[StepRecord]:
     """Trajectories of two steps each, sampled by the model; whether they succeeded only their pictures tell."""
     run.mkdir(exist_ok=True)
-    eyes, model = Eyes(str(folder)), load_seeing_actor(folder).lm
+    eyes, model = Eyes(str(folder)), load_actor(folder, sees=True).lm
     pictures = [png((BLUE, RED)[i // 2 % 2], dot=3 * i) for i in range(2 * number)]
     prompts = [eyes.encode(SHORT, eyes.look(picture)) for picture in pictures]
     answers = sampled_together(eyes, model, prompts, pictures)
@@ -83,12 +84,12 @@ def test_webrls_update_takes_screenshots(folder, tmp_path):
         assert record.value is not None
         assert (record.value > 0.5) == record.outcome, "without pixels the values of both would be one"
     assert [r.next_value for r in valued[8:]] == [valued[9].value, 0.0, valued[11].value, 0.0]
-    reopened = open_seeing_critic(config.run_dir / "critic", None)
+    reopened = open_critic(config.run_dir / "critic", None, 0, sees=True)
     assert reopened.eyes.look(png()) == Eyes(str(folder)).look(png())
     with pytest.raises(ModelError, match=r"has 1 value logits, critic.heads='double' needs 4"):
-        open_seeing_critic(config.run_dir / "critic", "double")
+        open_critic(config.run_dir / "critic", "double", 0, sees=True)
     with pytest.raises(ModelError, match="not a critic; train one with"):
-        open_seeing_critic(folder, None)
+        open_critic(folder, None, 0, sees=True)
 
     scored = score_actions(valued, folder, config)
     counts = train_actor(scored, folder, config.run_dir / "actor", config, seed=0, metrics_path=metrics)
@@ -134,9 +135,9 @@ def test_a_critic_is_not_given_steps_that_were_played_blind(folder, tmp_path):
 
 
 def test_a_critic_whose_folder_lacks_weights_is_refused_by_their_name(folder, tmp_path):
-    critic = open_seeing_critic(folder, "double")
+    critic = open_critic(folder, "double", 0, sees=True)
     state = {name: value for name, value in critic.lm.state_dict().items() if name != "score.weight"}
     critic.lm.save_pretrained(tmp_path / "broken", state_dict=state)
     critic.eyes.processor.save_pretrained(tmp_path / "broken")
     with pytest.raises(ModelError, match=r"model .*broken.* has files without score.weight in the"):
-        open_seeing_critic(tmp_path / "broken", None)
+        open_critic(tmp_path / "broken", None, 0, sees=True)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from llm_builders import save_tiny_model
 from training_builders import make_actor
 
-from webrl.training import selfcheck
 from webrl.training.layers.attention import Layout, packed_attention
 from webrl.training.layers.head import LogitRule, token_logprobs
 from webrl.training.models import load_actor
@@ -30,7 +27,7 @@ FAMILIES = {  # family: how its rows are computed
     "LFM2": "single",
     "Qwen3-Next": "single",
     "Mamba 2": "single",
-    "HyperCLOVA X": "plain/packed",
+    "HyperCLOVA X": "plain",
     "Llama, rope scaled with length": "refused",
 }
 
@@ -160,12 +157,3 @@ def test_the_demos_model_is_packed_and_trimmed(tmp_path: Path) -> None:
     model = load_actor(make_actor(tmp_path))
     assert model.packs
     assert is_trimmed(model.lm.base_model)
-
-
-def test_a_model_is_checked_once_and_not_in_each_phase_s_folder(tmp_path: Path) -> None:
-    save_tiny_model(tmp_path / "phase_00")
-    shutil.copytree(tmp_path / "phase_00", tmp_path / "phase_01")
-    load_actor(tmp_path / "phase_00")
-    num_checked = len(selfcheck._routes)
-    load_actor(tmp_path / "phase_01")
-    assert len(selfcheck._routes) == num_checked

@@ -1,4 +1,4 @@
-"""Rotary embeddings and gated activations by kernels: which are replaced, and that they compute the same."""
+"""Norms, rotary embeddings and gated activations by kernels: which are replaced, and that they compute the same."""
 
 from __future__ import annotations
 
@@ -9,58 +9,79 @@ import torch
 from torch import nn
 from torch.nn import functional
 from transformers import Gemma3TextConfig, GPTJConfig, LlamaConfig, Qwen3Config
-from transformers.models.gemma3.modeling_gemma3 import Gemma3DecoderLayer, Gemma3MLP
+from transformers.models.gemma3.modeling_gemma3 import Gemma3DecoderLayer, Gemma3MLP, Gemma3RMSNorm
+from transformers.models.gptj import modeling_gptj
 from transformers.models.gptj.modeling_gptj import GPTJAttention
 from transformers.models.llama import modeling_llama
-from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
-from webrl.training.layers.fused import FusedRotary, GatedMLP, fuse, fuse_gates, fuse_rotary
+from webrl.training.layers.fused import fuse
 
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
 
 
-class DoubledMLP(LlamaMLP):
-    """Computes something else by the same maps."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) * 2 + 1
+def own_forward(module: nn.Module) -> bool:
+    return "forward" not in vars(module)
 
 
-def test_a_rotary_embedding_by_halves_is_replaced_in_its_own_model_alone() -> None:
+def test_the_rotary_embedding_and_the_mlp_of_a_known_architecture_compute_the_same_on_a_cpu() -> None:
     config = LlamaConfig(**SIZES, attn_implementation="eager")
-    before = modeling_llama.apply_rotary_pos_emb
-    plain = LlamaAttention(config, 0)
-    fused = copy.deepcopy(plain)
-    assert fuse_rotary(fused) == 1
-    assert fuse_rotary(fused) == 0
-    assert isinstance(fused, FusedRotary)
-    assert not isinstance(plain, FusedRotary)
-    assert modeling_llama.apply_rotary_pos_emb is before
+    attention, mlp = LlamaAttention(config, 0), LlamaMLP(config)
     x, angles = torch.randn(1, 5, 16), torch.randn(1, 5, 8)
     tables = (angles.cos(), angles.sin())
-    assert torch.equal(fused(x, tables, None)[0], plain(x, tables, None)[0])
+    expected = attention(x, tables, None)[0], mlp(x)
+    fuse(nn.ModuleList([attention, mlp]))
+    rotary = modeling_llama.apply_rotary_pos_emb
+    fuse(attention)
+    assert modeling_llama.apply_rotary_pos_emb is rotary, "put there once"
+    assert not own_forward(mlp)
+    assert torch.equal(attention(x, tables, None)[0], expected[0])
+    assert torch.equal(mlp(x), expected[1])
 
 
-def test_an_attention_that_turns_neighbours_stays() -> None:
-    assert fuse_rotary(GPTJAttention(GPTJConfig(n_embd=16, n_head=2, rotary_dim=8), 0)) == 0
+def test_what_is_not_named_stays() -> None:
+    before = modeling_gptj.apply_rotary_pos_emb
+    attention = GPTJAttention(GPTJConfig(n_embd=16, n_head=2, rotary_dim=8), 0)
+    mlp = LlamaMLP(LlamaConfig(**SIZES, hidden_act="relu"))
+    fuse(nn.ModuleList([attention, mlp, nn.LayerNorm(8)]))
+    assert modeling_gptj.apply_rotary_pos_emb is before
+    assert all(own_forward(module) for module in (attention, mlp))
 
 
-@pytest.mark.parametrize(("act", "name"), [("silu", "silu"), ("gelu_pytorch_tanh", "gelu_tanh"), ("gelu", "gelu")])
-def test_a_gated_activation_is_known_by_what_it_computes(act: str, name: str) -> None:
-    plain = LlamaMLP(LlamaConfig(**SIZES, hidden_act=act))
+def value_and_gradients_of(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    x = x.clone().requires_grad_()
+    out = model(x)
+    (out.float() * torch.linspace(0, 1, 8)).sum().backward()
+    return [out, x.grad, model.weight.grad]
+
+
+@pytest.mark.parametrize("norm", [LlamaRMSNorm(8, eps=1e-5), Gemma3RMSNorm(8, eps=1e-3)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
+def test_a_norm_computes_value_and_gradients_as_before(norm: nn.Module, dtype: torch.dtype, tolerance: float) -> None:
+    plain = copy.deepcopy(norm).to(dtype)
+    with torch.no_grad():
+        plain.weight.copy_(torch.linspace(-0.5, 1.5, 8))
     fused = copy.deepcopy(plain)
-    assert fuse_gates(fused) == 1
-    assert fuse_gates(fused) == 0
-    assert isinstance(fused, GatedMLP)
-    assert fused.activation == name
-    x = torch.randn(3, 16)
-    assert torch.equal(fused(x), plain(x))
+    fuse(fused)
+    assert not own_forward(fused)
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for expected, found in zip(value_and_gradients_of(plain, x), value_and_gradients_of(fused, x), strict=True):
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("mlp", [DoubledMLP(LlamaConfig(**SIZES)), LlamaMLP(LlamaConfig(**SIZES, hidden_act="relu"))])
-def test_an_mlp_that_computes_something_else_stays(mlp: nn.Module) -> None:
-    assert fuse_gates(mlp) == 0
+def test_one_plus_a_small_weight_is_not_rounded_away() -> None:
+    norm = Gemma3RMSNorm(8).to(torch.bfloat16)
+    with torch.no_grad():
+        norm.weight.fill_(1e-3)  # 1.001 is 1 in bfloat16
+    plain = copy.deepcopy(norm)
+    fuse(norm)
+    x = torch.randn(400, 8, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    assert torch.equal(norm(x), plain(x))
+    with torch.no_grad():
+        norm.weight.zero_()
+    assert not torch.equal(norm(x), plain(x))
 
 
 @pytest.mark.slow
@@ -132,7 +153,8 @@ def test_an_mlp_on_a_gpu_computes_value_and_gradients(dtype: torch.dtype, act: s
     config = {LlamaMLP: LlamaConfig, Gemma3MLP: Gemma3TextConfig}[cls](**SIZES, hidden_act=act, hidden_activation=act)
     plain = cls(config).cuda()
     fused = copy.deepcopy(plain).to(dtype)
-    assert fuse_gates(fused) == 1
+    fuse(fused)
+    assert not own_forward(fused)
     x = torch.randn(5, 16, device="cuda")
     assert_near(values_and_gradients(fused, x.to(dtype)), values_and_gradients(plain, x), dtype)
 

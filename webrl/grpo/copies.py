@@ -14,11 +14,10 @@ import torch
 from safetensors.torch import load
 
 from webrl.errors import ModelError
-from webrl.grpo.play import Model
 from webrl.grpo.sampler import lora_config, open_sampler
 from webrl.grpo.settings import GrpoSettings
 from webrl.llm.eyes import Eyes
-from webrl.llm.interface import Completion, Message, Sampling
+from webrl.llm.interface import Completion, LanguageModel, Message, Sampling
 from webrl.llm.loading import load_causal_lm, load_seeing_lm, load_tokenizer, pick_device, pick_dtype
 from webrl.llm.servers.vllm import VllmModel
 from webrl.llm.verify import Sample, verify_logprobs
@@ -58,7 +57,7 @@ class PolicyCopy:
                 weight.copy_(new[name])
         self._fingerprint = fingerprint
 
-    def open(self) -> Model:
+    def open(self) -> LanguageModel:
         """Who answers with these weights."""
         return open_sampler(self._settings, self.module, self._eyes, self._fingerprint)
 
@@ -82,7 +81,7 @@ class ServedCopy:
     def __init__(self, settings: GrpoSettings, out: Path, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._run = run
         self._copy = PolicyCopy(settings, None, device="cpu")
-        self.name = settings.model_name
+        self.name, self.eyes = settings.model_name, None
         self.tokenizer: Any = load_tokenizer(self.name)
         self.fingerprint = ""
         self._folder = out / _HANDOVER
@@ -126,20 +125,20 @@ class ServedCopy:
     def _score(self, samples: Sequence[Sample]) -> list[list[float]]:
         """Log-probabilities of the actions, by the copy."""
         scores = []
-        for prompt, action in samples:
+        for prompt, action, _ in samples:
             ids = torch.tensor([[*prompt, *action]])
             logits = self._copy.module(input_ids=ids).logits[0, len(prompt) - 1 : -1]
             chosen = logits.float().log_softmax(-1).gather(1, ids[0, len(prompt) :, None])
             scores.append(chosen[:, 0].tolist())
         return scores
 
-    def open(self) -> Model:
+    def open(self) -> LanguageModel:
         """Who answers with these weights."""
         return self
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
         """Continue token ids (`LanguageModel.generate`)."""
-        return await self._served.generate(prompt_ids, sampling)
+        return await self._served.generate(prompt_ids, sampling, image)
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Answer chat messages (`LanguageModel.chat`)."""

@@ -21,14 +21,12 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from webrl.errors import BrowserError, DataError, StageError, UsageError
-from webrl.grpo.prompts import BrowserGymPolicy, Seen
-from webrl.grpo.seeing import SeeingPolicy, check_room
+from webrl.grpo.prompts import GrpoPolicy, Seen, check_room
 from webrl.grpo.settings import GrpoSettings
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel, Policy
 from webrl.llm.pictures import png_size, shrink
 from webrl.llm.policy import ModelPolicy
-from webrl.llm.seeing import SeeingModel
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.answers import read_answer
 from webrl.rollouts.collect import open_pool
@@ -41,7 +39,6 @@ from webrl.types import Task, Trajectory
 
 logger = logging.getLogger(__name__)
 
-Model = LanguageModel | SeeingModel
 T = TypeVar("T")
 Attempt = tuple[str, Task]
 """Name of an episode, and what it attempts."""
@@ -203,7 +200,7 @@ class Player:
                     "a text model would train blind"
                 )
 
-    def play(self, attempts: Sequence[Attempt], open_model: Callable[[], Model]) -> list[Episode]:
+    def play(self, attempts: Sequence[Attempt], open_model: Callable[[], LanguageModel]) -> list[Episode]:
         """Play all attempts; as many at once as there are pages.
 
         Args:
@@ -214,7 +211,7 @@ class Player:
         """
         return self._loop.run(self._play_all(attempts, open_model))
 
-    async def _play_all(self, attempts: Sequence[Attempt], open_model: Callable[[], Model]) -> list[Episode]:
+    async def _play_all(self, attempts: Sequence[Attempt], open_model: Callable[[], LanguageModel]) -> list[Episode]:
         model = open_model()
         tasks = [asyncio.create_task(self._play(name, task, model)) for name, task in attempts]
         try:
@@ -225,7 +222,7 @@ class Player:
             await asyncio.gather(*tasks, return_exceptions=True)
             await model.close()
 
-    async def _play(self, name: str, task: Task, model: Model) -> Episode:
+    async def _play(self, name: str, task: Task, model: LanguageModel) -> Episode:
         """One episode, again after a crash of page or browser."""
         seen = Seen()
 
@@ -256,9 +253,7 @@ class Player:
                 temporary.write_bytes(png)
         return str(path.relative_to(self._out))
 
-    def _policy(self, model: Model, seen: Seen) -> Policy:
-        if isinstance(model, SeeingModel):
-            return SeeingPolicy(model, self._settings, seen)
-        if self._settings.prompt_format == "browsergym":
-            return BrowserGymPolicy(model, self._settings, seen)
+    def _policy(self, model: LanguageModel, seen: Seen) -> Policy:
+        if model.eyes or self._settings.prompt_format == "browsergym":
+            return GrpoPolicy(model, self._settings, seen)
         return ModelPolicy(model, self._config)

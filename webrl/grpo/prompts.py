@@ -1,7 +1,8 @@
 """The prompt of the public GRPO scripts: goal, past steps with their rewards, errors, clickable elements, page.
 
-API: `BrowserGymPolicy(model, settings, seen)` is a `Policy`. The same information in the same order as in TRL's
-OpenEnv examples; the wording is ours.
+API: `GrpoPolicy(model, settings, seen)` is a `Policy`, of text or with the page's screenshot in each prompt;
+`check_room(eyes, settings, goal, seen)` refuses a screenshot that leaves no room for the rest. The same information in
+the same order as in TRL's OpenEnv examples; the wording is ours.
 """
 
 from __future__ import annotations
@@ -9,11 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from webrl.errors import StageError, UsageError
 from webrl.grpo.settings import GrpoSettings
 from webrl.llm.budget import INTERACTIVE, cut_lines, fit_prompt
+from webrl.llm.eyes import Eyes
 from webrl.llm.interface import LanguageModel, Message, PolicyOutput, Turn
+from webrl.llm.prompts import by_coordinates, policy_messages
 from webrl.llm.tokens import encode_chat
+from webrl.llm.trained_prompt import prompt_of
 from webrl.types import Step
 
 SYSTEM_PROMPT = """You complete tasks in a web browser, one action at a time.
@@ -51,7 +57,7 @@ class Seen:
     """Those that answers were given to, one a step."""
 
 
-class BrowserGymPolicy:
+class GrpoPolicy:
     """Answers one episode's pages; `seen` is kept up to date by whoever plays it."""
 
     def __init__(self, model: LanguageModel, settings: GrpoSettings, seen: Seen) -> None:
@@ -59,17 +65,73 @@ class BrowserGymPolicy:
         self._model, self._settings, self._seen = model, settings, seen
 
     async def act(self, turn: Turn) -> PolicyOutput:
-        """Answer one page (`Policy.act`)."""
-        settings, num_steps = self._settings, len(turn.history)
-        past, page = public_part(settings, turn.history, turn.observation)
+        """Answer one page (`Policy.act`).
+
+        Raises:
+            StageError: the model sees, and there is no screenshot.
+        """
+        settings, eyes, image = self._settings, self._model.eyes, self._seen.picture
+        if eyes and image is None:
+            raise StageError(f"step {len(turn.history)}: there is no screenshot, which image_size asks for")
+        look = eyes.look(image) if eyes and image else None
+        past, page = turn.history, turn.observation
+        if settings.prompt_format == "browsergym":
+            past, page = public_part(settings, past, page)
 
         def encode(start: int, shown: str) -> list[int]:
-            messages = public_messages(settings, turn.instruction, past[start:], shown, self._seen, num_steps)
-            return encode_chat(self._model.tokenizer, messages)
+            tokenizer, goal, num_steps = self._model.tokenizer, turn.instruction, len(turn.history)
+            messages = _messages(tokenizer, settings, goal, past[start:], shown, self._seen, num_steps)
+            return eyes.encode(messages, look) if eyes and look else encode_chat(tokenizer, messages)
 
         prompt = fit_prompt(self._model.tokenizer, encode, page, len(past), settings.max_prompt_tokens, cut_lines)
-        answer = await self._model.generate(prompt.ids, settings.sampling(turn.seed))
+        answer = await self._model.generate(prompt.ids, settings.sampling(turn.seed), image if look else None)
+        if image and look:
+            self._seen.pictures.append(image)
         return PolicyOutput.of(answer, prompt.observation)
+
+
+def check_room(eyes: Eyes, settings: GrpoSettings, goal: str, seen: Seen) -> None:
+    """Return if a page's screenshot leaves room for the rest of a prompt, and its coordinates can be told.
+
+    Raises:
+        UsageError: it does not, or they cannot.
+        ModelError: the model has no place for it.
+    """
+    assert seen.picture is not None  # `RewardedEnv` has seen to it
+    look = eyes.look(seen.picture)
+    if settings.observation == "none" and seen.is_smaller:
+        raise UsageError(
+            f"observation=none: image_size={settings.image_size} shows the page at {look.size[0]}x{look.size[1]}, "
+            "smaller than it is, so that the model cannot tell coordinates: take image_size=0, or a smaller viewport"
+        )
+    needed = len(eyes.encode(_messages(eyes.tokenizer, settings, goal, [], "", Seen(), 0), look))
+    if needed > settings.max_prompt_tokens:
+        raise UsageError(
+            f"image_size={settings.image_size}: a screenshot of {look.size[0]}x{look.size[1]} pixels is "
+            f"{look.num_tokens} tokens, with instructions and goal {needed}, and max_seq_length "
+            f"{settings.max_seq_length} less max_completion_length {settings.max_completion_length} leaves "
+            f"{settings.max_prompt_tokens}: lower image_size, or raise max_seq_length (beyond "
+            f"{needed + settings.max_completion_length}: the page's text needs room too)"
+        )
+
+
+def _messages(
+    tokenizer: Any,
+    settings: GrpoSettings,
+    instruction: str,
+    past: Sequence[Step],
+    page: str,
+    seen: Seen,
+    num_steps: int,
+) -> list[Message]:
+    if settings.prompt_format == "browsergym":
+        messages = public_messages(settings, instruction, past, page, seen, num_steps)
+    else:
+        prompt = "brief" if settings.observation == "none" else prompt_of(tokenizer)
+        messages = policy_messages(instruction, past, page, prompt_format=settings.prompt_format, prompt=prompt)
+    if settings.observation == "none" and not settings.system_prompt:
+        return by_coordinates(messages)
+    return messages
 
 
 def public_part(settings: GrpoSettings, history: tuple[Step, ...], page: str) -> tuple[tuple[Step, ...], str]:

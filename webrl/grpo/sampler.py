@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from webrl.grpo.play import Model
 from webrl.grpo.settings import GrpoSettings
 from webrl.llm.eyes import Eyes
+from webrl.llm.interface import LanguageModel
 
 
-def open_sampler(settings: GrpoSettings, module: Any, eyes: Eyes | None, fingerprint: str) -> Model:
+def open_sampler(settings: GrpoSettings, module: Any, eyes: Eyes | None, fingerprint: str) -> LanguageModel:
     """Who answers with the module's weights of now."""
     config = settings.run_config
     if eyes:
-        from webrl.llm.seeing import SeeingModel
+        from webrl.llm.local.vision import VisionModel
 
-        return SeeingModel(eyes, module, max_batch=config.rollout.engine.max_batch, fingerprint=fingerprint)
+        return VisionModel(eyes, module, max_batch=config.rollout.engine.max_batch, fingerprint=fingerprint)
     from webrl.llm.local.model import LocalModel
 
     model = LocalModel(settings.model_name, config.rollout.engine, config.models, module=module)

@@ -15,12 +15,13 @@ from trl import GRPOTrainer
 
 from webrl.errors import StageError, TrainingError
 from webrl.grpo.collector import Collector
-from webrl.grpo.play import Attempt, Episode, Model, Player
+from webrl.grpo.play import Attempt, Episode, Player
 from webrl.grpo.rows import make_rows
 from webrl.grpo.sampler import open_sampler
 from webrl.grpo.settings import GrpoSettings
 from webrl.grpo.vllm_sampler import TrlVllmModel
 from webrl.llm.eyes import Eyes
+from webrl.llm.interface import LanguageModel
 from webrl.llm.turns import end_token_ids
 from webrl.types import Task
 
@@ -248,7 +249,7 @@ class EpisodeTrainer(GRPOTrainer):
         )
         return rewards
 
-    def _open_model(self) -> Model:
+    def _open_model(self) -> LanguageModel:
         """The policy with the weights of now."""
         if self.use_vllm:
             name = self._settings.model_name

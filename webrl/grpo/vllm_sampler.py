@@ -9,7 +9,7 @@ from typing import Any
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.together import Together
-from webrl.llm.tokens import completion_of, encode_chat
+from webrl.llm.tokens import completion_of, encode_chat, refuse_image
 
 Generate = Callable[[list[list[int]]], tuple[Any, ...]]
 """Prompts -> (prompt ids, answers' ids, log-probs [A][1], …), as `VLLMGeneration.generate` gives them."""
@@ -19,15 +19,21 @@ class TrlVllmModel:
     """Answers through `generate`, whose sampling settings and weights are the trainer's."""
 
     def __init__(self, name: str, tokenizer: Any, end_ids: Sequence[int], generate: Generate, fingerprint: str) -> None:
-        self.name = name
+        self.name, self.eyes = name, None
         self.tokenizer = tokenizer
         self.fingerprint = fingerprint
         self._end_ids = tuple(end_ids)
         self._generate = generate
         self._together: Together[list[int], tuple[list[int], list[float]]] = Together("vLLM", self._answer)
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:  # noqa: ARG002 - trainer's
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,  # noqa: ARG002 - the trainer's
+        image: bytes | None = None,
+    ) -> Completion:
         """Continue token ids (`LanguageModel.generate`)."""
+        refuse_image(self.name, image)
         ids, logprobs = await self._together.ask(list(prompt_ids))
         return completion_of(self.tokenizer, prompt_ids, ids, logprobs, self._end_ids)
 

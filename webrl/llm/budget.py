@@ -43,6 +43,8 @@ class Prompt:
     """Tokens of the page left out (before any note about it)."""
     num_history_cut: int = 0
     """Oldest past steps left out."""
+    image: bytes | None = None
+    """PNG that the image tokens among `ids` stand for; None for a prompt of text alone."""
 
 
 @dataclass(frozen=True)

@@ -6,20 +6,26 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from webrl.config import EngineConfig, ModelsConfig, RunConfig
+from webrl.errors import ModelError
 from webrl.llm.interface import LanguageModel, Policy
 from webrl.runs.memory import without_collections
 
 
 @asynccontextmanager
-async def open_model(name: str, engine: EngineConfig, models: ModelsConfig) -> AsyncIterator[LanguageModel]:
+async def open_model(
+    name: str, engine: EngineConfig, models: ModelsConfig, *, sees: bool = False
+) -> AsyncIterator[LanguageModel]:
     """Load or reach a model, close it (threads, memory, server processes) at the end of the block.
 
     Example: `async with open_model("data/tiny/actor", config.rollout.engine, config.models) as model: …`
 
+    Args:
+        sees: open it as a vision-language model, whose prompts have an image each.
+
     Raises:
-        ModelError: unusable folder, architecture or server.
+        ModelError: unusable folder, architecture or server, or a model that cannot see.
     """
-    model = await _start(name, engine, models)
+    model = await _start(name, engine, models, sees)
     try:
         yield model
     finally:
@@ -35,41 +41,42 @@ async def open_policy(
     training: bool = False,
     verify: Callable[[LanguageModel], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Policy]:
-    """A model as the policy of a run: of text on `rollout.engine`, or one that sees (`rollout.image_size`).
+    """Open a model on `rollout.engine` as the policy of a run, with vision where `rollout.image_size` is set.
 
     Args:
         temperature, training: as of `ModelPolicy`.
-        verify: called with a model of text before it is used.
+        verify: called with the model before it is used.
 
     Raises:
         ModelError: unusable folder, architecture or server, or a model that cannot see.
         UsageError: sampling that a training rollout may not use.
     """
-    if config.rollout.image_size is not None:
-        from webrl.llm.screenshots import open_screenshot_policy
-
-        async with open_screenshot_policy(name, config, temperature=temperature, training=training) as policy:
-            yield policy
-        return
     from webrl.llm.policy import ModelPolicy
 
-    async with open_model(name, config.rollout.engine, config.models) as model:
+    sees = config.rollout.image_size is not None
+    async with open_model(name, config.rollout.engine, config.models, sees=sees) as model:
         if verify is not None:
             await verify(model)
         yield ModelPolicy(model, config, temperature=temperature, training=training)
 
 
-async def _start(name: str, engine: EngineConfig, models: ModelsConfig) -> LanguageModel:
+async def _start(name: str, engine: EngineConfig, models: ModelsConfig, sees: bool) -> LanguageModel:
     # Engines are imported here: torch, httpx and process handling are wanted by the one that is used.
     if engine.kind == "transformers":
         with without_collections():
+            if sees:
+                from webrl.llm.local.vision import VisionModel
+
+                return VisionModel.load(name, engine, models)
             from webrl.llm.local.model import LocalModel
 
             return LocalModel(name, engine, models)
     if engine.kind == "openai":
+        if sees:
+            raise ModelError("engine.kind=openai: not yet with screenshots; take transformers or vllm")
         from webrl.llm.servers.openai import OpenAIModel
 
         return await OpenAIModel.connect(name, engine, thinking=models.enable_thinking)
     from webrl.llm.servers.vllm import VllmModel
 
-    return await VllmModel.start(name, engine, models)
+    return await VllmModel.start(name, engine, models, sees=sees)

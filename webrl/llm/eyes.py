@@ -53,15 +53,6 @@ class Look:
     """Width and height of the picture in pixels."""
 
 
-def family_of(name: str) -> str:
-    """The model type of a folder or hub name.
-
-    Raises:
-        ModelError: it has no config that can be read.
-    """
-    return str(config_of(name).model_type)
-
-
 def has_vision(config: Any) -> bool:
     """Whether a model of this transformers config has a vision tower."""
     return hasattr(config, "vision_config")
@@ -196,6 +187,22 @@ class Eyes:
 
     def _are_picture(self, ids: Tensor) -> Tensor:
         return torch.isin(ids, torch.tensor(sorted(self.picture_ids), device=ids.device))
+
+    def check_prompt(self, num_tokens: int, num_new: int, image: bytes | None) -> bytes:
+        """Return the image of a prompt that the model can be given.
+
+        Raises:
+            ModelError: there is none.
+            PolicyError: prompt and answer exceed the model's positions.
+        """
+        if image is None:
+            raise ModelError(f"model {self.name!r} is opened with vision: each prompt needs its image")
+        if 0 < self.max_positions < num_tokens + num_new:
+            raise PolicyError(
+                f"prompt of {num_tokens} + {num_new} new tokens exceeds the {self.max_positions} positions of "
+                f"{self.name!r}; lower models.max_prompt_tokens or rollout.max_new_tokens"
+            )
+        return image
 
     def count(self, ids: Sequence[int]) -> int:
         """How many of the tokens stand for a part of a picture."""

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from webrl.types import Step
+
+if TYPE_CHECKING:
+    from webrl.llm.eyes import Eyes
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,14 @@ class LanguageModel(Protocol):
     """Folder or hub name."""
     fingerprint: str
     """Identifies the weights that answer; changes when they change."""
+    eyes: Eyes | None
+    """Encodes the image of each prompt of a vision-language model; None for a text model."""
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
         """Continue token ids.
+
+        Args:
+            image: PNG that the image tokens of the prompt stand for (`Prompt.image`).
 
         Raises:
             PolicyError: no answer after all retries.

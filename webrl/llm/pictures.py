@@ -31,6 +31,8 @@ class Picture:
     """The PNG."""
     sha256: str
     """Of the file when it was shown."""
+    png: bytes | None = None
+    """The bytes, where they are in no file."""
 
     @classmethod
     def of(cls, step: Step | StepRecord, root: Path) -> Picture | None:
@@ -40,6 +42,11 @@ class Picture:
             root: the run folder.
         """
         return cls(root / step.screenshot, step.screenshot_sha256) if step.screenshot_sha256 else None
+
+    @classmethod
+    def of_bytes(cls, png: bytes) -> Picture:
+        """One that lies in no file."""
+        return cls(Path("(in memory)"), sha256(png), png)
 
     @classmethod
     def of_next(cls, record: StepRecord, root: Path) -> Picture | None:
@@ -53,6 +60,8 @@ class Picture:
         Raises:
             DataError: the file is not there, or another one.
         """
+        if self.png is not None:
+            return self.png
         try:
             png = self.path.read_bytes()
         except OSError as error:

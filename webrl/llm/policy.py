@@ -43,11 +43,14 @@ class ModelPolicy:
         """Answer one page (`Policy.act`).
 
         Raises:
-            StageError: a screenshot, which this model cannot see.
+            StageError: a vision-language model without a screenshot, a text model with one, or a screenshot that
+                leaves no room.
         """
-        if turn.screenshot is not None:
+        models, rollout, eyes = self._config.models, self._config.rollout, self._model.eyes
+        if eyes is None and turn.screenshot is not None:
             raise StageError("rollout.image_size: this policy reads text alone; open it with open_policy")
-        models, rollout = self._config.models, self._config.rollout
+        if eyes is not None and turn.screenshot is None:
+            raise StageError(f"step {len(turn.history)}: there is no screenshot, which rollout.image_size asks for")
         goal, past, page = turn.instruction, turn.history, turn.observation
         sampling = policy_sampling(rollout, self._seeds.getrandbits(63) if turn.seed is None else turn.seed)
         if self._model.tokenizer is None:
@@ -56,9 +59,13 @@ class ModelPolicy:
             return PolicyOutput.of(await self._model.chat(messages, sampling), page)
 
         def build(tokenizer: Any) -> Prompt:
-            return build_policy_prompt(tokenizer, goal, past, page, models, rollout.dialect)
+            return build_policy_prompt(
+                tokenizer, goal, past, page, models, rollout.dialect, eyes=eyes, image=turn.screenshot,
+                image_size=rollout.image_size or 0, show_text=rollout.show_text,
+            )  # fmt: skip
 
-        built = await with_tokenizer(self._model.tokenizer, build)
+        # an image processor has a tokenizer of its own, which no other thread may use
+        built = build(eyes.tokenizer) if eyes else await with_tokenizer(self._model.tokenizer, build)
         if built.num_page_tokens_cut or built.num_history_cut:
             logger.debug("prompt cut: %d page tokens, %d steps", built.num_page_tokens_cut, built.num_history_cut)
-        return PolicyOutput.of(await self._model.generate(built.ids, sampling), built.observation)
+        return PolicyOutput.of(await self._model.generate(built.ids, sampling, built.image), built.observation)

@@ -11,16 +11,21 @@ newline after the last header, two after each past response).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from webrl.config import ModelsConfig, PromptFormat
+from webrl.errors import StageError
 from webrl.llm.budget import Prompt, cut_lines, cut_tail, fit_prompt
 from webrl.llm.interface import Message
 from webrl.llm.thinking import without_thinking
 from webrl.llm.tokens import encode_chat, encode_text
 from webrl.llm.trained_prompt import PromptName, prompt_of
 from webrl.types import Step
+
+if TYPE_CHECKING:
+    from webrl.llm.eyes import Eyes, Look
 
 Dialect = Literal["browsergym", "webrl"]
 
@@ -96,6 +101,12 @@ To go back: go_backward()
 To answer the user, which ends the task: exit(message="42")""",
 }
 """For models that were trained on no prompt of ours: they follow examples where they misread a table of calls."""
+_COORDINATES = (
+    "You are shown a screenshot, and no ids. mouse_click(x, y) clicks a point of it, "
+    "mouse_drag_and_drop(from_x, from_y, to_x, to_y) drags: pixels from its left and its top edge. "
+    "keyboard_type('text') types, keyboard_press('Enter') presses a key."
+)
+"""Added to what text models are told, where there is no text."""
 _JUDGE_ROLE = (
     "You judge whether a web navigation agent has done what its user wanted. You are given the user's intent, the "
     "agent's action history and the final state of the page. Decide whether the task was carried out successfully. "
@@ -110,31 +121,70 @@ def build_policy_prompt(
     observation: str,
     models: ModelsConfig,
     dialect: Dialect = "browsergym",
+    *,
+    eyes: Eyes | None = None,
+    image: bytes | None = None,
+    image_size: int = 0,
+    show_text: bool = True,
 ) -> Prompt:
-    """The policy's prompt, at most `models.max_prompt_tokens` long.
+    """The policy's prompt, at most `models.max_prompt_tokens` long; the page's text gives way first.
 
     `models.max_prompt_chars` cut the page from its end before tokens are counted, as the released code does (which
     takes the page's beginning for its end where the rounds alone are longer: here nothing is left of the page then).
 
+    Args:
+        eyes: processor of a vision-language model.
+        image: PNG of the page for that model.
+        image_size: longest side that it may have (`rollout.image_size`); 0: any.
+        show_text: False leaves the page's text out where there is an image (`rollout.show_text`).
+
     Raises:
         PolicyError: the instruction alone does not fit.
+        StageError: the image is larger than `rollout.image_size`, or leaves no room for the rest.
         ModelError: `chat` without a chat template.
     """
+    look = eyes.look(image) if eyes and image is not None else None
+    if eyes and look:
+        _check_image(look, eyes.name, image_size, models.max_prompt_tokens)
+    shows_text = look is None or show_text
+    name = prompt_of(tokenizer, models.prompt) if shows_text else "brief"
 
     def encode_released(start: int, page: str) -> list[int]:
         return encode_text(tokenizer, released_parts(instruction, history, page, start))
 
-    name = prompt_of(tokenizer, models.prompt)
-
     def encode_ours(start: int, page: str) -> list[int]:
         messages = policy_messages(instruction, history[start:], page, dialect, models.prompt_format, name)
+        if eyes and look:
+            return eyes.encode(messages if shows_text else by_coordinates(messages), look)
         return encode_chat(tokenizer, messages, thinking=models.enable_thinking)
 
     if models.max_prompt_chars:
         past = sum(len(text) for text, _ in _past_rounds(instruction, history))
         observation = observation[: max(0, models.max_prompt_chars - past)]
     encode, cut = (encode_released, cut_tail) if models.prompt_format == "webrl" else (encode_ours, cut_lines)
-    return fit_prompt(tokenizer, encode, observation, len(history), models.max_prompt_tokens, cut)
+    page = observation if shows_text else ""
+    prompt = fit_prompt(tokenizer, encode, page, len(history), models.max_prompt_tokens, cut)
+    return replace(prompt, image=image)
+
+
+def _check_image(look: Look, name: str, limit: int, room: int) -> None:
+    """Raises StageError: the image is larger than asked for, or leaves no room for the rest."""
+    size = "{}x{}".format(*look.size)
+    if 0 < limit < max(look.size):
+        raise StageError(
+            f"a screenshot of {size} pixels is larger than rollout.image_size={limit}: show it, and record "
+            "demonstrations, in that size"
+        )
+    if look.num_tokens >= room:
+        raise StageError(
+            f"a screenshot of {size} pixels is {look.num_tokens} tokens of model {name!r}, and "
+            f"models.max_prompt_tokens is {room}: lower rollout.image_size, or raise it"
+        )
+
+
+def by_coordinates(messages: Sequence[Message]) -> list[Message]:
+    """A chat whose system message also says how to act on a screenshot without text."""
+    return [Message("system", f"{messages[0].content}\n\n{_COORDINATES}"), *messages[1:]]
 
 
 def policy_messages(

@@ -172,6 +172,12 @@ def completion_of(
     )
 
 
+def refuse_image(name: str, image: bytes | None) -> None:
+    """Raises ModelError: an image for a text model."""
+    if image is not None:
+        raise ModelError(f"model {name!r} reads text alone: it cannot be shown an image")
+
+
 def protect(tokenizer: Any, contents: Sequence[str]) -> tuple[str, list[str]]:
     """Put a guard character inside every control string of `contents`; gives ("", contents) if there is none."""
     pattern = controls(tokenizer).any

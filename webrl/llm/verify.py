@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
 from webrl.errors import ModelError
-from webrl.llm.interface import LanguageModel, Sampling
+from webrl.llm.budget import cut_tail, fit_prompt
+from webrl.llm.interface import LanguageModel, Message, Sampling
 from webrl.llm.tokens import encode_plain
 
 logger = logging.getLogger(__name__)
 
-Sample = tuple[tuple[int, ...], tuple[int, ...]]
-"""(prompt ids, action ids)."""
+Sample = tuple[tuple[int, ...], tuple[int, ...], bytes | None]
+"""(prompt ids, action ids, image of the prompt)."""
 ReferenceLogprobs = Callable[[Sequence[Sample]], Sequence[Sequence[float]]]
 """The trainer's log-probabilities of the action ids, one list a sample."""
 
@@ -50,7 +52,7 @@ async def verify_logprobs(
 
     Args:
         model: the engine that samples.
-        reference_logprobs: scores (prompt ids, action ids) with the weights that the engine should have.
+        reference_logprobs: scores samples with the weights that the engine should have.
         tolerance: largest accepted mean absolute difference of a token's log-prob; the rollout stage takes 1e-3
             for float32 and 0.1 for bfloat16 (rounding alone stays below 0.05).
         prompt_tokens: length of one further prompt, as long as the run's own: what differs only beyond a window, or
@@ -60,12 +62,17 @@ async def verify_logprobs(
     Raises:
         ModelError: the difference is larger, so the engine does not have these weights.
     """
-    chosen = [tuple(encode_plain(model.tokenizer, text)) for text in _PROMPTS]
-    asked = [(prompt, Sampling(max_new_tokens=_MAX_NEW_TOKENS, seed=n)) for prompt in chosen for n in range(_SEEDS)]
+    image = _image() if model.eyes else None
+    prompts = _short_prompts(model, image) * _SEEDS
     if prompt_tokens:
-        asked.append((_long_prompt(chosen, prompt_tokens), Sampling(max_new_tokens=_MAX_NEW_TOKENS, seed=_SEEDS)))
-    answers = await asyncio.gather(*(model.generate(*each) for each in asked))
-    samples: list[Sample] = [(answer.prompt_ids, answer.ids) for answer in answers]
+        prompts.append(_long_prompt(model, prompt_tokens, image))
+    answers = await asyncio.gather(
+        *(
+            model.generate(prompt, Sampling(max_new_tokens=_MAX_NEW_TOKENS, seed=n), image)
+            for n, prompt in enumerate(prompts)
+        )
+    )
+    samples: list[Sample] = [(answer.prompt_ids, answer.ids, image) for answer in answers]
     async with asleep():
         references = await asyncio.to_thread(reference_logprobs, samples)
     differences = [
@@ -84,7 +91,32 @@ async def verify_logprobs(
     return check
 
 
-def _long_prompt(texts: Sequence[tuple[int, ...]], length: int) -> tuple[int, ...]:
-    """The texts over and over, cut to the length."""
-    once = [token for text in texts for token in text]
-    return tuple((once * (length // len(once) + 1))[:length])
+def _short_prompts(model: LanguageModel, image: bytes | None) -> list[tuple[int, ...]]:
+    if model.eyes is None or image is None:
+        return [tuple(encode_plain(model.tokenizer, text)) for text in _PROMPTS]
+    look = model.eyes.look(image)
+    return [tuple(model.eyes.encode([Message("user", text)], look)) for text in _PROMPTS]
+
+
+def _long_prompt(model: LanguageModel, length: int, image: bytes | None) -> tuple[int, ...]:
+    """Repeat the texts up to the length."""
+    text = " ".join(_PROMPTS)
+    page = " ".join([text] * (length // len(text.split()) + 1))
+    eyes = model.eyes
+    if eyes is None or image is None:
+        return tuple(encode_plain(model.tokenizer, page)[:length])
+    look = eyes.look(image)
+    return fit_prompt(
+        eyes.tokenizer, lambda _, shown: eyes.encode([Message("user", shown)], look), page, 0, length, cut_tail
+    ).ids
+
+
+def _image() -> bytes:
+    """A PNG with edges and colours, so that a vision tower with other weights shows."""
+    from PIL import Image
+
+    out = io.BytesIO()
+    picture = Image.new("RGB", (96, 64), (200, 30, 30))
+    picture.paste((255, 255, 255), (24, 8, 48, 32))
+    picture.save(out, format="PNG")
+    return out.getvalue()

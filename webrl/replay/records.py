@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from webrl.config import ModelsConfig, RunConfig
 from webrl.errors import DataError
@@ -15,9 +15,6 @@ from webrl.llm.thinking import CLOSE, OPEN, split_thinking
 from webrl.llm.tokens import encode_plain, encode_text
 from webrl.llm.turns import closing_ids
 from webrl.types import Label, Step, StepRecord, Trajectory
-
-if TYPE_CHECKING:
-    from webrl.llm.eyes import Eyes
 
 
 class EncodedStep(NamedTuple):
@@ -117,22 +114,21 @@ def open_encoder(tokenizer: Any, actor: str, config: RunConfig) -> StepEncoder:
     Raises:
         ModelError: `rollout.image_size`, and a model that cannot see.
     """
-    if config.rollout.image_size is None:
-        return step_encoder(tokenizer, config.models, config.rollout.dialect)
+    models, rollout = config.models, config.rollout
+    if rollout.image_size is None:
+        return step_encoder(tokenizer, models, rollout.dialect)
     from webrl.llm.eyes import Eyes
 
-    return _seeing_encoder(Eyes(actor), config)
-
-
-def _seeing_encoder(eyes: Eyes, config: RunConfig) -> StepEncoder:
-    from webrl.llm.screenshots import build_screenshot_prompt
-
-    end = closing_ids(eyes.tokenizer, config.models.prompt_format)
+    eyes, image_size = Eyes(actor), rollout.image_size
+    end = closing_ids(eyes.tokenizer, models.prompt_format)
 
     def encode(trajectory: Trajectory, index: int) -> EncodedStep:
         step, past = trajectory.steps[index], trajectory.steps[:index]
         picture, png = read_picture(trajectory, index, config)
-        prompt = build_screenshot_prompt(eyes, png, trajectory.instruction, past, step.observation, config)
+        prompt = build_policy_prompt(
+            eyes.tokenizer, trajectory.instruction, past, step.observation, models, rollout.dialect, eyes=eyes,
+            image=png, image_size=image_size, show_text=rollout.show_text,
+        )  # fmt: skip
         return EncodedStep(prompt.ids, (*encode_response(eyes.tokenizer, step.response), *end), picture)
 
     return encode

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -24,16 +24,12 @@ from webrl.errors import ModelError, PolicyError, PromptTooLong, StageError
 from webrl.llm.interface import Completion, LanguageModel, Policy, Turn
 from webrl.llm.pictures import shrink
 from webrl.llm.policy import ModelPolicy
-from webrl.llm.sampling import policy_config
 from webrl.llm.trained_prompt import prompt_of
 from webrl.openenv.access import REQUEST_TIMEOUT_S
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.answers import Dialect, read_answer
 from webrl.serving.prompts import chat_ids, text_ids
 from webrl.serving.requests import ActionRequest, ChatRequest, CompletionRequest, RequestError, read, read_picture
-
-if TYPE_CHECKING:
-    from webrl.llm.seeing import SeeingModel
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -52,7 +48,7 @@ class _ClientGone(Exception):
 class Service:
     """What is served."""
 
-    model: LanguageModel | SeeingModel
+    model: LanguageModel
     """Answers; with `rollout.image_size` one that sees."""
     alias: str
     """What clients call it."""
@@ -176,12 +172,7 @@ class _Answers:
             raise RequestError(str(error), param=param) from error
 
     def _policy(self, temperature: float) -> Policy:
-        config = self._service.config
-        if config.rollout.image_size is None:
-            return ModelPolicy(cast("LanguageModel", self._model), config, temperature=temperature)
-        from webrl.llm.screenshots import ScreenshotPolicy
-
-        return ScreenshotPolicy(cast("SeeingModel", self._model), policy_config(config, temperature))
+        return ModelPolicy(self._model, self._service.config, temperature=temperature)
 
     async def _generate(
         self,
@@ -199,9 +190,7 @@ class _Answers:
                 f"the context has {context} tokens at most; the prompt has {len(ids)}{more}", code=_TOO_LONG
             )
         sampling = asked.sampling(limit or room)
-        if png is None:
-            return await _unless_gone(request, cast("LanguageModel", self._model).generate(ids, sampling))
-        return await _unless_gone(request, cast("SeeingModel", self._model).generate(ids, png, sampling))
+        return await _unless_gone(request, self._model.generate(ids, sampling, png))
 
     def _check_model(self, name: str) -> None:
         if name != self._service.alias:

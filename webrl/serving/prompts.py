@@ -5,7 +5,7 @@ API: `await chat_ids(model, chat, png, thinking)`, `await text_ids(tokenizer, pr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import LanguageModel, Message
@@ -13,13 +13,8 @@ from webrl.llm.threads import with_tokenizer
 from webrl.llm.tokens import encode_chat, render_chat
 from webrl.serving.requests import RequestError
 
-if TYPE_CHECKING:
-    from webrl.llm.seeing import SeeingModel
 
-
-async def chat_ids(
-    model: LanguageModel | SeeingModel, chat: list[Message], png: bytes | None, thinking: bool
-) -> list[int]:
+async def chat_ids(model: LanguageModel, chat: list[Message], png: bytes | None, thinking: bool) -> list[int]:
     """A chat through the model's own template.
 
     Args:
@@ -36,9 +31,9 @@ async def chat_ids(
         return ids
 
     try:
-        if png is None:
+        eyes = model.eyes
+        if eyes is None or png is None:
             return await with_tokenizer(model.tokenizer, encode)
-        eyes = cast("SeeingModel", model).eyes
         ids = eyes.encode(chat, eyes.look(png))
         _check_all_are_read(eyes.tokenizer, chat, sees=True)
     except (ModelError, PolicyError) as error:

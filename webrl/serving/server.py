@@ -11,7 +11,6 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.datastructures import Headers
@@ -23,9 +22,6 @@ from webrl.openenv.access import address_of, check_host, check_port, http_config
 from webrl.serving.app import Service, error_response, make_app
 from webrl.serving.checkpoint import Checkpoint
 from webrl.serving.requests import RequestError
-
-if TYPE_CHECKING:
-    from webrl.llm.seeing import SeeingModel
 
 TOKEN_VARIABLE = "WEBRL_MODEL_TOKEN"
 _MAX_CONNECTIONS = 512
@@ -75,13 +71,10 @@ async def serve(
             await server.serve(sockets=[listener])
 
 
-def _open(checkpoint: Checkpoint) -> AbstractAsyncContextManager[LanguageModel | SeeingModel]:
+def _open(checkpoint: Checkpoint) -> AbstractAsyncContextManager[LanguageModel]:
     config = checkpoint.config
-    if config.rollout.image_size is None:
-        return open_model(checkpoint.name, config.rollout.engine, config.models)
-    from webrl.llm.screenshots import open_seeing_model
-
-    return open_seeing_model(checkpoint.name, config)
+    sees = config.rollout.image_size is not None
+    return open_model(checkpoint.name, config.rollout.engine, config.models, sees=sees)
 
 
 class Door:

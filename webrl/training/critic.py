@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn import functional
 
 from webrl.errors import ModelError
 from webrl.llm.check import check_model
-from webrl.llm.loading import config_of, model_folder
+from webrl.llm.loading import config_of, first_line, load_seeing_lm, model_folder, quiet, refuse_gaps
 from webrl.runs.clock import spent_on
+from webrl.training.architectures import turn_off_dropout
 from webrl.training.layers.decoder import decoder_of
 from webrl.training.models import PackedCritic, load_pretrained
 
@@ -27,16 +29,16 @@ NUM_LABELS = {"single": 1, "double": 4}
 
 
 @spent_on("model files")
-def load_critic(folder: str | Path, dtype: torch.dtype = torch.float32, *, device: str = "cpu") -> PackedCritic:
+def load_critic(folder: str | Path, dtype: torch.dtype = torch.float32, *, sees: bool = False) -> PackedCritic:
     """A trained critic, on the CPU.
 
     Args:
-        device: as in `load_actor`.
+        sees: as in `load_actor`.
 
     Raises:
         ModelError: not a critic folder (an actor's, say), or broken weights.
     """
-    return open_critic(folder, heads=None, seed=0, dtype=dtype, device=device)
+    return open_critic(folder, heads=None, seed=0, dtype=dtype, sees=sees)
 
 
 def open_critic(
@@ -46,24 +48,27 @@ def open_critic(
     dtype: torch.dtype = torch.float32,
     *,
     skeleton: bool = False,
-    device: str = "cpu",
+    sees: bool = False,
 ) -> PackedCritic:
     """A critic to go on training: a critic folder as it is, an actor folder with fresh heads.
 
     Args:
         heads: `single` or `double` for fresh heads, and checked against a critic folder's; None: must be a critic.
         seed: of the fresh heads' weights.
-        skeleton, device: as in `load_actor`.
+        skeleton, sees: as in `load_actor`.
 
     Raises:
         ModelError: an actor folder where a critic is needed, or another number of heads.
     """
+    if sees:
+        from webrl.llm.eyes import Eyes
+
+        eyes = Eyes(str(folder))
+        return PackedCritic(load_value_lm(folder, heads, seed, dtype), "plain", eyes)
     config, options = critic_config(folder, heads)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        lm, route = load_pretrained(
-            sequence_classifier(config), PackedCritic, folder, dtype, skeleton=skeleton, device=device, **options
-        )
+        lm, route = load_pretrained(sequence_classifier(config), folder, dtype, skeleton=skeleton, **options)
         if options and not skeleton:
             torch.nn.init.normal_(lm.score.weight, std=0.02)
     if lm.config.pad_token_id is None:  # transformers' own pooling asks for one; ours does not need it
@@ -71,6 +76,40 @@ def open_critic(
     if issubclass(type(lm), _LastTokenValue):
         _refuse_tables(lm)
     return PackedCritic(lm, route)
+
+
+@spent_on("model files")
+def load_value_lm(folder: str | Path, heads: str | None, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
+    """A vision-language model with value heads in the place of its output layer; arguments as of `open_critic`."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    config, fresh = critic_config(folder, heads)
+    kind = classifier_of(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)], type(config))
+    if fresh:
+        lm = _with_new_heads(load_seeing_lm(str(folder), dtype=dtype), kind, fresh["num_labels"], seed)
+    else:
+        try:
+            with quiet():
+                lm, found = kind.from_pretrained(
+                    str(folder), dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True
+                )
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+            raise ModelError(f"cannot load the model {str(folder)!r}: {first_line(error)}") from error
+        refuse_gaps(str(folder), lm, found)
+    turn_off_dropout(lm)
+    return lm
+
+
+def _with_new_heads(generator: Any, kind: Any, num_labels: int, seed: int) -> Any:
+    """The model below a generating one's output layer, as it was loaded: by names alone not every family's is found."""
+    generator.config.num_labels = num_labels
+    with torch.device("meta"):
+        lm = kind(generator.config)
+    setattr(lm, lm.base_model_prefix, generator.base_model)
+    lm.score.to_empty(device="cpu")
+    lm.score.to(generator.dtype)
+    torch.nn.init.normal_(lm.score.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
+    return lm
 
 
 def critic_config(folder: str | Path, heads: str | None) -> tuple[Any, dict[str, int]]:

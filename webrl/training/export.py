@@ -27,7 +27,6 @@ from webrl.llm.trained_prompt import mark_folder
 from webrl.training.critic import open_critic
 from webrl.training.lora import add_adapters, load_trained, merge_adapters
 from webrl.training.models import PackedActor, PackedCritic, load_actor
-from webrl.training.seeing import load_seeing_actor, open_seeing_critic
 
 STATE = Path("lora", "state.safetensors")
 """In a model folder: the trained weights as the trainer names them, float32."""
@@ -48,11 +47,11 @@ class Start:
     sees: bool = False
     """A vision-language model."""
 
-    def load(self) -> PackedActor | PackedCritic:
-        """The model, on the CPU."""
+    def load(self, *, skeleton: bool = False) -> PackedActor | PackedCritic:
+        """The model, on the CPU; `skeleton` as of `load_actor`."""
         if self.heads:
-            return (open_seeing_critic if self.sees else open_critic)(self.folder, self.heads, self.seed)
-        return load_seeing_actor(self.folder) if self.sees else load_actor(self.folder)
+            return open_critic(self.folder, self.heads, self.seed, skeleton=skeleton, sees=self.sees)
+        return load_actor(self.folder, skeleton=skeleton, sees=self.sees)
 
 
 class Origin(Section):

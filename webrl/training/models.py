@@ -8,9 +8,8 @@ phase's whole movement is smaller than one bfloat16 rounding step.
 from __future__ import annotations
 
 import inspect
-import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +23,13 @@ from webrl.llm.loading import (
     base_of,
     config_of,
     first_line,
+    load_seeing_lm,
     load_tokenizer,
     quiet,
     refuse_gaps,
 )
 from webrl.runs.clock import spent_on
+from webrl.training.architectures import Route, attention_of, build, route_of, turn_off_dropout
 from webrl.training.layers.attention import Layout
 from webrl.training.layers.decoder import decoder_of
 from webrl.training.layers.fused import fuse
@@ -36,19 +37,27 @@ from webrl.training.layers.head import ActionHead, LogitRule
 from webrl.training.layers.trim import is_trimmed, trim_last_layer
 from webrl.training.packing import Pack, actor_inputs, critic_inputs
 from webrl.training.ranks import is_main
-from webrl.training.selfcheck import RouteName, attention_of, build, find_route, turn_off_dropout
+
+if TYPE_CHECKING:
+    from webrl.llm.eyes import Eyes
 
 
 class _Packed(nn.Module):
-    """A model of transformers' that is computed by a route (`selfcheck.py` finds out which)."""
+    """A model of transformers' that is computed by a route (`architectures.py` says which).
 
-    def __init__(self, lm: Any, route: RouteName = "packed") -> None:
+    Args:
+        lm: of transformers.
+        route: how its rows are computed.
+        eyes: processor of a vision-language model, which is computed as transformers computes it, one sample a row;
+            None for a text model.
+    """
+
+    def __init__(self, lm: Any, route: Route = "packed", eyes: Eyes | None = None) -> None:
         super().__init__()
-        self.lm, self.route = lm, route
-        if route != "plain":
+        self.lm, self.route, self.eyes = lm, route, eyes
+        if route == "packed":
             self._prepare_head()
             fuse(lm)
-        if route == "packed":
             trim_last_layer(decoder_of(lm))
 
     def _prepare_head(self) -> None:
@@ -59,26 +68,45 @@ class _Packed(nn.Module):
         """True if a row may hold several sequences."""
         return self.route == "packed"
 
+    def inputs(self, row: Pack) -> dict[str, Any]:
+        """Return the keyword arguments of `forward` for a row.
+
+        Raises:
+            DataError: its image is not there, or another one.
+            TrainingError: an image for a text model, none for one that sees, or a prompt written for another one.
+        """
+        return critic_inputs(row) | self._image(row)
+
+    def _image(self, row: Pack) -> dict[str, Any]:
+        """`image` of `forward`: the mask, and what the vision tower takes."""
+        if self.eyes is None:
+            if any(row.pictures):
+                raise TrainingError("a sample with a screenshot for a model of text: nothing is trained blind")
+            return {}
+        (picture,) = row.pictures
+        if picture is None:
+            raise TrainingError("a sample without its screenshot: nothing is trained blind")
+        png = picture.read()
+        look, found = self.eyes.look(png), self.eyes.count(row.input_ids[0].tolist())
+        if found != look.num_tokens:
+            raise TrainingError(
+                f"{picture.path}: a prompt has {found} picture tokens, and the processor of {self.eyes.name!r} gives "
+                f"its picture {look.num_tokens}: collect the episodes again with this model"
+            )
+        mask = {"attention_mask": torch.ones_like(row.input_ids)}
+        return {"image": mask | self.eyes.inputs(row.input_ids, [png])}
+
 
 class PackedActor(_Packed):
-    """A causal language model that returns the log-probabilities of a packed row's action tokens.
-
-    Args:
-        lm: of transformers.
-        route: how its rows are computed (`selfcheck.py` finds out).
+    """A language model that returns the log-probabilities of a row's action tokens.
 
     Raises:
         ModelError: an output layer that the route cannot use.
     """
 
     def inputs(self, row: Pack) -> dict[str, Any]:
-        """Keyword arguments of `forward` from a row.
-
-        Raises:
-            TrainingError: there is a picture, which a model of text would not see.
-        """
-        _refuse_pictures(row)
-        return actor_inputs(row)
+        """As of `_Packed`, with the targets."""
+        return actor_inputs(row) | self._image(row)
 
     def _prepare_head(self) -> None:
         head = self.lm.get_output_embeddings()
@@ -87,56 +115,67 @@ class PackedActor(_Packed):
         head.__class__ = ActionHead
         head.rule = LogitRule.of(self.lm.config)  # type: ignore[assignment]
 
-    def forward(self, input_ids: Tensor, position_ids: Tensor, layout: Layout, targets: Tensor) -> Tensor:
-        """[1, T] ids -> [N] float32 log-probabilities of `targets`; fields as in `Pack`."""
-        if self.route == "plain":
-            logits = _own_logits(self.lm, input_ids, layout)  # [N, V]
-            return logits.float().log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
-        hidden = hidden_states(self.lm, input_ids, position_ids, layout, self.packs)  # [N, D]
-        logprobs: Tensor = self.lm.get_output_embeddings()(hidden, targets)
-        return logprobs
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        layout: Layout,
+        targets: Tensor,
+        image: dict[str, Tensor] | None = None,
+    ) -> Tensor:
+        """[1, T] ids -> [N] float32 log-probabilities of `targets`; fields as in `Pack`.
+
+        Raises:
+            TrainingError: a model that gives logits of other positions than it was asked for.
+        """
+        if self.packs:
+            hidden = hidden_states(self.lm, input_ids, position_ids, layout)  # [N, D]
+            logprobs: Tensor = self.lm.get_output_embeddings()(hidden, targets)
+            return logprobs
+        logits = _own_logits(self.lm, input_ids, layout, image or {})  # [N, V]
+        if len(logits) != len(targets):
+            raise TrainingError(
+                f"{type(self.lm).__name__} gives logits of {len(logits)} positions where {len(targets)} were asked "
+                "for: it cannot be trained here"
+            )
+        return logits.float().log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
 
 
 class PackedCritic(_Packed):
     """A sequence classifier that returns the value logits at each packed sequence's last token."""
 
-    def inputs(self, row: Pack) -> dict[str, Any]:
-        """As of `PackedActor`."""
-        _refuse_pictures(row)
-        return critic_inputs(row)
-
-    def forward(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, position_ids: Tensor, layout: Layout, image: dict[str, Tensor] | None = None
+    ) -> Tensor:
         """[1, T] ids -> [B, num_labels] float32 logits of the value heads."""
-        if self.route == "plain":
-            logits: Tensor = self.lm(input_ids=input_ids, use_cache=False).logits
+        if self.packs:
+            logits: Tensor = self.lm.score(hidden_states(self.lm, input_ids, position_ids, layout))
+        elif image is None:
+            logits = self.lm(input_ids=_one_sequence(input_ids, layout), use_cache=False).logits
         else:
-            logits = self.lm.score(hidden_states(self.lm, input_ids, position_ids, layout, self.packs))
+            hidden = decoder_of(self.lm)(input_ids=input_ids, use_cache=False, **image).last_hidden_state
+            logits = self.lm.score(hidden[:, -1])
         return logits.float()
 
 
-def _refuse_pictures(row: Pack) -> None:
-    if any(row.pictures):
-        raise TrainingError("a sample with a screenshot for a model of text: nothing is trained blind")
-
-
-def hidden_states(lm: Any, input_ids: Tensor, position_ids: Tensor, layout: Layout, packs: bool = True) -> Tensor:
-    """[N, D] final hidden states of one row at the positions `layout.keep`."""
+def hidden_states(lm: Any, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
+    """[N, D] final hidden states of one packed row at the positions `layout.keep`."""
     base = decoder_of(lm)
-    if not packs:
-        own: Tensor = base(input_ids=_one_sequence(input_ids, layout), use_cache=False).last_hidden_state[0]
-        return own[layout.keep]
     hidden: Tensor = base(
         input_ids=input_ids, position_ids=position_ids, layout=layout, use_cache=False
     ).last_hidden_state[0]
     return hidden if is_trimmed(base) else hidden[layout.keep]
 
 
-def _own_logits(lm: Any, input_ids: Tensor, layout: Layout) -> Tensor:
-    """[N, V] by the model's own forward pass, at the positions `layout.keep` of one sequence."""
+def _own_logits(lm: Any, input_ids: Tensor, layout: Layout, image: dict[str, Tensor]) -> Tensor:
+    """[N, V] by the model's own forward pass, at the positions `layout.keep` of one sequence.
+
+    (Without `position_ids`: each family has its own for images, which it makes of ids and image.)
+    """
     options = {}
-    if "logits_to_keep" in inspect.signature(lm.forward).parameters:
+    if image or "logits_to_keep" in inspect.signature(lm.forward).parameters:
         options["logits_to_keep"] = layout.keep
-    logits: Tensor = lm(input_ids=_one_sequence(input_ids, layout), use_cache=False, **options).logits[0]
+    logits: Tensor = lm(input_ids=_one_sequence(input_ids, layout), use_cache=False, **image, **options).logits[0]
     return logits if options else logits[layout.keep]
 
 
@@ -148,40 +187,37 @@ def _one_sequence(input_ids: Tensor, layout: Layout) -> Tensor:
 
 @spent_on("model files")
 def load_actor(
-    folder: str | Path, dtype: torch.dtype = torch.float32, *, skeleton: bool = False, device: str = "cpu"
+    folder: str | Path,
+    dtype: torch.dtype = torch.float32,
+    *,
+    skeleton: bool = False,
+    sees: bool = False,
 ) -> PackedActor:
     """A causal language model for packed rows, on the CPU (a LoRA folder: merged into its base).
 
     Args:
+        sees: load it as a vision-language model.
         skeleton: without weights, on the meta device; an engine that deals out the main process's fills it.
-        device: where its rows will be computed (`selfcheck.py` tries it).
 
     Raises:
-        ModelError: absent or broken weights, or an architecture that cannot be computed exactly.
+        ModelError: absent or broken weights, an architecture that cannot be computed exactly, or a model that cannot
+            see.
     """
     from transformers import AutoModelForCausalLM
 
-    return PackedActor(
-        *load_pretrained(AutoModelForCausalLM, PackedActor, folder, dtype, skeleton=skeleton, device=device)
-    )
+    if sees:
+        from webrl.llm.eyes import Eyes
+
+        eyes, lm = Eyes(str(folder)), load_seeing_lm(str(folder), dtype=dtype)
+        turn_off_dropout(lm)
+        return PackedActor(lm, "plain", eyes)
+    return PackedActor(*load_pretrained(AutoModelForCausalLM, folder, dtype, skeleton=skeleton))
 
 
 def load_pretrained(
-    model_class: Any,
-    wrap: Any,
-    folder: str | Path,
-    dtype: torch.dtype,
-    *,
-    skeleton: bool = False,
-    device: str = "cpu",
-    **options: Any,
-) -> tuple[Any, RouteName]:
-    """`model_class.from_pretrained` without dropout, and how its rows are computed; one clear error.
-
-    Args:
-        wrap: `PackedActor` or `PackedCritic`.
-        device: as in `load_actor`.
-    """
+    model_class: Any, folder: str | Path, dtype: torch.dtype, *, skeleton: bool = False, **options: Any
+) -> tuple[Any, Route]:
+    """`model_class.from_pretrained` without dropout, and how its rows are computed; one clear error."""
     from safetensors import SafetensorError
 
     name = str(folder)
@@ -190,7 +226,7 @@ def load_pretrained(
     try:
         if hasattr(config, "auto_map") and type(config) not in getattr(model_class, "_model_mapping", (type(config),)):
             raise ModelError(f"cannot load the model {name!r}: {CODE_REFUSED}")
-        route = find_route(config, model_class, wrap, _own_gpu(device)).name
+        route = route_of(config)
         attention = attention_of(route)
         if skeleton:
             with torch.device("meta"):
@@ -207,11 +243,6 @@ def load_pretrained(
         raise ModelError(f"cannot load the model {name!r}: {first_line(error)}") from error
     turn_off_dropout(model)
     return model, route
-
-
-def _own_gpu(device: str) -> str:
-    """The GPU of this process where several processes share a machine, before their engine has picked it."""
-    return f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" and "LOCAL_RANK" in os.environ else device
 
 
 def wants_skeleton(folder: str | Path, engine: str) -> bool:

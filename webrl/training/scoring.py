@@ -18,7 +18,9 @@ from torch import Tensor
 from webrl.config import RunConfig
 from webrl.errors import TrainingError
 from webrl.llm.loading import pick_device, pick_dtype
+from webrl.llm.pictures import Picture
 from webrl.llm.products import use_products
+from webrl.llm.verify import Sample
 from webrl.runs.clock import spent_on
 from webrl.runs.progress import progress
 from webrl.training.critic import load_critic, values_of
@@ -27,7 +29,6 @@ from webrl.training.memory_policy import compile_layers
 from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor
 from webrl.training.packing import Example, Item, Pack, make_item, pack, plan_rows
 from webrl.training.ranks import world
-from webrl.training.seeing import check_pictures, examples_of, load_seeing_actor, open_seeing_critic
 from webrl.training.threads import num_row_threads, row_threads
 from webrl.types import StepRecord
 
@@ -50,9 +51,7 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
     device = pick_device(config.models.device)
     dtype = scoring_dtype(config, device)
     examples = examples_of(items, config)
-    sees = config.rollout.image_size is not None
-    model = load_seeing_actor(model_dir, dtype) if sees else load_actor(model_dir, dtype, device=device)
-    model = _ready(model, device)
+    model = _ready(load_actor(model_dir, dtype, sees=config.rollout.image_size is not None), device)
     _check_ids(items, model.lm.config.get_text_config().vocab_size, model_dir)
     if config.actor.compile:
         compile_layers(model.lm)
@@ -63,14 +62,15 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
 
 
 def score_samples(
-    samples: Sequence[tuple[Sequence[int], Sequence[int]]],
-    model_dir: str | Path,
-    dtype: torch.dtype,
-    device: str = "cpu",
+    samples: Sequence[Sample], model_dir: str | Path, dtype: torch.dtype, device: str = "cpu"
 ) -> list[list[float]]:
-    """Log-probabilities of (prompt ids, action ids) pairs."""
-    items = [Item((*prompt, *action), len(action)) for prompt, action in samples]
-    model = _ready(load_actor(model_dir, dtype, device=device), device)
+    """Log-probabilities of the actions of samples, all of which have an image, or none."""
+    items = [
+        Item((*prompt, *action), len(action), Picture.of_bytes(image) if image else None)
+        for prompt, action, image in samples
+    ]
+    sees = any(item.picture for item in items)
+    model = _ready(load_actor(model_dir, dtype, sees=sees), device)
     return [s.tolist() for s in score_targets(model, items, CPU_ROW_TOKENS, device)]
 
 
@@ -146,8 +146,7 @@ def state_values(states: Sequence[Example], critic_dir: str | Path, config: RunC
     device = pick_device(config.models.device)
     dtype = scoring_dtype(config, device)
     sees = config.rollout.image_size is not None
-    model = open_seeing_critic(critic_dir, None, dtype=dtype) if sees else load_critic(critic_dir, dtype, device=device)
-    model = _ready(model, device)
+    model = _ready(load_critic(critic_dir, dtype, sees=sees), device)
     limit = context_limit(model.lm, config.critic.max_tokens)
     items = [make_item(state, limit) for state in states]
 
@@ -223,3 +222,28 @@ def _gather(results: dict[int, Tensor], ranks: int) -> dict[int, Tensor]:
     parts: list[Any] = [None] * ranks
     torch.distributed.all_gather_object(parts, results)
     return {index: value for part in parts for index, value in part.items()}
+
+
+def examples_of(records: Sequence[StepRecord], config: RunConfig) -> list[Example]:
+    """Prompt, action and picture of each step.
+
+    Raises:
+        TrainingError: a step that was played blind where the run's actor sees, or the other way round.
+    """
+    check_pictures(records, config)
+    return [Example(r.prompt_ids, r.action_ids, Picture.of(r, config.run_dir)) for r in records]
+
+
+def check_pictures(records: Sequence[StepRecord], config: RunConfig) -> None:
+    """Return if all steps were played with a screenshot where the run's actor sees, else without.
+
+    Raises:
+        TrainingError: one was not.
+    """
+    size = config.rollout.image_size
+    for record in records:
+        if bool(record.screenshot_sha256) != (size is not None):
+            raise TrainingError(
+                f"step {record.step_id!r} was played {'with' if size is None else 'without'} a screenshot, and "
+                f"rollout.image_size={size}: nothing is trained on another input than it was played with"
+            )

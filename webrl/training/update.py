@@ -19,16 +19,15 @@ from webrl.config import ActorConfig, OptimConfig, RunConfig
 from webrl.errors import DataError, TrainingError, UsageError
 from webrl.llm.loading import pick_device
 from webrl.runs.store import read_json, read_records, write_json
-from webrl.training.critic import open_critic
 from webrl.training.critic_data import calibration_summary, critic_loss_function, critic_states, states_by_sample
 from webrl.training.export import Start, exporter
 from webrl.training.lora import add_adapters
 from webrl.training.memory_policy import apply_memory_policy
-from webrl.training.models import PackedActor, PackedCritic, check_tokenizer, context_limit, load_actor, wants_skeleton
+from webrl.training.models import PackedActor, check_tokenizer, context_limit, wants_skeleton
 from webrl.training.objectives import LossInput, LossOutput, Objective, get_objective
 from webrl.training.packing import Example, Item, Pack, make_item
 from webrl.training.ranks import broadcast, is_main, world
-from webrl.training.seeing import check_pictures, examples_of, load_seeing_actor, open_seeing_critic
+from webrl.training.scoring import check_pictures, examples_of
 from webrl.training.trainer import Job, Watch, train
 from webrl.training.transfer import send
 from webrl.training.trust import RETRIES, RETRY_FACTOR, make_region
@@ -65,9 +64,9 @@ def train_critic(
     states = critic_states(samples, config.critic, config.run_dir)
     tokenizer = check_tokenizer(init_dir, {r.tokenizer for r in samples})
     device = pick_device(config.models.device)
-    model, processor = _open_critic(init_dir, config, seed, device)
-    start = Start(str(init_dir), config.critic.heads, seed, sees=processor is not None)
-    save = exporter(start, processor or tokenizer, config.critic, config.models.prompt)
+    start = Start(str(init_dir), config.critic.heads, seed, sees=config.rollout.image_size is not None)
+    model = _open(start, config.critic)
+    save = exporter(start, model.eyes.processor if model.eyes else tokenizer, config.critic, config.models.prompt)
     prepare(model, config.critic, seed)
     items = cut_items([s.example for s in states], context_limit(model.lm, config.critic.max_tokens), "critic")
     job = Job(
@@ -114,9 +113,9 @@ def train_actor(
     while True:
         factor = rate_factor * RETRY_FACTOR ** len(stopped)
         optim = config.actor.model_copy(update={"lr": config.actor.lr * factor})
-        model, processor = _open_actor(init_dir, optim, device, sees=config.rollout.image_size is not None)
-        start = Start(str(init_dir), sees=processor is not None)
-        save = exporter(start, processor or tokenizer, optim, config.models.prompt)
+        start = Start(str(init_dir), sees=config.rollout.image_size is not None)
+        model = _open(start, optim)
+        save = exporter(start, model.eyes.processor if model.eyes else tokenizer, optim, config.models.prompt)
         prepare(model, optim, seed)
         job = actor_job(model, samples, optim, save, examples, demonstrations)
         if job.trust:
@@ -212,8 +211,9 @@ def train_sft(
     objective, config = get_objective("sft"), ActorConfig()
     tokenizer = check_tokenizer(init_dir, set())
     device = pick_device(device)
-    model, processor = _open_actor(init_dir, optim, device, sees=sees == {True})
-    save = exporter(Start(str(init_dir), sees=processor is not None), processor or tokenizer, optim, prompt)
+    start = Start(str(init_dir), sees=sees == {True})
+    model = _open(start, optim)
+    save = exporter(start, model.eyes.processor if model.eyes else tokenizer, optim, prompt)
     prepare(model, optim, seed)
     limit = context_limit(model.lm, optim.max_tokens)
     items = cut_items([Example(*e) for e in examples], limit, name)
@@ -327,34 +327,18 @@ def _policy_metrics(batch: LossInput) -> dict[str, Tensor]:
         }
 
 
-def _open_actor(folder: str | Path, config: OptimConfig, device: str, *, sees: bool) -> tuple[PackedActor, Any]:
-    """The model to train, and the processor of one that sees, else None.
+def _open(start: Start, config: OptimConfig) -> Any:
+    """Load the model to train (`PackedActor` or `PackedCritic`).
 
     Raises:
         TrainingError: options that have not been tried with screenshots.
     """
-    if not sees:
-        return load_actor(folder, skeleton=wants_skeleton(folder, config.engine), device=device), None
-    _refuse_untried(config)
-    model = load_seeing_actor(folder)
-    return model, model.eyes.processor
-
-
-def _open_critic(folder: str | Path, config: RunConfig, seed: int, device: str) -> tuple[PackedCritic, Any]:
-    """As `_open_actor`."""
-    critic = config.critic
-    if config.rollout.image_size is None:
-        skeleton = wants_skeleton(folder, critic.engine)
-        return open_critic(folder, critic.heads, seed, skeleton=skeleton, device=device), None
-    _refuse_untried(critic)
-    model = open_seeing_critic(folder, critic.heads, seed)
-    return model, model.eyes.processor
-
-
-def _refuse_untried(config: OptimConfig) -> None:
+    if not start.sees:
+        return start.load(skeleton=wants_skeleton(start.folder, config.engine))
     untried = [*config.untried_with_screenshots, *(["several processes"] if world()[0] > 1 else [])]
     if untried:
         raise TrainingError(f"no model has been trained on screenshots with {', '.join(untried)}: leave that out")
+    return start.load()
 
 
 def _read(records: Records, what: str) -> list[StepRecord]:

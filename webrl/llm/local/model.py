@@ -21,7 +21,7 @@ from webrl.llm.local.llama_cpu import LlamaCpuRunner
 from webrl.llm.local.own_cache import OwnCacheRunner, OwnRows
 from webrl.llm.local.runner import GenericRunner, Runner
 from webrl.llm.local.slots import SlotCache
-from webrl.llm.tokens import completion_of, encode_chat
+from webrl.llm.tokens import completion_of, encode_chat, refuse_image
 from webrl.llm.turns import end_token_ids
 from webrl.runs.clock import spent_on
 
@@ -47,7 +47,7 @@ class LocalModel:
         Raises:
             ModelError: the folder is unusable.
         """
-        self.name = name
+        self.name, self.eyes = name, None
         device = pick_device(models.device)
         self._thinking = models.enable_thinking
         self.tokenizer: Any = load_tokenizer(name)
@@ -71,12 +71,13 @@ class LocalModel:
             Batcher(runner, new_cache, self.end_ids, engine.max_batch, num_threads) for _ in range(num_batchers)
         ]
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
         """Continue token ids (`LanguageModel.generate`).
 
         Raises:
-            ModelError: its probabilities are not numbers.
+            ModelError: its probabilities are not numbers, or an image.
         """
+        refuse_image(self.name, image)
         prompt = self._checked(prompt_ids, sampling.max_new_tokens)
         with spent_on("sampling"):
             ids, logprobs = await self._ask(Request(prompt, sampling, generator=_generator(sampling.seed)))

@@ -15,7 +15,7 @@ from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.servers.http_pool import HttpPool, MalformedAnswer, Refused
 from webrl.llm.servers.openai_answers import parse_chat, parse_completion, parse_first_position, parse_prompt_logprobs
-from webrl.llm.tokens import decode_action, encode_chat
+from webrl.llm.tokens import decode_action, encode_chat, refuse_image
 from webrl.llm.turns import end_token_ids
 from webrl.runs.clock import spent_on
 
@@ -36,6 +36,7 @@ class OpenAIModel:
     ) -> None:
         # A server that does not take the tokenizer's ids serves another model than the one named.
         self.name = name if takes_ids else served_name
+        self.eyes = None
         self._tokenizer_name = name
         self.fingerprint = f"{served_name}@{','.join(pool.urls)}"
         self.tokenizer = tokenizer if takes_ids else None
@@ -81,8 +82,9 @@ class OpenAIModel:
             logger.warning("%s: no exact token ids from this server; only chat works, nothing to train on", served_name)
         return cls(name, pool, served_name, tokenizer, takes_ids, thinking)
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
-        """Continue token ids (`LanguageModel.generate`)."""
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
+        """Continue token ids (`LanguageModel.generate`); an image goes through `VllmModel`."""
+        refuse_image(self.name, image)
         self._need_ids()
         prompt = list(prompt_ids)
         body = self._completion_body(prompt, sampling) | {"logprobs": 1, "stop_token_ids": list(self._end_ids)}

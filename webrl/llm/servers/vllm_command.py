@@ -18,7 +18,7 @@ from webrl.runs.machine import visible_gpus
 
 SERVED_NAME = "policy"
 """Name of the base model at our own servers; adapters get names of their own."""
-SEEING_OPTIONS = ("--enable-scale-out", "--limit-mm-per-prompt", '{"image": 1, "video": 0}')
+VISION_OPTIONS = ("--enable-scale-out", "--limit-mm-per-prompt", '{"image": 1, "video": 0}')
 """Of a server that is shown pictures: its route for token ids with pictures, and room for one in each prompt."""
 _MODULES = {"webrl_vllm_access": "vllm_access.py", "webrl_vllm_worker": "vllm_worker.py"}
 """Names under which vLLM imports files of ours: what keeps everybody else off its routes, and what loads weights."""

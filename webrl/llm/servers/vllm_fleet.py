@@ -26,8 +26,8 @@ from webrl.llm.loading import model_folder
 from webrl.llm.servers.gpu_memory import check_room, name_the_knob
 from webrl.llm.servers.process import ServerProcess
 from webrl.llm.servers.vllm_command import (
-    SEEING_OPTIONS,
     SERVED_NAME,
+    VISION_OPTIONS,
     Weights,
     can_reload,
     find_python,
@@ -274,7 +274,7 @@ class Fleet:
             await asyncio.sleep(1.0)
         else:
             raise ModelError(f"the prefix cache of {weights.base} could not be reset")
-        if SEEING_OPTIONS[0] in self.engine.extra_args:  # what the old weights saw in a picture is kept apart
+        if VISION_OPTIONS[0] in self.engine.extra_args:  # what the old weights saw in a picture is kept apart
             await self._post_all("/reset_encoder_cache", None)
 
     async def _post_all(self, path: str, body: dict[str, Any] | None) -> list[str]:

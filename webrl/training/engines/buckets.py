@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from webrl.training.layers.norms import has_triton
+from webrl.training.layers.fused import has_triton
 
 _BUCKET_WEIGHTS = 1 << 28
 """A bucket has no more, or is one weight."""

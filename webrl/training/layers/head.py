@@ -30,7 +30,7 @@ class LogitRule:
 
     @classmethod
     def of(cls, config: Any) -> LogitRule:
-        """As a model's configuration says; the self-check finds out whether that is all there is to it."""
+        """As the configuration of an architecture that packs says (`architectures.py`)."""
         config = config.get_text_config()
         scale = float(getattr(config, "logit_scale", None) or 1.0) * float(getattr(config, "lm_head_multiplier", 1.0))
         scale /= float(getattr(config, "logits_scaling", None) or 1.0)

@@ -1,4 +1,4 @@
-"""A vision-language model in this process: prompts with a picture each, in batches of transformers' `generate`.
+"""A vision-language model in this process: prompts with an image each, in batches of transformers' `generate`.
 
 `generate` knows each family's positions, masks and caches; what it draws is ours (`webrl/llm/sampling.py`), so that
 answers are reproducible by `Sampling.seed` and their log-probabilities follow the convention of
@@ -17,13 +17,16 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
+from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.eyes import Eyes
-from webrl.llm.interface import Completion, Sampling
+from webrl.llm.interface import Completion, Message, Sampling
+from webrl.llm.loading import load_seeing_lm, model_fingerprint, pick_device, pick_dtype
 from webrl.llm.sampling import draw_tokens
 from webrl.llm.together import Together
 from webrl.llm.tokens import completion_of
 from webrl.llm.turns import end_token_ids
+from webrl.runs.clock import spent_on
 
 _Drawn = tuple[list[int], list[float]]
 """Ids and log-probs of an answer."""
@@ -36,8 +39,8 @@ class _Question:
     sampling: Sampling
 
 
-class SeeingModel:
-    """Answers prompts that hold a picture.
+class VisionModel:
+    """`LanguageModel` whose prompts have an image each.
 
     Args:
         module: the model itself; it answers with the weights that it has then.
@@ -52,23 +55,45 @@ class SeeingModel:
         self.eyes = eyes
         self.tokenizer: Any = eyes.tokenizer
         self.fingerprint = fingerprint or eyes.name
-        self.max_positions = eyes.max_positions
         self._module = module
         self._end_ids = end_token_ids(eyes.name, eyes.tokenizer)
         if not self._end_ids:
             raise ModelError(f"model {eyes.name!r} names no end token (eos_token_id): answers would never stop")
         self._together: Together[_Question, _Drawn] = Together(f"model {eyes.name!r}", self._answer, max_batch)
 
-    async def generate(self, prompt_ids: Sequence[int], png: bytes, sampling: Sampling) -> Completion:
-        """Continue a prompt (`Eyes.encode`) with its picture.
-
-        An answer also ends with a token that stands for a picture (`Eyes.picture_ids`): there is none to be seen.
+    @classmethod
+    def load(cls, name: str, engine: EngineConfig, models: ModelsConfig) -> VisionModel:
+        """Load processor and weights.
 
         Raises:
-            PolicyError: no answer.
+            ModelError: a model that cannot see, or an unusable folder.
         """
-        ids, logprobs = await self._together.ask(_Question(tuple(prompt_ids), png, sampling))
+        eyes, device = Eyes(name), pick_device(models.device)
+        module = load_seeing_lm(name, dtype=pick_dtype(models.dtype, device), device=device)
+        return cls(eyes, module, max_batch=engine.max_batch, fingerprint=model_fingerprint(name, module))
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
+        """Continue a prompt (`Eyes.encode`) with its image.
+
+        An answer also ends with a token that stands for an image (`Eyes.picture_ids`): there is none to be seen.
+
+        Raises:
+            PolicyError: no answer, or more tokens than the model has positions for.
+            ModelError: there is no image.
+        """
+        png = self.eyes.check_prompt(len(prompt_ids), sampling.max_new_tokens, image)
+        with spent_on("sampling"):
+            ids, logprobs = await self._together.ask(_Question(tuple(prompt_ids), png, sampling))
         return completion_of(self.tokenizer, prompt_ids, ids, logprobs, self._end_ids)
+
+    async def chat(self, messages: Sequence[Message], sampling: Sampling) -> Completion:  # noqa: ARG002
+        """Raise ModelError: a chat has no image (`generate`)."""
+        return await self.generate((), sampling)
+
+    async def choice_logprobs(self, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> list[float]:  # noqa: ARG002
+        """Raise ModelError: such a prompt has no image."""
+        await self.generate(prompt_ids, Sampling())
+        return []
 
     async def close(self) -> None:
         """Let what is being answered end; the module is its owner's."""

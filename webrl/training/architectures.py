@@ -1,0 +1,87 @@
+"""How the rows of an architecture are computed, and building and preparing its models.
+
+Packing is exact only if every layer keeps the sequences of a row apart, and if what is left out of a model's own
+forward pass (its mask, its head) is known. So the architectures below are named one by one: `python
+benchmarks/families.py` holds each against transformers alone, log-probabilities and gradients, on sequences longer than
+its windows. All others are computed as transformers computes them, one sequence a row.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from webrl.errors import ModelError
+from webrl.training.layers.attention import register
+
+logger = logging.getLogger(__name__)
+
+Route = Literal["packed", "single", "plain"]
+"""Many sequences a row by our attention; one by transformers' default attention; one by its eager attention."""
+
+PACKED = frozenset((
+    "apertus", "arcee", "cohere", "cohere2", "cwm", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "ernie4_5_moe",
+    "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe",
+    "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "llama", "minimax_m2", "ministral", "ministral3", "mistral",
+    "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_moe", "seed_oss", "smollm3", "starcoder2",
+))  # fmt: skip
+"""Model types of attention alone, whose windows, caps, sinks and scales our attention and head know."""
+SINGLE = frozenset((
+    "lfm2", "lfm2_moe", "mamba", "mamba2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+))  # fmt: skip
+"""Model types with convolutions or a recurrence, of which transformers' default attention is known to be exact."""
+
+
+def route_of(config: Any) -> Route:
+    """The way to compute a model's rows, by its configuration.
+
+    Raises:
+        ModelError: in transformers a sequence's log-probabilities depend on the sequences before it.
+    """
+    kind, rope = config.model_type, _rope_types(config)
+    if "dynamic" in rope:
+        raise ModelError(
+            f"{kind} cannot be trained here: in transformers a sequence's log-probabilities depend on the sequences "
+            "before it (rotary embeddings that grow with the longest one seen, rope_type dynamic)"
+        )
+    if "longrope" in rope:  # one table for the whole row, by its longest sequence
+        return "single"
+    if kind in PACKED:
+        return "packed"
+    if kind not in SINGLE:
+        logger.warning("%s: one sequence a row, which is slower: it is not among those that are known to pack", kind)
+    return "single" if kind in SINGLE else "plain"
+
+
+def _rope_types(config: Any) -> set[str]:
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    parts = [rope, *(part for part in rope.values() if isinstance(part, dict))]
+    return {str(part.get("rope_type", "default")) for part in parts}
+
+
+def attention_of(route: Route) -> str | None:
+    """The attention implementation of transformers that a route needs; None is the model's default.
+
+    For architectures that are not known it is `eager`: others leave out what they do not know (sdpa: capped scores).
+    """
+    return {"packed": register(), "single": None, "plain": "eager"}[route]
+
+
+def build(model_class: Any, config: Any, dtype: torch.dtype, attention: str | None) -> Any:
+    """A model with fresh weights, by an auto class or a model's own."""
+    make = getattr(model_class, "from_config", None) or model_class._from_config
+    return make(config, dtype=dtype, **({"attn_implementation": attention} if attention else {}))
+
+
+def turn_off_dropout(model: nn.Module) -> None:
+    """Set every dropout rate to 0: a policy's log-probabilities are its own in training as in sampling."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if isinstance(value, float) and "drop" in name:
+                setattr(module, name, 0.0)

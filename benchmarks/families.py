@@ -29,10 +29,10 @@ from families_list import COMMON, FAMILIES  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from webrl.errors import ModelError  # noqa: E402
+from webrl.training.architectures import cast_weights  # noqa: E402
 from webrl.training.critic import open_critic, sequence_classifier  # noqa: E402
 from webrl.training.models import load_actor  # noqa: E402
 from webrl.training.packing import Item, pack, plan_rows  # noqa: E402
-from webrl.training.precision import cast_weights  # noqa: E402
 
 LENGTHS = (70, 9, 33, 14, 52, 25)
 NUM_TARGETS = 6

@@ -26,9 +26,9 @@ from training_shapes import shrink
 
 from webrl.config import ActorConfig
 from webrl.errors import WebRLError
-from webrl.training.architectures import attention_of, build, route_of
+from webrl.training.architectures import attention_of, build, cast_weights, route_of
+from webrl.training.layers.fused import MLPS, NORMS
 from webrl.training.models import PackedActor
-from webrl.training.precision import cast_weights
 from webrl.training.trainer import train
 from webrl.training.update import actor_job, prepare
 from webrl.types import StepRecord
@@ -261,7 +261,8 @@ def random_actor(shape: Shape, device: str, tiny: bool) -> PackedActor:
 def restore_layers(model: PackedActor) -> None:
     """Transformers' own norms, rotary embeddings and MLPs again."""
     for module in model.modules():
-        vars(module).pop("forward", None)
+        if type(module).__name__ in (*NORMS, *MLPS):
+            vars(module).pop("forward", None)
         modeling = sys.modules[type(module).__module__]
         rotary = getattr(modeling, "apply_rotary_pos_emb", None)
         modeling.apply_rotary_pos_emb = getattr(rotary, "webrl_own", rotary)  # type: ignore[attr-defined]

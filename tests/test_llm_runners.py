@@ -11,8 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.llm import Sampling, open_model
 from webrl.llm.local.llama_cpu import LlamaCpuRunner
-from webrl.llm.local.runner import GenericRunner
-from webrl.llm.local.slots import SlotCache
+from webrl.llm.local.runner import GenericRunner, SlotCache
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",

@@ -16,7 +16,7 @@ from webrl.llm import open_model, open_policy
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Sampling
 from webrl.llm.servers.http_pool import MalformedAnswer
-from webrl.llm.servers.openai_answers import parse_seen
+from webrl.llm.servers.openai import parse_seen
 from webrl.training.models import load_actor
 from webrl.training.packing import Example, make_item
 from webrl.training.scoring import score_targets

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from webrl.training.build_locks import drop_dead_locks
+from webrl.training.engines.deepspeed import drop_dead_locks
 
 BUILDER = """
 import sys

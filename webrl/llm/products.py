@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
@@ -34,8 +35,8 @@ def use_products(model: nn.Module) -> None:
     if not has_faster_products():
         return
     for module in model.modules():
-        if type(module) is nn.Linear and module.bias is None:
-            module.__class__ = _FastLinear
+        if type(module) is nn.Linear and module.bias is None and "forward" not in vars(module):
+            module.forward = MethodType(_forward, module)  # type: ignore[method-assign]
 
 
 @cache
@@ -50,9 +51,8 @@ def has_faster_products() -> bool:
     return wide and has_both and "GenuineIntel" not in vendor and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-class _FastLinear(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight)
+def _forward(self: nn.Linear, x: Tensor) -> Tensor:
+    return linear(x, self.weight)
 
 
 class _Linear(torch.autograd.Function):

@@ -85,3 +85,23 @@ def turn_off_dropout(model: nn.Module) -> None:
         for name, value in vars(module).items():
             if isinstance(value, float) and "drop" in name:
                 setattr(module, name, 0.0)
+
+
+def cast_weights(model: nn.Module) -> None:
+    """Make a model's weights bfloat16 in place, as `from_pretrained(dtype=bfloat16)` does: buffers stay as they are."""
+    exempt = getattr(getattr(model, "lm", model), "_keep_in_fp32_modules_strict", None) or ()
+    for name, parameter in model.named_parameters():
+        if not any(part in name for part in exempt):
+            parameter.data = parameter.data.to(torch.bfloat16)
+
+
+def decoder_of(lm: Any) -> Any:
+    """The model below the output layer: takes token ids, returns hidden states."""
+    return lm.model if lm.base_model is lm else lm.base_model  # Llama 4's text model has a prefix of another model
+
+
+def layers_of(lm: Any) -> nn.ModuleList | None:
+    """The decoder's layers, whatever they are called; None if there is no such list."""
+    count = getattr(lm.config.get_text_config(), "num_hidden_layers", 0)
+    lists = [m for m in decoder_of(lm).modules() if isinstance(m, nn.ModuleList) and len(m) == count > 0]
+    return lists[0] if lists else None

@@ -21,8 +21,7 @@ from webrl.errors import ModelError
 from webrl.llm.check import check_model
 from webrl.llm.loading import config_of, first_line, load_seeing_lm, model_folder, quiet, refuse_gaps
 from webrl.runs.clock import spent_on
-from webrl.training.architectures import turn_off_dropout
-from webrl.training.layers.decoder import decoder_of
+from webrl.training.architectures import decoder_of, turn_off_dropout
 from webrl.training.models import PackedCritic, load_pretrained
 
 NUM_LABELS = {"single": 1, "double": 4}

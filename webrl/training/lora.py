@@ -8,14 +8,16 @@ is the merge, which gives the same bits on every machine.
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from webrl.config import OptimConfig
 from webrl.errors import UsageError
-from webrl.training.layers.decoder import layers_of
+from webrl.training.architectures import layers_of
 
 _ADAPTER = "default"
 """Name that peft gives the only adapter."""
@@ -43,30 +45,6 @@ def add_adapters(model: Any, config: OptimConfig) -> None:
         model.lm.score.requires_grad_(True)
 
 
-class AdaptedLinear:
-    """Mixed in before peft's linear layer: W x + B (s · A x), the sum inside B's own product."""
-
-    def forward(self: Any, x: Tensor, *others: Any, **options: Any) -> Tensor:
-        """[..., D] -> [..., E]."""
-        down, up = self.lora_A[_ADAPTER], self.lora_B[_ADAPTER]
-        plain = isinstance(up, AddingLinear) and x.dtype == down.weight.dtype  # float8 replaces layers
-        if not plain or self.merged or self.disable_adapters or others or options:
-            own: Tensor = super().forward(x, *others, **options)  # type: ignore[misc]
-            return own
-        whole: Tensor = up(down(x) * self.scaling[_ADAPTER], self.base_layer(x))
-        return whole
-
-
-class AddingLinear(nn.Linear):
-    """A linear layer that adds its output to a tensor; engines gather its weight around the call."""
-
-    def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        """[..., R] -> [..., E]."""
-        if onto is None:
-            return super().forward(x)
-        return torch.addmm(onto.flatten(0, -2), x.flatten(0, -2), self.weight.t()).view_as(onto)
-
-
 def _fuse(module: nn.Module) -> None:
     """Give a plain adapter of peft's our forward pass, in place."""
     from peft.tuners.lora import Linear
@@ -74,8 +52,26 @@ def _fuse(module: nn.Module) -> None:
     if type(module) is not Linear or module.lora_variant or type(module.lora_B[_ADAPTER]) is not nn.Linear:
         return
     if module.lora_B[_ADAPTER].bias is None:
-        module.lora_B[_ADAPTER].__class__ = AddingLinear
-        module.__class__ = type("AdaptedLinear", (AdaptedLinear, Linear), {"__module__": Linear.__module__})
+        module.forward = MethodType(_adapted, module)  # type: ignore[method-assign]
+        module.lora_B[_ADAPTER].forward = MethodType(_adding, module.lora_B[_ADAPTER])
+
+
+def _adapted(self: Any, x: Tensor, *others: Any, **options: Any) -> Tensor:
+    """W x + B (s · A x), the sum inside B's own product. [..., D] -> [..., E]."""
+    down, up = self.lora_A[_ADAPTER], self.lora_B[_ADAPTER]
+    plain = "forward" in vars(up) and x.dtype == down.weight.dtype  # float8 replaces layers
+    if not plain or self.merged or self.disable_adapters or others or options:
+        own: Tensor = type(self).forward(self, x, *others, **options)
+        return own
+    whole: Tensor = up(down(x) * self.scaling[_ADAPTER], self.base_layer(x))
+    return whole
+
+
+def _adding(self: nn.Linear, x: Tensor, onto: Tensor | None = None) -> Tensor:
+    """Add the product to a tensor; engines gather the weight around the call. [..., R] -> [..., E]."""
+    if onto is None:
+        return functional.linear(x, self.weight)
+    return torch.addmm(onto.flatten(0, -2), x.flatten(0, -2), self.weight.t()).view_as(onto)
 
 
 def merge_adapters(lm: Any) -> Any:

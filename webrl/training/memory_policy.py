@@ -11,8 +11,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from webrl.config import OptimConfig
 from webrl.config.extras import require
-from webrl.training.layers.decoder import layers_of
-from webrl.training.layers.trim import TrimmedLayer
+from webrl.training.architectures import layers_of
 
 _ATTENTION = (
     "_scaled_dot_product_flash_attention",
@@ -50,7 +49,7 @@ def compile_layers(lm: Any) -> None:
     # All layers share one cache of variants: with and without gradient, checkpointing, layout, autocast.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILED_VARIANTS)
     for layer in layers_of(lm) or ():
-        if not isinstance(layer, TrimmedLayer):  # it has shapes of its own
+        if not hasattr(layer, "is_trimmed"):  # it has shapes of its own
             layer.compile(dynamic=True)
 
 

@@ -29,11 +29,10 @@ from webrl.llm.loading import (
     refuse_gaps,
 )
 from webrl.runs.clock import spent_on
-from webrl.training.architectures import Route, attention_of, build, route_of, turn_off_dropout
+from webrl.training.architectures import Route, attention_of, build, decoder_of, route_of, turn_off_dropout
 from webrl.training.layers.attention import Layout
-from webrl.training.layers.decoder import decoder_of
 from webrl.training.layers.fused import fuse
-from webrl.training.layers.head import ActionHead, LogitRule
+from webrl.training.layers.head import LogitRule, take_targets
 from webrl.training.layers.trim import is_trimmed, trim_last_layer
 from webrl.training.packing import Pack, actor_inputs, critic_inputs
 from webrl.training.ranks import is_main
@@ -112,8 +111,7 @@ class PackedActor(_Packed):
         head = self.lm.get_output_embeddings()
         if not isinstance(head, nn.Linear):
             raise ModelError(f"{type(self.lm).__name__} has no linear output layer, found {type(head).__name__}")
-        head.__class__ = ActionHead
-        head.rule = LogitRule.of(self.lm.config)  # type: ignore[assignment]
+        take_targets(head, LogitRule.of(self.lm.config))
 
     def forward(
         self,

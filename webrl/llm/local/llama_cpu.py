@@ -18,8 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from webrl.llm.local.runner import Prefilled
-from webrl.llm.local.slots import SlotCache
+from webrl.llm.local.runner import Prefilled, SlotCache
 from webrl.llm.products import linear
 
 

@@ -19,8 +19,7 @@ from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint,
 from webrl.llm.local.batcher import Answer, Batcher, Request
 from webrl.llm.local.llama_cpu import LlamaCpuRunner
 from webrl.llm.local.own_cache import OwnCacheRunner, OwnRows
-from webrl.llm.local.runner import GenericRunner, Runner
-from webrl.llm.local.slots import SlotCache
+from webrl.llm.local.runner import GenericRunner, Runner, SlotCache
 from webrl.llm.tokens import completion_of, encode_chat, refuse_image
 from webrl.llm.turns import end_token_ids
 from webrl.runs.clock import spent_on

@@ -14,8 +14,7 @@ from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import config_of, load_tokenizer, model_fingerprint
-from webrl.llm.servers.openai import OpenAIModel, sampling_options
-from webrl.llm.servers.openai_answers import parse_seen
+from webrl.llm.servers.openai import OpenAIModel, parse_seen, sampling_options
 from webrl.llm.servers.vllm_command import VISION_OPTIONS, Weights
 from webrl.llm.servers.vllm_fleet import Fleet
 from webrl.llm.servers.vllm_owner import borrow, give_back

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from webrl.errors import TrainingError
+from webrl.training.architectures import cast_weights
 from webrl.training.engines.buckets import make_buckets
 from webrl.training.engines.ddp import Engine, make_optimizer
-from webrl.training.precision import cast_weights
 from webrl.training.transfer import receive
 
 _NORM_WEIGHTS = 1 << 22

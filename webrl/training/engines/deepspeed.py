@@ -7,11 +7,15 @@ because at 1 it keeps no accumulation buffers under CPU offload; its scaling of 
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor, nn
 
@@ -19,8 +23,14 @@ from webrl.config import OptimConfig
 from webrl.config.extras import require
 from webrl.errors import TrainingError
 from webrl.runs.machine import free_port
-from webrl.training.build_locks import drop_dead_locks
 from webrl.training.engines.ddp import Engine, forget_accelerator, is_finite, make_optimizer
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 600.0
+"""Age from which a lock that no process here has open is nobody's; a younger one may be another machine's, on a shared
+home."""
+_POLL_S = 1.0
 
 
 class DeepSpeedEngine(Engine):
@@ -149,3 +159,51 @@ def deepspeed_config(config: OptimConfig, options: dict[str, Any], device: str) 
         "steps_per_print": 10**9,
         "wall_clock_breakdown": False,
     }
+
+
+def drop_dead_locks(grace_s: float = GRACE_S) -> None:
+    """Remove the locks that killed builders have left in torch's folder of compiled extensions.
+
+    torch waits for such a lock without end and without a word (`torch.utils.file_baton`). Whoever builds has it open.
+    A young one that nobody here has open is waited for until it is old enough.
+    """
+    for lock in sorted(_extensions_folder().glob("**/lock")):
+        told = False
+        while (age_s := _age(lock)) is not None and not _is_open(lock):
+            if age_s >= grace_s:
+                logger.warning("%s was left by a build that was killed; removed", lock)
+                lock.unlink(missing_ok=True)
+            elif not told:
+                told = True
+                logger.warning(
+                    "nobody on this machine holds %s: another one builds, or a build was killed; waiting up to %.0f s "
+                    "(if nothing builds, remove the file)", lock, grace_s - age_s,
+                )  # fmt: skip
+            else:
+                time.sleep(_POLL_S)
+
+
+def _extensions_folder() -> Path:
+    if chosen := os.environ.get("TORCH_EXTENSIONS_DIR"):
+        return Path(chosen)
+    from torch.utils.cpp_extension import get_default_build_root
+
+    return Path(get_default_build_root())
+
+
+def _age(lock: Path) -> float | None:
+    try:
+        return time.time() - lock.stat().st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def _is_open(lock: Path) -> bool:
+    path = str(lock.resolve())
+    for process in psutil.process_iter():
+        try:
+            if any(file.path == path for file in process.open_files()):
+                return True
+        except psutil.Error:  # ended meanwhile, or somebody else's
+            continue
+    return False

@@ -1,14 +1,15 @@
 """Log-probabilities of given tokens from hidden states, in chunks: no term grows with tokens x vocabulary.
 
 The backward pass recomputes a chunk's logits instead of keeping them, so that peak memory is one chunk whatever
-the number of positions, with the bias, scale and cap that an architecture may have. `ActionHead` is the model's own
-output layer with another forward; its weight, name and tying stay as they are, and engines that gather a module's
+the number of positions, with the bias, scale and cap that an architecture may have. `take_targets` gives the model's
+own output layer another forward; its weight, name and tying stay as they are, and engines that gather a module's
 weights around its forward (ZeRO-3) gather them once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import torch
@@ -49,17 +50,16 @@ class LogitRule:
         return slope if self.scale == 1.0 else slope.mul_(self.scale)
 
 
-class ActionHead(nn.Linear):
-    """An output layer that returns log-probabilities of targets where targets are given, logits otherwise."""
+def take_targets(head: nn.Linear, rule: LogitRule) -> None:
+    """Have an output layer return log-probabilities of targets where targets are given, logits otherwise."""
 
-    rule = LogitRule()
-    """Set by `PackedActor`."""
-
-    def forward(self, hidden: Tensor, targets: Tensor | None = None) -> Tensor:
+    def forward(self: nn.Linear, hidden: Tensor, targets: Tensor | None = None) -> Tensor:
         """[N, D] hidden states and [N] targets -> [N] float32 log-probabilities."""
         if targets is None:
             return functional.linear(hidden, self.weight, self.bias)
-        return token_logprobs(hidden, self.weight, targets, bias=self.bias, rule=self.rule)
+        return token_logprobs(hidden, self.weight, targets, bias=self.bias, rule=rule)
+
+    head.forward = MethodType(forward, head)  # type: ignore[method-assign]
 
 
 def token_logprobs(

@@ -9,6 +9,7 @@ to the architectures whose layer is known to be the plain pre-norm one without w
 from __future__ import annotations
 
 import sys
+from types import MethodType
 from typing import Any
 
 from torch import Tensor
@@ -18,44 +19,41 @@ from webrl.training.layers.attention import Layout, packed_attention
 PLAIN_LAYERS = frozenset({"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer"})
 
 
-class TrimmedLayer:
-    """Mixed in before the layer's own class."""
-
-    def forward(
-        self: Any,
-        hidden_states: Tensor,  # [1, T, D]
-        attention_mask: Tensor | None = None,
-        position_embeddings: tuple[Tensor, Tensor] | None = None,
-        layout: Layout | None = None,
-        **kwargs: Any,
-    ) -> Tensor:
-        """[1, N, D] outputs at the positions `layout.keep`."""
-        if layout is None or position_embeddings is None:
-            whole: Tensor = super().forward(  # type: ignore[misc]
-                hidden_states, attention_mask=attention_mask, position_embeddings=position_embeddings, **kwargs
-            )
-            return whole
-        normed = self.input_layernorm(hidden_states)
-        attended: Tensor = _attend(self.self_attn, normed, position_embeddings, layout)
-        kept = hidden_states[:, layout.keep] + attended
-        transformed: Tensor = self.mlp(self.post_attention_layernorm(kept))
-        return kept + transformed
-
-
 def trim_last_layer(base_model: Any) -> None:
     """Give the last layer of a decoder the trimmed forward, if its architecture is known."""
     layers = getattr(base_model, "layers", None)
     if not layers or getattr(base_model.config, "sliding_window", None) is not None:
         return
-    cls = type(layers[-1])
-    if cls.__name__ in PLAIN_LAYERS:
-        layers[-1].__class__ = type(f"Trimmed{cls.__name__}", (TrimmedLayer, cls), {"__module__": cls.__module__})
+    if type(layers[-1]).__name__ in PLAIN_LAYERS:
+        layers[-1].forward = MethodType(_trimmed, layers[-1])
+        layers[-1].is_trimmed = True
 
 
 def is_trimmed(base_model: Any) -> bool:
     """True if `trim_last_layer` took hold."""
     layers = getattr(base_model, "layers", None)
-    return layers is not None and len(layers) > 0 and isinstance(layers[-1], TrimmedLayer)
+    return layers is not None and len(layers) > 0 and hasattr(layers[-1], "is_trimmed")
+
+
+def _trimmed(
+    self: Any,
+    hidden_states: Tensor,  # [1, T, D]
+    attention_mask: Tensor | None = None,
+    position_embeddings: tuple[Tensor, Tensor] | None = None,
+    layout: Layout | None = None,
+    **kwargs: Any,
+) -> Tensor:
+    """[1, N, D] outputs at the positions `layout.keep`."""
+    if layout is None or position_embeddings is None:
+        whole: Tensor = type(self).forward(
+            self, hidden_states, attention_mask=attention_mask, position_embeddings=position_embeddings, **kwargs
+        )
+        return whole
+    normed = self.input_layernorm(hidden_states)
+    attended: Tensor = _attend(self.self_attn, normed, position_embeddings, layout)
+    kept = hidden_states[:, layout.keep] + attended
+    transformed: Tensor = self.mlp(self.post_attention_layernorm(kept))
+    return kept + transformed
 
 
 def _attend(attention: Any, normed: Tensor, position_embeddings: tuple[Tensor, Tensor], layout: Layout) -> Tensor:

@@ -265,3 +265,15 @@ def test_sampled_logprobs_on_a_gpu_equal_a_plain_forward_pass(folder, dtype, tol
 
     for prompt, answer in zip(some, asyncio.run(main()), strict=True):
         assert answer.logprobs == pytest.approx(score(folder, prompt, answer.ids, dtype), abs=tolerance)
+
+
+def test_a_text_model_refuses_an_image_by_name(tmp_path):
+    folder = save_tiny_model(tmp_path)
+
+    async def main():
+        async with open_model(str(folder), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
+            assert model.eyes is None
+            with pytest.raises(ModelError, match="reads text alone: it cannot be shown an image"):
+                await model.generate([1, 2], Sampling(max_new_tokens=1), b"png")
+
+    asyncio.run(main())

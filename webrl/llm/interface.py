@@ -72,8 +72,11 @@ class LanguageModel(Protocol):
     """Folder or hub name."""
     fingerprint: str
     """Identifies the weights that answer; changes when they change."""
-    eyes: Eyes | None
-    """Encodes the image of each prompt of a vision-language model; None for a text model."""
+
+    @property
+    def eyes(self) -> Eyes | None:
+        """Encodes the image of each prompt of a vision-language model; None for a text model."""
+        ...
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
         """Continue token ids.

@@ -36,7 +36,7 @@ def use_products(model: nn.Module) -> None:
         return
     for module in model.modules():
         if type(module) is nn.Linear and module.bias is None and "forward" not in vars(module):
-            module.forward = MethodType(_forward, module)  # type: ignore[method-assign]
+            module.forward = MethodType(_forward, module)
 
 
 @cache

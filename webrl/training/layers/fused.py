@@ -58,9 +58,9 @@ def fuse(lm: nn.Module) -> None:
     for module in lm.modules():
         kind = type(module)
         if kind.__name__ in NORMS:
-            module.forward = MethodType(_norm, module)  # type: ignore[method-assign]
+            module.forward = MethodType(_norm, module)
         elif kind.__name__ in MLPS and type(module.act_fn).__name__ in _ACTIVATIONS:
-            module.forward = MethodType(_gated_mlp, module)  # type: ignore[method-assign]
+            module.forward = MethodType(_gated_mlp, module)
         elif kind.__name__.endswith("Attention"):
             _fuse_rotary(kind.__module__)
 

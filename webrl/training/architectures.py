@@ -9,6 +9,7 @@ its windows. All others are computed as transformers computes them, one sequence
 from __future__ import annotations
 
 import logging
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -53,8 +54,13 @@ def route_of(config: Any) -> Route:
     if kind in PACKED:
         return "packed"
     if kind not in SINGLE:
-        logger.warning("%s: one sequence a row, which is slower: it is not among those that are known to pack", kind)
+        _warn_once(kind)
     return "single" if kind in SINGLE else "plain"
+
+
+@cache
+def _warn_once(kind: str) -> None:
+    logger.warning("%s: one sequence a row, which is slower: it is not among those that are known to pack", kind)
 
 
 def _rope_types(config: Any) -> set[str]:

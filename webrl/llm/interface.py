@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from webrl.types import Step
-
-if TYPE_CHECKING:
-    from webrl.llm.eyes import Eyes
 
 
 @dataclass(frozen=True)
@@ -74,8 +71,8 @@ class LanguageModel(Protocol):
     """Identifies the weights that answer; changes when they change."""
 
     @property
-    def eyes(self) -> Eyes | None:
-        """Encodes the image of each prompt of a vision-language model; None for a text model."""
+    def eyes(self) -> Any:
+        """The image processor (`webrl.llm.eyes.Eyes`) of a vision-language model; None for a text model."""
         ...
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:

@@ -34,7 +34,7 @@ async def chat_ids(model: LanguageModel, chat: list[Message], png: bytes | None,
         eyes = model.eyes
         if eyes is None or png is None:
             return await with_tokenizer(model.tokenizer, encode)
-        ids = eyes.encode(chat, eyes.look(png))
+        ids: list[int] = eyes.encode(chat, eyes.look(png))
         _check_all_are_read(eyes.tokenizer, chat, sees=True)
     except (ModelError, PolicyError) as error:
         raise RequestError(str(error), param="messages") from error

@@ -28,6 +28,8 @@ FAMILIES = {  # family: how its rows are computed
     "Qwen3-Next": "single",
     "Mamba 2": "single",
     "HyperCLOVA X": "plain",
+    "Phi-3.5 MoE": "plain",
+    "Nemotron": "plain",
     "Llama, rope scaled with length": "refused",
 }
 

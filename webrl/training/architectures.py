@@ -3,7 +3,8 @@
 Packing is exact only if every layer keeps the sequences of a row apart, and if what is left out of a model's own
 forward pass (its mask, its head) is known. So the architectures below are named one by one: `python
 benchmarks/families.py` holds each against transformers alone, log-probabilities and gradients, on sequences longer than
-its windows. All others are computed as transformers computes them, one sequence a row.
+its windows. All others are computed one sequence a row as transformers computes them for inference: where they train,
+some add noise, or draw experts at random (Phi-3.5 MoE).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ PACKED = frozenset((
     "apertus", "arcee", "cohere", "cohere2", "cwm", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "ernie4_5_moe",
     "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe",
     "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "llama", "minimax_m2", "ministral", "ministral3", "mistral",
-    "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3",
-    "qwen3_moe", "seed_oss", "smollm3", "starcoder2",
+    "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_moe", "smollm3", "starcoder2",
 ))  # fmt: skip
 """Model types of attention alone, whose windows, caps, sinks and scales our attention and head know."""
 SINGLE = frozenset((
@@ -84,12 +85,12 @@ def build(model_class: Any, config: Any, dtype: torch.dtype, attention: str | No
 
 
 def turn_off_dropout(model: nn.Module) -> None:
-    """Set every dropout rate to 0: a policy's log-probabilities are its own in training as in sampling."""
+    """Set every rate of dropout and router noise to 0: a policy's log-probabilities are its own in training, too."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         for name, value in vars(module).items():
-            if isinstance(value, float) and "drop" in name:
+            if isinstance(value, float) and ("drop" in name or "jitter" in name):
                 setattr(module, name, 0.0)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,13 @@ class _Packed(nn.Module):
     def packs(self) -> bool:
         """True if a row may hold several sequences."""
         return self.route == "packed"
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; a text model that is not known computes as for inference in both (`architectures.py`)."""
+        super().train(mode)
+        if self.route == "plain" and self.eyes is None:
+            self.lm.eval()
+        return self
 
     def inputs(self, row: Pack) -> dict[str, Any]:
         """Return the keyword arguments of `forward` for a row.

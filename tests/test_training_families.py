@@ -28,7 +28,7 @@ FAMILIES = {  # family: how its rows are computed
     "Qwen3-Next": "single",
     "Mamba 2": "single",
     "HyperCLOVA X": "plain",
-    "Phi-3.5 MoE": "plain",
+    "Phi-3.5 MoE": "refused",
     "Nemotron": "plain",
     "Llama, rope scaled with length": "refused",
 }

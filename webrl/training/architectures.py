@@ -4,7 +4,7 @@ Packing is exact only if every layer keeps the sequences of a row apart, and if 
 forward pass (its mask, its head) is known. So the architectures below are named one by one: `python
 benchmarks/families.py` holds each against transformers alone, log-probabilities and gradients, on sequences longer than
 its windows. All others are computed one sequence a row as transformers computes them for inference: where they train,
-some add noise, or draw experts at random (Phi-3.5 MoE).
+some add noise to their routers. What was found to differ from transformers even so is refused.
 """
 
 from __future__ import annotations
@@ -36,19 +36,25 @@ SINGLE = frozenset((
     "lfm2", "lfm2_moe", "mamba", "mamba2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
 ))  # fmt: skip
 """Model types with convolutions or a recurrence, of which transformers' default attention is known to be exact."""
+REFUSED = frozenset(("phimoe",))
+"""Model types whose rows are wrong either way."""
 
 
 def route_of(config: Any) -> Route:
     """The way to compute a model's rows, by its configuration.
 
     Raises:
-        ModelError: in transformers a sequence's log-probabilities depend on the sequences before it.
+        ModelError: the architecture is refused, or its log-probabilities depend on the sequences before.
     """
     kind, rope = config.model_type, _rope_types(config)
     if "dynamic" in rope:
         raise ModelError(
             f"{kind} cannot be trained here: in transformers a sequence's log-probabilities depend on the sequences "
             "before it (rotary embeddings that grow with the longest one seen, rope_type dynamic)"
+        )
+    if kind in REFUSED:
+        raise ModelError(
+            f"{kind} cannot be trained here: its log-probabilities were found to differ from transformers'"
         )
     if "longrope" in rope:  # one table for the whole row, by its longest sequence
         return "single"

@@ -1,44 +1,215 @@
-"""OpenEnv's message types, `openenv.core.env_server.types`, without what surrounds them.
+"""What goes over the wire: OpenEnv's message types, and the fields of its BrowserGym environment.
 
-By its name the module would run `openenv.core` first, which imports Gradio and an MCP server: ten seconds of CPU for
-classes that need pydantic alone. Its file is therefore loaded by itself.
+Names, types and defaults of the latter are those of `envs/browsergym_env/models.py` in OpenEnv's repository, so that
+its client and the examples built on it read our answers. A `screenshot` is nested lists of integers as there, or a
+base64 PNG, which is a hundred times smaller: see `Screenshots`.
+
+OpenEnv's own types are those of the installed `openenv.core.env_server.types`. Imported by that name the module would
+run `openenv.core` first, which imports Gradio and an MCP server, ten seconds of CPU; its file is loaded by itself.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import sys
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from typing import Annotated, Any, Literal
 
-_NAME = "openenv.core.env_server.types"
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
+
+from webrl.errors import WebRLError, problem_text
+from webrl.openenv.hub import AtCapacity
+from webrl.openenv.screenshots import MAX_SIDE, MIN_SIDE, Screenshots
+from webrl.runs.text import dump_json
+
+logger = logging.getLogger(__name__)
+
+Answer = dict[str, Any]
+"""A message to the client."""
 
 
-def _load() -> ModuleType:
-    if _NAME in sys.modules:
-        return sys.modules[_NAME]
+def _openenv_types() -> Any:
+    name = "openenv.core.env_server.types"
+    if name in sys.modules:
+        return sys.modules[name]
     package = find_spec("openenv")
     if package is None or not package.submodule_search_locations:
         raise ModuleNotFoundError("No module named 'openenv'", name="openenv")
-    path = Path(package.submodule_search_locations[0], *_NAME.split(".")[1:]).with_suffix(".py")
+    path = Path(package.submodule_search_locations[0], *name.split(".")[1:]).with_suffix(".py")
     spec = spec_from_file_location(__name__ + "_types", path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"cannot load {str(path)!r}", name=_NAME)
+        raise ImportError(f"cannot load {str(path)!r}", name=name)
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # pydantic resolves annotations through it
     spec.loader.exec_module(module)
     return module
 
 
-_types = _load()
-Action = _types.Action
-EnvironmentMetadata = _types.EnvironmentMetadata
-HealthResponse = _types.HealthResponse
-Observation = _types.Observation
-ResetResponse = _types.ResetResponse
-SchemaResponse = _types.SchemaResponse
-State = _types.State
-StepResponse = _types.StepResponse
-WSResetMessage = _types.WSResetMessage
-WSStateMessage = _types.WSStateMessage
-WSStepMessage = _types.WSStepMessage
+openenv_types = _openenv_types()
+
+
+class BrowserGymAction(openenv_types.Action):
+    """One action of the agent."""
+
+    action_str: str = Field(description="the action, such as click('12')")
+
+
+class ResetOptions(BaseModel):
+    """What a reset may say; anything else is refused by name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = Field(None, description="the page's state; none: drawn")
+    episode_id: Annotated[str, Field(max_length=255)] | None = Field(None, description="name of the episode")
+    task_name: Annotated[str, Field(max_length=255)] | None = Field(
+        None, description="task within `benchmark` (`click-test`), or with it (`miniwob.click-test`)"
+    )
+    benchmark: Annotated[str, Field(max_length=255)] | None = Field(
+        None, description="suite of the task; none: that of the server's own task"
+    )
+    instruction: Annotated[str, Field(max_length=20_000)] | None = Field(None, description="replaces the page's own")
+    start_url: Annotated[str, Field(max_length=20_000)] | None = Field(
+        None, description="first page of a task that is no MiniWoB page; its host must be one the server allows"
+    )
+    allowed_hosts: list[Annotated[str, Field(max_length=255)]] = Field(
+        default=[], max_length=100, description="further hosts the pages may reach, of those the server allows"
+    )
+    screenshots: Screenshots | bool | None = Field(
+        None, description="how every observation shows the page; true: png, false: none; null: the server's way"
+    )
+    viewport: (
+        Annotated[list[Annotated[int, Field(ge=MIN_SIDE, le=MAX_SIDE)]], Field(min_length=2, max_length=2)] | None
+    ) = Field(None, description="width and height of the page; none: the server's, or with `details` the task's own")
+    observation: Literal["axtree", "html"] | None = Field(None, description="form of the text; none: server's")
+    dialect: Literal["browsergym", "webrl"] | None = Field(None, description="action language; none: the server's")
+    settle_cap_s: float | None = Field(None, description="longest wait for a quiet page, at most a step's deadline")
+    step_timeout_s: float | None = Field(None, description="deadline of a step, at most the server's")
+    details: bool = Field(False, description="answer with DetailedObservation")
+
+
+class BrowserGymObservation(openenv_types.Observation):
+    """The page after a reset or an action; `done` and `reward` travel beside it."""
+
+    text: str = Field(default="", description="the page as text")
+    url: str = Field(default="", description="address of the active tab")
+    screenshot: SkipValidation[list[list[list[int]]] | str | None] = Field(
+        default=None, description="[height][width][3], or a PNG as base64; see `screenshots` of a reset"
+    )
+    goal: str = Field(default="", description="the task's instruction")
+    axtree_txt: str = Field(default="", description="accessibility tree as text")
+    pruned_html: str = Field(default="", description="HTML without what has no use")
+    error: str = Field(default="", description="what went wrong with the last action")
+    last_action_error: bool = Field(default=False, description="whether anything did")
+
+
+class DetailedObservation(BrowserGymObservation):
+    """What our own client asks for with `details` at reset: the page once, and the rest of a StepResult."""
+
+    action: str = Field(default="", description="the action in canonical form; empty if it could not be read")
+    page_done: bool = Field(default=False, description="the page has ended the episode")
+    agent_done: bool = Field(default=False, description="the agent has ended the episode")
+    message: str = Field(default="", description="the agent's final message")
+    blocked: int = Field(default=0, description="requests blocked by the navigation guard during this step")
+
+
+class BrowserGymState(openenv_types.State):
+    """Where an episode stands."""
+
+    benchmark: str = Field(default="", description="suite, such as miniwob")
+    task_name: str = Field(default="", description="task within it, such as click-test")
+    task_id: str | None = Field(default=None, description="number of an evaluation task")
+    goal: str = Field(default="", description="the task's instruction")
+    current_url: str = Field(default="", description="address of the active tab")
+    max_steps: int | None = Field(default=None, description="step limit; None: the client's business")
+    cum_reward: float = Field(default=0.0, description="sum of the episode's rewards")
+
+
+class StepRequest(BaseModel):
+    """Body of a step over HTTP; only `action` matters here."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    action: dict[str, Any]
+    timeout_s: float | None = Field(None, gt=0)
+    request_id: str | None = None
+    episode_id: str | None = None
+
+
+def observation_answer(observation: BrowserGymObservation) -> Answer:
+    """Returns what a reset or a step is answered with."""
+    apart = {"reward", "done", "screenshot"} | ({"metadata"} if isinstance(observation, DetailedObservation) else set())
+    fields = observation.model_dump(exclude=apart) | {"screenshot": observation.screenshot}
+    data = {"observation": fields, "reward": observation.reward, "done": observation.done}
+    return {"type": "observation", "data": data}
+
+
+def error_answer(text: str, code: str, **more: int) -> Answer:
+    """Returns the answer that says what went wrong."""
+    return {"type": "error", "data": {"message": text, "code": code} | more}
+
+
+def explain(error: Exception, request: str) -> Answer:
+    """Returns the answer for an exception, which is logged if it is neither the client's nor the browser's."""
+    if isinstance(error, ValidationError):
+        return error_answer(f"{request}: {problem_text(error.errors()[0])}", "VALIDATION_ERROR")
+    if isinstance(error, AtCapacity):
+        return error_answer(str(error), "CAPACITY_REACHED", active_sessions=error.num_active, max_sessions=error.size)
+    if not isinstance(error, WebRLError):
+        logger.error("request failed", exc_info=error)
+        return error_answer(f"{type(error).__name__}: {error}", "EXECUTION_ERROR")
+    return error_answer(str(error), "EXECUTION_ERROR")
+
+
+async def as_json(answer: Answer) -> bytes:
+    """Returns the JSON of an answer or of its data. Raises TypeError for what JSON does not know."""
+    options = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_SERIALIZE_NUMPY
+    screenshot = answer.get("data", answer).get("observation", {}).get("screenshot")
+    if isinstance(screenshot, orjson.Fragment):
+        # Lists of pixels are tens of megabytes, which would keep every other session waiting.
+        return await asyncio.to_thread(dump_json, answer, None, options)
+    return dump_json(answer, option=options)
+
+
+class ToolsMessage(BaseModel):
+    """A WebSocket message with a JSON-RPC request in its data."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: str
+    data: dict[str, Any]
+
+
+class _ToolRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    params: dict[str, Any] = {}
+    id: str | int | None = None
+
+
+def tool_answer(request: Any) -> dict[str, Any]:
+    """Returns the answer to a JSON-RPC request for tools: an error, as the environment has none.
+
+    Codes and messages are those of OpenEnv's own server for an environment without tools.
+    """
+    number: str | int | None = None
+    if not isinstance(request, dict):
+        code, text = -32700, "Parse error"
+    else:
+        try:
+            asked = _ToolRequest.model_validate(request)
+        except ValidationError as error:
+            code, text = -32600, f"Invalid request: {problem_text(error.errors()[0])}"
+        else:
+            number = asked.id
+            known = asked.method in ("tools/list", "tools/call")
+            code, text = (
+                (-32603, "Environment does not support MCP")
+                if known
+                else (-32601, f"Method not found: {asked.method:.100}")
+            )
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text, "data": None}}

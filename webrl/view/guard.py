@@ -3,7 +3,7 @@
 The address that `webrl view` prints holds the token, which is exchanged for a cookie that no script and no other site
 can use. Browsers send a cookie to every port of a host, so it is for the paths below a random one: another server on
 this machine is not asked for these. Hosts other than this machine's are refused (a page of another site may have its
-name point here), and so are forms of other pages. `openenv/access.py` is for programs; its bearer token is taken here,
+name point here), and so are forms of other pages. `webrl/net.py` is for programs; its bearer token is taken here,
 too.
 """
 
@@ -19,7 +19,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from webrl.openenv.access import is_loopback, names_loopback, refusal
+from webrl.net import is_loopback, names_loopback, refusal
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -102,8 +102,8 @@ class Guard:
 
     def _is_own(self, headers: Headers) -> bool:
         """Whether who asks means this server: by this machine's names, or by an address, which nobody can redirect."""
-        if names_loopback(headers) or not self._is_open:
-            return names_loopback(headers)
+        if names_loopback(headers.get("host")) or not self._is_open:
+            return names_loopback(headers.get("host"))
         name = ""
         try:
             name = urlsplit(f"//{headers.get('host', '')}").hostname or ""

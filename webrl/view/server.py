@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import secrets
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from webrl.openenv.access import address_of, http_config, listen
+from webrl.net import address_of, listen, run_app, stop_on_signals
 from webrl.view.files import check_run
 from webrl.view.index import Index
 
@@ -27,22 +27,22 @@ def serve(runs: Sequence[Path], host: str, port: int, on_ready: Callable[[str], 
     for run in runs:
         check_run(run)
     with listen(host, port) as listener:
-        import uvicorn
-
         from webrl.view.app import make_app
         from webrl.view.guard import Guard
 
         token, root = secrets.token_urlsafe(24), f"/{secrets.token_hex(8)}"
         index = Index(runs)
         guarded = Guard(make_app(index, root), token, root, host)
-        config = http_config(guarded, _MAX_REQUESTS)
-        config.log_level = "warning"
         reader = threading.Thread(target=index.refresh, name="index", daemon=True)
         reader.start()
-        on_ready(f"{address_of(listener)}{root}/?token={token}")
+
+        async def serve_index() -> None:
+            stop = stop_on_signals()
+            on_ready(f"{address_of(listener)}{root}/?token={token}")
+            await run_app(guarded, listener, _MAX_REQUESTS, stop)
+
         try:
-            with contextlib.suppress(KeyboardInterrupt):
-                uvicorn.Server(config).run(sockets=[listener])
+            asyncio.run(serve_index())
         finally:
             index.close()
             reader.join()

@@ -26,7 +26,7 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, UsageError
 from webrl.openenv.client import RemotePool
 from webrl.openenv.hub import AtCapacity, Hub, ServerOptions
-from webrl.openenv.protocol import as_json
+from webrl.openenv.messages import as_json
 from webrl.openenv.screenshots import encode
 from webrl.openenv.server import read_variables
 from webrl.openenv.session import EPISODE_OVER, Session

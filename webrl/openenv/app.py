@@ -1,7 +1,7 @@
 """The application: OpenEnv's WebSocket protocol, its older HTTP one, and documents about both.
 
-API: `make_app(hub, sessions)` is ASGI. Of OpenEnv's package only the message types are used: its own application
-imports Gradio, and over HTTP plays every step on a page of its own.
+API: `make_app(hub, sessions)` is ASGI. (OpenEnv's own application imports Gradio, and over HTTP plays every step on a
+page of its own.)
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 import webrl
 from webrl.net import Access, BodyError, read_body
+from webrl.openenv import openenv_types
 from webrl.openenv.http_sessions import HttpSessions
 from webrl.openenv.hub import Hub
-from webrl.openenv.protocol import (
+from webrl.openenv.messages import (
     Answer,
     BrowserGymAction,
     BrowserGymObservation,
@@ -41,7 +42,6 @@ from webrl.openenv.protocol import (
     error_answer,
     explain,
     observation_answer,
-    openenv_types,
     tool_answer,
 )
 from webrl.openenv.session import Session

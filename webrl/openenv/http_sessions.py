@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, Response
 from webrl.errors import DataError
 from webrl.net import BodyError, ClientGone, is_loopback, read_body, unless_gone
 from webrl.openenv.hub import Hub, NoEpisode
-from webrl.openenv.protocol import Answer, BrowserGymAction, StepRequest, as_json, explain, observation_answer
+from webrl.openenv.messages import Answer, BrowserGymAction, StepRequest, as_json, explain, observation_answer
 from webrl.openenv.session import Session, first_state
 
 COOKIE = "webrl_session"

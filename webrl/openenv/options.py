@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from webrl.config import RolloutConfig
 from webrl.errors import DataError, UsageError, problem_text
 from webrl.openenv.hub import Hub
-from webrl.openenv.protocol import ResetOptions
+from webrl.openenv.messages import ResetOptions
 from webrl.openenv.screenshots import Screenshots
 from webrl.rollouts.sites import BENCHMARKS, open_site, site_name
 from webrl.types import Task

@@ -15,8 +15,8 @@ from typing import Any
 
 from webrl.errors import BrowserError
 from webrl.openenv.hub import PATIENCE_S, Hub, NoEpisode
+from webrl.openenv.messages import BrowserGymObservation, BrowserGymState, DetailedObservation
 from webrl.openenv.options import Start, read_options
-from webrl.openenv.protocol import BrowserGymObservation, BrowserGymState, DetailedObservation
 from webrl.openenv.screenshots import encode
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.answers import read_answer

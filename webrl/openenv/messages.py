@@ -1,26 +1,21 @@
-"""What goes over the wire: OpenEnv's message types, and the fields of its BrowserGym environment.
+"""What goes over the wire: the fields of OpenEnv's BrowserGym environment, and answers to clients.
 
-Names, types and defaults of the latter are those of `envs/browsergym_env/models.py` in OpenEnv's repository, so that
-its client and the examples built on it read our answers. A `screenshot` is nested lists of integers as there, or a
-base64 PNG, which is a hundred times smaller: see `Screenshots`.
-
-OpenEnv's own types are those of the installed `openenv.core.env_server.types`. Imported by that name the module would
-run `openenv.core` first, which imports Gradio and an MCP server, ten seconds of CPU; its file is loaded by itself.
+Names, types and defaults are those of `envs/browsergym_env/models.py` in OpenEnv's repository, so that its client and
+the examples built on it read our answers. A `screenshot` is nested lists of integers as there, or a base64 PNG, which
+is a hundred times smaller: see `Screenshots`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sys
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
 
 from webrl.errors import WebRLError, problem_text
+from webrl.openenv import openenv_types
 from webrl.openenv.hub import AtCapacity
 from webrl.openenv.screenshots import MAX_SIDE, MIN_SIDE, Screenshots
 from webrl.runs.text import dump_json
@@ -29,26 +24,6 @@ logger = logging.getLogger(__name__)
 
 Answer = dict[str, Any]
 """A message to the client."""
-
-
-def _openenv_types() -> Any:
-    name = "openenv.core.env_server.types"
-    if name in sys.modules:
-        return sys.modules[name]
-    package = find_spec("openenv")
-    if package is None or not package.submodule_search_locations:
-        raise ModuleNotFoundError("No module named 'openenv'", name="openenv")
-    path = Path(package.submodule_search_locations[0], *name.split(".")[1:]).with_suffix(".py")
-    spec = spec_from_file_location(__name__ + "_types", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot load {str(path)!r}", name=name)
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # pydantic resolves annotations through it
-    spec.loader.exec_module(module)
-    return module
-
-
-openenv_types = _openenv_types()
 
 
 class BrowserGymAction(openenv_types.Action):

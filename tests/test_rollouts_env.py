@@ -176,6 +176,49 @@ def test_an_element_that_never_answers_is_the_agent_s_error():
     assert "Timeout 500ms" in in_browser(play, allowed_hosts=("localhost",)).error
 
 
+HIDDEN = """<title>t</title><button id=b onclick="document.title = 'pressed'">Go</button><script>
+const hide = () => { b.style.display = 'none' };
+document.addEventListener('copy', () => { %s });</script><input aria-label=field value=text>"""
+HIDES = {
+    "for good": ("hide()", "hidden"),
+    "for a moment": ("hide(); setTimeout(() => { b.style.display = '' }, 250)", "pressed"),
+    "in a transition": (
+        "b.style.cssText = 'visibility: hidden; transition: visibility 0s 250ms'; b.offsetTop; "
+        "b.style.visibility = 'visible'",
+        "pressed",
+    ),
+    "until the server says so": ("hide(); fetch('/later').then(() => { b.style.display = '' })", "pressed"),
+}
+
+
+@pytest.mark.parametrize("method", ["click", "dblclick", "hover"])
+@pytest.mark.parametrize("how", HIDES)
+def test_what_is_not_visible_is_waited_for_where_the_page_may_show_it(how, method):
+    script, outcome = HIDES[how]
+
+    async def play(env):
+        import asyncio
+
+        async def later(_, writer):
+            await asyncio.sleep(0.2)
+            await reply(writer, "there")
+
+        page = HIDDEN % script
+        async with serve({"/": page, "/later": later}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            bid = bid_of(text, "button", "Go")
+            env._text += f"[{bid}] "  # what the agent saw before the page hid it
+            await env.tab.evaluate_in_page("document.dispatchEvent(new Event('copy'))")
+            return await env.step(f"{method}('{bid}')")
+
+    result = in_browser(play)
+    if outcome == "hidden":
+        assert result.error == f"TimeoutError: Locator.{method}: Timeout 500ms exceeded. (element is not visible)"
+    else:
+        assert not result.error
+    assert ("'pressed'" in result.observation.text) is (outcome == "pressed" and method != "hover")
+
+
 def test_an_exception_of_our_script_is_an_error_and_a_page_left_meanwhile_is_none():
     page = """<title>t</title><input aria-label=name onfocus="location='/next'"><p>text</p><input type=checkbox
     aria-label=next onclick="location='/next'"><input aria-label=other>"""

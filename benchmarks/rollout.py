@@ -353,7 +353,9 @@ def main() -> None:
         print(json.dumps(asyncio.run(direct_loop(options.seconds, options.direct))))
         return
     if options.short:
-        print(json.dumps(_rounded(measure_in_turn(options.seconds / 2, options.rounds, _cores()) | {"cores": _cores()})))
+        print(
+            json.dumps(_rounded(measure_in_turn(options.seconds / 2, options.rounds, _cores()) | {"cores": _cores()}))
+        )
         return
     print(json.dumps(measure(set(options.only.split(",")), options.seconds, options.episodes)))
 

@@ -201,9 +201,8 @@ class BrowserEnv(BrowserProfile):
             return None
         tab = await self._use_tab()
         if tab.pointer:
-            # Off the page, so that the next episode does not begin with a hovered element.
-            await tab.move(-1, -1)
-            tab.pointer = None
+            # So that the next episode does not begin with a hovered element.
+            await tab.leave_page()
         goal = await site.start(tab, seed)
         self._restarts += 1
         if self._restarts % _COLLECT_EVERY == 0:

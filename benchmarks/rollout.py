@@ -213,7 +213,7 @@ def measure_direct(seconds: float, num_processes: int, form: str) -> Rate:
 
 
 def run_together(commands: Sequence[Sequence[Any]]) -> Rate:
-    """Processes side by side, each of which prints its steps and seconds last, and its CPU seconds if it counts them."""
+    """Processes side by side, each of which prints its steps and seconds last, and its CPU seconds if it knows them."""
     with CpuMeter() as meter:
         answers = _answers(commands)
     steps = sum(answer["steps"] for answer in answers)
@@ -222,7 +222,7 @@ def run_together(commands: Sequence[Sequence[Any]]) -> Rate:
 
 
 def measure_in_turn(seconds: float, rounds: int, num_workers: int) -> dict[str, float]:
-    """Ours and the direct loop in turn, both from after their start on, so that what else the machine does meets both."""
+    """Ours and the direct loop in turn, both after their start: what else the machine does slows both."""
     rates: dict[str, list[Rate]] = {"ours": [], "limit": []}
     for number in range(rounds):
         for name in list(rates)[:: 1 if number % 2 else -1]:

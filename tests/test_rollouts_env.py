@@ -2,15 +2,12 @@
 
 import random
 import re
-import traceback
 
 import pytest
 from browsers import shared_browser
-from playwright.async_api import Error
 from rollouts_builders import Scripted, at, bid_of, in_browser, miniwob, reply, serve
 
 from webrl.errors import BrowserError, DataError
-from webrl.rollouts import stacks
 from webrl.rollouts.env import _COLLECT_EVERY, BrowserEnv
 from webrl.rollouts.episode import run_episode
 from webrl.types import Status
@@ -774,26 +771,3 @@ def test_a_step_before_a_reset_is_an_error():
 
     with pytest.raises(BrowserError, match="before reset"):
         in_browser(play)
-
-
-def test_a_call_of_a_page_does_not_look_for_its_callers_source_and_errors_still_name_the_call(monkeypatch):
-    """Playwright's own look at the stack goes through all modules of the process, for each frame without a file."""
-    looked = []
-
-    async def play(env):
-        await env.reset(miniwob("click-button"))
-        with monkeypatch.context() as patch:
-            patch.setattr("inspect.getmodule", lambda *args: looked.append(args))
-            patch.setattr("linecache.checkcache", lambda *args: looked.append(args))
-            assert await env.page.evaluate("1 + 1") == 2
-        with pytest.raises(Error, match=r"^Page\.click: Timeout 1ms"):
-            await env.page.click("#nowhere", timeout=1)
-
-    in_browser(play)
-    assert looked == []
-
-
-def test_the_light_look_at_the_stack_takes_what_later_playwrights_ask_with():
-    expected = traceback.extract_stack(limit=3)
-    assert [f.name for f in stacks._summary(limit=3)] == [f.name for f in expected]
-    assert [f.function for f in stacks._stack(0)][:3] == [f.name for f in reversed(expected)]

@@ -118,19 +118,19 @@ def test_files_are_cached_for_one_environment_and_one_episode():
         await reply(writer, "window.loaded = true", headers="Cache-Control: max-age=600\r\n", kind="text/javascript")
 
     async def play(env):
-        async with serve({"/": "<title>t</title><script src=/a.js></script>", "/a.js": asset}) as url:
-            async with shared_browser() as browser:
-                neighbour, counts = BrowserEnv(browser, env._config), []
-                try:
-                    await env.reset(at(url + "/"))
-                    await env.step(f"goto('{url}/?again')")
-                    counts.append(asked["/a.js"])
-                    await neighbour.reset(at(url + "/"))
-                    counts.append(asked["/a.js"])
-                    await env.reset(at(url + "/"))
-                    return [*counts, asked["/a.js"]]
-                finally:
-                    await neighbour.close()
+        pages = {"/": "<title>t</title><script src=/a.js></script>", "/a.js": asset}
+        async with serve(pages) as url, shared_browser() as browser:
+            neighbour, counts = BrowserEnv(browser, env._config), []
+            try:
+                await env.reset(at(url + "/"))
+                await env.step(f"goto('{url}/?again')")
+                counts.append(asked["/a.js"])
+                await neighbour.reset(at(url + "/"))
+                counts.append(asked["/a.js"])
+                await env.reset(at(url + "/"))
+                return [*counts, asked["/a.js"]]
+            finally:
+                await neighbour.close()
 
     assert in_browser(play) == [1, 2, 3]
 

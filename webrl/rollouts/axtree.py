@@ -114,7 +114,7 @@ def _take_bid(node: dict[str, Any]) -> tuple[str | None, list[tuple[str, Any]]]:
 
 
 def _is_hidden(node: dict[str, Any]) -> bool:
-    """Whether the page hides it from readers (`aria-hidden`): Chromium 119 shows what can have the focus all the same."""
+    """Whether the page hides it from readers (`aria-hidden`); Chromium 119 has what can have the focus all the same."""
     return any(entry["name"] == "hidden" and entry["value"]["value"] for entry in node.get("properties", ()))
 
 

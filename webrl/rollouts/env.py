@@ -108,7 +108,7 @@ class BrowserEnv(BrowserProfile):
                 for part in (action, *action.rest):
                     clean = clean and part.name not in _DIRTY
                     await self._use_tab()
-                    async with self.onlooker.acting(part) if self.onlooker else contextlib.nullcontext():
+                    async with self.observer.acting(part) if self.observer else contextlib.nullcontext():
                         await self._act(part)
             except (ActionError, ActionFailed) as problem:
                 error = str(problem)

@@ -156,6 +156,8 @@ def test_the_focus_dialogs_and_downloads_are_an_environments_own():
                 focused = [await each.tab.evaluate_in_page("document.hasFocus()") for each in (env, neighbour)]
                 told = (await env.step(f"click('{tell}')")).observation.text
                 got = (await env.step(f"click('{get}')")).observation.text
+                for _ in range(20):  # Playwright tells of a download a little later
+                    got += (await env.step("noop(100)")).observation.text if "download" not in got else ""
                 beside = (await neighbour.step("noop(100)")).observation.text
                 return focused, told, got, beside, (await env.reset(at(url + "/"))).text
             finally:

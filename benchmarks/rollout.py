@@ -1,6 +1,7 @@
 """Environment speed: ours against stock BrowserGym and against the direct loop, memory, growth over many episodes.
 
 `python benchmarks/rollout.py [--seconds 20] [--episodes 2000] [--only stock,ours,...]`
+`python benchmarks/rollout.py --short`: ours and the direct loop in turn, with the accessibility tree, in two minutes
 
 All parts play the same MiniWoB pages, episodes of at most ten steps, with a null policy: a scripted action that fits a
 random element (the direct loop, which reads nothing, clicks anywhere). Beside steps per second stands the CPU time a
@@ -165,7 +166,7 @@ class Rate:
 
     steps_per_s: float
     cpu_ms: float
-    """CPU milliseconds a step, start-up included for processes of their own."""
+    """CPU milliseconds a step, start-up included for stock BrowserGym's processes alone."""
 
     def __str__(self) -> str:
         return f"{self.steps_per_s:.1f} ({self.cpu_ms:.1f} CPU-ms)"
@@ -212,11 +213,44 @@ def measure_direct(seconds: float, num_processes: int, form: str) -> Rate:
 
 
 def run_together(commands: Sequence[Sequence[Any]]) -> Rate:
-    """Processes side by side, each of which prints its steps and seconds last."""
+    """Processes side by side, each of which prints its steps and seconds last, and its CPU seconds if it knows them."""
     with CpuMeter() as meter:
         answers = _answers(commands)
     steps = sum(answer["steps"] for answer in answers)
-    return Rate(sum(a["steps"] / a["seconds"] for a in answers), 1000 * meter.seconds / max(1, steps))
+    spent = sum(a["cpu_seconds"] for a in answers) if "cpu_seconds" in answers[0] else meter.seconds
+    return Rate(sum(a["steps"] / a["seconds"] for a in answers), 1000 * spent / max(1, steps))
+
+
+def measure_in_turn(seconds: float, rounds: int, num_workers: int) -> dict[str, float]:
+    """Ours and the direct loop in turn, both after their start: what else the machine does slows both."""
+    rates: dict[str, list[Rate]] = {"ours": [], "limit": []}
+    for number in range(rounds):
+        for name in list(rates)[:: 1 if number % 2 else -1]:
+            ours = name == "ours"
+            rate = (
+                measure_ours(seconds, "axtree", num_workers, NUM_ENVS // num_workers)
+                if ours
+                else measure_direct(seconds, num_workers, "axtree")
+            )
+            rates[name].append(rate)
+            print(f"{name:5} {rate}", flush=True)
+    mean = {name: sum(r.steps_per_s for r in found) / rounds for name, found in rates.items()}
+    cpu = {
+        name: sum(r.cpu_ms * r.steps_per_s for r in found) / sum(r.steps_per_s for r in found)
+        for name, found in rates.items()
+    }
+    print(
+        f"ours {mean['ours']:.1f} steps/s ({cpu['ours']:.1f} CPU-ms), direct loop {mean['limit']:.1f} "
+        f"({cpu['limit']:.1f} CPU-ms): {mean['ours'] / mean['limit']:.2f} of its steps, "
+        f"{cpu['limit'] / cpu['ours']:.2f} by CPU time"
+    )
+    return {
+        "steps_per_s": mean["ours"],
+        "cpu_ms": cpu["ours"],
+        "limit_steps_per_s": mean["limit"],
+        "limit_cpu_ms": cpu["limit"],
+        "ratio_vs_limit": mean["ours"] / mean["limit"],
+    }
 
 
 def _answers(commands: Sequence[Sequence[Any]]) -> list[dict[str, float]]:
@@ -245,14 +279,15 @@ async def direct_loop(seconds: float, form: str) -> dict[str, float]:
         session = await context.new_cdp_session(page)
         rng = random.Random(0)
         steps = 0
-        start = time.perf_counter()
-        for number, name in enumerate(PAGES, 1):
-            await page.goto((miniwob_root() / "miniwob" / f"{name}.html").as_uri())
-            while time.perf_counter() - start < seconds * number / len(PAGES):
-                steps += await _direct_episode(page, session, form, rng)
-        spent = time.perf_counter() - start
+        with CpuMeter() as meter:
+            start = time.perf_counter()
+            for number, name in enumerate(PAGES, 1):
+                await page.goto((miniwob_root() / "miniwob" / f"{name}.html").as_uri())
+                while time.perf_counter() - start < seconds * number / len(PAGES):
+                    steps += await _direct_episode(page, session, form, rng)
+            spent = time.perf_counter() - start
         await context.close()
-        return {"steps": steps, "seconds": spent}
+        return {"steps": steps, "seconds": spent, "cpu_seconds": meter.seconds}
 
 
 async def _direct_episode(page: Any, session: Any, form: str, rng: random.Random) -> int:
@@ -310,17 +345,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20, help="length of each measurement")
     parser.add_argument("--episodes", type=int, default=2000, help="length of the memory curve")
     parser.add_argument("--only", default="stock,limit,ours,memory,openenv,agent", help="parts to run")
+    parser.add_argument("--short", action="store_true", help="ours and the direct loop in turn, and nothing else")
+    parser.add_argument("--rounds", type=int, default=4, help="turns of --short")
     parser.add_argument("--direct", choices=["axtree", "html"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.direct:
         print(json.dumps(asyncio.run(direct_loop(options.seconds, options.direct))))
+        return
+    if options.short:
+        print(
+            json.dumps(_rounded(measure_in_turn(options.seconds / 2, options.rounds, _cores()) | {"cores": _cores()}))
+        )
         return
     print(json.dumps(measure(set(options.only.split(",")), options.seconds, options.episodes)))
 
 
 def measure(parts: set[str], seconds: float, num_episodes: int) -> dict[str, Any]:
     """All figures; prints as it goes."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = _cores()
     keys = "stock_steps_per_s steps_per_s ratio_vs_stock limit_steps_per_s pss_mb_per_env openenv_overhead_ms"
     figures: dict[str, Any] = dict.fromkeys(f"{keys} agent_steps_per_s".split())
     figures["cores"] = cores
@@ -349,6 +391,14 @@ def measure(parts: set[str], seconds: float, num_episodes: int) -> dict[str, Any
     for part in ("openenv", "agent"):
         if part in parts:
             figures |= join_in(f"rollout_{part}", seconds)
+    return _rounded(figures)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _rounded(figures: dict[str, Any]) -> dict[str, Any]:
     return {key: round(value, 2) if isinstance(value, float) else value for key, value in figures.items()}
 
 

@@ -23,12 +23,14 @@ from pathlib import Path
 
 from webrl import Task, load_config, make_env
 
-_FOUND_HERE = """Symbol Node Event MouseEvent InputEvent CSS performance Element HTMLElement HTMLInputElement
-HTMLSelectElement HTMLOptionElement NodeFilter MutationObserver getComputedStyle requestAnimationFrame setTimeout
-Promise JSON Object Array String RegExp Math Number Date"""
+_FOUND_HERE = """Symbol Event MouseEvent InputEvent CSS performance Element HTMLElement HTMLInputElement
+HTMLSelectElement HTMLOptionElement NodeFilter getComputedStyle requestAnimationFrame Object Array String Math Number"""
 GLOBALS = {
     "Map": "microsoft/playwright#16041", "Set": "microsoft/playwright#34443", "WeakMap": "microsoft/playwright#34443",
-    "WeakSet": "microsoft/playwright#34443", "eval": "microsoft/playwright#18326",
+    "WeakSet": "microsoft/playwright#34443", "eval": "microsoft/playwright#18326", "Node": "puppeteer/puppeteer#5327",
+    "MutationObserver": "puppeteer/puppeteer#597", "Promise": "puppeteer/puppeteer#5330",
+    "JSON": "ariya/phantomjs#12615", "RegExp": "microsoft/playwright#21112", "Date": "microsoft/playwright#21112",
+    "setTimeout": "hugomrdias/playwright-test#426",
 } | dict.fromkeys(_FOUND_HERE.split(), "")  # fmt: skip
 """Names that a page takes for itself, and who met that; "": found here."""
 PROTOTYPES = {
@@ -70,14 +72,22 @@ def cases() -> Iterator[Case]:
     yield Case("half an emoji in a title", "microsoft/playwright-mcp#1447", title, (), "RootWebArea 'a\ufffd'")
     value = "<input id=i><script>i.value = 'b\\ude00'</script>"
     yield Case("half an emoji in a value", "microsoft/playwright-mcp#1100", value, (), "b\ufffd")
-    yield Case("half an emoji typed", "", AREA, ("fill('{id:textbox}', 'hi \ud83d')",), "hi \ufffd")
+    yield Case(
+        "half an emoji typed",
+        "UKGovernmentBEIS/inspect_ai#3802",
+        AREA,
+        ("fill('{id:textbox}', 'hi \ud83d')",),
+        "hi \ufffd",
+    )
     lines = "fill('{id:textbox}', '''Notes\n\n# Title\n- item''')"
     yield Case(
         "blank and # lines typed", "langchain-ai/langchain#887", AREA, (lines,), r"Notes(\\+n){2}# Title\\+n- item"
     )
     fence = "fill('{id:textbox}', 'a\\n```\\nb')"
     yield Case("a fence typed", "browser-use/browser-use#4510", AREA, (fence,), r"a(\\+n)```(\\+n)b")
-    yield Case("U+2028 typed", "", AREA, ("fill('{id:textbox}', 'a\u2028b')",), r"a(\u2028|\\u2028)b")
+    yield Case(
+        "U+2028 typed", "awslabs/gluonts#920", AREA, ("fill('{id:textbox}', 'a\u2028b')",), r"a(\u2028|\\u2028)b"
+    )
     for name, report, label, asked in (
         ("indented by &nbsp;", "microsoft/playwright#40210", "&nbsp;&nbsp;Bags", "Bags"),
         ("&nbsp; inside", "mxschmitt/playwright-go#131", "t&nbsp;3", "t 3"),
@@ -103,7 +113,7 @@ def cases() -> Iterator[Case]:
         "</main>"
     )
     yield Case("inner scroll", "EndeavorYen/chrome-cdp-ex#326", style + inner, ("scroll(0, 900)",), "at [1-9]")
-    yield Case("nothing scrolls", "", DONE, ("scroll(0, 900)",), "nothing to scroll")
+    yield Case("nothing scrolls", "browser-use/browser-use#5361", DONE, ("scroll(0, 900)",), "nothing to scroll")
     inside = "<body onclick=this.textContent=`started` style=height:120px>press"
     frame = f'<iframe title=Board width=300 height=150 srcdoc="{inside}"></iframe>'
     yield Case("click a frame", "", frame, ("click('{id:Iframe}')",), "started")
@@ -111,14 +121,16 @@ def cases() -> Iterator[Case]:
         f"<img usemap=#m src={PIXEL} width=90 height=90 alt=map><map name=m><area href=#x alt=North shape=rect "
         "coords=0,0,80,80 onclick=\"o.textContent='north'\"></map><p id=o>none</p>"
     )
-    yield Case("image map", "", area, ("click('{id:link North}')",), "north")
-    yield Case("relative address", "", "<p>start</p>", ("goto('other.html')",), "the other page")
-    yield Case("unknown id", "", DONE, ("click('999')",), "999")
+    yield Case("image map", "puppeteer/puppeteer#4147", area, ("click('{id:link North}')",), "north")
+    yield Case("relative address", "OnetapInc/chromy#49", "<p>start</p>", ("goto('other.html')",), "the other page")
+    yield Case("unknown id", "browser-use/browser-use#286", DONE, ("click('999')",), "999")
     shown = "<object data=other.html type=text/html width=300 height=90></object>"
-    yield Case("page in an object", "", shown, (), "the other page|not shown")
+    yield Case("page in an object", "microsoft/playwright#14988", shown, (), "the other page|not shown")
     leave = "<script>onbeforeunload = e => e.preventDefault()</script><textarea></textarea>"
     draft = ("fill('{id:textbox}', 'draft')", "goto('other.html')")
-    yield Case("a draft lost on leaving", "", leave, draft, "(?s)not saved|lost|Leave")
+    yield Case(
+        "a draft lost on leaving", "MarketSquare/robotframework-browser#2098", leave, draft, "(?s)not saved|lost|Leave"
+    )
 
 
 def find_id(text: str, wanted: str) -> str:

@@ -31,6 +31,8 @@ FILES = (
     *("test_rollouts_observe.py", "test_rollouts_env.py", "test_tasks_miniwob_experts.py"),
     *("test_rollouts_guard.py", "test_rollouts_limits.py", "test_rollouts_faults.py"),
     "test_rollouts_ids.py",
+    "test_rollouts_elements.py",
+    "test_rollouts_isolation.py",
 )
 """Observations, actions, tasks, what pages reach and what goes wrong; pools and servers do the same everywhere."""
 

@@ -13,7 +13,7 @@ from typing import Any
 from served import served
 
 from webrl.config import RolloutConfig
-from webrl.openenv.access import listen
+from webrl.net import listen
 from webrl.openenv.hub import Hub, ServerOptions
 from webrl.openenv.server import host
 from webrl.rollouts.pool import EnvPool

@@ -23,7 +23,7 @@ from webrl.interop.vab import read_trace, read_vab
 from webrl.llm.servers.http_pool import MalformedAnswer
 from webrl.llm.servers.openai import parse_chat, parse_completion, parse_first_position, parse_prompt_logprobs
 from webrl.openenv.client import RemoteEnv, _Server, read_result
-from webrl.rollouts.websocket import DevToolsSocket
+from webrl.rollouts.devtools import DevToolsSocket
 from webrl.runs.store import Appender, read_json, read_lines, read_records, write_records
 from webrl.runs.text import dump_json, load_json
 from webrl.tasks.from_file import read_instructions

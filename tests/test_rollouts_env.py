@@ -2,15 +2,12 @@
 
 import random
 import re
-import traceback
 
 import pytest
 from browsers import shared_browser
-from playwright.async_api import Error
 from rollouts_builders import Scripted, at, bid_of, in_browser, miniwob, reply, serve
 
 from webrl.errors import BrowserError, DataError
-from webrl.rollouts import stacks
 from webrl.rollouts.env import _COLLECT_EVERY, BrowserEnv
 from webrl.rollouts.episode import run_episode
 from webrl.types import Status
@@ -174,6 +171,49 @@ def test_an_element_that_never_answers_is_the_agent_s_error():
                 return await env.step(f"click('{bid_of(text, 'button', 'in')}')")
 
     assert "Timeout 500ms" in in_browser(play, allowed_hosts=("localhost",)).error
+
+
+HIDDEN = """<title>t</title><button id=b onclick="document.title = 'pressed'">Go</button><script>
+const hide = () => { b.style.display = 'none' };
+document.addEventListener('copy', () => { %s });</script><input aria-label=field value=text>"""
+HIDES = {
+    "for good": ("hide()", "hidden"),
+    "for a moment": ("hide(); setTimeout(() => { b.style.display = '' }, 250)", "pressed"),
+    "in a transition": (
+        "b.style.cssText = 'visibility: hidden; transition: visibility 0s 250ms'; b.offsetTop; "
+        "b.style.visibility = 'visible'",
+        "pressed",
+    ),
+    "until the server says so": ("hide(); fetch('/later').then(() => { b.style.display = '' })", "pressed"),
+}
+
+
+@pytest.mark.parametrize("method", ["click", "dblclick", "hover"])
+@pytest.mark.parametrize("how", HIDES)
+def test_what_is_not_visible_is_waited_for_where_the_page_may_show_it(how, method):
+    script, outcome = HIDES[how]
+
+    async def play(env):
+        import asyncio
+
+        async def later(_, writer):
+            await asyncio.sleep(0.2)
+            await reply(writer, "there")
+
+        page = HIDDEN % script
+        async with serve({"/": page, "/later": later}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            bid = bid_of(text, "button", "Go")
+            env._text += f"[{bid}] "  # what the agent saw before the page hid it
+            await env.tab.evaluate_in_page("document.dispatchEvent(new Event('copy'))")
+            return await env.step(f"{method}('{bid}')")
+
+    result = in_browser(play)
+    if outcome == "hidden":
+        assert result.error == f"TimeoutError: Locator.{method}: Timeout 500ms exceeded. (element is not visible)"
+    else:
+        assert not result.error
+    assert ("'pressed'" in result.observation.text) is (outcome == "pressed" and method != "hover")
 
 
 def test_an_exception_of_our_script_is_an_error_and_a_page_left_meanwhile_is_none():
@@ -731,26 +771,3 @@ def test_a_step_before_a_reset_is_an_error():
 
     with pytest.raises(BrowserError, match="before reset"):
         in_browser(play)
-
-
-def test_a_call_of_a_page_does_not_look_for_its_callers_source_and_errors_still_name_the_call(monkeypatch):
-    """Playwright's own look at the stack goes through all modules of the process, for each frame without a file."""
-    looked = []
-
-    async def play(env):
-        await env.reset(miniwob("click-button"))
-        with monkeypatch.context() as patch:
-            patch.setattr("inspect.getmodule", lambda *args: looked.append(args))
-            patch.setattr("linecache.checkcache", lambda *args: looked.append(args))
-            assert await env.page.evaluate("1 + 1") == 2
-        with pytest.raises(Error, match=r"^Page\.click: Timeout 1ms"):
-            await env.page.click("#nowhere", timeout=1)
-
-    in_browser(play)
-    assert looked == []
-
-
-def test_the_light_look_at_the_stack_takes_what_later_playwrights_ask_with():
-    expected = traceback.extract_stack(limit=3)
-    assert [f.name for f in stacks._summary(limit=3)] == [f.name for f in expected]
-    assert [f.function for f in stacks._stack(0)][:3] == [f.name for f in reversed(expected)]

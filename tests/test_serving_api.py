@@ -17,9 +17,9 @@ from webrl.llm.interface import Message, Sampling, Turn
 from webrl.llm.local.model import LocalModel
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.tokens import encode_chat
-from webrl.openenv.access import listen
+from webrl.net import Access, listen
 from webrl.serving.app import Service, describe_answer, make_app
-from webrl.serving.server import Door, ServerOptions, check_options
+from webrl.serving.server import ServerOptions, check_options, refuse
 from webrl.types import Step
 
 ACTOR = "data/tiny/actor"
@@ -282,7 +282,7 @@ def test_a_body_that_is_too_large_is_refused(model, monkeypatch):
 
 def test_whoever_lacks_the_token_and_web_pages_are_refused_before_the_body_is_read(model):
     app = make_app(Service(model, "actor", CONFIG, 4096))
-    locked, open_here = Door(app, "secret"), Door(app, None)
+    locked, open_here = Access(app, "secret", refuse), Access(app, None, refuse)
     path = "/v1/chat/completions"
     assert post(locked, path, ASK, Authorization="Bearer secret").status_code == 200
     assert post(locked, "/health/", {}).status_code == 307

@@ -624,6 +624,28 @@ def test_a_text_in_a_shadow_root_is_shown_by_the_page():
     assert run(play()) == Score(1.0)
 
 
+def test_a_page_that_replaces_what_its_text_is_read_with_decides_no_check():
+    lying = """<title>t</title><p>plain</p><iframe src=/in></iframe><script>
+    for (const name of ['innerText', 'textContent']) {
+      Object.defineProperty(HTMLElement.prototype, name, { get: () => 'forged' });
+    }
+    for (const name of ['querySelectorAll', 'checkVisibility']) {
+      Element.prototype[name] = Document.prototype[name] = () => { throw Error('replaced'); };
+    }
+    window.String = window.Array = window.eval = () => 'forged';</script>"""
+    wanted = [{"text": "plain"}, {"text": "inner words"}, {"text": "forged", "absent": True}]
+
+    async def play():
+        async with serve({"/": lying, "/in": "<p>inner words</p>"}) as url, shared_browser() as browser:
+            env = WebEnv(browser, own_page(url + "/"))
+            await env.reset(at(url + "/", extra={"checks": wanted}))
+            score = await env.finish()
+            await env.close()
+            return score
+
+    assert run(play()) == Score(1.0)
+
+
 def test_a_page_whose_program_runs_in_a_worker_is_waited_for():
     page = """<title>t</title><main></main><button onclick="worker.postMessage('more')">More</button><script>
     document.querySelector('button').hidden = true;

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from webrl.arena.sites import CONTENT, keeper_of
 from webrl.config.extras import require
 from webrl.errors import StageError, UsageError
-from webrl.openenv.access import listen
+from webrl.net import listen
 from webrl.runs.own_python import own_environment, own_python
 
 STATE, LOCK, LOG, SESSIONS = "arena.json", "arena.lock", "arena.log", "sessions"

@@ -63,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
 def _up(folder: Path, port: int, workers: int) -> int:
     from webrl.arena import running
     from webrl.arena.sites import addresses
-    from webrl.openenv.access import check_port
+    from webrl.net import check_port
 
     if not 1 <= workers <= _MAX_WORKERS:
         raise UsageError(f"--workers {workers}: from 1 to {_MAX_WORKERS} processes")

@@ -11,11 +11,10 @@ from typing import Any
 import yaml
 
 from webrl.cli.options import add_config_arguments, describe_sections, resolve_config
-from webrl.openenv.access import TOKEN_VARIABLE
+from webrl.net import ENV_TOKEN
 from webrl.openenv.hub import ServerOptions
-from webrl.openenv.pictures import MAX_SIDE, MIN_SIDE
-from webrl.openenv.server import check_options, serve
-from webrl.openenv.variables import read_variables
+from webrl.openenv.screenshots import MAX_SIDE, MIN_SIDE
+from webrl.openenv.server import check_options, read_variables, serve
 
 _DEFAULTS = ServerOptions()
 _FIRST = {"arena": "arena.shop.open-product"}
@@ -66,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pages may reach rollout.allowed_hosts only.\n"
         "BROWSERGYM_TASK_NAME, _VIEWPORT_WIDTH, _VIEWPORT_HEIGHT, _PORT and MAX_CONCURRENT_ENVS in the environment:\n"
         "as for OpenEnv's own BrowserGym server; the options above come before them.\n"
-        f"{TOKEN_VARIABLE} in the environment: token that clients must show; needed where others can connect.\n\n"
+        f"{ENV_TOKEN} in the environment: token that clients must show; needed where others can connect.\n\n"
         + describe_sections(("rollout",))
     )
 
@@ -80,7 +79,7 @@ def main(args: argparse.Namespace) -> int:
         port=_first(args.port, said.port, _DEFAULTS.port),
         idle_timeout_s=args.idle_timeout,
         default_site=_first(args.task, said.site, _FIRST.get(config.tasks.suites[0], _DEFAULTS.default_site)),
-        token=os.environ.get(TOKEN_VARIABLE) or None,
+        token=os.environ.get(ENV_TOKEN) or None,
         num_sessions=_first(args.sessions, said.num_sessions, None),
         screenshots=args.screenshots,
         viewport=_first(args.viewport, said.viewport, config.rollout.viewport or _VIEWPORT) or None,

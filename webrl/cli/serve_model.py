@@ -8,8 +8,9 @@ import dataclasses
 import os
 
 from webrl.cli.options import count, describe_sections, split_settings
+from webrl.net import MODEL_TOKEN
 from webrl.serving.checkpoint import Checkpoint, check_context, find_checkpoint
-from webrl.serving.server import TOKEN_VARIABLE, ServerOptions, check_options, serve
+from webrl.serving.server import ServerOptions, check_options, serve
 
 _DEFAULTS = ServerOptions()
 
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=_DEFAULTS.port, help=f"0: a free one (default: {_DEFAULTS.port})")
     parser.add_argument("--dry-run", action="store_true", help="say what would be served and how, serve nothing")
     parser.epilog = (
-        f"{TOKEN_VARIABLE} in the environment: token that clients show as their API key; needed where others can "
+        f"{MODEL_TOKEN} in the environment: token that clients show as their API key; needed where others can "
         "connect.\nWith a GPU and vLLM, vLLM answers, unless rollout.engine.kind is given.\n\n"
         + describe_sections(("models", "rollout", "evaluate"))
     )
@@ -47,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
     checkpoint = find_checkpoint(args.checkpoint, config, overrides, phase=args.phase)
     if args.name:
         checkpoint = dataclasses.replace(checkpoint, alias=args.name)
-    options = ServerOptions(host=args.host, port=args.port, token=os.environ.get(TOKEN_VARIABLE) or None)
+    options = ServerOptions(host=args.host, port=args.port, token=os.environ.get(MODEL_TOKEN) or None)
     check_options(options)
     context = check_context(checkpoint)
     if args.dry_run:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from webrl.errors import UsageError
-from webrl.openenv.access import is_loopback
+from webrl.net import is_loopback
 
 _PORT = 8765
 

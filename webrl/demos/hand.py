@@ -66,7 +66,7 @@ class Hand:
         self._seen = {""}
         self._waiting = False
         self._deaf: set[str] = set()
-        env.onlooker = self
+        env.observer = self
 
     async def attach(self, context: BrowserContext) -> None:
         """Hear of the gestures in a profile's pages, and of tabs that are closed by hand."""

@@ -20,9 +20,8 @@ from browsergym.utils.obs import flatten_axtree_to_str
 
 from webrl.config.extras import require
 from webrl.errors import UsageError
-from webrl.openenv.access import is_loopback
+from webrl.net import MODEL_TOKEN, is_loopback
 
-TOKEN_VARIABLE = "WEBRL_MODEL_TOKEN"
 _PAGE_TEXT: dict[str, Any] = {
     "ignored_roles": ["LineBreak", "InlineTextBox"],
     "ignored_properties": ("editable", "readonly", "level", "settable", "multiline", "invalid", "focusable", "url"),
@@ -74,7 +73,7 @@ class WebrlAgent(Agent):
         import openai
 
         # Never OPENAI_API_KEY: it is not for this server. Nor is a proxy of the environment for one on this machine.
-        key = os.environ.get(TOKEN_VARIABLE) or "none"
+        key = os.environ.get(MODEL_TOKEN) or "none"
         is_here = is_loopback(urlsplit(args.base_url).hostname or "")
         http = openai.DefaultHttpxClient(trust_env=not is_here)
         self._client = openai.OpenAI(base_url=args.base_url, api_key=key, http_client=http)

@@ -29,8 +29,8 @@ from urllib.parse import urlsplit
 from webrl.config import RolloutConfig
 from webrl.config.redaction import redact, with_path
 from webrl.errors import BrowserError, StageError, UsageError
-from webrl.openenv.access import TOKEN_VARIABLE, is_loopback
-from webrl.openenv.pictures import decode
+from webrl.net import ENV_TOKEN, is_loopback
+from webrl.openenv.screenshots import decode
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.answers import read_answer
 from webrl.rollouts.handle import GRACE_S, START_TIMEOUT_S
@@ -300,7 +300,7 @@ async def _open(server: _Server) -> Any:
     scheme, _, rest = with_path(server.address, "/ws").partition("://")
     if scheme not in ("http", "https", "ws", "wss"):
         raise Refused(f"rollout.urls: {server.url!r} is not an http:// or https:// address")
-    token = os.environ.get(TOKEN_VARIABLE)
+    token = os.environ.get(ENV_TOKEN)
     local = is_loopback(urlsplit(server.address).hostname or "")
     try:
         return await connect(
@@ -319,7 +319,7 @@ async def _open(server: _Server) -> Any:
         if error.response.status_code in (401, 403):
             raise Refused(
                 f"OpenEnv server {server.url} does not let us in ({error.response.status_code}): "
-                f"set {TOKEN_VARIABLE} to its token"
+                f"set {ENV_TOKEN} to its token"
             ) from None
         raise
 

@@ -16,15 +16,15 @@ from typing import Protocol
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError
-from webrl.openenv.pictures import Screenshots
+from webrl.openenv.screenshots import Screenshots
 from webrl.rollouts.interface import Pool
 
 PATIENCE_S = 45.0
 """Longest wait for a place: OpenEnv's clients give up after 60 s, the reset itself included."""
 
 
-class Guest(Protocol):
-    """Who takes a place: a session."""
+class PlaceHolder(Protocol):
+    """A session, as far as its place is concerned."""
 
     idle_since: float | None
     """Loop time since which it has been silent for too long; None while it is not."""
@@ -87,11 +87,11 @@ class Hub:
     """Suites whose tasks are played by name."""
     seeds: random.Random = field(default_factory=random.Random)
     """Seeds of the resets that name none."""
-    active: set[Guest] = field(default_factory=set)
+    active: set[PlaceHolder] = field(default_factory=set)
     """Sessions that have a place."""
     _waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
-    async def admit(self, session: Guest, patience_s: float) -> None:
+    async def admit(self, session: PlaceHolder, patience_s: float) -> None:
         """Take a place if the session has none; waits in turn. Raises AtCapacity after `patience_s`."""
         try:
             async with asyncio.timeout(patience_s):
@@ -105,12 +105,12 @@ class Hub:
         except TimeoutError:
             raise AtCapacity(len(self.active), self.size) from None
 
-    def enter(self, session: Guest) -> None:
+    def enter(self, session: PlaceHolder) -> None:
         """Take a place if one is free and nobody waits for it."""
         if len(self.active) < self.size and not self._waiting:
             self.active.add(session)
 
-    def release(self, session: Guest) -> None:
+    def release(self, session: PlaceHolder) -> None:
         """Return a place."""
         if session in self.active:
             self.active.discard(session)
@@ -134,6 +134,6 @@ class Hub:
                 self.wake()  # it was this one's turn, which nobody takes now
             raise
 
-    def _longest_idle(self) -> Guest | None:
+    def _longest_idle(self) -> PlaceHolder | None:
         idle = [session for session in self.active if session.idle_since is not None]
         return min(idle, key=lambda session: session.idle_since or 0.0, default=None)

@@ -1,6 +1,6 @@
 """What a reset says, as a task and settings of an environment.
 
-API: `read_options(options, hub) -> (site, task, settings)`; `check_default(hub)`.
+API: `read_options(options, hub) -> Start`; `check_default(hub)`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from webrl.config import RolloutConfig
 from webrl.errors import DataError, UsageError, problem_text
 from webrl.openenv.hub import Hub
-from webrl.openenv.models import ResetOptions
-from webrl.openenv.pictures import Screenshots
+from webrl.openenv.messages import ResetOptions
+from webrl.openenv.screenshots import Screenshots
 from webrl.rollouts.sites import BENCHMARKS, open_site, site_name
 from webrl.types import Task
 

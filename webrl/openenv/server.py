@@ -1,10 +1,8 @@
 """The server: a pool of environments behind OpenEnv's WebSocket protocol, its older HTTP one, and documents about it.
 
-Of openenv-core only the message types are used: its own application also takes requests with bodies of any size, and
-over HTTP plays every step on a page of its own.
-
 API: `await serve(config, options, on_ready)` runs until it is told to stop (SIGINT, SIGTERM); `await host(hub,
-listener, on_ready, stop)` is its second half, on a pool that is there.
+listener, on_ready, stop)` is its second half, on a pool that is there. `read_variables(environ)` reads the environment
+variables of OpenEnv's own BrowserGym server (its Dockerfile sets them); options of the command line come before them.
 """
 
 from __future__ import annotations
@@ -13,32 +11,17 @@ import asyncio
 import logging
 import math
 import random
-import signal
 import socket
 from collections.abc import Callable, Mapping
-
-import orjson
-from websockets.asyncio.server import ServerConnection
-from websockets.asyncio.server import serve as serve_websockets
-from websockets.http11 import Request, Response
+from dataclasses import dataclass
 
 from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import DataError, UsageError
-from webrl.openenv.access import (
-    MAX_REQUEST_BYTES,
-    REQUEST_TIMEOUT_S,
-    TOKEN_VARIABLE,
-    address_of,
-    check_host,
-    check_port,
-    listen,
-    refusal,
-)
-from webrl.openenv.door import Doors
+from webrl.net import ENV_TOKEN, address_of, check_address, listen, run_app, stop_on_signals
 from webrl.openenv.hub import Hub, ServerOptions
-from webrl.openenv.plain_http import HttpRequest, HttpResponse
-from webrl.openenv.tools import answer_body
+from webrl.openenv.screenshots import MAX_SIDE, MIN_SIDE
 from webrl.rollouts.collect import open_pool
+from webrl.rollouts.sites import BENCHMARKS, site_name
 from webrl.rollouts.suite import WEB, World
 
 logger = logging.getLogger(__name__)
@@ -47,7 +30,8 @@ MAX_CONNECTIONS = 512
 """Open connections beside one for each environment; further ones are closed at once."""
 MAX_SESSIONS = 4096
 """Each holds a page, tens of megabytes."""
-_CLOSE_TIMEOUT_S = 2.0
+_PREFIX = "BROWSERGYM_"
+_READ = ("BENCHMARK", "TASK_NAME", "HEADLESS", "VIEWPORT_WIDTH", "VIEWPORT_HEIGHT", "TIMEOUT", "PORT")
 
 
 async def serve(
@@ -67,7 +51,11 @@ async def serve(
     check_options(config, options)
     listener = listen(options.host, options.port)
     with listener:
-        rollout = _with_room(_with_rewards(config.rollout), options.num_sessions)
+        # The protocol knows no reward but a step's.
+        rollout = config.rollout.model_copy(
+            update={"arena": config.rollout.arena.model_copy(update={"score_steps": True})}
+        )
+        rollout = _with_room(rollout, options.num_sessions)
         async with open_pool(rollout, world=world) as pool:
             # pydantic's models take a while to make: after what can be refused at once.
             from webrl.openenv.options import check_default
@@ -83,10 +71,7 @@ async def serve(
                     raise UsageError(str(error)) from None
                 if config.tasks.suite != "miniwob":  # whose page is kept warm
                     await env.close()
-            stop = asyncio.Event()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(number, stop.set)
-            await host(hub, listener, on_ready, stop)
+            await host(hub, listener, on_ready, stop_on_signals())
 
 
 def check_options(config: RunConfig, options: ServerOptions) -> None:
@@ -99,17 +84,11 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
         raise UsageError(
             "rollout.random_ids=true is for training, and serve-env is not told which episodes are; leave it out"
         )
-    check_port(options.port)
+    check_address(options.host, options.port, options.token, ENV_TOKEN)
     if not 0 < options.idle_timeout_s < math.inf:
         raise UsageError(f"--idle-timeout {options.idle_timeout_s}: expected a number of seconds above 0")
     if options.num_sessions is not None and not 1 <= options.num_sessions <= MAX_SESSIONS:
         raise UsageError(f"--sessions {options.num_sessions}: expected 1 to {MAX_SESSIONS}")
-    check_host(options.host, options.token, TOKEN_VARIABLE)
-
-
-def _with_rewards(config: RolloutConfig) -> RolloutConfig:
-    """The settings with a reward in every step: the protocol knows no other."""
-    return config.model_copy(update={"arena": config.arena.model_copy(update={"score_steps": True})})
 
 
 def _with_room(config: RolloutConfig, num_sessions: int | None) -> RolloutConfig:
@@ -125,83 +104,74 @@ async def host(hub: Hub, listener: socket.socket, on_ready: Callable[[str, int],
     Args:
         on_ready: called with the server's URL and number of sessions once clients can connect.
     """
-    from webrl.openenv.connection import converse
+    from webrl.openenv.app import make_app
+    from webrl.openenv.http_sessions import HttpSessions
 
-    handshakes = logging.getLogger("webrl.openenv.handshakes")
-    handshakes.setLevel(logging.CRITICAL)  # what strangers send is no error of ours
-    routes = _Routes(hub)
-    doors = Doors(MAX_CONNECTIONS + hub.size, routes.refuse, routes.answer)
-    server = serve_websockets(
-        lambda connection: converse(connection, hub),
-        sock=listener,
-        backlog=1024,
-        process_request=routes.admit,
-        create_connection=doors.connection_class(),
-        open_timeout=REQUEST_TIMEOUT_S,
-        # Whether a client's machine has gone is asked of its kernel: the client itself may be busy training.
-        ping_interval=None,
-        close_timeout=_CLOSE_TIMEOUT_S,
-        max_size=MAX_REQUEST_BYTES,
-        max_queue=4,
-        compression=None,  # costs more than the wire saves
-        server_header=None,
-        logger=handshakes,
+    sessions = HttpSessions(hub)
+    on_ready(address_of(listener), hub.size)
+    try:
+        await run_app(make_app(hub, sessions), listener, MAX_CONNECTIONS + hub.size, stop, websockets=True)
+    finally:
+        await sessions.close()
+
+
+@dataclass(frozen=True)
+class Variables:
+    """What the variables say; None: nothing."""
+
+    site: str | None
+    """Task of a reset that names none."""
+    viewport: tuple[int, int] | None
+    """Size of pages."""
+    port: int | None
+    """Port to listen on."""
+    num_sessions: int | None
+    """Episodes at once (`MAX_CONCURRENT_ENVS`)."""
+
+
+def read_variables(environ: Mapping[str, str]) -> Variables:
+    """Read `BROWSERGYM_*` and `MAX_CONCURRENT_ENVS`; warns of those that have no effect here.
+
+    Raises:
+        UsageError: a value that is no number, a benchmark that is not served, or a window that is to be shown.
+    """
+    values = {name: environ[_PREFIX + name] for name in _READ if environ.get(_PREFIX + name)}
+    for name in sorted(environ):
+        if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in _READ:
+            logger.warning("%s is not read (those that are: %s)", name, ", ".join(_PREFIX + known for known in _READ))
+    if "TIMEOUT" in values:
+        logger.warning("%sTIMEOUT is not used: rollout.step_timeout_s is the deadline of a step", _PREFIX)
+    if values.get("HEADLESS", "true").lower() != "true":
+        raise UsageError(f"{_PREFIX}HEADLESS={values['HEADLESS']}: browsers are always headless here; unset it")
+    width, height = (_side(values, name) for name in ("VIEWPORT_WIDTH", "VIEWPORT_HEIGHT"))
+    capacity = {"MAX_CONCURRENT_ENVS": environ.get("MAX_CONCURRENT_ENVS", "")}
+    return Variables(
+        site=_site(values),
+        viewport=(width or 1280, height or 720) if width or height else None,
+        port=_number(values, "PORT"),
+        num_sessions=_number(capacity, "MAX_CONCURRENT_ENVS", prefix=""),
     )
-    async with server:
-        on_ready(address_of(listener), hub.size)
-        await stop.wait()
-        doors.close()
-        await routes.sessions.close()
 
 
-class _Routes:
-    """What is asked over HTTP: documents, episodes, and whether a WebSocket may be opened."""
-
-    def __init__(self, hub: Hub) -> None:
-        from webrl.openenv.documents import ROUTES, documents
-        from webrl.openenv.http_sessions import HttpSessions
-
-        self._token = hub.options.token
-        self.sessions = HttpSessions(hub)
-        self._documents = documents()
-        self._methods = {route.path: route.method for route in ROUTES}
-
-    def refuse(self, path: str, headers: Mapping[str, str]) -> HttpResponse | None:
-        """The refusal of a request that is not for a WebSocket, or None."""
-        status = None if path.rstrip("/") == "/health" else refusal(headers, self._token)
-        if status is None:
-            return None
-        asked = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-        return _plain(status, _REFUSALS[status], asked | {"Connection": "close"})
-
-    async def answer(self, request: HttpRequest) -> HttpResponse:
-        """Answer a request that is not refused."""
-        path = request.path
-        wanted = self._methods.get(path)
-        if wanted is None and (known := path.rstrip("/")) in self._methods:
-            return HttpResponse(307, b"", "text/plain", headers={"Location": known})
-        if wanted is None:
-            return _plain(
-                404, "sessions are at /ws, episodes over HTTP at /reset, /step and /state; GET /docs lists all"
-            )
-        if request.method != wanted:
-            return _plain(405, f"{path} takes {wanted} only", {"Allow": wanted})
-        if path == "/mcp":
-            return HttpResponse(200, answer_body(request.body))
-        return self._documents.get(path) or await self.sessions.answer(request)
-
-    def admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        """The refusal of a WebSocket, or None."""
-        status = refusal(request.headers, self._token)
-        if status is None:
-            return None
-        response = connection.respond(status, f"{_REFUSALS[status]}\n")
-        response.headers["WWW-Authenticate"] = "Bearer"
-        return response
+def _site(values: Mapping[str, str]) -> str | None:
+    benchmark, task = values.get("BENCHMARK", "miniwob"), values.get("TASK_NAME")
+    if benchmark not in BENCHMARKS:
+        known = " and ".join(BENCHMARKS)
+        raise UsageError(f"{_PREFIX}BENCHMARK={benchmark}: {known} are served; WebArena runs with rollout.env=browser")
+    return site_name(task, benchmark) if task else None
 
 
-_REFUSALS = {401: "a token is needed", 403: "web pages may not connect"}
+def _side(values: Mapping[str, str], name: str) -> int | None:
+    number = _number(values, name)
+    if number is not None and not MIN_SIDE <= number <= MAX_SIDE:
+        raise UsageError(f"{_PREFIX}{name}={number}: expected {MIN_SIDE} to {MAX_SIDE} pixels")
+    return number
 
 
-def _plain(status: int, text: str, headers: dict[str, str] | None = None) -> HttpResponse:
-    return HttpResponse(status, orjson.dumps({"detail": text}), headers=headers or {})
+def _number(values: Mapping[str, str], name: str, prefix: str = _PREFIX) -> int | None:
+    text = values.get(name)
+    if not text:
+        return None
+    if not text.isdecimal() or not int(text):
+        raise UsageError(f"{prefix}{name}={text}: expected a number above 0")
+    return int(text)

@@ -52,7 +52,7 @@ def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()
             continue
         visited.add(node["nodeId"])
         name, bid, line = _describe(node, parent_name, uses)
-        if bid in hidden:
+        if bid in hidden or (uses is not None and _is_hidden(node)):
             continue
         if line is not None:
             lines.append("\t" * depth + line)
@@ -111,6 +111,11 @@ def _take_bid(node: dict[str, Any]) -> tuple[str | None, list[tuple[str, Any]]]:
         match = _BID.fullmatch(str(node["description"].get("value", "")))
         bid = match.group(1) if match else None
     return bid, properties
+
+
+def _is_hidden(node: dict[str, Any]) -> bool:
+    """Whether the page hides it from readers (`aria-hidden`); Chromium 119 has what can have the focus all the same."""
+    return any(entry["name"] == "hidden" and entry["value"]["value"] for entry in node.get("properties", ()))
 
 
 _ABSENT = object()

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from webrl.errors import BrowserError, BrowserMissing
-from webrl.rollouts.stacks import lighten_stacks
 
 if TYPE_CHECKING:
     import psutil
@@ -160,7 +159,6 @@ class Browser:
         await asyncio.to_thread(remove_abandoned)
         self._folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
         try:
-            lighten_stacks()
             with _driver_processes(self._folder, own_session=self._own_session):
                 playwright = await self._stack.enter_async_context(async_playwright())
             playwright.selectors.set_test_id_attribute("bid")

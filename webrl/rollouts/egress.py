@@ -46,7 +46,7 @@ class Admission(Enum):
     """Any address."""
 
 
-class Refused(Exception):
+class HostBlocked(Exception):
     """The host, or what it resolves to, is outside the allow-list."""
 
 
@@ -106,9 +106,9 @@ class Egress:
         reason = "" if tunnel else self._limits.refusal(method, target)
         try:
             if reason:
-                raise Refused(reason)
+                raise HostBlocked(reason)
             there, to_server = await self._connect(host, port)
-        except Refused as error:
+        except HostBlocked as error:
             # Not a host's: a browser connects to its maker by itself, which is none of the agent's doing.
             self._on_refusal(reason or "")
             body = f"{BLOCKED}{error}"
@@ -144,10 +144,10 @@ class Egress:
         return True
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Raises Refused, OSError, TimeoutError."""
+        """Raises HostBlocked, OSError, TimeoutError."""
         admission = self._admit(host, port)
         if admission is Admission.NONE:
-            raise Refused(f"{host} is outside the hosts of this task.")
+            raise HostBlocked(f"{host} is outside the hosts of this task.")
         if (served := self._routes.get(f"{host}:{port}")) is not None:
             host, port = "127.0.0.1", served
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
@@ -155,10 +155,10 @@ class Egress:
             try:
                 found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             except UnicodeError:
-                raise Refused(f"{host!r:.100} is no host name.") from None
+                raise HostBlocked(f"{host!r:.100} is no host name.") from None
             addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
             if admission is Admission.PUBLIC and not all(map(is_public, addresses)):
-                raise Refused(f"{host} is an internal address; name it in rollout.allowed_hosts to allow it.")
+                raise HostBlocked(f"{host} is an internal address; name it in rollout.allowed_hosts to allow it.")
             failure: OSError = OSError("no address")
             for address in addresses:
                 try:

@@ -108,7 +108,7 @@ class BrowserEnv(BrowserProfile):
                 for part in (action, *action.rest):
                     clean = clean and part.name not in _DIRTY
                     await self._use_tab()
-                    async with self.onlooker.acting(part) if self.onlooker else contextlib.nullcontext():
+                    async with self.observer.acting(part) if self.observer else contextlib.nullcontext():
                         await self._act(part)
             except (ActionError, ActionFailed) as problem:
                 error = str(problem)
@@ -201,9 +201,8 @@ class BrowserEnv(BrowserProfile):
             return None
         tab = await self._use_tab()
         if tab.pointer:
-            # Off the page, so that the next episode does not begin with a hovered element.
-            await tab.move(-1, -1)
-            tab.pointer = None
+            # So that the next episode does not begin with a hovered element.
+            await tab.leave_page()
         goal = await site.start(tab, seed)
         self._restarts += 1
         if self._restarts % _COLLECT_EVERY == 0:

@@ -49,6 +49,9 @@ CHOOSER_MS = 2500
 """Longest wait for the file dialog that a click is to open."""
 _ANYWHERE = ("choose", "pick", "disabledOption")
 """What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
+_HIDDEN = "hidden"
+"""What `aim` says of an element that is not visible, on a page that does nothing that could show it before Playwright's
+time is up: the agent gets Playwright's answer without that wait."""
 MAX_WAIT_MS = 10_000
 """`noop` waits no longer than this."""
 
@@ -204,39 +207,48 @@ async def _call(tabs: Tabs, bid: str, name: str, *arguments: Any) -> Any:
     return await tabs.tab.evaluate(f"__webrl.{name}(...{json.dumps([bid, *arguments])})", frame)
 
 
-async def _aim(tabs: Tabs, bid: str) -> tuple[float, float] | None:
-    """Where to click for an element that needs no waiting; None leaves it to Playwright."""
-    point = await _call(tabs, bid, "aim")
+async def _aim(tabs: Tabs, bid: str) -> tuple[float, float] | str | None:
+    """Where to click for an element that needs no waiting; None leaves it to Playwright; `_HIDDEN`: see there."""
+    point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS)
     if point == "mixed":
         quads = await tabs.tab.content_quads(f"__webrl.find({json.dumps(bid)})")
-        point = await _call(tabs, bid, "aim", quads)
-    return (point[0], point[1]) if point else None
+        point = await _call(tabs, bid, "aim", ACTION_TIMEOUT_MS, quads)
+    return (point[0], point[1]) if isinstance(point, list) else point
+
+
+async def _have_playwright(tabs: Tabs, bid: str, method: str, point: object, **options: Any) -> None:
+    """Act on an element that `_aim` has no place for."""
+    if point == _HIDDEN:
+        raise ActionFailed(
+            f"TimeoutError: Locator.{method}: Timeout {ACTION_TIMEOUT_MS}ms exceeded. (element is not visible)"
+        )
+    await attempt(await locate(tabs.page, bid), method, **options)
 
 
 async def _click(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
     point = None if modifiers else await _aim(tabs, bid)
-    if point:
+    if isinstance(point, tuple):
         await tabs.tab.click(*point, button)
         return
     if await _call(tabs, bid, "pick"):
         return
-    await attempt(await locate(tabs.page, bid), "click", button=button, modifiers=modifiers)
+    await _have_playwright(tabs, bid, "click", point, button=button, modifiers=modifiers)
 
 
 async def _dblclick(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
     point = None if modifiers else await _aim(tabs, bid)
-    if point:
+    if isinstance(point, tuple):
         await tabs.tab.click(*point, button, count=2)
         return
-    await attempt(await locate(tabs.page, bid), "dblclick", button=button, modifiers=modifiers)
+    await _have_playwright(tabs, bid, "dblclick", point, button=button, modifiers=modifiers)
 
 
 async def _hover(tabs: Tabs, bid: str) -> None:
     point = await _aim(tabs, bid)
-    if point:
+    if isinstance(point, tuple):
         await tabs.tab.move(*point)
         return
-    await attempt(await locate(tabs.page, bid), "hover")
+    await _have_playwright(tabs, bid, "hover", point)
 
 
 async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
@@ -273,7 +285,7 @@ async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
     if state is wanted:
         return
     point = None if state is None else await _aim(tabs, bid)
-    if point:
+    if isinstance(point, tuple):
         await tabs.tab.click(*point)
         state = None
         with contextlib.suppress(ChannelError):  # the click has taken the page away

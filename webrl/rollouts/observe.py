@@ -8,6 +8,7 @@ released WebRL checkpoints.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -21,7 +22,7 @@ from webrl.rollouts.devtools import ChannelError
 from webrl.runs.text import valid_text
 
 if TYPE_CHECKING:
-    from playwright.async_api import Frame
+    from playwright.async_api import Frame, Page
 
     from webrl.rollouts.tab import Tab
 
@@ -132,6 +133,54 @@ async def shown_frames(frame: Frame) -> list[Frame]:
         element = await child.frame_element()
         if await element.content_frame() == child and await element.is_visible():
             found += await shown_frames(child)
+    return found
+
+
+_IS_SHOWN = """function() {
+  const box = this.getBoundingClientRect();
+  return this.checkVisibility({ visibilityProperty: true }) && box.width > 0 && box.height > 0;
+}"""
+
+
+async def evaluate_in_frames(page: Page, expression: str) -> list[Any]:
+    """Value of an expression in the page and all frames of it that are shown, outermost first.
+
+    It is evaluated in a world of our own, out of reach of what the page makes of its globals and prototypes.
+
+    Raises:
+        Error: Playwright's; the expression threw, or the page has gone.
+    """
+    from playwright.async_api import Error
+
+    session = await page.context.new_cdp_session(page)
+    found: list[Any] = []
+
+    async def visit(tree: dict[str, Any]) -> None:
+        frame = {"frameId": tree["frame"]["id"], "worldName": "webrl"}
+        world = (await session.send("Page.createIsolatedWorld", frame))["executionContextId"]
+        asked = {"expression": expression, "contextId": world, "returnByValue": True, "awaitPromise": True}
+        answer = await session.send("Runtime.evaluate", asked)
+        if "exceptionDetails" in answer:
+            raise Error(answer["exceptionDetails"]["exception"].get("description", "an exception"))
+        found.append(answer["result"].get("value"))
+        for child in tree.get("childFrames", ()):
+            try:
+                owner = (await session.send("DOM.getFrameOwner", {"frameId": child["frame"]["id"]}))["backendNodeId"]
+                node = {"backendNodeId": owner, "executionContextId": world}
+                element = (await session.send("DOM.resolveNode", node))["object"]["objectId"]
+                shown = {"functionDeclaration": _IS_SHOWN, "objectId": element}
+                if not (await session.send("Runtime.callFunctionOn", shown))["result"]["value"]:
+                    continue
+                await visit(child)
+            except Error as error:
+                if not _GONE.search(str(error)):
+                    raise
+
+    try:
+        await visit((await session.send("Page.getFrameTree"))["frameTree"])
+    finally:
+        with contextlib.suppress(Error):
+            await session.detach()
     return found
 
 

@@ -36,7 +36,7 @@ _NO_DOCUMENT = ("", ":")
 """Addresses of a tab that a link or a script has opened, while it has no document; ":" seen with Chromium 150."""
 
 
-class Onlooker(Protocol):
+class EpisodeObserver(Protocol):
     """Somebody in whose sight episodes are played: a person who demonstrates (`webrl.demos.hand`)."""
 
     script: str
@@ -81,7 +81,7 @@ class BrowserProfile:
         self.scale = 1.0
         self.upload_dir = config.upload_dir
         self.max_tabs = MAX_TABS
-        self.onlooker: Onlooker | None = None
+        self.observer: EpisodeObserver | None = None
 
     async def close(self) -> None:
         """Close the profile and its pages."""
@@ -119,8 +119,8 @@ class BrowserProfile:
         self.context = await self._browser.new_context(**options)
         self.context.set_default_timeout(_PAGE_TIMEOUT_MS)
         await self._guard.attach(self.context)
-        if self.onlooker:
-            await self.onlooker.attach(self.context)
+        if self.observer:
+            await self.observer.attach(self.context)
         self._notices.attach(self.context)
         await self.context.add_init_script(self._page_script)
         await self.context.new_page()
@@ -130,7 +130,7 @@ class BrowserProfile:
     def _page_script(self) -> str:
         """What every document runs before its own scripts."""
         # A person's clipboard is the machine's.
-        more = self.onlooker.script if self.onlooker else load_script("clipboard")
+        more = self.observer.script if self.observer else load_script("clipboard")
         return f"{load_script('settle', 'miniwob')}\n{more}"
 
     def _activate(self, page: Page) -> None:

@@ -122,6 +122,11 @@ class Tab:
         self.pointer = (x, y)
         await self.channel.send_all(_mouse("mouseMoved", x, y))
 
+    async def leave_page(self) -> None:
+        """Take the mouse off the page. A move alone is delivered with the next frame, a button's event at once."""
+        self.pointer = None
+        await self.channel.send_all(_mouse("mouseMoved", -1, -1), _mouse("mouseReleased", -1, -1))
+
     async def click(self, x: float, y: float, button: str = "left", count: int = 1) -> None:
         """Move the mouse and click, `count` times in quick succession; the events of Playwright's `mouse.click`."""
         self.pointer = (x, y)

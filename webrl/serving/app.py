@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -25,23 +25,18 @@ from webrl.llm.interface import Completion, LanguageModel, Policy, Turn
 from webrl.llm.pictures import shrink
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.trained_prompt import prompt_of
-from webrl.openenv.access import REQUEST_TIMEOUT_S
+from webrl.net import BodyError, ClientGone, read_body, unless_gone
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.answers import Dialect, read_answer
 from webrl.serving.prompts import chat_ids, text_ids
 from webrl.serving.requests import ActionRequest, ChatRequest, CompletionRequest, RequestError, read, read_picture
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 MAX_BODY_BYTES = 8 << 20
 """Pages are cut here, not by who sends them."""
 _SEES = "the model that is served sees, and is asked nothing without a picture:"
 _TOO_LONG = "context_length_exceeded"
-
-
-class _ClientGone(Exception):
-    """Nobody waits for the answer."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +107,7 @@ class _Answers:
 
     async def chat(self, request: Request) -> dict[str, Any]:
         """Messages as they are, through the model's chat template."""
-        asked = read(ChatRequest, await _body(request))
+        asked = read(ChatRequest, await read_body(request, MAX_BODY_BYTES))
         self._check_model(asked.model)
         png = await self._shown(asked.picture, "messages")
         thinking = self._service.config.models.enable_thinking
@@ -124,7 +119,7 @@ class _Answers:
 
     async def complete(self, request: Request) -> dict[str, Any]:
         """A text or token ids, continued."""
-        asked = read(CompletionRequest, await _body(request))
+        asked = read(CompletionRequest, await read_body(request, MAX_BODY_BYTES))
         self._check_model(asked.model)
         if self._service.config.rollout.image_size is not None:
             raise RequestError(f"{_SEES} a plain completion has no place for one", param="prompt")
@@ -136,7 +131,7 @@ class _Answers:
 
     async def act(self, request: Request) -> dict[str, Any]:
         """The next action on a page: prompt, cutting and action language are those of the model's training."""
-        asked = read(ActionRequest, await _body(request))
+        asked = read(ActionRequest, await read_body(request, MAX_BODY_BYTES))
         self._check_model(asked.model)
         config = self._service.config
         greedy_or_not = config.evaluate.temperature[0] if asked.temperature is None else asked.temperature
@@ -148,7 +143,7 @@ class _Answers:
         policy = self._policy(greedy_or_not)
         turn = Turn(asked.goal, asked.steps, asked.observation, asked.draw_seed, png)
         try:
-            output = await _unless_gone(request, policy.act(turn))
+            output = await unless_gone(request.receive, policy.act(turn))
         except PromptTooLong as error:
             raise RequestError(str(error), param="goal", code=_TOO_LONG) from error
         except StageError as error:  # a picture that leaves no room
@@ -190,7 +185,7 @@ class _Answers:
                 f"the context has {context} tokens at most; the prompt has {len(ids)}{more}", code=_TOO_LONG
             )
         sampling = asked.sampling(limit or room)
-        return await _unless_gone(request, self._model.generate(ids, sampling, png))
+        return await unless_gone(request.receive, self._model.generate(ids, sampling, png))
 
     def _check_model(self, name: str) -> None:
         if name != self._service.alias:
@@ -246,38 +241,12 @@ def _guarded(
         except (ModelError, PolicyError) as error:
             logger.error("%s", error)
             return error_response(RequestError(str(error), status=500))
-        except _ClientGone:
+        except BodyError as error:
+            return error_response(RequestError(str(error), status=error.status))
+        except ClientGone:
             return Response(status_code=499)  # heard by nobody
 
     return endpoint
-
-
-async def _body(request: Request) -> bytes:
-    """A request's body. Raises RequestError: too large, or too slow."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(REQUEST_TIMEOUT_S):
-            async for part in request.stream():
-                body += part
-                if len(body) > MAX_BODY_BYTES:
-                    raise RequestError(f"a body has at most {MAX_BODY_BYTES} bytes", status=413)
-    except TimeoutError:
-        raise RequestError(f"the body was not there within {REQUEST_TIMEOUT_S:g} s", status=408) from None
-    return bytes(body)
-
-
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives; it is cancelled when the client hangs up. Raises _ClientGone."""
-    answer = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(request.receive())  # all of the body is here: what comes is the end
-    try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            raise _ClientGone
-        return answer.result()
-    finally:
-        answer.cancel()
-        gone.cancel()
 
 
 def _cut(done: Completion, stops: Sequence[str]) -> tuple[str, str]:

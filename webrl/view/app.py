@@ -19,8 +19,8 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from webrl.errors import DataError, UsageError
+from webrl.net import BodyError, read_body
 from webrl.runs.spelling import visible
-from webrl.view.addresses import parse_place, place_of, read_form
 from webrl.view.details import Details, describe, digest_of, named_runs
 from webrl.view.hand import set_label
 from webrl.view.index import Absent, Changed, Index, Place
@@ -40,11 +40,12 @@ from webrl.view.query import (
 )
 
 _CHUNK_CHARS = 1 << 16
+_MAX_FORM_BYTES = 16 << 10
 _STATIC = {"view.css": "text/css", "view.js": "text/javascript"}
 
 
 def make_app(index: Index, root: str = "") -> Starlette:
-    """The application over an index; it says nothing about who may ask (`guard.py`).
+    """The application over an index; it says nothing about who may ask (`server.py`).
 
     Args:
         root: what the paths of all its pages begin with, such as `/a1b2`.
@@ -267,3 +268,28 @@ def _static(request: Request) -> Response:
         raise Absent(f"{name!r:.80}")
     data = resources.files("webrl.view").joinpath("static", name).read_bytes()
     return Response(data, media_type=_STATIC[name])
+
+
+def place_of(values: Mapping[str, Any]) -> Place:
+    """The place that an address names (`run`, `name`, `line`). Raises Absent for a line that no file can have."""
+    if max(values["run"], values["line"]) >= 1 << 62:
+        raise Absent(f"line {values['line']}"[:80])
+    return Place(values["run"], values["name"], values["line"])
+
+
+def parse_place(text: str) -> Place:
+    """The place that `str(place)` names. Raises UsageError for other texts."""
+    run, _, rest = text.partition("/")
+    name, _, line = rest.rpartition("/")
+    if not (run.isdecimal() and line.isdecimal() and name) or len(text) > 500:
+        raise UsageError(f"{text!r:.80} names no trajectory; expected RUN/FILE/LINE such as 0/phase_01/eval.jsonl/3")
+    return place_of({"run": int(run), "name": name, "line": int(line)})
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Returns the fields of a form. Raises UsageError for one that is long, or none."""
+    try:
+        body = await read_body(request, _MAX_FORM_BYTES)
+        return dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=20))
+    except (BodyError, ValueError) as error:
+        raise UsageError(f"not a form: {error}") from None

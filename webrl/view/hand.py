@@ -19,7 +19,7 @@ from webrl.runs.disk import atomic_path, full_disk_named, sync_folder
 from webrl.runs.store import dump_line
 from webrl.types import Trajectory
 from webrl.view.files import HAND_LABELS
-from webrl.view.rows import parse
+from webrl.view.index import parse
 
 _PATIENCE_S = 10.0
 

@@ -104,11 +104,20 @@
     return places.find(inner) ?? places.find((place) => isIn(...place)) ?? null;
   };
 
+  // Playwright's `isElementVisible`, but for `display: contents`.
+  const isVisible = (element) => {
+    const style = getComputedStyle(element);
+    if (style.display === 'contents') return true;
+    const box = element.getBoundingClientRect();
+    return element.checkVisibility() && style.visibility === 'visible' && box.width > 0 && box.height > 0;
+  };
+
   // Where to click for a bid: [x, y]; null if this is not the common case; 'mixed' if `quads` are needed (the answer
-  // of DOM.getContentQuads).
-  api.aim = (bid, quads) => {
+  // of DOM.getContentQuads); 'hidden' if it is not visible and the page does nothing that could show it within `waitMs`.
+  api.aim = (bid, waitMs, quads) => {
     const element = find(bid);
     if (element instanceof HTMLAreaElement) return aimAtArea(element);
+    if (element && !isVisible(element) && !inLabel(element) && api.isIdle(waitMs)) return 'hidden';
     if (!element || !usable(element) || api.moving()) return null;
     element.scrollIntoViewIfNeeded(true);
     if (!quads && isMixed(element)) return 'mixed';

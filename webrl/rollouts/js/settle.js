@@ -166,8 +166,9 @@
   let talks = false;
   let spoken = -Infinity; // when something was last heard
   let connected = -Infinity; // when the last conversation began
+  let conversed = false; // ever: what is said next, and when, nobody knows
   const talk = () => {
-    talks = true;
+    talks = conversed = true;
     spoken = now();
     wake();
   };
@@ -246,6 +247,7 @@
     window.Worker = class Worker extends window.Worker {
       constructor(...args) {
         super(...args);
+        conversed = true;
         waits.set(this, new Set());
         listen(this, 'message', () => { for (const end of waits.get(this)) return end(); });
         listen(this, 'error', () => { for (const end of waits.get(this)) end(); });
@@ -363,6 +365,7 @@
     busy: () => requests.size > 0 || document.readyState === 'loading' || (tasks > 0 && turns < MAX_TURNS),
     pending: (ms) => pending(now() + ms),
     answered: () => now() - ended,
+    conversed: () => conversed,
     runLate: () => { late = true; },
     // How long what was heard is still waited for.
     listens: () => Math.max(ANSWER_MS - (now() - spoken), FIRST_WORDS_MS - (now() - connected)),
@@ -383,6 +386,12 @@
       }
     }
     return found;
+  };
+
+  // Whether nothing that the page does by itself is due within `ms`.
+  api.isIdle = (ms) => {
+    for (const work of api.works()) if (work.busy() || work.pending(ms) || work.conversed()) return false;
+    return true;
   };
 
   // Resolves when the page is quiet: at once if nothing is pending; after `horizonMs` whatever timers and animations
@@ -464,7 +473,7 @@
   // Questions of world.js, which come over a node that this world hears of by an event.
   api.state = () => null; // what a page says of its task
   const answers = {
-    facts, moving: api.moving, takePopups: api.takePopups,
+    facts, moving: api.moving, isIdle: api.isIdle, takePopups: api.takePopups,
     pointer: () => pointer,
     takeCopied: () => api.takeCopied?.() ?? null,
     giveCopied: (types) => { api.giveCopied?.(types); return null; },

@@ -42,6 +42,7 @@
   };
   api.hear = () => ask('hear');
   api.moving = () => ask('moving');
+  api.isIdle = (ms) => ask('isIdle', ms);
   api.takePopups = () => ask('takePopups');
   api.state = () => ask('state');
   api.pointer = () => ask('pointer');

@@ -185,7 +185,7 @@ class ArenaEnv(BrowserEnv):
     @property
     def _hands_on(self) -> bool:
         """Only the arena itself is known to leave nothing behind, and only headless pages are nobody's to look at."""
-        return not (self._config.allowed_hosts or self._config.public_hosts or self.onlooker)
+        return not (self._config.allowed_hosts or self._config.public_hosts or self.observer)
 
     def _kind(self, site: Site) -> object:
         """Profiles are alike if this is."""

@@ -24,7 +24,7 @@ from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.egress import UNREACHED
 from webrl.rollouts.interface import Score
-from webrl.rollouts.observe import shown_frames
+from webrl.rollouts.observe import evaluate_in_frames
 from webrl.suites.web.hooks import filled, run_command
 from webrl.suites.web.instructions import Check
 from webrl.suites.web.login import logged_in
@@ -274,7 +274,7 @@ async def _shown_text(page: Page) -> str:
     from playwright.async_api import Error
 
     try:
-        texts = [str(await frame.evaluate(_TEXT)) for frame in await shown_frames(page.main_frame)]
+        texts = [str(text) for text in await evaluate_in_frames(page, _TEXT)]
     except Error as error:
         raise Undecided(first_line(error)) from None
     return " ".join(" ".join(texts).split())

@@ -1,7 +1,6 @@
 """Screenshots in the forms that OpenEnv's servers and clients speak.
 
-API: `await encode(png, way)` is what goes into an observation, `PixelRows` for lists; `decode(screenshot)` is the PNG
-of one that came.
+API: `await encode(png, form)` is what goes into an observation; `decode(screenshot)` is the PNG of one that came.
 """
 
 from __future__ import annotations
@@ -9,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
@@ -19,38 +16,17 @@ Screenshots = Literal["list", "png", "none"]
 """How screenshots are sent: lists `[height][width][3]` of 0 to 255, base64 PNG, or not at all."""
 MIN_SIDE, MAX_SIDE = 16, 4096
 """Pixels of a page's width and height."""
-_ROWS_A_CHUNK = 16
-"""A quarter of a megabyte at 1280 pixels a row."""
 
 
-@dataclass(frozen=True)
-class PixelRows:
-    """A picture as lists `[height][width][3]` in JSON.
-
-    Most rows of a page are like another one. Their text is made once and stands in memory once; the whole, 10 MB at
-    1280x720, only for an answer over plain HTTP, which is sent at once.
-    """
-
-    rows: list[bytes]
-    """JSON of each row; those that are alike are one object."""
-
-    def chunks(self) -> Iterator[bytes]:
-        """The JSON, in pieces."""
-        yield b"["
-        for start in range(0, len(self.rows), _ROWS_A_CHUNK):
-            yield (b"," if start else b"") + b",".join(self.rows[start : start + _ROWS_A_CHUNK])
-        yield b"]"
-
-
-async def encode(png: bytes | None, way: Screenshots) -> str | PixelRows | None:
-    """A PNG as base64 text or as lists of pixels; None if there is none."""
-    if png is None or way == "none":
+async def encode(png: bytes | None, form: Screenshots) -> str | orjson.Fragment | None:
+    """Returns a PNG as base64 text, or as the JSON of lists of pixels; None if there is none."""
+    if png is None or form == "none":
         return None
-    return base64.b64encode(png).decode() if way == "png" else await asyncio.to_thread(_rows, png)
+    return base64.b64encode(png).decode() if form == "png" else await asyncio.to_thread(_pixel_lists, png)
 
 
 def decode(screenshot: Any) -> bytes:
-    """The PNG of a screenshot from a server: base64 text, or lists [H][W][3] of 0 to 255.
+    """Returns the PNG of a screenshot from a server: base64 text, or lists [H][W][3] of 0 to 255.
 
     Raises:
         ValueError: it is neither.
@@ -71,7 +47,8 @@ def decode(screenshot: Any) -> bytes:
     return out.getvalue()
 
 
-def _rows(png: bytes) -> PixelRows:
+def _pixel_lists(png: bytes) -> orjson.Fragment:
+    """JSON of a picture's rows, 10 MB at 1280x720; most rows of a page are like another one, whose text is reused."""
     import numpy as np
     from PIL import Image
 
@@ -83,4 +60,4 @@ def _rows(png: bytes) -> PixelRows:
         if key not in texts:
             texts[key] = orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY)
         rows.append(texts[key])
-    return PixelRows(rows)
+    return orjson.Fragment(b"[" + b",".join(rows) + b"]")

@@ -1,4 +1,4 @@
-"""What goes over the wire: the fields of OpenEnv's BrowserGym environment.
+"""What goes over the wire: the fields of OpenEnv's BrowserGym environment, and answers to clients.
 
 Names, types and defaults are those of `envs/browsergym_env/models.py` in OpenEnv's repository, so that its client and
 the examples built on it read our answers. A `screenshot` is nested lists of integers as there, or a base64 PNG, which
@@ -7,15 +7,26 @@ is a hundred times smaller: see `Screenshots`.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import asyncio
+import logging
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
 
-from webrl.openenv.pictures import MAX_SIDE, MIN_SIDE, Screenshots
-from webrl.openenv.protocol import Action, Observation, State
+from webrl.errors import WebRLError, problem_text
+from webrl.openenv import openenv_types
+from webrl.openenv.hub import AtCapacity
+from webrl.openenv.screenshots import MAX_SIDE, MIN_SIDE, Screenshots
+from webrl.runs.text import dump_json
+
+logger = logging.getLogger(__name__)
+
+Answer = dict[str, Any]
+"""A message to the client."""
 
 
-class BrowserGymAction(Action):
+class BrowserGymAction(openenv_types.Action):
     """One action of the agent."""
 
     action_str: str = Field(description="the action, such as click('12')")
@@ -54,7 +65,7 @@ class ResetOptions(BaseModel):
     details: bool = Field(False, description="answer with DetailedObservation")
 
 
-class BrowserGymObservation(Observation):
+class BrowserGymObservation(openenv_types.Observation):
     """The page after a reset or an action; `done` and `reward` travel beside it."""
 
     text: str = Field(default="", description="the page as text")
@@ -79,7 +90,7 @@ class DetailedObservation(BrowserGymObservation):
     blocked: int = Field(default=0, description="requests blocked by the navigation guard during this step")
 
 
-class BrowserGymState(State):
+class BrowserGymState(openenv_types.State):
     """Where an episode stands."""
 
     benchmark: str = Field(default="", description="suite, such as miniwob")
@@ -89,3 +100,91 @@ class BrowserGymState(State):
     current_url: str = Field(default="", description="address of the active tab")
     max_steps: int | None = Field(default=None, description="step limit; None: the client's business")
     cum_reward: float = Field(default=0.0, description="sum of the episode's rewards")
+
+
+class StepRequest(BaseModel):
+    """Body of a step over HTTP; only `action` matters here."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    action: dict[str, Any]
+    timeout_s: float | None = Field(None, gt=0)
+    request_id: str | None = None
+    episode_id: str | None = None
+
+
+def observation_answer(observation: BrowserGymObservation) -> Answer:
+    """Returns what a reset or a step is answered with."""
+    apart = {"reward", "done", "screenshot"} | ({"metadata"} if isinstance(observation, DetailedObservation) else set())
+    fields = observation.model_dump(exclude=apart) | {"screenshot": observation.screenshot}
+    data = {"observation": fields, "reward": observation.reward, "done": observation.done}
+    return {"type": "observation", "data": data}
+
+
+def error_answer(text: str, code: str, **more: int) -> Answer:
+    """Returns the answer that says what went wrong."""
+    return {"type": "error", "data": {"message": text, "code": code} | more}
+
+
+def explain(error: Exception, request: str) -> Answer:
+    """Returns the answer for an exception, which is logged if it is neither the client's nor the browser's."""
+    if isinstance(error, ValidationError):
+        return error_answer(f"{request}: {problem_text(error.errors()[0])}", "VALIDATION_ERROR")
+    if isinstance(error, AtCapacity):
+        return error_answer(str(error), "CAPACITY_REACHED", active_sessions=error.num_active, max_sessions=error.size)
+    if not isinstance(error, WebRLError):
+        logger.error("request failed", exc_info=error)
+        return error_answer(f"{type(error).__name__}: {error}", "EXECUTION_ERROR")
+    return error_answer(str(error), "EXECUTION_ERROR")
+
+
+async def as_json(answer: Answer) -> bytes:
+    """Returns the JSON of an answer or of its data. Raises TypeError for what JSON does not know."""
+    options = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_SERIALIZE_NUMPY
+    screenshot = answer.get("data", answer).get("observation", {}).get("screenshot")
+    if isinstance(screenshot, orjson.Fragment):
+        # Lists of pixels are tens of megabytes, which would keep every other session waiting.
+        return await asyncio.to_thread(dump_json, answer, None, options)
+    return dump_json(answer, option=options)
+
+
+class ToolsMessage(BaseModel):
+    """A WebSocket message with a JSON-RPC request in its data."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: str
+    data: dict[str, Any]
+
+
+class _ToolRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    params: dict[str, Any] = {}
+    id: str | int | None = None
+
+
+def tool_answer(request: Any) -> dict[str, Any]:
+    """Returns the answer to a JSON-RPC request for tools: an error, as the environment has none.
+
+    Codes and messages are those of OpenEnv's own server for an environment without tools.
+    """
+    number: str | int | None = None
+    if not isinstance(request, dict):
+        code, text = -32700, "Parse error"
+    else:
+        try:
+            asked = _ToolRequest.model_validate(request)
+        except ValidationError as error:
+            code, text = -32600, f"Invalid request: {problem_text(error.errors()[0])}"
+        else:
+            number = asked.id
+            known = asked.method in ("tools/list", "tools/call")
+            code, text = (
+                (-32603, "Environment does not support MCP")
+                if known
+                else (-32601, f"Method not found: {asked.method:.100}")
+            )
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text, "data": None}}

@@ -1,4 +1,4 @@
-"""One OpenEnv session: an environment of the server's pool, borrowed anew for each episode.
+"""One OpenEnv session: an environment of the server's pool, borrowed for each episode.
 
 API: `Session(hub)` is one client's: `await session.reset(options)`, `await session.step(action_text)`,
 `session.state`, `await session.close()`. What a reset may say stands in `ResetOptions`.
@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
 from webrl.errors import BrowserError
 from webrl.openenv.hub import PATIENCE_S, Hub, NoEpisode
-from webrl.openenv.models import BrowserGymObservation, BrowserGymState, DetailedObservation
+from webrl.openenv.messages import BrowserGymObservation, BrowserGymState, DetailedObservation
 from webrl.openenv.options import Start, read_options
-from webrl.openenv.pictures import encode
+from webrl.openenv.screenshots import encode
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.answers import read_answer
 from webrl.rollouts.interface import Observation, StepResult
 
 BORROW_TIMEOUT_S = 30.0
 """Longest wait for an environment: there is one for every place."""
+EPISODE_OVER = "the episode is over: nothing was done and no reward given; reset to begin another"
+"""`error` of a step after the last one."""
 
 
 class Session:
@@ -36,6 +39,7 @@ class Session:
         self._env: Any = None
         self._start: Start | None = None
         self._over = True
+        self._last: StepResult | None = None
         self._last_action = ""
         self._timer: asyncio.TimerHandle | None = None
         self._parking: asyncio.Task[None] | None = None
@@ -61,14 +65,21 @@ class Session:
             episode = data.get("episode_id") or uuid.uuid4().hex
             self.state = BrowserGymState(episode_id=episode, benchmark=suite, task_name=name)
             await self._borrow()
-            self._start, self._over, self._last_action = start, False, ""
+            self._start, self._over, self._last, self._last_action = start, False, None, ""
             # A client that goes meanwhile leaves a page behind as well.
             first: Observation = await self._env.reset(start.task, start.settings)
             self.state.goal, self.state.current_url = first.goal, first.url
             return await self._describe(start, first, None)
 
     async def step(self, action_text: str) -> BrowserGymObservation:
-        """Act once. Raises NoEpisode, BrowserError."""
+        """Act once; after the end of the episode nothing is done, and the answer is its last page with reward 0.
+
+        (OpenEnv's own server passes the action on to BrowserGym, which gives the episode's reward again.)
+
+        Raises:
+            NoEpisode: there is none.
+            BrowserError: the step failed.
+        """
         async with self._busy():
             if self._env is None or self._start is None:
                 raise NoEpisode(
@@ -76,12 +87,15 @@ class Session:
                     " as another client waits for its place)"
                 )
             start = self._start
+            if self._over and self._last is not None:
+                ended = dataclasses.replace(self._last, reward=0.0, error=EPISODE_OVER)
+                return await self._describe(start, ended.observation, ended)
             self._last_action = action_text
             with contextlib.suppress(ActionError):  # the environment tells of it
                 action = read_answer(action_text, start.config.dialect)
                 self._last_action = f"{action.canonical} # {action.note}" if action.note else action.canonical
             result: StepResult = await self._env.step(action_text)
-            self._over = result.done or result.agent_done
+            self._over, self._last = result.done or result.agent_done, result
             self.state.step_count += 1
             self.state.cum_reward += result.reward
             self.state.current_url = result.observation.url

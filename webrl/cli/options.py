@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from webrl.config import RunConfig, describe_options, load_config
 from webrl.config.resources import find_config, is_file
 from webrl.errors import UsageError
+from webrl.runs.folder import RunFolder, load_run_config, newest_run
 
 DEFAULT_CONFIG = "demo"
 
@@ -94,8 +95,9 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
     if args.run is not None:
         folder = args.run.absolute() if args.run.name in ("", "..") else args.run
         overrides += [f"runs_dir={json.dumps(str(folder.parent))}", f"name={json.dumps(folder.name)}"]
-    path = find_config(name) if name is not None else _default_config(args.run, overrides, prefer_newest)
-    config = load_config(path, overrides)
+    run = _run_without_config(args.run, overrides, prefer_newest) if name is None else None
+    path = run.config if run else find_config(name or DEFAULT_CONFIG)
+    config = load_run_config(run, overrides) if run else load_config(path, overrides)
     check_settings(config, str(path))
     return config
 
@@ -115,21 +117,19 @@ def describe_sections(sections: Sequence[str]) -> str:
     return "\n".join(lines).replace("%", "%%")
 
 
-def _default_config(run: Path | None, overrides: Sequence[str], prefer_newest: bool) -> Path:
+def _run_without_config(run: Path | None, overrides: Sequence[str], prefer_newest: bool) -> RunFolder | None:
+    """The run folder whose settings apply where no CONFIG is given; None: the shipped demo's do."""
     if run is not None:
         if is_file(run / "config.yaml"):
-            return run / "config.yaml"
+            return RunFolder(run)
         if prefer_newest:
             raise UsageError(f"{str(run)!r:.200} is not a run folder (no config.yaml); start one with `webrl run`")
     if run is None and prefer_newest and not any(o.startswith("name=") for o in overrides):
-        from webrl.runs.folder import newest_run
-
         runs_dir = next((o.partition("=")[2] for o in reversed(overrides) if o.startswith("runs_dir=")), "runs")
-        newest = newest_run(Path(runs_dir))
-        if newest is not None:
+        if newest := newest_run(Path(runs_dir)):
             print(f"webrl: newest run folder: {newest.path}", file=sys.stderr)
-            return newest.config
-    return find_config(DEFAULT_CONFIG)
+            return newest
+    return None
 
 
 def default_text(defaults: RunConfig, key: str) -> str:

@@ -44,10 +44,6 @@ def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
             print(line)
     if stage in (None, "label") and config.label.system_prompt:
         print(f"label.system_prompt: {describe_text(config.label.system_prompt)}")
-    if stage is None and config.tasks.suites[0].startswith("webarena"):
-        from webrl.cli.estimate import describe
-
-        print("\n".join(describe(config)))
     return 0
 
 

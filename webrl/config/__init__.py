@@ -783,12 +783,12 @@ def load_config(path: Path | str | None, overrides: Sequence[str] | None = None)
     data = read_config(path) if path else {}
     for override in overrides or []:
         apply_override(data, override)
-    typed = [override.partition("=")[0] for override in overrides or []]
-    return validate_config(data, str(path) if path else TYPED, typed)
+    return validate_config(data, str(path) if path else TYPED, overrides or ())
 
 
-def validate_config(data: dict[str, Any], source: str, typed: Sequence[str] = ()) -> RunConfig:
-    """Validate plain data; errors name `source`, or the command line for the keys that were typed there."""
+def validate_config(data: dict[str, Any], source: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Validate plain data; errors name `source`, or the command line for the keys of `overrides`."""
+    typed = [override.partition("=")[0] for override in overrides]
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:

@@ -130,7 +130,7 @@ def _put_model(actor: Path, out: Path, *, weights: bool, link: bool) -> None:
     names = {path.name for path in found}
     if not any(name.endswith(".safetensors") for name in names):
         raise ModelError(
-            f"{actor}: no weights (model*.safetensors); of a packed run `python scripts/carry_run.py` rebuilds them"
+            f"{actor}: no weights (model*.safetensors); name a phase that has them (--phase N)"
         )
     if lacking := {"config.json", "tokenizer_config.json"} - names:
         raise ModelError(f"{actor}: {', '.join(sorted(lacking))} is not there")

@@ -58,12 +58,12 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, generate, say where the output went; gives the exit code (2: usage, 1: anything else)."""
     args = build_parser().parse_args(argv)
-    return end_clearly("gen_task", lambda: _run(args, reexecute=argv is None))
+    return end_clearly("gen_task", lambda: _run(args))
 
 
-def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
-    from webrl.cli import use_cpu_environment
+def _run(args: argparse.Namespace) -> int:
     from webrl.runs.folder import newest_run
+    from webrl.training.cpu_variables import use_cpu_settings
 
     _apply_options(args)
     config = resolve_config(args, prefer_newest=args.failures is None)
@@ -85,8 +85,7 @@ def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
         return 0
     if not source.exists() and not in_run:
         raise UsageError(f"no run folder in {config.runs_dir}, and no {source} here: give --failures or --run")
-    if reexecute:
-        use_cpu_environment()
+    use_cpu_settings()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("webrl").setLevel(logging.DEBUG if args.verbose else logging.INFO)
     if in_run:

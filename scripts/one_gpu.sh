@@ -51,7 +51,7 @@ judge="${JUDGE:-yes}"
 [[ "$judge" =~ ^(yes|no)$ ]] || { echo "one_gpu: JUDGE=$judge is neither yes nor no" >&2; exit 2; }
 
 plan="$("${webrl[@]}" run "$config" "${settings[@]+"${settings[@]}"}" --dry-run)"
-run="$(sed -n '1s/^# resolved config of //p' <<<"$plan")"
+run="$(sed -n '1s/^# plan of //p' <<<"$plan")"
 [[ "$plan" != *$'\n  judge: environment\n'* ]] || judge=no
 pack="${PACK:-$run.tar.gz}"
 # models.actor names the base model of `webrl sft`; the loop starts from what comes out of that.

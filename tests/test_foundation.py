@@ -198,7 +198,7 @@ def test_a_form_of_the_page_that_was_removed_is_named_with_those_there_are() -> 
 
 
 def test_every_option_has_a_description() -> None:
-    assert [key for key, _, text in describe_options() if not text] == []
+    assert [option.keys for option in describe_options() if not option.description] == []
 
 
 def test_wilson_interval_by_hand() -> None:

@@ -18,6 +18,7 @@ from hub_stand_in import TOKEN, Hub, stand_in
 from huggingface_hub import ModelCard, constants
 from peft import PeftModel
 from report_builders import build_run, mark, trajectory
+from safetensors.torch import load_file, save_file
 from training_builders import make_actor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -28,7 +29,7 @@ from webrl.llm.loading import load_causal_lm, load_tokenizer
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records, write_records
-from webrl.training.export import Start, exporter
+from webrl.training.export import STATE, Start, exporter, read_origin
 from webrl.training.lora import add_adapters
 from webrl.training.models import load_actor
 from webrl.types import Trajectory

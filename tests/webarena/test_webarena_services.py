@@ -148,7 +148,7 @@ def test_a_stage_holds_resets_and_gives_up_its_sites(world: World):
 
 
 def judge(world: World, **changes: object) -> AnswerJudge:
-    settings = {"kind": "openai", "urls": (world.judge.url,), "model_name": "m", "max_retries": 0, "timeout_s": 5.0}
+    settings = {"urls": (world.judge.url,), "model_name": "m", "max_retries": 0, "timeout_s": 5.0}
     return AnswerJudge(EngineConfig.model_validate(settings | changes), world.folder)
 
 

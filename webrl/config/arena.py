@@ -21,7 +21,6 @@ class ArenaConfig(Section):
         description="score after every step, as BrowserGym does, and end an episode that is solved; serve-env and grpo "
         "always do",
     )
-    check_timeout_s: float = Field(30.0, gt=0, description="deadline of one evaluator")
 
     @field_validator("train_files", "eval_files", mode="before")
     @classmethod

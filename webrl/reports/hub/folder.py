@@ -129,9 +129,7 @@ def _put_model(actor: Path, out: Path, *, weights: bool, link: bool) -> None:
     found = {path for pattern in MODEL_FILES for path in actor.glob(pattern) if path.is_file()}
     names = {path.name for path in found}
     if not any(name.endswith(".safetensors") for name in names):
-        raise ModelError(
-            f"{actor}: no weights (model*.safetensors); name a phase that has them (--phase N)"
-        )
+        raise ModelError(f"{actor}: no weights (model*.safetensors); name a phase that has them (--phase N)")
     if lacking := {"config.json", "tokenizer_config.json"} - names:
         raise ModelError(f"{actor}: {', '.join(sorted(lacking))} is not there")
     for path in sorted(path for path in found if weights or not _WEIGHTS.search(path.name)):

@@ -26,7 +26,7 @@ _FAILURES = """JSONL with `task` and `web` a line (and `page`, `seed`, `actions`
 folder (default: a stage of the newest run, as `webrl gen-tasks`; without a run, data/samples/failures.jsonl)"""
 DEFAULT_OUTPUT = Path("runs/samples/generated.jsonl")
 _OUTPUT = f"instructions, JSONL with `task` and `web` (default: beside a file of failures, else {DEFAULT_OUTPUT})"
-_SETTING = "config file or override, such as generate.concurrency=4; repeatable (default: the run's, or demo)"
+_SETTING = "config file or override, such as generate.engine.max_batch=4; repeatable (default: the run's, or demo)"
 _OVERRIDES = {
     "num_tasks": ("generate.num_tasks", int, "instructions to write"),
     "seed_num": ("generate.num_seeds", int, "failed instructions in one prompt"),

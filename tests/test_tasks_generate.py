@@ -18,9 +18,9 @@ from webrl.tasks.generate import generate_tasks, initial_page_texts, plan_reques
 from webrl.tasks.prompts import describe_actions, in_breadth_prompt
 from webrl.types import Step
 
-CONFIG = GenerateConfig(num_tasks=6, num_seeds=2, concurrency=2)
+CONFIG = GenerateConfig(num_tasks=6, num_seeds=2, engine=EngineConfig(max_batch=2))
 WHOLE = RunConfig(generate=CONFIG)
-ONE_BY_ONE = CONFIG.model_copy(update={"concurrency": 1})
+ONE_BY_ONE = CONFIG.model_copy(update={"engine": EngineConfig(max_batch=1)})
 
 
 def plan(failures=None, config=CONFIG, per_page=True, seed=0):
@@ -140,7 +140,7 @@ def test_a_second_call_asks_nothing_and_gives_the_same_tasks(tmp_path):
 
 def test_an_endpoint_that_goes_down_midway_ends_the_stage_and_the_next_call_asks_only_the_rest(tmp_path):
     server = ChatServer(lambda user, number: "Do a thing" if number <= 10 else 503)
-    config = RunConfig(generate=GenerateConfig(num_tasks=40, num_seeds=2, concurrency=1))
+    config = RunConfig(generate=GenerateConfig(num_tasks=40, num_seeds=2, engine=EngineConfig(max_batch=1)))
     requests = plan(config=config.generate)
 
     async def work():
@@ -198,7 +198,7 @@ def test_a_model_in_process_writes_repeatably_and_pages_are_cut_to_its_prompt(tm
     from llm_builders import save_tiny_model
 
     folder = save_tiny_model(tmp_path / "model", positions=2048)
-    config = GenerateConfig(num_tasks=3, num_seeds=1, max_new_tokens=8, concurrency=3)
+    config = GenerateConfig(num_tasks=3, num_seeds=1, max_new_tokens=8, engine=EngineConfig(max_batch=3))
     requests = [r.at(r.target, PAGE * 200) for r in plan(config=config)]
 
     async def work(cache: Path):

@@ -31,6 +31,7 @@ from webrl.config.arena import ArenaConfig
 from webrl.config.redaction import MASK, Secret, SecretUrl, redact
 from webrl.config.resources import find_config, is_file, shipped_data, shipped_model
 from webrl.config.section import Section
+from webrl.config.suite import STATE_DIR, SuiteConfig
 from webrl.config.web import WebConfig
 from webrl.config.yaml_file import parse_yaml, read_yaml
 from webrl.errors import UsageError, problem_message
@@ -137,7 +138,13 @@ class TasksConfig(Section):
         return (self.suite,) if isinstance(self.suite, str) else self.suite
 
 
-class ModelsConfig(Section):
+class PromptLimit(Section):
+    """How long a prompt may be."""
+
+    max_prompt_tokens: int = Field(15872, ge=16, description="page text is cut so that the prompt fits (16384 - 512)")
+
+
+class ModelsConfig(PromptLimit):
     """Starting checkpoints: Hugging Face folders or hub names."""
 
     actor: ModelName = Field("data/tiny/actor", description="SFT actor, π_0")
@@ -161,7 +168,6 @@ class ModelsConfig(Section):
     enable_thinking: bool = Field(
         False, description="policy may reason in <think>…</think> before its action, if its chat template knows how"
     )
-    max_prompt_tokens: int = Field(15872, ge=16, description="page text is cut so that the prompt fits (16384 - 512)")
     max_prompt_chars: int = Field(
         0,
         ge=0,
@@ -200,7 +206,9 @@ class EngineConfig(ServerConfig):
     """How language models are served; `rollout.engine`, `generate.engine` and `label.engine` say what differs there."""
 
     kind: Literal["transformers", "vllm", "openai"] = Field("transformers", description="inference engine")
-    max_batch: int = Field(16, ge=1, description="requests in one forward batch (transformers)")
+    max_batch: int = Field(
+        16, ge=1, description="requests at once: in a forward batch (transformers), in flight (generate, label)"
+    )
     num_threads: int = Field(0, ge=0, description="CPU threads (transformers); 0: one for small models, else torch's")
     gpu_memory_utilization: Fraction = Field(0.85, description="vLLM's share of each GPU")
     tensor_parallel: int = Field(1, ge=1, description="GPUs per vLLM replica")
@@ -227,7 +235,14 @@ class EngineConfig(ServerConfig):
         return value
 
 
-class GenerateConfig(Section):
+class SamplingConfig(Section):
+    """How a model's answers are drawn."""
+
+    temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
+    max_new_tokens: int = Field(512, ge=1, description="length of an answer (an instruction's, an action's)")
+
+
+class GenerateConfig(SamplingConfig):
     """New instructions from failures (paper §3.1)."""
 
     num_tasks: int = Field(
@@ -241,13 +256,10 @@ class GenerateConfig(Section):
         "that sites which never succeed get few",
     )
     num_seeds: int = Field(10, ge=1, description="failed instructions in one prompt")
-    temperature: float = Field(1.0, gt=0, description="sampling temperature")
-    max_new_tokens: int = Field(512, ge=1, description="reply length")
     strategies: dict[Literal["in_breadth", "hindsight", "decomposition"], Annotated[float, Field(ge=0)]] = Field(
         {"in_breadth": 1.0}, description="strategy: weight"
     )
     tasks_per_prompt: int = Field(10, ge=1, description="instructions asked for at once where no page conditions them")
-    concurrency: int = Field(8, ge=1, description="requests in flight")
     engine: EngineConfig = EngineConfig()
 
     @field_validator("strategies")
@@ -306,7 +318,7 @@ class VerifiedConfig(Section):
     )
 
 
-class WebArenaConfig(Section):
+class WebArenaConfig(SuiteConfig):
     """WebArena's sites, log-ins, resets and judge (docs/webarena.md)."""
 
     sites: dict[SiteName, tuple[SecretUrl, ...]] = Field(
@@ -316,11 +328,9 @@ class WebArenaConfig(Section):
     reset_urls: tuple[SecretUrl, ...] = Field((), description="hosts of the reset service; none: WA_FULL_RESET")
     reset_timeout_s: float = Field(1200.0, gt=0, description="a reset that takes longer has failed (200-500 s usual)")
     health_timeout_s: float = Field(120.0, gt=0, description="a site must answer and log in within this after a reset")
-    poll_s: float = Field(5.0, gt=0, description="pause between two looks at a running reset")
-    train_files: tuple[Path, ...] = Field((), description="instruction files of phase 0 (docs/webarena.md)")
     reset: bool = Field(True, description="reset the sites before a rollout stage and before an evaluation")
     vab_traces: bool = Field(False, description="write evaluation episodes as a VAB-WebArena-Lite trace folder too")
-    state_dir: Path = Field(Path("runs/webarena"), description="minted log-ins and the judge's cache and log")
+    state_dir: Path = Field(Path("runs/webarena"), description=STATE_DIR)
     lock_dir: Path | None = Field(None, description="site locks; none: a folder of the machine's temporary directory")
     login_check_s: float = Field(60.0, ge=0, description="a log-in is checked again after this")
     validate_timeout_s: float = Field(180.0, gt=0, description="deadline of one episode's validation")
@@ -338,7 +348,7 @@ class WebArenaConfig(Section):
         return {site: (urls,) if isinstance(urls, str | SecretUrl) else urls for site, urls in value.items()}
 
 
-class RolloutConfig(Section):
+class RolloutConfig(SamplingConfig):
     """Episodes in the browser (paper: 30 steps, temperature 1)."""
 
     env: Literal["browser", "openenv"] = Field("browser", description="own browsers, or OpenEnv servers")
@@ -394,8 +404,6 @@ class RolloutConfig(Section):
         description="rounds of further attempts at tasks that some attempts solve, in place of groups that "
         "ended alike; for actor.objective=grpo",
     )
-    temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
-    max_new_tokens: int = Field(512, ge=1, description="action length")
     max_repeats: int = Field(5, ge=2, description="stop after this many equal actions in a row")
     max_parse_failures: int = Field(5, ge=1, description="stop after this many unreadable actions in a row")
     step_timeout_s: float = Field(30.0, gt=0, description="deadline of one browser step")
@@ -460,12 +468,10 @@ class RolloutConfig(Section):
         return self
 
 
-class LabelConfig(Section):
+class LabelConfig(PromptLimit):
     """Outcome judgement (paper §3.2)."""
 
     threshold: Fraction = Field(0.5, description="reward 1 if P(YES) exceeds this")
-    max_prompt_tokens: int = Field(15872, ge=16, description="the final page is cut so that the prompt fits")
-    batch_size: int = Field(8, ge=1, description="trajectories judged at once")
     judge: Literal["orm", "llm", "environment"] = Field(
         "orm",
         description="orm: first-token P(YES); llm: an API judge's answer; environment: its own reward, for ablations "
@@ -636,19 +642,27 @@ class AcceptConfig(Section):
     )
 
 
-class SftConfig(OptimConfig):
+_HELD_OUT = "share of each site's demonstrations or trajectories that is held out to measure on"
+
+
+class HeldOut(OptimConfig):
+    """A training that is measured on examples it has not seen."""
+
+    heldout: Annotated[float, Field(ge=0, lt=1)] = Field(0.05, description=_HELD_OUT)
+
+
+class SftConfig(HeldOut):
     """Supervised start π_0 from demonstrations (paper: lr 1e-5 cosine, warm-up 0.1, batch 128)."""
 
     lr: float = Field(1e-5, gt=0, description="learning rate")
     schedule: Literal["constant", "cosine", "linear"] = Field("cosine", description="learning-rate schedule")
     warmup_ratio: Fraction = Field(0.1, description="share of the steps that warm up")
     outcome: Literal["success", "all"] = Field("success", description="which demonstrations are imitated")
-    heldout: Fraction = Field(0.05, description="share of each site's demonstrations, held out for the validation loss")
     watch_every: int = Field(0, ge=0, description="optimizer steps between looks (validation, probe); 0: at the end")
     probe_tasks: int = Field(0, ge=0, description="held-out tasks played in the browser at each look; 0: none")
 
 
-class OrmConfig(OptimConfig):
+class OrmConfig(HeldOut):
     """Outcome model training (paper: lr 5e-6 cosine, 4 epochs)."""
 
     lr: float = Field(5e-6, gt=0, description="learning rate")
@@ -658,7 +672,7 @@ class OrmConfig(OptimConfig):
         0.5, ge=0, description="of each kind (cut short; other instruction; planted claim), per success, at most"
     )
     max_class_ratio: float = Field(1.5, ge=1, description="the larger class is sampled down to this many per other")
-    heldout: Fraction = Field(0.2, lt=1, description="share of each site's trajectories held out for the report")
+    heldout: Annotated[float, Field(ge=0, lt=1)] = Field(0.2, description=_HELD_OUT)
     calibrate: bool = Field(False, description="fit temperature and threshold on half of the held-out trajectories")
     refresh_every: int = Field(
         0,

@@ -7,14 +7,13 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from webrl.config.section import Section
+from webrl.config.suite import TaskFiles
 
 
-class ArenaConfig(Section):
+class ArenaConfig(TaskFiles):
     """The arena's sites and tasks (docs/arena.md)."""
 
     folder: Path | None = Field(None, description="of `webrl arena up --folder`; none: its default")
-    train_files: tuple[Path, ...] = Field((), description="tasks to train on (JSONL); none: the training templates'")
     eval_files: tuple[Path, ...] = Field((), description="tasks of the evaluation (JSONL); none: the templates'")
     score_steps: bool = Field(
         False,

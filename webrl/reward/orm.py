@@ -144,7 +144,7 @@ async def label_trajectories(
     temperatures: Sequence[float] = (),
     on_label: Callable[[Label], None] | None = None,
 ) -> Counter[str]:
-    """Judge finished trajectories into `out` (JSONL of Label), in order, `config.batch_size` at once.
+    """Judge finished trajectories into `out` (JSONL of Label), in order, `config.engine.max_batch` at once.
 
     Resumes: trajectories judged in `out` are skipped; unjudged ones are tried again. A judge that fails leaves
     the trajectory unjudged (`reward` None, the reason in `error`): it is never counted as failed.
@@ -174,7 +174,7 @@ async def label_trajectories(
                 yield _label(trajectory, judges, config, temperatures)
 
     with Appender(out) as file:
-        async with contextlib.aclosing(_in_order(asked(), config.batch_size)) as labels:
+        async with contextlib.aclosing(_in_order(asked(), config.engine.max_batch)) as labels:
             async for label in labels:
                 keep_label(label, file, counts, on_label)
     return counts

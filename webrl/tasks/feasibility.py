@@ -140,7 +140,7 @@ async def _ask_model(
     questions = [Question(prompt, sampling, max_prompt_tokens=limit) for prompt in prompts]
 
     async def ask(some: Sequence[Question]) -> Replies:
-        return await ask_all(model, some, cache, concurrency=config.generate.concurrency)
+        return await ask_all(model, some, cache, concurrency=config.generate.engine.max_batch)
 
     probe = [answer.text for answer in (await ask(questions[:PROBE_SIZE])).answers if answer]
     if sum(read_verdict(text) is not None for text in probe) * 2 < len(probe):

@@ -160,7 +160,7 @@ async def generate_tasks(
     """
     ours, questions = config.generate, _questions(requests, config, rng)
     with progress(len(requests), "generate", "prompts") as bar:
-        replies = await ask_all(model, questions, cache, concurrency=ours.concurrency, on_answer=bar.update)
+        replies = await ask_all(model, questions, cache, concurrency=ours.engine.max_batch, on_answer=bar.update)
     if requests and not any(replies.answers):
         raise ModelError(f"{model.name} answered none of {len(requests)} prompts, the last with: {replies.errors[-1]}")
     problems: Counter[str] = Counter()
@@ -173,7 +173,7 @@ async def generate_tasks(
         for instruction in parsed.instructions:
             name = f"{request.site}.g{phase:02d}-{len(tasks):05d}"
             tasks.append(_task(name, request, instruction, model.name, question.prompt.digest, phase))
-    return _report(tasks, requests, replies, problems, ours)
+    return _report(tasks, requests, replies, problems)
 
 
 def _questions(requests: Sequence[GenerationRequest], config: RunConfig, rng: random.Random) -> list[Question]:

@@ -1,4 +1,4 @@
-"""Pairs of similar short texts: TF-IDF (scikit-learn) and the cosines of a block of queries with all texts at a time."""
+"""Pairs of similar short texts: TF-IDF (scikit-learn), and the cosines of a block of queries with all texts."""
 
 from __future__ import annotations
 

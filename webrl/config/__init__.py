@@ -717,6 +717,25 @@ SHARED = {
 """Sections whose settings others take where they have none of their own."""
 
 
+def share(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a config's plain data with each section of `SHARED` laid over the one that it shares settings with."""
+    for shared, sections in SHARED.items():
+        below = _given(data.get(shared))
+        for section in sections if below and isinstance(below, dict) else ():
+            first, _, second = section.partition(".")
+            own = _given(data.get(first))
+            if own is None or isinstance(own, dict):  # what is no section is refused later, by name
+                data = {**data, first: overlay({second: below} if second else below, own or {})}
+    return data
+
+
+def _given(value: Any) -> Any:
+    """A section as the plain data that it was made of."""
+    if isinstance(value, Section):
+        return {name: _given(getattr(value, name)) for name in value.model_fields_set}
+    return value
+
+
 class RunConfig(Section):
     """A whole run: `webrl run CONFIG`."""
 
@@ -744,17 +763,7 @@ class RunConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _share(cls, data: Any) -> Any:
-        """Lay each section of `SHARED` over the one that it shares settings with."""
-        for shared, sections in SHARED.items():
-            below = data.get(shared) if isinstance(data, dict) else None
-            if isinstance(below, Section):
-                below = below.model_dump()
-            for section in sections if isinstance(below, dict) else ():
-                nested = below
-                for name in reversed(section.split(".")):
-                    nested = {name: nested}
-                data = overlay(nested, data)
-        return data
+        return share(data) if isinstance(data, dict) else data
 
     @model_serializer(mode="wrap")
     def _name_once(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from webrl.config import RunConfig, apply_override, read_config, validate_config
+from webrl.config import SHARED, RunConfig, apply_override, read_config, share, validate_config
 from webrl.config.redaction import without_references
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import StageError, UsageError
@@ -29,8 +29,8 @@ _FREE_SERVING = ("gpu_memory_utilization", "weight_update", "keep_running", "vll
 FREE_KEYS = (
     "num_phases", "runs_dir", "trackers", "rollout.num_workers", "rollout.envs_per_worker", "rollout.backend",
     "rollout.max_failed", "rollout.recycle_after",
-    *(f"{section}.{key}" for section in ("training", "actor", "critic", "orm") for key in _FREE_TRAINING),
-    *(f"{section}engine.{key}" for section in ("", "generate.", "rollout.", "label.") for key in _FREE_SERVING),
+    *(f"{section}.{key}" for section in ("actor", "critic", "orm") for key in _FREE_TRAINING),
+    *(f"{section}.engine.{key}" for section in ("generate", "rollout", "label") for key in _FREE_SERVING),
 )  # fmt: skip
 """Keys that may change between the start of a run and its continuation: they do not alter its results."""
 
@@ -268,8 +268,9 @@ def _moved(value: Any, old: str, new: str) -> Any:
 def changed_settings(folder: RunFolder, config: RunConfig) -> dict[str, str]:
     """What `config` alters of the config that the run was made with and alters results: `was 1, now 2` by key."""
     # Through the model, so that an option added since has its default on both sides.
-    old, new = (_flatten(c.model_dump(mode="json")) for c in (load_run_config(folder), config))
-    changed = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k) and k not in FREE_KEYS)
+    old, new = (_flatten(share(c.model_dump(mode="json"))) for c in (load_run_config(folder), config))
+    keys = (key for key in old.keys() | new.keys() if key.partition(".")[0] not in SHARED and key not in FREE_KEYS)
+    changed = sorted(key for key in keys if old.get(key) != new.get(key))
     return {key: f"was {old.get(key)!r}, now {new.get(key)!r}" for key in changed}
 
 

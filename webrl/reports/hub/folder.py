@@ -83,8 +83,8 @@ def write_folder(
     config = read_yaml(run.config, "the run's config")
     for name in _REFERENCE.findall(run.config.read_text(encoding="utf-8")):
         remember(os.environ.get(name, ""))
-    for section in ("generate", "rollout", "label"):
-        remember(os.environ.get(str(config.get(section, {}).get("engine", {}).get("api_key_env")), ""))
+    for section in (config, *(config.get(name, {}) for name in ("generate", "rollout", "label"))):
+        remember(os.environ.get(str(section.get("engine", {}).get("api_key_env")), ""))
     remember(get_token() or "")
     origin = ancestry(phase)
     origin = origin if base is None else origin.named(base)

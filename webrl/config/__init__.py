@@ -721,7 +721,9 @@ def share(data: dict[str, Any]) -> dict[str, Any]:
     """Return a config's plain data with each section of `SHARED` laid over the one that it shares settings with."""
     for shared, sections in SHARED.items():
         below = _given(data.get(shared))
-        for section in sections if below and isinstance(below, dict) else ():
+        if not isinstance(below, dict):
+            continue
+        for section in sections:
             first, _, second = section.partition(".")
             own = _given(data.get(first))
             if own is None or isinstance(own, dict):  # what is no section is refused later, by name

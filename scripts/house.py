@@ -16,13 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BOUNDS = {
-    "lines": 0,
-    "files": 0,
-    "names per 1000 lines": 0,
-    "options": 0,
-    "duplicated runs": 0,
-}
+BOUNDS = {"lines": 60_600, "files": 443, "names per 1000 lines": 71.6, "options": 200, "duplicated runs": 1}
 RUN = 6
 """Lines of a duplicated run."""
 _NAMED_IN = ("configs/**/*.yaml", "docs/**/*.md", "*.md", "data/*.md", "examples/**/*", "tests/**/*.py", "scripts/**/*")

@@ -20,8 +20,8 @@ BOUNDS = {"lines": 60_600, "files": 443, "names per 1000 lines": 71.6, "options"
 RUN = 6
 """Lines of a duplicated run."""
 _NAMED_IN = ("configs/**/*.yaml", "docs/**/*.md", "*.md", "data/*.md", "examples/**/*", "tests/**/*.py", "scripts/**/*")
-_SET_BY_CODE = {"rollout.page_details"}
-"""Options that `webrl serve-env` sets for the clients that ask for it."""
+_SET_BY_CODE = {"rollout.page_details", "rollout.public_hosts"}
+"""What `webrl serve-env` sets for the clients that ask for it."""
 
 
 def measure(sources: dict[Path, str]) -> dict[str, float]:

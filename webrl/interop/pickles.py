@@ -77,7 +77,7 @@ class _Unpickler(_PythonUnpickler):
     """Admits the globals below and no others; nothing that it gives out can call back into a module.
 
     It is pickle's own in Python, because the one in C sets aside 8 bytes for every number up to the highest that a
-    value is filed under, and tells nobody of the object that it is about to give attributes to.
+    value is filed under, and has no hook before it sets an object's attributes.
     """
 
     dispatch: ClassVar = dict(_PythonUnpickler.dispatch)

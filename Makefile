@@ -37,10 +37,11 @@ setup: $(VENV)/.python-done $(VENV)/.browser-done ## virtual environment, depend
 engines: $(VENV)/.engines-done $(VENV)/.openenv-done $(VENV)/.trackers-done ## DeepSpeed, Ray, the arena's shop; vLLM, OpenEnv's clients and trackers beside .venv
 	@:
 
-lint: $(VENV)/.python-done ## style and format (ruff), layers (import-linter), the documentation's words and commands
+lint: $(VENV)/.python-done ## style and format (ruff), layers (import-linter), the documentation's words and commands, size
 	@$(RUN)/ruff check . && $(RUN)/ruff format --check .
 	@$(RUN)/lint-imports --no-cache
 	@$(RUN)/python scripts/words.py
+	@$(RUN)/python scripts/house.py
 
 docs: $(VENV)/.python-done ## the documentation as a site, in build/docs; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict

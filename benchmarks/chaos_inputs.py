@@ -65,7 +65,7 @@ class Outcome:
 
 
 _PROGRAMS = re.compile(
-    r"(webrl|gen_task|process_data|convert_experience|generate_test_data|carry_run|one_gpu)(\.py)?( [\w-]+)?: "
+    r"(webrl|gen_task|process_data|convert_experience|generate_test_data|one_gpu)(\.py)?( [\w-]+)?: "
 )
 
 

@@ -18,7 +18,7 @@ from pydantic.json_schema import GenerateJsonSchema
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from webrl.cli import EXTRA, STAGES, build_parser
-from webrl.cli.options import default_text
+from webrl.cli.options import SectionHelp, default_text, section_names
 from webrl.config import RunConfig
 from webrl.suites.arena.draw import TEMPLATES
 
@@ -81,18 +81,18 @@ def arena_page() -> str:
 
 
 def command_help(name: str) -> tuple[str, list[str]]:
-    """A command's help without the config options at its end, and the sections that these are of."""
+    """A command's help, and the sections of the config that it takes."""
     columns, os.environ["COLUMNS"] = os.environ.get("COLUMNS"), _WIDTH  # argparse asks the terminal otherwise
     try:
         actions = build_parser([name])._actions
         parser: argparse.ArgumentParser = next(a for a in actions if a.dest == "command").choices[name]  # type: ignore[index]
-        text, _, options = parser.format_help().partition("config options (key=value)")
+        text = parser.format_help()
     finally:
         os.environ.pop("COLUMNS")
         if columns is not None:
             os.environ["COLUMNS"] = columns
-    keys = re.findall(r"^  ([\w.]+)=", options, re.M)
-    return text.rstrip(), list(dict.fromkeys(key.partition(".")[0] for key in keys if "." in key))
+    sections = [a.sections or section_names() for a in parser._actions if isinstance(a, SectionHelp)]
+    return text.rstrip(), list(sections[0]) if sections else []
 
 
 def options_page() -> str:

@@ -26,7 +26,7 @@ _FAILURES = """JSONL with `task` and `web` a line (and `page`, `seed`, `actions`
 folder (default: a stage of the newest run, as `webrl gen-tasks`; without a run, data/samples/failures.jsonl)"""
 DEFAULT_OUTPUT = Path("runs/samples/generated.jsonl")
 _OUTPUT = f"instructions, JSONL with `task` and `web` (default: beside a file of failures, else {DEFAULT_OUTPUT})"
-_SETTING = "config file or override, such as generate.concurrency=4; repeatable (default: the run's, or demo)"
+_SETTING = "config file or override, such as generate.engine.max_batch=4; repeatable (default: the run's, or demo)"
 _OVERRIDES = {
     "num_tasks": ("generate.num_tasks", int, "instructions to write"),
     "seed_num": ("generate.num_seeds", int, "failed instructions in one prompt"),
@@ -58,12 +58,12 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, generate, say where the output went; gives the exit code (2: usage, 1: anything else)."""
     args = build_parser().parse_args(argv)
-    return end_clearly("gen_task", lambda: _run(args, reexecute=argv is None))
+    return end_clearly("gen_task", lambda: _run(args))
 
 
-def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
-    from webrl.cli import use_cpu_environment
+def _run(args: argparse.Namespace) -> int:
     from webrl.runs.folder import newest_run
+    from webrl.training.cpu_variables import use_cpu_settings
 
     _apply_options(args)
     config = resolve_config(args, prefer_newest=args.failures is None)
@@ -85,8 +85,7 @@ def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
         return 0
     if not source.exists() and not in_run:
         raise UsageError(f"no run folder in {config.runs_dir}, and no {source} here: give --failures or --run")
-    if reexecute:
-        use_cpu_environment()
+    use_cpu_settings()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("webrl").setLevel(logging.DEBUG if args.verbose else logging.INFO)
     if in_run:

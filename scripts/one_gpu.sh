@@ -3,10 +3,10 @@
 #
 #   scripts/one_gpu.sh [CONFIG] [key=value ...]        CONFIG: gemma3_270m unless named
 #   MINUTES=30 scripts/one_gpu.sh ...                  stops after so long, as Ctrl-C does
-#   PACK=out.zip                                       where the run is packed at the end (default: RUN.zip; PACK=no)
+#   PACK=out.tar.gz                                    where the run is packed at the end (default: RUN.tar.gz; PACK=no)
 #   scripts/one_gpu.sh --dry-run ...                   says what would be done
 #
-# On the next machine: scripts/carry_run.py unpack RUN.zip RUN, then the same command (docs/one_gpu.md).
+# On the next machine: tar -xzf RUN.tar.gz -C runs, then the same command (docs/one_gpu.md).
 # PER_TYPE=16 is the number of demonstrations of each task type. The judge is trained on episodes of the supervised
 # start with the environment's own reward (EPISODES=5000) and on JUDGE_DEMOS=24 further demonstrations a type, so that it
 # knows successes of types which the start never solves (0: none); the loop's actor and critic see neither. Where the config
@@ -51,9 +51,9 @@ judge="${JUDGE:-yes}"
 [[ "$judge" =~ ^(yes|no)$ ]] || { echo "one_gpu: JUDGE=$judge is neither yes nor no" >&2; exit 2; }
 
 plan="$("${webrl[@]}" run "$config" "${settings[@]+"${settings[@]}"}" --dry-run)"
-run="$(sed -n '1s/^# resolved config of //p' <<<"$plan")"
+run="$(sed -n '1s/^# plan of //p' <<<"$plan")"
 [[ "$plan" != *$'\n  judge: environment\n'* ]] || judge=no
-pack="${PACK:-$run.zip}"
+pack="${PACK:-$run.tar.gz}"
 # models.actor names the base model of `webrl sft`; the loop starts from what comes out of that.
 loop=()
 for word in "${settings[@]+"${settings[@]}"}"; do [[ "$word" == models.actor=* ]] || loop+=("$word"); done
@@ -126,6 +126,13 @@ elif [[ $dry == no && ! -f "$run/config.yaml" && ! -d "$run/sft" && ! -f "$run/d
 else
   say "pack, to $pack"
   minutes=0
-  within "$python" "$here/scripts/carry_run.py" pack --whole "$run" "$pack" || exit
+  # Left out: hidden files (locks, states of unfinished trainings), and weights from before the last two phases, which
+  # nothing that is still to run reads.
+  leave=(--exclude='.?*')
+  for old in $(ls -d "$run"/phase_[0-9]* 2>/dev/null | sort -V | head -n -2); do
+    leave+=(--exclude="$(basename "$run")/$(basename "$old")/*/*.safetensors")
+  done
+  within tar -czf "$pack.part" "${leave[@]}" -C "$(dirname "$run")" "$(basename "$run")" || exit
+  within mv "$pack.part" "$pack"
 fi
 [[ $code == 124 || $code == 137 ]] || exit $code

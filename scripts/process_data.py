@@ -79,18 +79,18 @@ def parse_stages(values: Sequence[str]) -> tuple[int, ...]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, process, say where the output went; gives the exit code (2: usage, 1: anything else)."""
     args = build_parser().parse_args(argv)
-    return end_clearly("process_data", lambda: _run(args, reexecute=argv is None))
+    return end_clearly("process_data", lambda: _run(args))
 
 
-def _run(args: argparse.Namespace, *, reexecute: bool) -> int:
+def _run(args: argparse.Namespace) -> int:
     from webrl.replay.process import process
     from webrl.replay.settings import describe
 
     config, plan = _choose(args)
-    if reexecute and not args.dry_run and (plan.actor or plan.orm):
-        from webrl.cli import use_cpu_environment
+    if not args.dry_run and (plan.actor or plan.orm):
+        from webrl.training.cpu_variables import use_cpu_settings
 
-        use_cpu_environment()
+        use_cpu_settings()
     print("\n".join([*plan.describe(), *describe(config, judged=plan.orm is not None)]), flush=True)
     if args.dry_run:
         return 0

@@ -13,10 +13,7 @@ from webrl import cli
 
 def main() -> int:
     """The subcommand on this script's arguments; gives the exit code."""
-    arguments = ["grpo", *sys.argv[1:]]
-    if not {"-h", "--help", "--dry-run"} & set(arguments):
-        cli.use_cpu_environment()
-    return cli.main(arguments)
+    return cli.main(["grpo", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

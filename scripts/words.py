@@ -196,7 +196,7 @@ def command_problem(arguments: list[str]) -> str:
         return said.getvalue().strip().splitlines()[-1] if end.code else ""
     if args.command in ("grpo", "arena"):  # options of their own
         return ""
-    known = [key for key, _, _ in describe_options()]
+    known = [key for option in describe_options() for key in option.keys]
     for setting in getattr(args, "settings", ()):
         key, equals, _ = setting.partition("=")
         if equals and not any(name == key or f"{key}.".startswith(f"{name}.") for name in known):
@@ -208,7 +208,7 @@ def option_problems() -> Iterator[str]:
     """Options in the text of the pages, such as `actor.lr=1e-5`, that no section has."""
     from webrl.config import describe_options
 
-    known = [key for key, _, _ in describe_options()]
+    known = [key for option in describe_options() for key in option.keys]
     sections = "|".join(sorted({key.partition(".")[0] for key in known if "." in key}))
     option = re.compile(rf"`(?:[^`\n]* )?((?:{sections})(?:\.[a-z_]+)+)(?=[=:` ])")
     for page in pages():

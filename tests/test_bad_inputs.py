@@ -23,7 +23,7 @@ HEAVY = (
 )
 OF_COMMANDS = (
     *(f"webrl {name} " for name in ("run", "doctor", "arena", "init-site", "push", "study", "grpo")),
-    *(f"python scripts/{name}" for name in ("convert", "generate", "carry_run")),
+    *(f"python scripts/{name}" for name in ("convert", "generate")),
 )
 # What needs no torch and no other process.
 QUICK = [

@@ -140,7 +140,7 @@ def test_a_training_state_is_not_found_once_its_removal_began(
     """A kill in the middle left a state without its weights, which the next start could not read (seen)."""
     engine: Any = SimpleNamespace(is_main=True, num_ranks=1, plan=SimpleNamespace(name="single"), barrier=lambda: None)
     engine.save_state = lambda folder: (folder / "weights.bin").write_bytes(b"x" * 100)
-    checkpoints = Checkpoints(tmp_path / "actor", OptimConfig(keep_checkpoints=1), "0" * 16)
+    checkpoints = Checkpoints(tmp_path / "actor", OptimConfig(), "0" * 16)
     checkpoints.save(engine, 3)
 
     def killed(path: Path, **_: Any) -> None:

@@ -50,10 +50,11 @@ def options(site) -> dict[str, tuple[str, str]]:
 
 
 def test_every_option_has_an_entry_with_its_type_default_and_description(options):
-    for key, _, text in describe_options():
-        about, description = options[key]
-        assert description == text.replace("`", ""), key
-        assert " · default " in about, key
+    for option in describe_options():
+        for key in option.keys:
+            about, description = options[key]
+            assert description == option.description.replace("`", ""), key
+            assert " · default " in about, key
     assert options["rollout.num_workers"] == ("whole number, at least 1 · default 1", "browser worker processes")
     assert options["replay.perplexity_low"][0] == "number · default 1.05263"
     assert options["actor.beta"][0] == "number, above 0 or null · default null"

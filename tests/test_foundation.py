@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from webrl.config import RunConfig, describe_options, load_config
+from webrl.config import EngineConfig, RolloutConfig, RunConfig, describe_options, load_config
 from webrl.errors import DataError, StageError, UsageError
 from webrl.evaluate import (
     add_over_start,
@@ -198,7 +198,7 @@ def test_a_form_of_the_page_that_was_removed_is_named_with_those_there_are() -> 
 
 
 def test_every_option_has_a_description() -> None:
-    assert [key for key, _, text in describe_options() if not text] == []
+    assert [option.keys for option in describe_options() if not option.description] == []
 
 
 def test_wilson_interval_by_hand() -> None:
@@ -308,3 +308,34 @@ def test_a_stage_runs_in_the_phase_where_it_is_due(tmp_path: Path) -> None:
     assert newest_run(tmp_path) == folder
     marker = json.loads((folder.phase(0).path / "stages" / "gen-tasks.json").read_text())
     assert {"config", "versions", "git_commit", "seed", "counts", "seconds"} <= set(marker)
+
+
+def test_sections_share_what_they_do_not_say_themselves(tmp_path: Path) -> None:
+    config = load_config(
+        "demo", ["engine.kind=vllm", "training.lora_rank=8", "actor.lora_rank=4", "label.engine.kind=openai"]
+    )
+    assert [getattr(config, name).engine.kind for name in ("rollout", "generate", "label")] == [
+        "vllm",
+        "vllm",
+        "openai",
+    ]
+    assert [getattr(config, name).lora_rank for name in ("critic", "actor", "sft", "orm")] == [8, 4, 8, 8]
+    saved = config.model_dump(mode="json")
+    assert "lora_rank" not in saved["critic"]
+    assert saved["actor"]["lora_rank"] == 4
+    assert RunConfig.model_validate(saved) == config
+    as_objects = RunConfig(engine=EngineConfig(kind="vllm"), rollout=RolloutConfig(max_steps=3))
+    assert (as_objects.rollout.engine.kind, as_objects.rollout.max_steps) == ("vllm", 3)
+    with pytest.raises(
+        UsageError, match=r"^the command line: training.precision = 'fp8': Input should be 'fp32' or 'bf16'$"
+    ):
+        load_config("demo", ["training.precision=fp8"])
+
+
+def test_a_run_may_name_the_same_settings_once_or_in_each_section(tmp_path: Path) -> None:
+    own = [f"{name}.lora_rank=8" for name in ("critic", "actor", "sft", "orm")]
+    where = [f"runs_dir={tmp_path}", "name=r"]
+    open_run(load_config("demo", [*where, *own]))
+    open_run(load_config("demo", [*where, "training.lora_rank=8"]))
+    with pytest.raises(StageError, match=r"made with another config \(actor.lora_rank: was 8, now 0; critic.lora_rank"):
+        open_run(load_config("demo", where))

@@ -212,12 +212,11 @@ def make_history(num, p=0.7):
 
 
 @pytest.mark.parametrize("strategy", ["perplexity", "recency", "all", "none"])
-@pytest.mark.parametrize("mode", ["first", "sampled"])
-def test_current_steps_stay_as_they_are_beside_twice_as_many_replayed_ones(tmp_path, strategy, mode):
+def test_current_steps_stay_as_they_are_beside_twice_as_many_replayed_ones(tmp_path, strategy):
     records = make_history(90)
     write_records(tmp_path / "history.jsonl", records)
     write_records(tmp_path / "train.jsonl", records[:7])
-    config = ReplayConfig(strategy=strategy, per_instruction=mode)
+    config = ReplayConfig(strategy=strategy)
     counts = mixed(tmp_path, 7, config, seed=5)
     written = list(read_records(tmp_path / "out.jsonl", StepRecord))
     replayed = [replace(r, next_prompt_ids=(), source="current") for r in written if r.source == "replay"]

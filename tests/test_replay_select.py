@@ -110,8 +110,7 @@ def test_the_first_success_of_a_task_is_replayed():
     assert selection.counts == {"kept": 3, "failed": 1, "repeated_task": 1}
 
 
-@pytest.mark.parametrize("mode", ["first", "sampled"])
-def test_an_instruction_on_another_first_page_is_another_task(mode):
+def test_an_instruction_on_another_first_page_is_another_task():
     history = [
         make_step("a", instruction="x", prompt_ids=(1, 2)),
         make_step("a", 1, instruction="x", prompt_ids=(1, 2, 7)),
@@ -120,10 +119,9 @@ def test_an_instruction_on_another_first_page_is_another_task(mode):
         make_step("c", instruction="x", prompt_ids=(1, 2), screenshot_sha256="c0ffee"),
         make_step("d", instruction="x", prompt_ids=(1, 3)),
     ]
-    selection = choose(history, per_instruction=mode)
-    other = "d" if mode == "sampled" and selection.records[2].trajectory_id != "b" else "b"
-    assert {r.trajectory_id for r in selection.records} == {"a", other, "c"}
-    assert selection.counts["repeated_task"] == (1 if other == "b" else 2)
+    selection = choose(history)
+    assert {r.trajectory_id for r in selection.records} == {"a", "b", "c"}
+    assert selection.counts["repeated_task"] == 1
 
 
 def test_a_trajectory_that_the_history_has_twice_is_replayed_once():
@@ -258,18 +256,6 @@ def test_the_draw_is_seeded_and_keeps_the_history_order():
 def test_every_history_step_is_counted_under_one_reason():
     history = [make_step(f"t{i}", p=0.3 + i / 100, outcome=i % 3 - 1 if i % 3 else None) for i in range(60)]
     assert sum(choose(history, num_current=2).counts.values()) == 60
-
-
-def test_sampled_takes_one_whole_success_of_each_instruction_with_equal_chance():
-    history = [make_step(t, i, instruction="x") for t in ("a", "b", "c") for i in range(2)]
-    wins = {"a": 0, "b": 0, "c": 0}
-    for seed in range(200):
-        records = choose(history, seed=seed, per_instruction="sampled").records
-        assert len(records) == 2
-        assert len({r.trajectory_id for r in records}) == 1
-        wins[records[0].trajectory_id] += 1
-    # 66.7 expected each, standard deviation 6.7: five of them.
-    assert all(33 < n < 100 for n in wins.values()), wins
 
 
 def test_strategies_for_ablation():

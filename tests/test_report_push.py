@@ -18,6 +18,7 @@ from hub_stand_in import TOKEN, Hub, stand_in
 from huggingface_hub import ModelCard, constants
 from peft import PeftModel
 from report_builders import build_run, mark, trajectory
+from safetensors.torch import load_file, save_file
 from training_builders import make_actor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -28,7 +29,7 @@ from webrl.llm.loading import load_causal_lm, load_tokenizer
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records, write_records
-from webrl.training.export import Start, exporter
+from webrl.training.export import STATE, Start, exporter, read_origin
 from webrl.training.lora import add_adapters
 from webrl.training.models import load_actor
 from webrl.types import Trajectory
@@ -272,7 +273,7 @@ def test_a_model_without_weights_is_refused(tmp_path: Path, capsys: pytest.Captu
     shutil.copytree(ACTOR, run.phase(0).actor)
     (run.phase(0).actor / "model.safetensors").unlink()
     assert cli.main(["push", str(run.path), "ann/agent", "--dry-run"]) == 1
-    assert "no weights (model*.safetensors); of a packed run `python scripts/carry_run.py`" in capsys.readouterr().err
+    assert "no weights (model*.safetensors); name a phase that has them" in capsys.readouterr().err
 
 
 def adapt(start: str, folder: Path, rank: int, seed: int) -> None:
@@ -303,6 +304,24 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunFolder]:
     adapt(str(run.phase(0).actor), run.phase(1).actor, 2, seed=2)
     adapt(str(run.phase(1).actor), run.phase(2).actor, 4, seed=3)
     return base, run
+
+
+def test_a_damaged_adapter_state_is_named_before_it_takes_memory(adapted: tuple[Path, RunFolder], tmp_path: Path):
+    folder = shutil.copytree(adapted[1].phase(0).actor, tmp_path / "actor")
+    state = load_file(folder / STATE)
+    origin = read_origin(folder)
+    assert origin is not None
+    for message, changed in (
+        (r"it claims lora_rank=1000000000, its adapters have \[4\]", {"lora_rank": 10**9}),
+        (r"damaged \(.*lora_alpha", {"lora_alpha": -1}),
+    ):
+        text = json.dumps(origin.model_dump() | changed)
+        save_file(state, folder / STATE, metadata={"webrl": text})
+        with pytest.raises(ModelError, match=message):
+            read_origin(folder)
+    (folder / STATE).write_bytes(b"\xff" * 100)
+    with pytest.raises(ModelError, match="not a trained state of webrl's, or damaged"):
+        read_origin(folder)
 
 
 def test_a_pushed_adapter_is_what_peft_puts_onto_the_named_base_model(

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from webrl.config import LabelConfig, RunConfig, TasksConfig, load_config
+from webrl.config import EngineConfig, LabelConfig, RunConfig, TasksConfig, load_config
 from webrl.errors import DataError, JudgeError, ModelError, PolicyError, UsageError
 from webrl.llm import Completion
 from webrl.preflight import check_settings
@@ -142,7 +142,7 @@ def test_a_long_page_is_cut_and_the_answer_header_stays():
 def test_labels_follow_the_threshold_in_the_order_of_the_trajectories(tmp_path):
     out = tmp_path / "labels.jsonl"
     trajectories = [make_trajectory(i, f"p={p}") for i, p in enumerate((0.25, 0.75, 0.5))]
-    counts = label(trajectories, out, batch_size=2)
+    counts = label(trajectories, out, engine=EngineConfig(max_batch=2))
     labels = read_labels(out)
     assert list(labels) == ["t0", "t1", "t2"]
     # P(YES) > P(NO) is strict: one half is not a success.
@@ -186,7 +186,12 @@ def test_a_torn_last_line_is_judged_again(tmp_path):
 
 def test_at_most_a_batch_is_in_flight(tmp_path):
     judge = RuleJudge()
-    label([make_trajectory(i, "p=0.9") for i in range(20)], tmp_path / "labels.jsonl", judge, batch_size=4)
+    label(
+        [make_trajectory(i, "p=0.9") for i in range(20)],
+        tmp_path / "labels.jsonl",
+        judge,
+        engine=EngineConfig(max_batch=4),
+    )
     assert 2 <= judge.most_running <= 4
 
 
@@ -232,7 +237,7 @@ def test_a_calibrated_ensemble_takes_each_judges_calibration_and_the_mean_of_the
     (tmp_path / "b" / "calibration.json").unlink()
     with pytest.raises(DataError, match=r"b/calibration\.json: no such file"):
         calibrated(LabelConfig(calibrated=True), names)
-    assert calibrated(LabelConfig(temperature=3.0), names) == (LabelConfig(temperature=3.0), [3.0, 3.0])
+    assert calibrated(LabelConfig(), names) == (LabelConfig(), [1.0, 1.0])
 
 
 def test_the_environment_s_own_reward_is_a_label_and_its_absence_is_none(tmp_path):

@@ -40,7 +40,7 @@ def planted(**changes):
         "sites": {"gitlab": [f"http://user:{PLANTED['sites']}@127.0.0.1:9"]},
         "accounts": {"gitlab": {"username": "ann", "password": PLANTED["password"]}},
         "reset_urls": [f"http://127.0.0.1:9/?token={PLANTED['reset']}"],
-        "judge": {"kind": "openai", "urls": [f"http://{PLANTED['judge']}@127.0.0.1:9/v1"]},
+        "judge": {"urls": [f"http://{PLANTED['judge']}@127.0.0.1:9/v1"]},
     }
     return {
         "rollout": {

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from curriculum_builders import PAGE, ChatServer, build_task
 
-from webrl.config import FilterConfig, GenerateConfig, RunConfig
+from webrl.config import EngineConfig, FilterConfig, GenerateConfig, RunConfig
 from webrl.errors import UsageError
 from webrl.tasks.feasibility import (
     Feasibility,
@@ -290,7 +290,7 @@ def test_the_first_word_is_the_verdict(answer, verdict):
 def judge_all(server, tasks, cache, pages=None):
     async def work():
         async with server.running(), server.model() as model:
-            config = RunConfig(generate=GenerateConfig(concurrency=2))
+            config = RunConfig(generate=GenerateConfig(engine=EngineConfig(max_batch=2)))
             return await check_feasibility(tasks, pages or [""] * len(tasks), model, config, cache)
 
     return asyncio.run(work())

@@ -12,16 +12,15 @@ from curriculum_builders import PAGE, ChatServer, build_failure, build_failures,
 from webrl.config import EngineConfig, GenerateConfig, ModelsConfig, RunConfig
 from webrl.errors import ModelError
 from webrl.llm import open_model
-from webrl.tasks.answers import RateLimit
 from webrl.tasks.failures import Failure, FailureSet
 from webrl.tasks.feasibility import load_rules, rules_for
 from webrl.tasks.generate import generate_tasks, initial_page_texts, plan_requests, split_evenly
 from webrl.tasks.prompts import describe_actions, in_breadth_prompt
 from webrl.types import Step
 
-CONFIG = GenerateConfig(num_tasks=6, num_seeds=2, concurrency=2, price_prompt=2.0, price_completion=8.0)
+CONFIG = GenerateConfig(num_tasks=6, num_seeds=2, engine=EngineConfig(max_batch=2))
 WHOLE = RunConfig(generate=CONFIG)
-ONE_BY_ONE = CONFIG.model_copy(update={"concurrency": 1})
+ONE_BY_ONE = CONFIG.model_copy(update={"engine": EngineConfig(max_batch=1)})
 
 
 def plan(failures=None, config=CONFIG, per_page=True, seed=0):
@@ -121,9 +120,6 @@ def test_tasks_carry_their_lineage_and_the_initial_state_they_were_written_for(t
     assert first.lineage.prompt_hash == requests[0].prompt(rules_for(load_rules(), "miniwob.click-button")).digest
     assert report.by_strategy == {"in_breadth": 6}
     assert report.tokens_estimated
-    expected = (report.prompt_tokens * 2.0 + report.completion_tokens * 8.0) / 1e6
-    assert report.cost == pytest.approx(expected, abs=1e-6)
-    assert report.cost > 0
 
 
 def test_a_second_call_asks_nothing_and_gives_the_same_tasks(tmp_path):
@@ -144,7 +140,7 @@ def test_a_second_call_asks_nothing_and_gives_the_same_tasks(tmp_path):
 
 def test_an_endpoint_that_goes_down_midway_ends_the_stage_and_the_next_call_asks_only_the_rest(tmp_path):
     server = ChatServer(lambda user, number: "Do a thing" if number <= 10 else 503)
-    config = RunConfig(generate=GenerateConfig(num_tasks=40, num_seeds=2, concurrency=1))
+    config = RunConfig(generate=GenerateConfig(num_tasks=40, num_seeds=2, engine=EngineConfig(max_batch=1)))
     requests = plan(config=config.generate)
 
     async def work():
@@ -202,7 +198,7 @@ def test_a_model_in_process_writes_repeatably_and_pages_are_cut_to_its_prompt(tm
     from llm_builders import save_tiny_model
 
     folder = save_tiny_model(tmp_path / "model", positions=2048)
-    config = GenerateConfig(num_tasks=3, num_seeds=1, max_new_tokens=8, concurrency=3)
+    config = GenerateConfig(num_tasks=3, num_seeds=1, max_new_tokens=8, engine=EngineConfig(max_batch=3))
     requests = [r.at(r.target, PAGE * 200) for r in plan(config=config)]
 
     async def work(cache: Path):
@@ -214,9 +210,3 @@ def test_a_model_in_process_writes_repeatably_and_pages_are_cut_to_its_prompt(tm
     assert one == two
     assert 0 < one.prompt_tokens <= 3 * 1500
     assert not one.tokens_estimated
-
-
-def test_a_rate_limit_spaces_the_starts_of_requests_evenly():
-    limit = RateLimit(per_minute=120.0)
-    assert [limit.reserve(now) for now in (10.0, 10.0, 10.2, 20.0)] == pytest.approx([0.0, 0.5, 0.8, 0.0])
-    assert RateLimit(None).reserve(10.0) == 0.0

@@ -73,7 +73,7 @@ def test_gen_task_leaves_out_what_webarena_lite_asks_and_uses_all_strategies(tmp
 
     strategies = {"in_breadth": 1, "hindsight": 1, "decomposition": 1}
     options = ["--num_tasks", "9", "--setting", f"generate.strategies={json.dumps(strategies)}"]
-    options += ["--setting", "generate.tasks_per_prompt=1", "--setting", "generate.concurrency=1"]
+    options += ["--setting", "generate.tasks_per_prompt=1", "--setting", "generate.engine.max_batch=1"]
     with serving(ChatServer(answer)) as url:
         assert script("gen_task").main(["--failures", "failures.jsonl", "--base_url", url, *options]) == 0
     tasks = read_instructions(tmp_path / "generated.jsonl")

@@ -11,7 +11,7 @@ import pytest
 from standins.play import training_task
 from standins.world import World
 
-from webrl.config import Account, EngineConfig, validate_config
+from webrl.config import Account, ServerConfig, validate_config
 from webrl.errors import JudgeError
 from webrl.suites.webarena.check import SiteCheck, check_sites
 from webrl.suites.webarena.judge import AnswerJudge
@@ -148,8 +148,8 @@ def test_a_stage_holds_resets_and_gives_up_its_sites(world: World):
 
 
 def judge(world: World, **changes: object) -> AnswerJudge:
-    settings = {"kind": "openai", "urls": (world.judge.url,), "model_name": "m", "max_retries": 0, "timeout_s": 5.0}
-    return AnswerJudge(EngineConfig.model_validate(settings | changes), world.folder)
+    settings = {"urls": (world.judge.url,), "model_name": "m", "max_retries": 0, "timeout_s": 5.0}
+    return AnswerJudge(ServerConfig.model_validate(settings | changes), world.folder)
 
 
 def test_judgements_are_logged_and_never_asked_for_twice(world: World):

@@ -7,6 +7,7 @@ lives in a module of its own, named in `EXTRA`, with `add_arguments(parser)` and
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import logging
 import os
@@ -17,7 +18,7 @@ from typing import Any
 
 import webrl
 from webrl.cli.end import end_clearly
-from webrl.cli.options import add_config_arguments, describe_sections, parse_around_options, resolve_config
+from webrl.cli.options import add_config_arguments, parse_around_options, resolve_config
 from webrl.cli.parser import Parser
 from webrl.config.redaction import hide_arguments, require_secrets
 
@@ -36,56 +37,65 @@ class Command:
 STAGES: dict[str, Command] = {
     "gen-tasks": Command("write new instructions from each site's last failures", ("generate", "models"), "gen-tasks"),
     "filter-tasks": Command(
-        "drop duplicates, the infeasible, and what the critic finds too easy or too hard",
+        "drop duplicates, infeasible tasks, and those too easy or too hard for the critic",
         ("filter", "generate", "tasks", "models"),
         "filter-tasks",
     ),
     "rollout": Command("attempt the tasks in a real browser", ("rollout", "tasks", "models", "webarena"), "rollout"),
     "label": Command("judge the trajectories with the outcome reward model", ("label", "models"), "label"),
     "replay": Command("add earlier successes inside the perplexity band", ("replay", "models"), "replay"),
-    "train": Command("train critic, then actor", ("critic", "actor", "models"), "train"),
+    "train": Command("train critic, then actor", ("critic", "actor", "training", "models"), "train"),
     "accept": Command(
         "keep the old actor where the new one is worse on the same pages", ("accept", "rollout", "label"), "accept"
     ),
     "eval": Command(
         "success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks", "webarena"), "eval"
     ),
-    "run": Command("all stages of all phases; resumes where it stopped", (), None),
+    "run": Command("run all stages of all phases; resumes where it stopped", (), None),
 }
 """Subcommands that take a config, in the order in which a phase runs them."""
 
 EXTRA: dict[str, tuple[str, str]] = {
-    "record-demos": ("record scripted experts in the real browser", "webrl.cli.record_demos"),
-    "sft": ("train the supervised start on demonstrations", "webrl.cli.sft"),
-    "grpo": ("train on the environment's own reward with TRL's GRPO", "webrl.cli.grpo"),
-    "train-orm": ("train the outcome reward model on labelled trajectories", "webrl.cli.train_orm"),
-    "study": ("compare methods and ablations: seeds, equal budgets, tables and figures", "webrl.cli.study"),
-    "orm-prompt": ("copy the released outcome model's system text from a clone of its code", "webrl.cli.orm_prompt"),
-    "view": ("look at a run's trajectories in the browser, and label them by hand", "webrl.cli.view"),
-    "arena": ("sites of webrl's own to practise in: start it, open sessions, end it", "webrl.cli.arena"),
-    "init-site": ("write a config and first instructions for a site of your own, and try it", "webrl.cli.init_site"),
+    "status": ("show progress, resource use and time left of a run", "webrl.cli.status"),
+    "report": ("write runs as one HTML page: charts, curriculum, judge, time, settings", "webrl.cli.report"),
+    "view": ("browse a run's trajectories, and label them by hand", "webrl.cli.view"),
+    "doctor": ("check this machine's setup, with a fix for what is missing", "webrl.cli.doctor"),
+    "study": ("compare methods and ablations: seeds, equal budgets, tables, figures", "webrl.cli.study"),
     "serve-env": ("serve the browser environment to other programs, over OpenEnv", "webrl.cli.serve_env"),
     "serve-model": ("serve a checkpoint to other programs, over the OpenAI API", "webrl.cli.serve_model"),
-    "status": ("what a run is doing, how far it is and what is left", "webrl.cli.status"),
-    "report": ("show runs as one HTML page: charts, curriculum, judge, time, settings", "webrl.cli.report"),
-    "push": ("send a run's model to the Hugging Face Hub, with card, settings and report", "webrl.cli.push"),
-    "doctor": ("what this machine has, and the fix for what it lacks", "webrl.cli.doctor"),
+    "arena": ("start and stop webrl's own practice sites", "webrl.cli.arena"),
+    "push": ("upload a run's model to the Hugging Face Hub, with card and report", "webrl.cli.push"),
+    "init-site": ("write a config and first instructions for your own site, and try it", "webrl.cli.init_site"),
+    "record-demos": ("record demonstrations, by scripted experts or by hand", "webrl.cli.record_demos"),
+    "sft": ("train the supervised start on demonstrations", "webrl.cli.sft"),
+    "train-orm": ("train the outcome reward model on labelled trajectories", "webrl.cli.train_orm"),
+    "orm-prompt": ("copy the released outcome model's system text from its code", "webrl.cli.orm_prompt"),
+    "grpo": ("train on the environment's own reward with TRL's GRPO", "webrl.cli.grpo"),
 }
 """Subcommands with a module of their own."""
+GROUPS: dict[str, tuple[str, ...]] = {
+    "run": ("run", *(name for name, command in STAGES.items() if command.stage)),
+    "look": ("status", "report", "view", "doctor", "study"),
+    "serve": ("serve-env", "serve-model", "arena", "push"),
+    "make": ("init-site", "record-demos", "sft", "train-orm", "orm-prompt", "grpo"),
+}
+"""How `webrl --help` groups the commands."""
 _WITHOUT_TORCH = ("arena", "doctor", "report", "status", "view")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; gives the exit code. Without `argv` (the console script) it may replace its own process."""
+    """Run a command; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
 
     def work() -> int:
+        from webrl.training.cpu_variables import use_cpu_settings
+
         args = _parse(arguments)
         _set_up_logging(args.verbose, with_bars=args.command == "push")
         if args.command in _WITHOUT_TORCH:
             return _run_extra(args)
-        if argv is None and not getattr(args, "dry_run", False):
-            use_cpu_environment()
+        if not getattr(args, "dry_run", False):
+            use_cpu_settings()
         return _run_extra(args) if args.command in EXTRA else _run_stages(args)
 
     return end_clearly("webrl", work)
@@ -93,6 +103,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = build_parser(arguments)
+    first = next(iter(arguments), "-")
+    if not first.startswith("-") and first not in STAGES | EXTRA:
+        near = difflib.get_close_matches(first, [*STAGES, *EXTRA], n=1, cutoff=0.5)
+        hint = f"did you mean `webrl {near[0]}`? " if near else ""
+        parser.error(f"no command {first!r:.200}; {hint}`webrl --help` lists them")
     args = parse_around_options(parser, arguments)
     if args.command is None:
         parser.error("which command? `webrl --help` lists them")
@@ -104,16 +119,17 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = Parser(
         prog="webrl",
         description="WebRL: self-evolving online curriculum reinforcement learning for web agents.",
-        epilog="`webrl <command> --help` lists the command's options with their defaults.",
+        epilog=_command_list(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"webrl {webrl.__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="command")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
     wanted = next((a for a in arguments if not a.startswith("-")), None)
     for name, command in STAGES.items():
         sub = _add_parser(subparsers, name, command.help)
         if name == wanted:
             is_stage = command.stage is not None
-            add_config_arguments(sub, prefer_newest=is_stage, phased=is_stage)
+            add_config_arguments(sub, prefer_newest=is_stage, phased=is_stage, sections=command.sections)
             if name == "eval":
                 sub.add_argument(
                     "--against",
@@ -121,7 +137,6 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
                     help="compare page by page with another model (evaluated on the same pages, as\n"
                     "run NAME-against-OTHER), or with what a run or phase folder has evaluated",
                 )
-            sub.epilog = describe_sections(command.sections)
     for name, (text, module) in EXTRA.items():
         sub = _add_parser(subparsers, name, text)
         if name == wanted:
@@ -129,23 +144,17 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def use_cpu_environment() -> None:
-    """Replace this process, once, by itself with the variables that make torch fast on a CPU.
-
-    They act only if set before Python starts (malloc, OpenMP). Nothing happens where they are set already.
-    """
-    from webrl.training.cpu_variables import cpu_environment
-
-    missing = cpu_environment()
-    if missing:
-        sys.stdout.flush()
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **missing})
+def _command_list() -> str:
+    about = {name: command.help for name, command in STAGES.items()} | {name: text for name, (text, _) in EXTRA.items()}
+    lines = []
+    for group, names in GROUPS.items():
+        lines += [f"{group}:", *(f"  {name:<13} {about[name]}" for name in names), ""]
+    return "\n".join([*lines, "`webrl COMMAND --help` lists the command's options with their defaults."])
 
 
 def _add_parser(subparsers: Any, name: str, text: str) -> argparse.ArgumentParser:
     sub: argparse.ArgumentParser = subparsers.add_parser(
         name,
-        help=text,
         description=text[0].upper() + text[1:] + ".",
         formatter_class=argparse.RawTextHelpFormatter,
     )

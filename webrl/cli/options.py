@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 import typing
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +16,31 @@ from pydantic import BaseModel
 from webrl.config import RunConfig, describe_options, load_config
 from webrl.config.resources import find_config, is_file
 from webrl.errors import UsageError
+from webrl.runs.folder import RunFolder, load_run_config, newest_run
 
 DEFAULT_CONFIG = "demo"
+COMMON = frozenset({
+    "name", "seed", "num_phases", "tasks.suite", "tasks.source", "tasks.num_seed_tasks", "tasks.num_eval_tasks",
+    "models.actor", "models.orm", "models.generator", "models.prompt_format", "models.max_prompt_tokens",
+    "engine.kind", "engine.urls", "training.precision", "training.lora_rank", "training.max_tokens",
+    "generate.num_tasks", "filter.max_tasks", "rollout.num_workers", "rollout.envs_per_worker", "rollout.max_steps",
+    "rollout.num_generations", "rollout.image_size", "label.judge", "replay.demos", "actor.objective", "actor.lr",
+    "actor.batch_size", "actor.epochs", "actor.imitation", "evaluate.temperature",
+})  # fmt: skip
+"""Options that `--help` lists without being asked for a section."""
 
 
-def add_config_arguments(parser: argparse.ArgumentParser, *, prefer_newest: bool, phased: bool = False) -> None:
-    """What every subcommand with a config takes; `phased` adds `--phase`, `prefer_newest` is as in `resolve_config`."""
+def add_config_arguments(
+    parser: argparse.ArgumentParser, *, prefer_newest: bool, phased: bool = False, sections: Sequence[str] = ()
+) -> None:
+    """Add what every subcommand with a config takes.
+
+    Args:
+        prefer_newest: as in `resolve_config`.
+        phased: add `--phase`.
+        sections: of the config, which the help shows; none: all.
+    """
+    add_section_help(parser, sections)
     parser.add_argument(
         "settings",
         nargs="*",
@@ -36,14 +56,20 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, prefer_newest: bool
     if phased:
         parser.add_argument("--phase", type=count, metavar="N", help="phase (default: the first in which it is due)")
     parser.add_argument("--seed", type=count, metavar="N", help="short for seed=N")
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved config and plan, run nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and the resolved config, run nothing")
 
 
 def add_training_arguments(
-    parser: argparse.ArgumentParser, *, prefer_newest: bool, data: str, init: str, out: str
+    parser: argparse.ArgumentParser,
+    *,
+    prefer_newest: bool,
+    data: str,
+    init: str,
+    out: str,
+    sections: Sequence[str],
 ) -> None:
     """Data, start and target of a training beside a run, with their help texts (`TrainingPaths`)."""
-    add_config_arguments(parser, prefer_newest=prefer_newest)
+    add_config_arguments(parser, prefer_newest=prefer_newest, sections=sections)
     parser.add_argument("--data", nargs="+", type=Path, metavar="PATH", help=data)
     parser.add_argument("--init", metavar="DIR", help=init)
     parser.add_argument("--out", type=Path, metavar="DIR", help=out)
@@ -94,42 +120,98 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
     if args.run is not None:
         folder = args.run.absolute() if args.run.name in ("", "..") else args.run
         overrides += [f"runs_dir={json.dumps(str(folder.parent))}", f"name={json.dumps(folder.name)}"]
-    path = find_config(name) if name is not None else _default_config(args.run, overrides, prefer_newest)
-    config = load_config(path, overrides)
+    run = _run_without_config(args.run, overrides, prefer_newest) if name is None else None
+    path = run.config if run else find_config(name or DEFAULT_CONFIG)
+    config = load_run_config(run, overrides) if run else load_config(path, overrides)
     check_settings(config, str(path))
     return config
 
 
-def describe_sections(sections: Sequence[str]) -> str:
-    """Options of the named sections and the top level, with default and description; all without names."""
+def add_section_help(parser: argparse.ArgumentParser, sections: Sequence[str]) -> None:
+    """`--help` with the options that people change, `--help-all` and `--help SECTION` with all, or a section's."""
+    parser.add_argument(
+        "-h",
+        "--help",
+        action=SectionHelp,
+        nargs="?",
+        metavar="SECTION",
+        sections=tuple(sections),
+        help="this text; with all options of a SECTION of the config",
+    )
+    parser.add_argument(
+        "--help-all", action=SectionHelp, nargs=0, sections=tuple(sections), help="this text, with all options"
+    )
+
+
+class SectionHelp(argparse.Action):
+    """Prints the parser's help with options of the config below it, and ends the program."""
+
+    def __init__(self, *, sections: tuple[str, ...], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.sections = sections
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
+        """Print the text for `--help`, `--help SECTION` or `--help-all`."""
+        _, asked, name = rest
+        if name == "--help-all":
+            text = describe_sections(self.sections)
+        elif asked is None:
+            text = describe_sections(self.sections, common=True)
+        elif asked in RunConfig.model_fields:
+            text = describe_sections((asked,))
+        else:
+            parser.error(f"--help {asked!r}: a SECTION is one of {', '.join(section_names())}")
+        print(f"{parser.format_help().rstrip()}\n\n{text}")
+        parser.exit()
+
+
+def section_names() -> list[str]:
+    """Sections of the config, in their order."""
+    return list(dict.fromkeys(key.partition(".")[0] for o in describe_options() for key in o.keys if "." in key))
+
+
+def describe_sections(sections: Sequence[str], *, common: bool = False) -> str:
+    """Options of the named sections and the top level, with default and description; all without names.
+
+    Args:
+        common: those of `COMMON` alone.
+    """
     defaults = RunConfig()
     lines = ["config options (key=value), with the defaults that a config file overrides:"]
-    for key, _, text in describe_options():
-        section = key.partition(".")[0] if "." in key else ""
-        if section and sections and section not in sections:
+    for option in describe_options():
+        keys = [key for key in option.keys if "." not in key or not sections or key.partition(".")[0] in sections]
+        if common:
+            keys = [key for key in keys if key in COMMON]
+        if not keys:
             continue
-        choices = _choices(key)
-        lines.append(f"  {key}={default_text(defaults, key)}")
-        lines.append(f"      {text}{f' ({choices})' if choices else ''}")
-    # argparse reads % as a format.
-    return "\n".join(lines).replace("%", "%%")
+        choices = _choices(keys[0])
+        lines.append(f"  {keys[0]}={default_text(defaults, keys[0])}")
+        lines += _wrapped(f"{option.description}{f' ({choices})' if choices else ''}")
+        others = [f"{key}={default_text(defaults, key)}" for key in keys[1:]]
+        if others:
+            lines += _wrapped(f"also {', '.join(others)}")
+    if common:
+        lines.append(f"all options: --help-all, or --help SECTION: {', '.join(sections or section_names())}")
+    return "\n".join(lines)
 
 
-def _default_config(run: Path | None, overrides: Sequence[str], prefer_newest: bool) -> Path:
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 112, initial_indent="      ", subsequent_indent="      ", break_on_hyphens=False)
+
+
+def _run_without_config(run: Path | None, overrides: Sequence[str], prefer_newest: bool) -> RunFolder | None:
+    """The run folder whose settings apply where no CONFIG is given; None: the shipped demo's do."""
     if run is not None:
         if is_file(run / "config.yaml"):
-            return run / "config.yaml"
+            return RunFolder(run)
         if prefer_newest:
             raise UsageError(f"{str(run)!r:.200} is not a run folder (no config.yaml); start one with `webrl run`")
     if run is None and prefer_newest and not any(o.startswith("name=") for o in overrides):
-        from webrl.runs.folder import newest_run
-
         runs_dir = next((o.partition("=")[2] for o in reversed(overrides) if o.startswith("runs_dir=")), "runs")
-        newest = newest_run(Path(runs_dir))
-        if newest is not None:
+        if newest := newest_run(Path(runs_dir)):
             print(f"webrl: newest run folder: {newest.path}", file=sys.stderr)
-            return newest.config
-    return find_config(DEFAULT_CONFIG)
+            return newest
+    return None
 
 
 def default_text(defaults: RunConfig, key: str) -> str:

@@ -15,7 +15,8 @@ class Parser(argparse.ArgumentParser):
     """Refuses unknown options by name, with the nearest known one; no option may be abbreviated."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+        # A command that takes a config has a --help of its own (`add_section_help`).
+        super().__init__(*args, **{"allow_abbrev": False, "conflict_handler": "resolve", **kwargs})
 
     def parse_known_args(  # type: ignore[override]  # its overloads are argparse's
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from webrl.cli.options import add_config_arguments, describe_sections, resolve_config
+from webrl.cli.options import add_config_arguments, resolve_config
 from webrl.config import RunConfig
 from webrl.errors import UsageError
 
@@ -24,7 +24,7 @@ typed), choose, drag, press keys; Alt+Left goes back. In this terminal:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    add_config_arguments(parser, prefer_newest=False)
+    add_config_arguments(parser, prefer_newest=False, sections=("tasks", "rollout"))
     parser.add_argument("--per-type", type=int, metavar="N", help="demonstrations a task type (default: 8)")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="folder (default: RUN/demos; RUN/demos_by_hand with --by-hand)"
@@ -39,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --by-hand: keep also what the suite's check fails, or what does not replay",
     )
-    parser.epilog = describe_sections(("tasks", "rollout"))
 
 
 def main(args: argparse.Namespace) -> int:

@@ -26,28 +26,24 @@ from webrl.runs.store import read_json
 
 
 def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
-    """`--dry-run`: the resolved config, episodes of a phase, then what would run and what is done already.
+    """Print for `--dry-run` what would run and what is done, the episodes of a phase, then the resolved config.
 
     Raises:
         ModelError: a model that it starts from cannot be loaded.
     """
     check_models(config, (stage,) if stage else [spec.name for spec in phases.STAGES])
-    print(f"# resolved config of {config.run_dir}")
-    print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True), end="")
-    if stage in (None, "rollout") and config.num_phases:
-        tasks, attempts = config.max_phase_tasks, config.rollout.num_generations
-        print(f"# a phase after 0 plays at most {tasks} tasks x {attempts} = {tasks * attempts} episodes")
-    print("# plan")
+    print(f"# plan of {config.run_dir}")
     for line in phases.plan(config):
         number, name = line.removeprefix("phase ").split()[:2]
         if stage in (None, name) and phase in (None, int(number.rstrip(":"))):
             print(line)
+    if stage in (None, "rollout") and config.num_phases:
+        tasks, attempts = config.max_phase_tasks, config.rollout.num_generations
+        print(f"# a phase after 0 plays at most {tasks} tasks x {attempts} = {tasks * attempts} episodes")
     if stage in (None, "label") and config.label.system_prompt:
-        print(f"label.system_prompt: {describe_text(config.label.system_prompt)}")
-    if stage is None and config.tasks.suites[0].startswith("webarena"):
-        from webrl.cli.estimate import describe
-
-        print("\n".join(describe(config)))
+        print(f"# label.system_prompt: {describe_text(config.label.system_prompt)}")
+    print("# resolved config")
+    print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True), end="")
     return 0
 
 

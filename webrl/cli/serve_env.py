@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from webrl.cli.options import add_config_arguments, describe_sections, resolve_config
+from webrl.cli.options import add_config_arguments, resolve_config
 from webrl.net import ENV_TOKEN
 from webrl.openenv.hub import ServerOptions
 from webrl.openenv.screenshots import MAX_SIDE, MIN_SIDE
@@ -25,7 +25,7 @@ _VIEWPORT = (1280, 720)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
-    add_config_arguments(parser, prefer_newest=False)
+    add_config_arguments(parser, prefer_newest=False, sections=("rollout",))
     parser.add_argument("--host", default=_DEFAULTS.host, help=f"address to listen on (default: {_DEFAULTS.host})")
     parser.add_argument("--port", type=int, help=f"0: a free one (default: {_DEFAULTS.port})")
     parser.add_argument(
@@ -65,8 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pages may reach rollout.allowed_hosts only.\n"
         "BROWSERGYM_TASK_NAME, _VIEWPORT_WIDTH, _VIEWPORT_HEIGHT, _PORT and MAX_CONCURRENT_ENVS in the environment:\n"
         "as for OpenEnv's own BrowserGym server; the options above come before them.\n"
-        f"{ENV_TOKEN} in the environment: token that clients must show; needed where others can connect.\n\n"
-        + describe_sections(("rollout",))
+        f"{ENV_TOKEN} in the environment: token that clients must show; needed where others can connect."
     )
 
 

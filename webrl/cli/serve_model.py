@@ -7,7 +7,7 @@ import asyncio
 import dataclasses
 import os
 
-from webrl.cli.options import count, describe_sections, split_settings
+from webrl.cli.options import add_section_help, count, split_settings
 from webrl.net import MODEL_TOKEN
 from webrl.serving.checkpoint import Checkpoint, check_context, find_checkpoint
 from webrl.serving.server import ServerOptions, check_options, serve
@@ -17,6 +17,7 @@ _DEFAULTS = ServerOptions()
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
+    add_section_help(parser, ("models", "rollout", "engine", "evaluate"))
     parser.add_argument(
         "checkpoint",
         metavar="CHECKPOINT",
@@ -37,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be served and how, serve nothing")
     parser.epilog = (
         f"{MODEL_TOKEN} in the environment: token that clients show as their API key; needed where others can "
-        "connect.\nWith a GPU and vLLM, vLLM answers, unless rollout.engine.kind is given.\n\n"
-        + describe_sections(("models", "rollout", "evaluate"))
+        "connect.\nWith a GPU and vLLM, vLLM answers, unless rollout.engine.kind is given."
     )
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from webrl.cli.options import add_training_arguments, describe_sections, resolve_config
+from webrl.cli.options import add_training_arguments, resolve_config
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
 from webrl.demos.sft import Probe, train_start
@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or JSONL of instruction and steps (observation, response) (default: RUN/demos, of `webrl record-demos`)",
         init="base model, folder or hub name (default: models.actor)",
         out="folder of the trained model (default: RUN/sft)",
+        sections=("sft", "training", "models", "rollout", "tasks"),
     )
-    parser.epilog = describe_sections(("sft", "models", "rollout", "tasks"))
 
 
 def main(args: argparse.Namespace) -> int:

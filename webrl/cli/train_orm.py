@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from webrl.cli.options import add_training_arguments, describe_sections, resolve_config
+from webrl.cli.options import add_training_arguments, resolve_config
 from webrl.config import RunConfig
 from webrl.config.extras import check_extras
 from webrl.errors import UsageError
@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: trajectories and evaluation episodes of the newest run)",
         init="model to start from (default: models.orm)",
         out="folder of the new model (default: RUN/orm)",
+        sections=("orm", "training", "label", "models"),
     )
-    parser.epilog = describe_sections(("orm", "label", "models"))
 
 
 def main(args: argparse.Namespace) -> int:

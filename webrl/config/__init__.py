@@ -7,7 +7,8 @@ known key; `key.subkey=value` overrides come from the command line. Defaults are
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
@@ -18,15 +19,19 @@ from pydantic import (
     BeforeValidator,
     Field,
     PositiveInt,
+    SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
+    model_serializer,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from webrl.config.arena import ArenaConfig
 from webrl.config.redaction import MASK, Secret, SecretUrl, redact
 from webrl.config.resources import find_config, is_file, shipped_data, shipped_model
 from webrl.config.section import Section
+from webrl.config.suite import STATE_DIR, SuiteConfig
 from webrl.config.web import WebConfig
 from webrl.config.yaml_file import parse_yaml, read_yaml
 from webrl.errors import UsageError, problem_message
@@ -133,7 +138,13 @@ class TasksConfig(Section):
         return (self.suite,) if isinstance(self.suite, str) else self.suite
 
 
-class ModelsConfig(Section):
+class PromptLimit(Section):
+    """How long a prompt may be."""
+
+    max_prompt_tokens: int = Field(15872, ge=16, description="page text is cut so that the prompt fits (16384 - 512)")
+
+
+class ModelsConfig(PromptLimit):
     """Starting checkpoints: Hugging Face folders or hub names."""
 
     actor: ModelName = Field("data/tiny/actor", description="SFT actor, π_0")
@@ -157,7 +168,6 @@ class ModelsConfig(Section):
     enable_thinking: bool = Field(
         False, description="policy may reason in <think>…</think> before its action, if its chat template knows how"
     )
-    max_prompt_tokens: int = Field(15872, ge=16, description="page text is cut so that the prompt fits (16384 - 512)")
     max_prompt_chars: int = Field(
         0,
         ge=0,
@@ -182,16 +192,23 @@ _REFUSED_ARGUMENTS = {
 }
 
 
-class EngineConfig(Section):
-    """How a language model is served."""
+class ServerConfig(Section):
+    """An OpenAI-compatible server, or several with the same model."""
 
-    kind: Literal["transformers", "vllm", "openai"] = Field("transformers", description="inference engine")
     urls: tuple[Address, ...] = Field((), description="OpenAI-compatible base URLs (kind: openai)")
     model_name: str | None = Field(None, description="model name to ask the servers for; none: ask the server")
     api_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the key")
     timeout_s: float = Field(120.0, gt=0, description="one request's deadline")
     max_retries: int = Field(4, ge=0, description="retries after timeouts, 429, 5xx, dropped connections")
-    max_batch: int = Field(16, ge=1, description="requests in one forward batch (transformers)")
+
+
+class EngineConfig(ServerConfig):
+    """How language models are served; `rollout.engine`, `generate.engine` and `label.engine` say what differs there."""
+
+    kind: Literal["transformers", "vllm", "openai"] = Field("transformers", description="inference engine")
+    max_batch: int = Field(
+        16, ge=1, description="requests at once: in a forward batch (transformers), in flight (generate, label)"
+    )
     num_threads: int = Field(0, ge=0, description="CPU threads (transformers); 0: one for small models, else torch's")
     gpu_memory_utilization: Fraction = Field(0.85, description="vLLM's share of each GPU")
     tensor_parallel: int = Field(1, ge=1, description="GPUs per vLLM replica")
@@ -218,7 +235,14 @@ class EngineConfig(Section):
         return value
 
 
-class GenerateConfig(Section):
+class SamplingConfig(Section):
+    """How a model's answers are drawn."""
+
+    temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
+    max_new_tokens: int = Field(512, ge=1, description="length of an answer (an instruction's, an action's)")
+
+
+class GenerateConfig(SamplingConfig):
     """New instructions from failures (paper §3.1)."""
 
     num_tasks: int = Field(
@@ -232,16 +256,10 @@ class GenerateConfig(Section):
         "that sites which never succeed get few",
     )
     num_seeds: int = Field(10, ge=1, description="failed instructions in one prompt")
-    temperature: float = Field(1.0, gt=0, description="sampling temperature")
-    max_new_tokens: int = Field(512, ge=1, description="reply length")
     strategies: dict[Literal["in_breadth", "hindsight", "decomposition"], Annotated[float, Field(ge=0)]] = Field(
         {"in_breadth": 1.0}, description="strategy: weight"
     )
     tasks_per_prompt: int = Field(10, ge=1, description="instructions asked for at once where no page conditions them")
-    concurrency: int = Field(8, ge=1, description="requests in flight")
-    requests_per_minute: float | None = Field(None, gt=0, description="rate limit; none: as fast as the server goes")
-    price_prompt: float = Field(0.0, ge=0, description="price of a million prompt tokens, for the cost report")
-    price_completion: float = Field(0.0, ge=0, description="price of a million completion tokens")
     engine: EngineConfig = EngineConfig()
 
     @field_validator("strategies")
@@ -300,7 +318,7 @@ class VerifiedConfig(Section):
     )
 
 
-class WebArenaConfig(Section):
+class WebArenaConfig(SuiteConfig):
     """WebArena's sites, log-ins, resets and judge (docs/webarena.md)."""
 
     sites: dict[SiteName, tuple[SecretUrl, ...]] = Field(
@@ -310,18 +328,15 @@ class WebArenaConfig(Section):
     reset_urls: tuple[SecretUrl, ...] = Field((), description="hosts of the reset service; none: WA_FULL_RESET")
     reset_timeout_s: float = Field(1200.0, gt=0, description="a reset that takes longer has failed (200-500 s usual)")
     health_timeout_s: float = Field(120.0, gt=0, description="a site must answer and log in within this after a reset")
-    poll_s: float = Field(5.0, gt=0, description="pause between two looks at a running reset")
-    train_files: tuple[Path, ...] = Field((), description="instruction files of phase 0 (docs/webarena.md)")
     reset: bool = Field(True, description="reset the sites before a rollout stage and before an evaluation")
     vab_traces: bool = Field(False, description="write evaluation episodes as a VAB-WebArena-Lite trace folder too")
-    state_dir: Path = Field(Path("runs/webarena"), description="minted log-ins and the judge's cache and log")
+    state_dir: Path = Field(Path("runs/webarena"), description=STATE_DIR)
     lock_dir: Path | None = Field(None, description="site locks; none: a folder of the machine's temporary directory")
-    lease_timeout_s: float = Field(3600.0, gt=0, description="longest wait of an episode for a free site")
     login_check_s: float = Field(60.0, ge=0, description="a log-in is checked again after this")
     validate_timeout_s: float = Field(180.0, gt=0, description="deadline of one episode's validation")
     verified: VerifiedConfig = VerifiedConfig()
-    judge: EngineConfig = Field(
-        EngineConfig(kind="openai", model_name="gpt-4-1106-preview"),
+    judge: ServerConfig = Field(
+        ServerConfig(model_name="gpt-4-1106-preview"),
         description="answers the fuzzy_match questions; urls: none is OPENAI_BASE_URL or OpenAI itself",
     )
 
@@ -333,13 +348,12 @@ class WebArenaConfig(Section):
         return {site: (urls,) if isinstance(urls, str | SecretUrl) else urls for site, urls in value.items()}
 
 
-class RolloutConfig(Section):
+class RolloutConfig(SamplingConfig):
     """Episodes in the browser (paper: 30 steps, temperature 1)."""
 
     env: Literal["browser", "openenv"] = Field("browser", description="own browsers, or OpenEnv servers")
     urls: tuple[Address, ...] = Field((), description="OpenEnv servers that share the sessions (env: openenv)")
     backend: Literal["local", "ray"] = Field("local", description="workers as processes or as Ray actors")
-    ray_cpus: float = Field(1.0, ge=0, description="CPUs of the cluster that a worker claims (backend: ray)")
     num_workers: int = Field(1, ge=1, description="browser worker processes")
     envs_per_worker: int = Field(8, ge=1, description="environments (pages) a worker")
     observation: Literal["axtree", "html"] = Field("axtree", description="text form of the page")
@@ -390,11 +404,6 @@ class RolloutConfig(Section):
         description="rounds of further attempts at tasks that some attempts solve, in place of groups that "
         "ended alike; for actor.objective=grpo",
     )
-    temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
-    top_p: float = Field(1.0, gt=0, le=1, description="refused below 1 in training unless allow_biased_sampling")
-    top_k: int = Field(0, ge=0, description="refused above 0 in training unless allow_biased_sampling")
-    allow_biased_sampling: bool = Field(False, description="accept top_p/top_k although log-probs are biased")
-    max_new_tokens: int = Field(512, ge=1, description="action length")
     max_repeats: int = Field(5, ge=2, description="stop after this many equal actions in a row")
     max_parse_failures: int = Field(5, ge=1, description="stop after this many unreadable actions in a row")
     step_timeout_s: float = Field(30.0, gt=0, description="deadline of one browser step")
@@ -459,13 +468,10 @@ class RolloutConfig(Section):
         return self
 
 
-class LabelConfig(Section):
+class LabelConfig(PromptLimit):
     """Outcome judgement (paper §3.2)."""
 
     threshold: Fraction = Field(0.5, description="reward 1 if P(YES) exceeds this")
-    temperature: float = Field(1.0, gt=0, description="calibration temperature of the judge's logits")
-    max_prompt_tokens: int = Field(15872, ge=16, description="the final page is cut so that the prompt fits")
-    batch_size: int = Field(8, ge=1, description="trajectories judged at once")
     judge: Literal["orm", "llm", "environment"] = Field(
         "orm",
         description="orm: first-token P(YES); llm: an API judge's answer; environment: its own reward, for ablations "
@@ -511,9 +517,6 @@ class ReplayConfig(Section):
     draw: Literal["need", "uniform"] = Field(
         "need", description="what fills max_ratio: each task type by its failure rate in the phase, or uniformly"
     )
-    per_instruction: Literal["first", "sampled"] = Field(
-        "first", description="which success is replayed of an instruction on the same first page"
-    )
     sampler_tolerance: float = Field(
         0.1, gt=0, description="largest mean difference of a token's log-probability, sampled against scored, in nats"
     )
@@ -524,18 +527,12 @@ class ReplayConfig(Section):
         return self
 
 
-class OptimConfig(Section):
-    """What critic, actor and ORM training share (paper: lr 1e-6 constant, batch 128, 1 epoch)."""
+class TrainingConfig(Section):
+    """How models are trained; `critic`, `actor`, `sft` and `orm` say what differs there."""
 
-    lr: float = Field(1e-6, gt=0, description="learning rate")
-    schedule: Literal["constant", "cosine", "linear"] = Field("constant", description="learning-rate schedule")
-    warmup_ratio: Fraction = Field(0.0, description="share of the steps that warm up")
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay")
     betas: tuple[_Decay, _Decay] = Field((0.9, 0.95), description="AdamW betas")
     max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping")
-    batch_size: int = Field(128, ge=1, description="samples per optimizer step, all ranks together")
-    epochs: float = Field(1.0, gt=0, description="passes over the data")
-    steps: int = Field(0, ge=0, description="optimizer steps, for equal budgets; 0: as many as the epochs take")
     max_tokens: int = Field(16384, ge=16, description="token budget of one packed micro-batch")
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16: fp32 master weights, bf16 ones that compute")
     checkpointing: Literal["none", "full", "selective"] = Field("none", description="activation checkpointing")
@@ -550,8 +547,17 @@ class OptimConfig(Section):
         "fp32", description="of the written folder; bf16 rounds away what a phase at lr 1e-6 has moved"
     )
     save_every: int = Field(0, ge=0, description="optimizer steps between training states; 0: none before the end")
-    keep_checkpoints: int = Field(1, ge=1, description="full training states kept")
-    log_every: int = Field(1, ge=1, description="optimizer steps between metric lines")
+
+
+class OptimConfig(TrainingConfig):
+    """What critic, actor and ORM training share (paper: lr 1e-6 constant, batch 128, 1 epoch)."""
+
+    lr: float = Field(1e-6, gt=0, description="learning rate")
+    schedule: Literal["constant", "cosine", "linear"] = Field("constant", description="learning-rate schedule")
+    warmup_ratio: Fraction = Field(0.0, description="share of the steps that warm up")
+    batch_size: int = Field(128, ge=1, description="samples per optimizer step, all ranks together")
+    epochs: float = Field(1.0, gt=0, description="passes over the data")
+    steps: int = Field(0, ge=0, description="optimizer steps, for equal budgets; 0: as many as the epochs take")
 
     @property
     def untried_with_screenshots(self) -> list[str]:
@@ -636,19 +642,27 @@ class AcceptConfig(Section):
     )
 
 
-class SftConfig(OptimConfig):
+_HELD_OUT = "share of each site's demonstrations or trajectories that is held out to measure on"
+
+
+class HeldOut(OptimConfig):
+    """A training that is measured on examples it has not seen."""
+
+    heldout: Annotated[float, Field(ge=0, lt=1)] = Field(0.05, description=_HELD_OUT)
+
+
+class SftConfig(HeldOut):
     """Supervised start π_0 from demonstrations (paper: lr 1e-5 cosine, warm-up 0.1, batch 128)."""
 
     lr: float = Field(1e-5, gt=0, description="learning rate")
     schedule: Literal["constant", "cosine", "linear"] = Field("cosine", description="learning-rate schedule")
     warmup_ratio: Fraction = Field(0.1, description="share of the steps that warm up")
     outcome: Literal["success", "all"] = Field("success", description="which demonstrations are imitated")
-    heldout: Fraction = Field(0.05, description="share of each site's demonstrations, held out for the validation loss")
     watch_every: int = Field(0, ge=0, description="optimizer steps between looks (validation, probe); 0: at the end")
     probe_tasks: int = Field(0, ge=0, description="held-out tasks played in the browser at each look; 0: none")
 
 
-class OrmConfig(OptimConfig):
+class OrmConfig(HeldOut):
     """Outcome model training (paper: lr 5e-6 cosine, 4 epochs)."""
 
     lr: float = Field(5e-6, gt=0, description="learning rate")
@@ -658,7 +672,7 @@ class OrmConfig(OptimConfig):
         0.5, ge=0, description="of each kind (cut short; other instruction; planted claim), per success, at most"
     )
     max_class_ratio: float = Field(1.5, ge=1, description="the larger class is sampled down to this many per other")
-    heldout: Fraction = Field(0.2, lt=1, description="share of each site's trajectories held out for the report")
+    heldout: Annotated[float, Field(ge=0, lt=1)] = Field(0.2, description=_HELD_OUT)
     calibrate: bool = Field(False, description="fit temperature and threshold on half of the held-out trajectories")
     refresh_every: int = Field(
         0,
@@ -696,6 +710,34 @@ class EvaluateConfig(Section):
         return value
 
 
+SHARED = {
+    "engine": ("generate.engine", "rollout.engine", "label.engine"),
+    "training": ("critic", "actor", "sft", "orm"),
+}
+"""Sections whose settings others take where they have none of their own."""
+
+
+def share(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a config's plain data with each section of `SHARED` laid over the one that it shares settings with."""
+    for shared, sections in SHARED.items():
+        below = _given(data.get(shared))
+        if not isinstance(below, dict):
+            continue
+        for section in sections:
+            first, _, second = section.partition(".")
+            own = _given(data.get(first))
+            if own is None or isinstance(own, dict):  # what is no section is refused later, by name
+                data = {**data, first: overlay({second: below} if second else below, own or {})}
+    return data
+
+
+def _given(value: Any) -> Any:
+    """A section as the plain data that it was made of."""
+    if isinstance(value, Section):
+        return {name: _given(getattr(value, name)) for name in value.model_fields_set}
+    return value
+
+
 class RunConfig(Section):
     """A whole run: `webrl run CONFIG`."""
 
@@ -706,6 +748,8 @@ class RunConfig(Section):
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(("tensorboard",), description="metrics")
     tasks: TasksConfig = TasksConfig()
     models: ModelsConfig = ModelsConfig()
+    engine: EngineConfig = EngineConfig()
+    training: TrainingConfig = TrainingConfig()
     generate: GenerateConfig = GenerateConfig()
     filter: FilterConfig = FilterConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -717,6 +761,25 @@ class RunConfig(Section):
     orm: OrmConfig = OrmConfig()
     accept: AcceptConfig = AcceptConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _share(cls, data: Any) -> Any:
+        return share(data) if isinstance(data, dict) else data
+
+    @model_serializer(mode="wrap")
+    def _name_once(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out of a section what it shares."""
+        data: dict[str, Any] = handler(self)
+        for shared, sections in SHARED.items():
+            for section in sections:
+                part = data
+                for name in section.split("."):
+                    part = part.get(name, {})
+                for key, value in data.get(shared, {}).items():
+                    if key in part and part[key] == value:
+                        del part[key]
+        return data
 
     @model_validator(mode="after")
     def _judge_can_be_refreshed(self) -> Self:
@@ -783,29 +846,59 @@ def load_config(path: Path | str | None, overrides: Sequence[str] | None = None)
     data = read_config(path) if path else {}
     for override in overrides or []:
         apply_override(data, override)
-    typed = [override.partition("=")[0] for override in overrides or []]
-    return validate_config(data, str(path) if path else TYPED, typed)
+    return validate_config(data, str(path) if path else TYPED, overrides or ())
 
 
-def validate_config(data: dict[str, Any], source: str, typed: Sequence[str] = ()) -> RunConfig:
-    """Validate plain data; errors name `source`, or the command line for the keys that were typed there."""
+def validate_config(data: dict[str, Any], source: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Validate plain data; errors name `source`, or the command line for the keys of `overrides`."""
+    typed = [override.partition("=")[0] for override in overrides]
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
-        lines = [_explain(e, _place(e, source, typed)) for e in error.errors()]
+        problems = error.errors()
+        shared = {e["loc"][1:] for e in problems if e["loc"][:1] and e["loc"][0] in SHARED}
+        own = [e for e in problems if (e["loc"][:1] and e["loc"][0] in SHARED) or _below_shared(e["loc"]) not in shared]
+        lines = [_explain(e, _place(e, source, typed)) for e in own]
         rest = [f"and {len(lines) - _MAX_SHOWN} more like these"] if len(lines) > _MAX_SHOWN else []
         raise UsageError("\n".join(lines[:_MAX_SHOWN] + rest)) from None
 
 
-def describe_options(model: type[BaseModel] = RunConfig, prefix: str = "") -> list[tuple[str, str, str]]:
-    """(dotted key, default, description) of every option, for `--help`."""
-    rows: list[tuple[str, str, str]] = []
+def _below_shared(place: tuple[int | str, ...]) -> tuple[int | str, ...] | None:
+    """A key of a section that shares settings, in it; None: it is of no such section."""
+    for sections in SHARED.values():
+        for section in sections:
+            parts = tuple(section.split("."))
+            if place[: len(parts)] == parts:
+                return place[len(parts) :]
+    return None
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting, under each key that sets it."""
+
+    keys: tuple[str, ...]
+    """Where one section shares it with others, the shared one's is the first."""
+    description: str
+
+
+def describe_options() -> list[Option]:
+    """Every option: a field of one model is one option, wherever sections have it."""
+    found: dict[tuple[type[BaseModel], str], tuple[list[str], str]] = {}
+    for key, owner, info in _fields(RunConfig, ""):
+        keys, _ = found.setdefault((owner, key.rpartition(".")[2]), ([], info.description or ""))
+        keys.append(key)
+    return [Option(tuple(keys), text) for keys, text in found.values()]
+
+
+def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[BaseModel], FieldInfo]]:
+    """(dotted key, the model that introduced it, field) of every option."""
     for name, info in model.model_fields.items():
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            rows += describe_options(info.annotation, f"{prefix}{name}.")
+            yield from _fields(info.annotation, f"{prefix}{name}.")
         else:
-            rows.append((prefix + name, str(info.default), info.description or ""))
-    return rows
+            owners = [base for base in model.__mro__ if issubclass(base, BaseModel) and name in base.model_fields]
+            yield prefix + name, owners[-1], info
 
 
 def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -876,7 +969,7 @@ def _explain(error: Any, source: str) -> str:
     key = ".".join(str(part) for part in error["loc"])
     message = problem_message(error)
     if error["type"] == "extra_forbidden":
-        known = [name for name, _, _ in describe_options()] + list(RunConfig.model_fields)
+        known = [name for option in describe_options() for name in option.keys] + list(RunConfig.model_fields)
         nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; sections: {', '.join(RunConfig.model_fields)}"
         if key in _RENAMED:  # also what a run folder of an older version has in its config.yaml

@@ -7,21 +7,19 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from webrl.config.section import Section
+from webrl.config.suite import TaskFiles
 
 
-class ArenaConfig(Section):
+class ArenaConfig(TaskFiles):
     """The arena's sites and tasks (docs/arena.md)."""
 
     folder: Path | None = Field(None, description="of `webrl arena up --folder`; none: its default")
-    train_files: tuple[Path, ...] = Field((), description="tasks to train on (JSONL); none: the training templates'")
     eval_files: tuple[Path, ...] = Field((), description="tasks of the evaluation (JSONL); none: the templates'")
     score_steps: bool = Field(
         False,
         description="score after every step, as BrowserGym does, and end an episode that is solved; serve-env and grpo "
         "always do",
     )
-    check_timeout_s: float = Field(30.0, gt=0, description="deadline of one evaluator")
 
     @field_validator("train_files", "eval_files", mode="before")
     @classmethod

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from webrl.config.redaction import Secret, SecretUrl, remember
 from webrl.config.section import Section
+from webrl.config.suite import STATE_DIR, SuiteConfig
 
 
 def _is_page(url: str) -> str:
@@ -70,7 +71,16 @@ class BasicLogin(Section):
     password: Secret = Field(description="password, such as ${SITE_PASSWORD}")
 
 
-class WebLogin(Section):
+_DEADLINE = "deadline of the log-in, of the reset, or of the server's start, until the start page answers"
+
+
+class Deadline(Section):
+    """What has one."""
+
+    timeout_s: float = Field(60.0, gt=0, description=_DEADLINE)
+
+
+class WebLogin(Deadline):
     """How episodes are logged in: one of three ways, and how to tell that it still holds; HTTP's own beside them."""
 
     state_file: Path | None = Field(None, description="a browser storage state (Playwright's JSON)")
@@ -79,7 +89,6 @@ class WebLogin(Section):
     basic: BasicLogin | None = Field(
         None, description="user and password of HTTP's own log-in, for the origin of the first start page alone"
     )
-    timeout_s: float = Field(60.0, gt=0, description="deadline of a log-in")
     proof_url: str | None = Field(None, description="a page that only a logged-in user sees; may be relative")
     proof_text: str | None = Field(None, description="text on it; none: not being sent elsewhere is the proof")
     check_s: float = Field(60.0, ge=0, description="a log-in is checked again (proof_url) after this")
@@ -101,7 +110,7 @@ class WebLogin(Section):
         return bool(self.state_file or self.form or self.command)
 
 
-class WebReset(Section):
+class WebReset(Deadline):
     """How the site is put back to a known state: a request, a command, or not at all."""
 
     url: SecretUrl | None = Field(None, description="address that resets the site")
@@ -111,7 +120,7 @@ class WebReset(Section):
     every: Literal["stage", "episode"] = Field(
         "stage", description="before each rollout and evaluation, or before each episode (one at a time then)"
     )
-    timeout_s: float = Field(120.0, gt=0, description="deadline of a reset, until the start page answers again")
+    timeout_s: float = Field(120.0, gt=0, description=_DEADLINE)
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -129,7 +138,7 @@ class WebReset(Section):
         return bool(self.url or self.command)
 
 
-class WebServe(Section):
+class WebServe(Deadline):
     """A server of the site for every episode, so that no episode meets what another one did."""
 
     command: tuple[str, ...] = Field(
@@ -138,7 +147,6 @@ class WebServe(Section):
         "is removed with the server, `{python}` webrl's Python",
     )
     folder: Path | None = Field(None, description="where it is started; none: where webrl is")
-    timeout_s: float = Field(60.0, gt=0, description="deadline of its start in all, until the start page answers")
 
     @field_validator("command")
     @classmethod
@@ -153,15 +161,12 @@ class WebServe(Section):
         return bool(self.command)
 
 
-class WebConfig(Section):
+class WebConfig(SuiteConfig):
     """Your own site (docs/own_site.md)."""
 
     name: str = Field("site", pattern=r"^[a-z0-9][a-z0-9_-]*$", description="the site's name in tables and task ids")
     start_urls: tuple[StartUrl, ...] = Field(
         (), description="start pages; the first is an instruction's that names none. Their hosts may be reached"
-    )
-    train_files: tuple[Path, ...] = Field(
-        (), description="instructions to train on (JSONL, JSON, text); none: the generator proposes them"
     )
     heldout_files: tuple[Path, ...] = Field((), description="instructions of the evaluation, never trained on")
     explore_pages: int = Field(12, ge=1, le=500, description="pages visited for the generator's proposals")
@@ -189,7 +194,7 @@ class WebConfig(Section):
     max_actions_per_s: float | None = Field(
         None, gt=0, description="actions and resets a second, all environments together; none: no limit"
     )
-    state_dir: Path = Field(Path("runs/web"), description="minted log-ins, and the turn-taking of the rate limit")
+    state_dir: Path = Field(Path("runs/web"), description=STATE_DIR)
 
     @field_validator("database")
     @classmethod

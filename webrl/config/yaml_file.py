@@ -1,4 +1,4 @@
-"""YAML that people write: configs, overrides, rules. Read strictly, and with a bound on what a few lines can become."""
+"""YAML that people write: configs, overrides, rules. Read strictly."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import yaml
 from webrl.errors import UsageError
 
 MAX_BYTES = 1 << 20
-MAX_VALUES = 100_000
-"""Values of a file after its aliases have been written out: ten lines of aliases can stand for 10^9 values."""
 
 
 def read_yaml(path: Path, what: str) -> Any:
-    """Content of a YAML file; `what` names its purpose in errors.
+    """Return the content of a YAML file; `what` names its purpose in errors.
 
     Raises:
         UsageError: no such file, not a regular one, too large, not UTF-8, or see `parse_yaml`.
@@ -39,17 +37,16 @@ def read_yaml(path: Path, what: str) -> Any:
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Plain data of one YAML document.
+    """Return the plain data of one YAML document.
 
     Raises:
-        UsageError: malformed, tags that stand for code, a key given twice in a mapping, nested or repeated by aliases
-            beyond reason; `source` and the line are quoted.
+        UsageError: malformed, tags that stand for code, a key given twice in a mapping, or nested too deep; `source`
+            and the line are quoted.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if node is None:
-            return None
-        _check(node, source, {}, frozenset())
+        if node is not None:
+            _refuse_repeated_keys(node, source, set())
         return yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -62,28 +59,20 @@ def parse_yaml(text: str, source: str) -> Any:
         raise UsageError(f"{source}: nested too deep: settings need five levels at most") from None
 
 
-def _check(node: yaml.Node, source: str, sizes: dict[int, int], above: frozenset[int]) -> int:
-    """Number of values below a node, aliases written out. Raises UsageError (see `parse_yaml`)."""
-    if id(node) in above:
-        raise UsageError(f"{source}: {_line(node)}: an alias inside of what it stands for; write the value out")
-    if id(node) in sizes:
-        return sizes[id(node)]
-    size, above = 1, above | {id(node)}
+def _refuse_repeated_keys(node: yaml.Node, source: str, seen: set[int]) -> None:
+    """Raise UsageError for a key that a mapping has twice, of which PyYAML would take the last."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
     if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise UsageError(f"{source}: {_line(key)}: key {key.value!r} stands here twice; give it once")
-                seen.add(key.value)
-            size += _check(key, source, sizes, above) + _check(value, source, sizes, above)
+            if isinstance(key, yaml.ScalarNode) and key.value in keys:
+                raise UsageError(
+                    f"{source}: line {key.start_mark.line + 1}: key {key.value!r} is given twice; give it once"
+                )
+            keys.add(str(key.value))
+            _refuse_repeated_keys(value, source, seen)
     elif isinstance(node, yaml.SequenceNode):
-        size += sum(_check(item, source, sizes, above) for item in node.value)
-    if size > MAX_VALUES:
-        raise UsageError(f"{source}: {_line(node)}: aliases stand for {size} values; write out what you need")
-    sizes[id(node)] = size
-    return size
-
-
-def _line(node: yaml.Node) -> str:
-    return f"line {node.start_mark.line + 1}"
+        for item in node.value:
+            _refuse_repeated_keys(item, source, seen)

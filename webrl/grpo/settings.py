@@ -326,8 +326,6 @@ class GrpoSettings(Section):
                 "screenshots": self.sees,
                 "max_steps": self.max_steps,
                 "temperature": self.temperature,
-                "top_p": self.top_p,
-                "top_k": self.top_k,
                 "max_new_tokens": self.max_completion_length,
                 "engine": {
                     "kind": "vllm" if self.has_servers else "transformers",

@@ -11,7 +11,6 @@ import pickle
 import struct
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -77,8 +76,8 @@ _PythonUnpickler: Any = pickle._Unpickler
 class _Unpickler(_PythonUnpickler):
     """Admits the globals below and no others; nothing that it gives out can call back into a module.
 
-    It is pickle's own in Python, because the one in C falls to two things: it sets aside 8 bytes for every number up
-    to the highest that a value is filed under, and a dictionary key of many nested tuples overflows its stack.
+    It is pickle's own in Python, because the one in C sets aside 8 bytes for every number up to the highest that a
+    value is filed under, and has no hook before it sets an object's attributes.
     """
 
     dispatch: ClassVar = dict(_PythonUnpickler.dispatch)
@@ -111,68 +110,12 @@ class _Unpickler(_PythonUnpickler):
             self._loaded[key] = bytearray(archive.read(member))
         return dtype, self._loaded[key]
 
-    def _load_item(self) -> None:
-        _check_keys(self.stack[-2:-1])
-        super().load_setitem()
-
-    def _load_items(self) -> None:
-        _check_keys(self.stack[::2])
-        super().load_setitems()
-
-    def _load_dict(self) -> None:
-        _check_keys(self.stack[::2])
-        super().load_dict()
-
-    def _load_set_items(self) -> None:
-        _check_keys(self.stack)
-        super().load_additems()
-
-    def _load_frozenset(self) -> None:
-        _check_keys(self.stack)
-        super().load_frozenset()
-
     def _load_state(self) -> None:
         if not isinstance(self.stack[-2], OrderedDict | _Dtype):  # else it would set attributes of our functions
             raise ValueError(f"attributes for a {type(self.stack[-2]).__name__}")
         super().load_build()
 
-    dispatch[pickle.SETITEM[0]] = _load_item
-    dispatch[pickle.SETITEMS[0]] = _load_items
-    dispatch[pickle.DICT[0]] = _load_dict
-    dispatch[pickle.ADDITEMS[0]] = _load_set_items
-    dispatch[pickle.FROZENSET[0]] = _load_frozenset
     dispatch[pickle.BUILD[0]] = _load_state
-
-
-_SCALAR_TYPES = frozenset((str, bytes, int, float, bool, type(None)))
-
-
-def _check_keys(keys: Iterable[Any]) -> None:
-    for key in keys:
-        if type(key) is tuple and all(type(item) in _SCALAR_TYPES for item in key):
-            continue
-        if type(key) not in _SCALAR_TYPES:
-            raise ValueError(f"a {type(key).__name__} as key or set member; only scalars and flat tuples of them are")
-
-
-def _set(items: Iterable[Any] = ()) -> set[Any]:
-    return set(_checked(items))
-
-
-def _frozenset(items: Iterable[Any] = ()) -> frozenset[Any]:
-    return frozenset(_checked(items))
-
-
-def _checked(items: Iterable[Any]) -> list[Any]:
-    items = list(items)
-    _check_keys(items)
-    return items
-
-
-def _ordered(pairs: Iterable[tuple[Any, Any]] = ()) -> OrderedDict[Any, Any]:
-    pairs = list(pairs)
-    _check_keys(key for key, _ in pairs)
-    return OrderedDict(pairs)
 
 
 def _rebuild_tensor(storage: tuple[str, bytearray], offset: int, size: Any, stride: Any, *_: Any) -> Any:
@@ -212,11 +155,11 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
 
 
 _ADMITTED: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): _ordered,
-    ("builtins", "set"): _set,
-    ("builtins", "frozenset"): _frozenset,
-    ("__builtin__", "set"): _set,
-    ("__builtin__", "frozenset"): _frozenset,
+    ("collections", "OrderedDict"): OrderedDict,
+    ("builtins", "set"): set,
+    ("builtins", "frozenset"): frozenset,
+    ("__builtin__", "set"): set,
+    ("__builtin__", "frozenset"): frozenset,
     ("_codecs", "encode"): _encode,
     ("numpy", "dtype"): _Dtype,
     ("numpy.core.multiarray", "scalar"): _scalar,

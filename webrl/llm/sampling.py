@@ -16,28 +16,16 @@ if TYPE_CHECKING:
 def check_sampling(config: RolloutConfig, training: bool) -> None:
     """Refuse sampling that makes the recorded log-probs differ from the distribution that was sampled.
 
-    The recorded log-probs are the model's own (temperature 1, whole vocabulary), so top-p, top-k and any other
-    temperature bias a policy gradient that takes them for the behaviour policy's.
+    The recorded log-probs are the model's own (temperature 1), so any other temperature biases a policy gradient that
+    takes them for the behaviour policy's.
 
     Raises:
-        UsageError: a training rollout with such a setting and without `allow_biased_sampling`.
+        UsageError: a training rollout at another temperature.
     """
-    if not training or config.allow_biased_sampling:
-        return
-    biased = [
-        text
-        for text, is_biased in (
-            (f"rollout.temperature={config.temperature:g}", config.temperature != 1.0),
-            (f"rollout.top_p={config.top_p:g}", config.top_p < 1.0),
-            (f"rollout.top_k={config.top_k}", config.top_k > 0),
-        )
-        if is_biased
-    ]
-    if biased:
+    if training and config.temperature != 1.0:
         raise UsageError(
-            f"{', '.join(biased)}: training rollouts need temperature 1 without top-p/top-k, because the recorded "
-            "log-probs would not be those of the sampled distribution; reset it, or set "
-            "rollout.allow_biased_sampling=true"
+            f"rollout.temperature={config.temperature:g}: training rollouts need temperature 1, because the recorded "
+            "log-probs would not be those of the sampled distribution; leave it out"
         )
 
 
@@ -59,8 +47,6 @@ def policy_sampling(config: RolloutConfig, seed: int) -> Sampling:
     """How a policy's answer is drawn."""
     return Sampling(
         temperature=config.temperature,
-        top_p=config.top_p,
-        top_k=config.top_k,
         max_new_tokens=config.max_new_tokens,
         seed=seed,
     )

@@ -14,7 +14,7 @@ import sys
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -26,7 +26,7 @@ import orjson
 from webrl.config import ReplayConfig
 from webrl.interop.problems import ProblemLog
 from webrl.replay.score import Scorer
-from webrl.replay.select import Reason, ReplayFilter, TrajectorySampler, draw, need_of
+from webrl.replay.select import Reason, ReplayFilter, draw, need_of
 from webrl.replay.sources import Source, StepObject, Tools, labelled_outcomes, read_steps
 from webrl.runs.disk import atomic_path
 from webrl.types import StepRecord
@@ -114,7 +114,7 @@ def add_history(
     counts: Counter[str] = Counter()
     # The spool has no name, so that a kill leaves nothing behind.
     with atomic_path(out) as temporary, TemporaryFile(dir=out.parent, buffering=1 << 20) as file:
-        spool = _admit(sources, tools, config, rng, file, counts)
+        spool = _admit(sources, tools, config, file, counts)
         need = need_of(set(spool.sites), _attempts(current, tools.problems)) if spool.sites else {}
         chosen = draw(spool.phases, spool.sites, need, num_current, config, rng)
         counts["kept"] = len(chosen)
@@ -145,19 +145,11 @@ def _admit(
     sources: Sequence[Source],
     tools: Tools,
     config: ReplayConfig,
-    rng: random.Random,
     file: IO[bytes],
     counts: Counter[str],
 ) -> _Spool:
     """Append admitted steps to the spool."""
     replay_filter = ReplayFilter(config, frozenset(tools.end_token_ids), tools.tokenizer)
-    if config.per_instruction == "sampled" and config.strategy != "none":
-        sampler = TrajectorySampler(rng)
-        for _, steps in groupby(_read(sources, replace(tools, problems=ProblemLog()), Counter()), key=_TRAJECTORY):
-            first = next(steps)
-            if first["outcome"] == 1:
-                sampler.offer(first)
-        replay_filter.chosen = sampler.chosen
     spool = _Spool(file)
     candidates = _candidates(_with_next_states(_read(sources, tools, counts)), replay_filter, counts)
     for step in _scored(candidates, tools.scorer if config.strategy == "perplexity" else None):

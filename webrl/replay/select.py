@@ -57,14 +57,14 @@ def task_key(first: Mapping[str, Any]) -> bytes:
 
 @dataclass
 class ReplayFilter:
-    """Admits history step by step; remembers which trajectory is replayed for each task (8 bytes each)."""
+    """Admits history step by step; remembers the tasks that it has admitted a success of (8 bytes each)."""
 
     config: ReplayConfig
     end_token_ids: Collection[int]
     tokenizer: str = ""
     """Fingerprint that the ids must come from; "" accepts any."""
-    chosen: dict[bytes, bytes] = field(default_factory=dict)
-    """`task_key` -> trajectory key, filled beforehand for `per_instruction: sampled`; b"" once it has been admitted."""
+    _replayed: set[bytes] = field(default_factory=set)
+    """`task_key` of each task that a success has been admitted of."""
 
     def choose(self, first: Mapping[str, Any]) -> Reason:
         """May this trajectory be replayed? "kept" or why not; each task's first success is, and only once.
@@ -81,10 +81,10 @@ class ReplayFilter:
         made_by = first.get("tokenizer", "")
         if self.tokenizer and made_by and made_by != self.tokenizer:
             return "other_tokenizer"
-        key, trajectory = task_key(first), _key(first["trajectory_id"])
-        if self.chosen.get(key, trajectory) != trajectory:
+        key = task_key(first)
+        if key in self._replayed:
             return "repeated_task"
-        self.chosen[key] = b""
+        self._replayed.add(key)
         return "kept"
 
     def check_step(self, action_ids: Sequence[int], ref_logprobs: Sequence[float] | None) -> Reason:
@@ -100,22 +100,6 @@ class ReplayFilter:
         if in_band(perplexity, low, high):
             return "kept"
         return "too_certain" if perplexity < low else "too_uncertain"
-
-
-class TrajectorySampler:
-    """Draws one success per task, uniformly, in one pass (reservoir of size one)."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-        self._seen: dict[bytes, int] = {}
-        self.chosen: dict[bytes, bytes] = {}
-
-    def offer(self, first: Mapping[str, Any]) -> None:
-        """Take note of a successful trajectory, by the record of its first step."""
-        key = task_key(first)
-        count = self._seen[key] = self._seen.get(key, 0) + 1
-        if self._rng.randrange(count) == 0:
-            self.chosen[key] = _key(first["trajectory_id"])
 
 
 def draw(

@@ -11,14 +11,14 @@ from typing import Any
 
 import psutil
 
-from webrl.config import RunConfig, load_config
+from webrl.config import RunConfig
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import DataError, StageError, UsageError
 from webrl.evaluate import named_rates, success_rate
 from webrl.phase import STAGES
 from webrl.reports.run import rate_text
 from webrl.runs.clock import duration
-from webrl.runs.folder import PhaseFolder, RunFolder, require_run
+from webrl.runs.folder import PhaseFolder, RunFolder, load_run_config, require_run
 from webrl.runs.lock import process_in, who_works_in
 from webrl.runs.pace import seconds_left, usual_seconds
 from webrl.runs.progress import pace, time_left
@@ -68,7 +68,7 @@ def status(path: Path) -> list[tuple[str, str]]:
 def _config(run: RunFolder) -> tuple[RunConfig | None, int, str]:
     """(config, number of phases, why there is no config); a config of another version still tells the phases."""
     try:
-        config = load_config(run.config)
+        config = load_run_config(run)
     except UsageError as error:
         found = {}
         with contextlib.suppress(UsageError):

@@ -96,7 +96,7 @@ def calibrated(config: LabelConfig, judges: Sequence[str]) -> tuple[LabelConfig,
         DataError: a judge's folder has no calibration.
     """
     if not config.calibrated:
-        return config, [config.temperature] * len(judges)
+        return config, [1.0] * len(judges)
     fitted = [Calibration.load(Path(judge)) for judge in judges]
     threshold = sum(f.threshold for f in fitted) / len(fitted)
     return config.model_copy(update={"threshold": threshold}), [f.temperature for f in fitted]

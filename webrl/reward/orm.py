@@ -87,7 +87,7 @@ def yes_probability(logprob_yes: float, logprob_no: float, temperature: float = 
     return odds / (1.0 + odds)
 
 
-async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfig) -> float:
+async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfig, temperature: float = 1.0) -> float:
     """P(YES) of one finished trajectory.
 
     `config.judge` "orm" reads the first answer position; "llm" asks for a text answer, whose first word decides
@@ -102,7 +102,7 @@ async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfi
         tokens = answer_tokens(model.tokenizer)
         prompt = judge_prompt(trajectory, model.tokenizer, config)
         yes, no = await model.choice_logprobs(prompt.ids, (tokens.yes, tokens.no))
-        return yes_probability(yes, no, config.temperature)
+        return yes_probability(yes, no, temperature)
     except PolicyError as error:
         raise JudgeError(str(error)) from error
     except JudgeError as error:
@@ -144,21 +144,21 @@ async def label_trajectories(
     temperatures: Sequence[float] = (),
     on_label: Callable[[Label], None] | None = None,
 ) -> Counter[str]:
-    """Judge finished trajectories into `out` (JSONL of Label), in order, `config.batch_size` at once.
+    """Judge finished trajectories into `out` (JSONL of Label), in order, `config.engine.max_batch` at once.
 
     Resumes: trajectories judged in `out` are skipped; unjudged ones are tried again. A judge that fails leaves
     the trajectory unjudged (`reward` None, the reason in `error`): it is never counted as failed.
 
     Args:
         ensemble: further judges whose P(YES) are averaged in; if one of them fails, the trajectory stays unjudged.
-        temperatures: of `model` and of each of the ensemble; by default `config.temperature` for all.
+        temperatures: of `model` and of each of the ensemble; by default 1 for all.
         on_label: called with each new label (progress).
 
     Returns:
         Counts: `judged`, `success`, `unjudged`, `unfinished` (not asked about), `skipped` (judged before).
     """
     judges = (model, *ensemble)
-    settings = [config.model_copy(update={"temperature": t}) for t in temperatures] or [config] * len(judges)
+    temperatures = temperatures or [1.0] * len(judges)
     judged = set()
     if out.exists():
         judged = {i for i, label in read_labels(out, on_error=logger.warning).items() if label.reward is not None}
@@ -171,10 +171,10 @@ async def label_trajectories(
             elif trajectory.trajectory_id in judged:
                 counts["skipped"] += 1
             else:
-                yield _label(trajectory, judges, settings)
+                yield _label(trajectory, judges, config, temperatures)
 
     with Appender(out) as file:
-        async with contextlib.aclosing(_in_order(asked(), config.batch_size)) as labels:
+        async with contextlib.aclosing(_in_order(asked(), config.engine.max_batch)) as labels:
             async for label in labels:
                 keep_label(label, file, counts, on_label)
     return counts
@@ -200,9 +200,11 @@ async def _in_order(asked: Iterator[Coroutine[Any, Any, Label]], at_once: int) -
         await asyncio.gather(*pending, return_exceptions=True)
 
 
-async def _label(trajectory: Trajectory, judges: Sequence[LanguageModel], settings: Sequence[LabelConfig]) -> Label:
+async def _label(
+    trajectory: Trajectory, judges: Sequence[LanguageModel], config: LabelConfig, temperatures: Sequence[float]
+) -> Label:
     name = "+".join(j.name for j in judges)
-    questions = [judge(trajectory, j, config) for j, config in zip(judges, settings, strict=True)]
+    questions = [judge(trajectory, j, config, t) for j, t in zip(judges, temperatures, strict=True)]
     answers = await asyncio.gather(*questions, return_exceptions=True)
     scores: list[float] = []
     for answer in answers:
@@ -212,7 +214,7 @@ async def _label(trajectory: Trajectory, judges: Sequence[LanguageModel], settin
             raise answer
         scores.append(answer)
     p_yes = math.fsum(scores) / len(scores)
-    return Label(trajectory.trajectory_id, p_yes, int(p_yes > settings[0].threshold), name)
+    return Label(trajectory.trajectory_id, p_yes, int(p_yes > config.threshold), name)
 
 
 async def _ask(trajectory: Trajectory, model: LanguageModel, config: LabelConfig) -> float:

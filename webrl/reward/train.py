@@ -118,7 +118,7 @@ def score_examples(config: RunConfig, model_dir: str, examples: Sequence[JudgedE
 
     async def work(bar: Any) -> list[float]:
         async with open_model(model_dir, config.label.engine, config.models) as model:
-            limit = asyncio.Semaphore(config.label.batch_size)
+            limit = asyncio.Semaphore(config.label.engine.max_batch)
 
             async def one(example: JudgedExample) -> float:
                 async with limit:

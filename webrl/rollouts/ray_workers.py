@@ -40,7 +40,7 @@ class RayWorker(WorkerHandle):
 
     async def start(self) -> None:
         """Ask Ray for the actor; requests wait until it has been placed."""
-        options = {"num_cpus": self._config.ray_cpus, "scheduling_strategy": "SPREAD", "max_restarts": 0}
+        options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_restarts": 0}
         settings = revealed(self._config)
         self._actor = _actor_class().options(**options).remote(settings, self._world.path)
 
@@ -62,7 +62,7 @@ class RayWorker(WorkerHandle):
 
         self.failed = True
         if self._actor is not None:
-            logger.warning("a browser worker on Ray is replaced; has the cluster rollout.ray_cpus free for each?")
+            logger.warning("a browser worker on Ray is replaced; has the cluster a free CPU for each?")
             ray.kill(self._actor)
 
     async def close(self) -> None:

@@ -9,14 +9,14 @@ peak memory, resolved config, versions, git commit and seed.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from webrl.config import RunConfig, load_config
+from webrl.config import SHARED, RunConfig, apply_override, read_config, share, validate_config
 from webrl.config.redaction import without_references
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import StageError, UsageError
@@ -24,7 +24,7 @@ from webrl.runs.disk import DISK_FULL
 from webrl.runs.provenance import run_info
 from webrl.runs.store import read_json, write_json, write_text
 
-_FREE_TRAINING = ("engine", "max_tokens", "checkpointing", "compile", "save_every", "keep_checkpoints", "log_every")
+_FREE_TRAINING = ("engine", "max_tokens", "checkpointing", "compile", "save_every")
 _FREE_SERVING = ("gpu_memory_utilization", "weight_update", "keep_running", "vllm_python", "start_timeout_s")
 FREE_KEYS = (
     "num_phases", "runs_dir", "trackers", "rollout.num_workers", "rollout.envs_per_worker", "rollout.backend",
@@ -237,11 +237,40 @@ def _check_whole(folder: RunFolder) -> None:
         )
 
 
+def load_run_config(folder: RunFolder, overrides: Sequence[str] = ()) -> RunConfig:
+    """The settings that a run was made with. A run folder may have moved since: its own paths follow it.
+
+    Raises:
+        UsageError: see `load_config`.
+    """
+    data = read_config(folder.config)
+    runs_dir, name = data.get("runs_dir"), data.get("name")
+    if runs_dir is not None and name is not None:
+        data = _moved(data, str(Path(str(runs_dir)) / str(name)), str(folder.path))
+        path = folder.path.absolute() if folder.path.name in ("", "..") else folder.path
+        data |= {"runs_dir": str(path.parent), "name": path.name}
+    for override in overrides:
+        apply_override(data, override)
+    return validate_config(data, str(folder.config), overrides)
+
+
+def _moved(value: Any, old: str, new: str) -> Any:
+    """A value in which paths below the folder `old` are below `new`."""
+    if isinstance(value, dict):
+        return {key: _moved(item, old, new) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_moved(item, old, new) for item in value]
+    if isinstance(value, str) and (value == old or value.startswith(f"{old}/")):
+        return new + value.removeprefix(old)
+    return value
+
+
 def changed_settings(folder: RunFolder, config: RunConfig) -> dict[str, str]:
     """What `config` alters of the config that the run was made with and alters results: `was 1, now 2` by key."""
     # Through the model, so that an option added since has its default on both sides.
-    old, new = (_flatten(c.model_dump(mode="json")) for c in (load_config(folder.config), config))
-    changed = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k) and k not in FREE_KEYS)
+    old, new = (_flatten(share(c.model_dump(mode="json"))) for c in (load_run_config(folder), config))
+    keys = (key for key in old.keys() | new.keys() if key.partition(".")[0] not in SHARED and key not in FREE_KEYS)
+    changed = sorted(key for key in keys if old.get(key) != new.get(key))
     return {key: f"was {old.get(key)!r}, now {new.get(key)!r}" for key in changed}
 
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from webrl.config import RunConfig
+from webrl.config import RunConfig, share
 from webrl.errors import StageError
 from webrl.phase import is_phase_done
 from webrl.replay.stage import SCORE_CACHE
@@ -95,7 +95,7 @@ def _changed_training(cell: Cell, report: Path) -> dict[str, str]:
     made = read_json(report)
     command: list[str] = made["command"]
     data = command[command.index("--data") + 1 : command.index("--out")]
-    was, now = made["config"], cell.config.model_dump(mode="json")
+    was, now = share(made["config"]), share(cell.config.model_dump(mode="json"))
     pairs = {"demos": (data, list(map(str, cell.demos)))}
     pairs["models.actor"] = (was["models"]["actor"], now["models"]["actor"])
     pairs |= {f"sft.{key}": (was["sft"].get(key), value) for key, value in now["sft"].items()}

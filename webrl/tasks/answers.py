@@ -91,7 +91,6 @@ async def ask_all(
     cache: Path,
     *,
     concurrency: int = 8,
-    requests_per_minute: float | None = None,
     on_answer: Callable[[], None] | None = None,
 ) -> Replies:
     """Answer all questions, from the cache where it has them.
@@ -105,13 +104,12 @@ async def ask_all(
     waiting = {key: question for key, question in zip(keys, questions, strict=True) if key not in known}
     num_cached = sum(key in known for key in keys)
     queue, errors = list(reversed(waiting.items())), []
-    limit, in_a_row = RateLimit(requests_per_minute), 0
+    in_a_row = 0
 
     async def work(file: Appender) -> None:
         nonlocal in_a_row
         while queue:
             key, question = queue.pop()
-            await limit.wait()
             try:
                 known[key] = await _ask(model, key, question)
             except PolicyError as error:
@@ -160,23 +158,3 @@ async def _ask(model: LanguageModel, key: str, question: Question) -> Answer:
     return Answer(
         key, without_thinking(completion.text), completion.finish_reason, len(fitted.ids), len(completion.ids)
     )
-
-
-class RateLimit:
-    """Lets at most so many requests a minute start, evenly spaced."""
-
-    def __init__(self, per_minute: float | None) -> None:
-        self._gap_s = 60.0 / per_minute if per_minute else 0.0
-        self._next = 0.0
-
-    def reserve(self, now: float) -> float:
-        """Take the next start; gives the seconds from `now` until it."""
-        start = max(now, self._next)
-        self._next = start + self._gap_s
-        return start - now
-
-    async def wait(self) -> None:
-        """Sleep until the next start."""
-        delay = self.reserve(asyncio.get_running_loop().time())
-        if delay:
-            await asyncio.sleep(delay)

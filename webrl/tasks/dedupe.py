@@ -103,7 +103,7 @@ def find_duplicates(
     """For each task the earlier instruction that it duplicates, or None; earlier are `known` and the tasks before it.
 
     Tasks without an instruction (the site's own) never match. Needs scikit-learn. 100,000 known and 5,000 new
-    take well under a minute on two cores (`benchmarks/curriculum.py`).
+    take about a minute (`benchmarks/curriculum.py`).
 
     Args:
         threshold: cosine from which an instruction with the same values is a near duplicate.

@@ -136,11 +136,11 @@ async def _ask_model(
     prompts: Sequence[ChatPrompt], model: LanguageModel, config: RunConfig, cache: Path
 ) -> Feasibility:
     sampling = Sampling(temperature=0.0, max_new_tokens=config.generate.max_new_tokens)
-    limit, pace = config.models.max_prompt_tokens, config.generate.requests_per_minute
+    limit = config.models.max_prompt_tokens
     questions = [Question(prompt, sampling, max_prompt_tokens=limit) for prompt in prompts]
 
     async def ask(some: Sequence[Question]) -> Replies:
-        return await ask_all(model, some, cache, concurrency=config.generate.concurrency, requests_per_minute=pace)
+        return await ask_all(model, some, cache, concurrency=config.generate.engine.max_batch)
 
     probe = [answer.text for answer in (await ask(questions[:PROBE_SIZE])).answers if answer]
     if sum(read_verdict(text) is not None for text in probe) * 2 < len(probe):

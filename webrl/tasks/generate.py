@@ -77,7 +77,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class GenerationReport(Record):
-    """What generation gave and what it cost."""
+    """What generation returned, and the tokens that it took."""
 
     tasks: tuple[Task, ...]
     """New tasks in the order of the requests, not yet filtered."""
@@ -99,8 +99,6 @@ class GenerationReport(Record):
     """Tokens of all answers, cached ones included."""
     tokens_estimated: bool = False
     """True if the server does not give token counts, so that both are estimates."""
-    cost: float = 0.0
-    """At the configured prices per million tokens."""
     from_seeds: bool = False
     """True if nothing had failed, so that attempted tasks were the seeds."""
     errors: tuple[str, ...] = ()
@@ -162,14 +160,7 @@ async def generate_tasks(
     """
     ours, questions = config.generate, _questions(requests, config, rng)
     with progress(len(requests), "generate", "prompts") as bar:
-        replies = await ask_all(
-            model,
-            questions,
-            cache,
-            concurrency=ours.concurrency,
-            requests_per_minute=ours.requests_per_minute,
-            on_answer=bar.update,
-        )
+        replies = await ask_all(model, questions, cache, concurrency=ours.engine.max_batch, on_answer=bar.update)
     if requests and not any(replies.answers):
         raise ModelError(f"{model.name} answered none of {len(requests)} prompts, the last with: {replies.errors[-1]}")
     problems: Counter[str] = Counter()
@@ -182,7 +173,7 @@ async def generate_tasks(
         for instruction in parsed.instructions:
             name = f"{request.site}.g{phase:02d}-{len(tasks):05d}"
             tasks.append(_task(name, request, instruction, model.name, question.prompt.digest, phase))
-    return _report(tasks, requests, replies, problems, ours)
+    return _report(tasks, requests, replies, problems)
 
 
 def _questions(requests: Sequence[GenerationRequest], config: RunConfig, rng: random.Random) -> list[Question]:
@@ -252,12 +243,10 @@ def _report(
     requests: Sequence[GenerationRequest],
     replies: Replies,
     problems: Counter[str],
-    config: GenerateConfig,
 ) -> GenerationReport:
     answers = [answer for answer in replies.answers if answer]
     prompt_tokens = sum(answer.prompt_tokens for answer in answers)
     completion_tokens = sum(answer.completion_tokens for answer in answers)
-    cost = (prompt_tokens * config.price_prompt + completion_tokens * config.price_completion) / 1e6
     return GenerationReport(
         tasks=tuple(tasks),
         num_requests=len(requests),
@@ -269,6 +258,5 @@ def _report(
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
         tokens_estimated=any(answer.token_counts == "estimated" for answer in answers),
-        cost=round(cost, 6),
         errors=replies.errors[:5],
     )

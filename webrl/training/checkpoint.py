@@ -34,8 +34,6 @@ _POSITION = "position.json"
 """A state that has it is whole."""
 _FREE_TO_CHANGE = {
     "save_every",
-    "keep_checkpoints",
-    "log_every",
     "checkpointing",
     "max_tokens",
     "compile",
@@ -97,7 +95,7 @@ class Checkpoints:
             position = Position(step, self._digest, engine.num_ranks, engine.plan.name)
             write_json(temporary / _POSITION, position.to_json())
             replace(temporary, target)
-            _remove(self._finished()[: -self._config.keep_checkpoints])
+            _remove(self._finished()[:-1])
         engine.barrier()
 
     def restore(self, engine: Engine) -> int:

@@ -1,8 +1,7 @@
 """Writing a trained model as a Hugging Face folder that transformers and vLLM load.
 
-With LoRA the folder also holds what was trained, small, in `lora/state.safetensors`: the merged weights are a function
-of that and of the starting model, the same bits on every machine (`rebuild_weights`). It lies one level down because
-vLLM loads every `*.safetensors` file that is beside the weights.
+With LoRA the folder also holds what was trained, small, in `lora/state.safetensors`, from which `webrl push --adapter`
+makes an adapter. It lies one level down because vLLM loads every `*.safetensors` file next to the weights.
 """
 
 from __future__ import annotations
@@ -67,10 +66,6 @@ class Origin(Section):
     lora_alpha: float = Field(gt=0)
     export_dtype: Literal["fp32", "bf16"]
 
-    def settings(self) -> OptimConfig:
-        """The options that decide the merge."""
-        return OptimConfig(lora_rank=self.lora_rank, lora_alpha=self.lora_alpha, export_dtype=self.export_dtype)
-
 
 def exporter(
     start: Start, tokenizer: Any, config: OptimConfig, prompt: str = "auto"
@@ -104,29 +99,12 @@ def exporter(
 
 
 def read_origin(folder: Path) -> Origin | None:
-    """How a model folder's weights can be made again; None if they were trained whole, or not here.
+    """What a model folder's adapters were trained on; None if its weights were trained whole.
 
     Raises:
         ModelError: the file is damaged, or another program's.
     """
     return _read(folder / STATE)[0] if (folder / STATE).is_file() else None
-
-
-def rebuild_weights(folder: Path, base: str | Path, out: Path) -> None:
-    """Write the merged model of a folder's `lora/state.safetensors` to `out`: the very weight files of the export.
-
-    Args:
-        base: the starting model, wherever it is now.
-
-    Raises:
-        ModelError: a state that is damaged or does not fit the base, or an unusable base.
-    """
-    path = folder / STATE
-    origin, state = _read(path)
-    try:
-        _write_model(Start(str(base), origin.heads), origin.settings(), state, out)
-    except (KeyError, RuntimeError) as error:
-        raise ModelError(f"{path} does not fit the model {str(base)!r}: {str(error)[:200]}") from None
 
 
 def stacked_adapter(folders: Sequence[Path]) -> tuple[dict[str, Tensor], int]:

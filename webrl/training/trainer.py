@@ -211,7 +211,7 @@ def _run(
         if is_checked:
             values |= loop.check_region(step + 1, is_last=is_last)
         is_over = job.trust is not None and bool(job.trust.stopped)
-        if log and (is_watched or is_checked or is_last or (step + 1) % config.log_every == 0):
+        if log:
             log.write(step + 1, values)
         if is_over:
             break

@@ -53,7 +53,6 @@ class World:
             "reset_urls": [self.reset_service.url],
             "state_dir": str(self.folder / "state"),
             "lock_dir": str(self.folder / "locks"),
-            "poll_s": 0.05,
             "health_timeout_s": 5,
             "reset_timeout_s": 5,
             "judge": {

@@ -83,8 +83,8 @@ def write_folder(
     config = read_yaml(run.config, "the run's config")
     for name in _REFERENCE.findall(run.config.read_text(encoding="utf-8")):
         remember(os.environ.get(name, ""))
-    for section in ("generate", "rollout", "label"):
-        remember(os.environ.get(str(config.get(section, {}).get("engine", {}).get("api_key_env")), ""))
+    for section in (config, *(config.get(name, {}) for name in ("generate", "rollout", "label"))):
+        remember(os.environ.get(str(section.get("engine", {}).get("api_key_env")), ""))
     remember(get_token() or "")
     origin = ancestry(phase)
     origin = origin if base is None else origin.named(base)
@@ -129,9 +129,7 @@ def _put_model(actor: Path, out: Path, *, weights: bool, link: bool) -> None:
     found = {path for pattern in MODEL_FILES for path in actor.glob(pattern) if path.is_file()}
     names = {path.name for path in found}
     if not any(name.endswith(".safetensors") for name in names):
-        raise ModelError(
-            f"{actor}: no weights (model*.safetensors); of a packed run `python scripts/carry_run.py` rebuilds them"
-        )
+        raise ModelError(f"{actor}: no weights (model*.safetensors); name a phase that has them (--phase N)")
     if lacking := {"config.json", "tokenizer_config.json"} - names:
         raise ModelError(f"{actor}: {', '.join(sorted(lacking))} is not there")
     for path in sorted(path for path in found if weights or not _WEIGHTS.search(path.name)):

@@ -122,8 +122,8 @@ def resources(run: RunFacts) -> Section:
 
 
 def tokens(run: RunFacts) -> Section:
-    """Tokens of each phase, and what the generator cost."""
-    section = Section("tokens", "Tokens and cost", "Tokens that models read and wrote; training reads them again.")
+    """Tokens of each phase."""
+    section = Section("tokens", "Tokens", "Tokens that models read and wrote; training reads them again.")
     rows: list[tuple[object, ...]] = []
     for phase in run.phases:
         wrote, trained = phase.counts("gen-tasks"), 0
@@ -135,10 +135,10 @@ def tokens(run: RunFacts) -> Section:
             phase.phase, _sum(wrote.get("prompt_tokens")), _sum(wrote.get("completion_tokens")),
             _sum(sum(a.prompt_tokens for a in phase.attempts)), _sum(sum(a.answer_tokens for a in phase.attempts)),
             _sum(sum(a.prompt_tokens for a in phase.evaluated)), _sum(sum(a.answer_tokens for a in phase.evaluated)),
-            _sum(trained), f"{_zero(wrote.get('cost')):.2f}" if wrote.get("cost") else "–",
+            _sum(trained),
         ))  # fmt: skip
     head = (
-        "phase", "generator read", "wrote", "rollouts read", "wrote", "evaluation read", "wrote", "trained on", "cost",
+        "phase", "generator read", "wrote", "rollouts read", "wrote", "evaluation read", "wrote", "trained on",
     )  # fmt: skip
     if rows:
         section.tables.append(("Tokens by phase", Table(head, rows, is_wide=True)))

@@ -22,7 +22,7 @@ from webrl.rollouts.guard import NavigationGuard
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.sites import Site
 from webrl.suites.arena.profiles import Profile, Profiles
-from webrl.suites.arena.scoring import End, score
+from webrl.suites.arena.scoring import CHECK_TIMEOUT_S, End, score
 from webrl.suites.arena.tasks import eval_of, find_task, login_of
 from webrl.suites.webarena.sites import resolve
 from webrl.types import Task
@@ -123,7 +123,7 @@ class ArenaEnv(BrowserEnv):
         """What a task's `eval` says of the session as it stands, whatever task is played in it.
 
         Args:
-            timeout_s: for each evaluator, where `check_timeout_s` is longer.
+            timeout_s: for each evaluator, where `CHECK_TIMEOUT_S` is longer.
         """
         evaluation, session = eval_of(task), self._session
         if evaluation is None or session is None:
@@ -134,7 +134,7 @@ class ArenaEnv(BrowserEnv):
         if page is None:
             return Score(None, "all tabs are closed")
         answer = self._ended.message if self._ended else None
-        timeout_s = min(timeout_s, self._config.arena.check_timeout_s)
+        timeout_s = min(timeout_s, CHECK_TIMEOUT_S)
         end = End(self.context, page, answer, session.database, timeout_s)
         return await score(_resolve(evaluation, session, task), end)
 

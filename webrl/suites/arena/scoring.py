@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
 
 
+CHECK_TIMEOUT_S = 30.0
+"""Deadline of one evaluator."""
 _SCRIPT_ERRORS = ("TypeError", "ReferenceError", "RangeError")
 """What a locator meets on another page than its own; a SyntaxError is the locator's."""
 

@@ -15,9 +15,9 @@ from typing import Any
 from webrl.arena.client import Arena, ArenaError
 from webrl.arena.running import template_path
 from webrl.config import RunConfig
-from webrl.config.arena import ArenaConfig
 from webrl.errors import DataError, UsageError
 from webrl.rollouts.browser import Browser, first_line
+from webrl.suites.arena.scoring import CHECK_TIMEOUT_S
 from webrl.suites.arena.tasks import eval_of
 from webrl.suites.web.checks import first_value
 from webrl.types import Task
@@ -34,16 +34,16 @@ async def open_sites(config: RunConfig, tasks: Iterable[Task]) -> AsyncIterator[
     except ArenaError as error:
         raise UsageError(f"tasks.suite=arena: {error}") from None
     if settings.train_files or settings.eval_files:
-        await _try(tasks, arena, settings)
+        await _try(tasks, arena)
     yield
 
 
-async def _try(tasks: Iterable[Task], arena: Arena, settings: ArenaConfig) -> None:
+async def _try(tasks: Iterable[Task], arena: Arena) -> None:
     """Ask each query and locator once: one that cannot run would leave its task without a score for ever."""
     evaluations = [(task.task_id, evaluation) for task in tasks if (evaluation := eval_of(task))]
     checks = [(name, check) for name, data in evaluations for check in data.get("database", ())]
     queries = {(check.get("site", "shop"), check["query"]): name for name, check in checks}
-    await asyncio.to_thread(_try_queries, queries, arena.folder, settings.check_timeout_s)
+    await asyncio.to_thread(_try_queries, queries, arena.folder, CHECK_TIMEOUT_S)
     targets = [(name, target) for name, data in evaluations for target in data.get("program_html", ())]
     if locators := {target["locator"]: name for name, target in targets if target["locator"].strip()}:
         await _try_locators(locators)

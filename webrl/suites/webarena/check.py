@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from webrl.rollouts.browser import Browser
 
+MIN_POLL_S, MAX_POLL_S = 0.05, 5.0
+"""Pause between two looks at a site or a reset, which doubles from one to the next."""
 _TIMEOUT_S = 20.0
 
 # Where each site says what it is; the published images answer here without a log-in.
@@ -92,7 +94,7 @@ async def await_healthy(config: WebArenaConfig, sites: Sites, names: Iterable[st
     Raises:
         SiteError: some are not within `health_timeout_s`; all of them and their problems are named.
     """
-    deadline = time.monotonic() + config.health_timeout_s
+    deadline, pause_s = time.monotonic() + config.health_timeout_s, MIN_POLL_S
     names = list(names)
     while True:
         checks = await check_sites(config, names, sites=sites)
@@ -102,7 +104,8 @@ async def await_healthy(config: WebArenaConfig, sites: Sites, names: Iterable[st
         if time.monotonic() > deadline:
             problems = "; ".join(f"{check.site} at {check.url}: {check.problem}" for check in bad)
             raise SiteError(f"not healthy after {config.health_timeout_s:g} s: {problems}")
-        await asyncio.sleep(min(config.poll_s, max(deadline - time.monotonic(), 0.1)))
+        await asyncio.sleep(min(pause_s, max(deadline - time.monotonic(), 0.1)))
+        pause_s = min(2 * pause_s, MAX_POLL_S)
 
 
 async def _check(name: str, url: str, sites: Sites, config: WebArenaConfig, browser: Browser) -> SiteCheck:

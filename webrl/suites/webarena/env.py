@@ -30,7 +30,7 @@ from webrl.rollouts.html import hide_scrollbars
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.suites.webarena.evaluator import Evaluator
 from webrl.suites.webarena.final_state import capture
-from webrl.suites.webarena.locks import Lease, lease_sites
+from webrl.suites.webarena.locks import LEASE_TIMEOUT_S, Lease, lease_sites
 from webrl.suites.webarena.login import LoginStore
 from webrl.suites.webarena.sites import Sites, find_sites, host_of, resolve
 from webrl.suites.webarena.tasks import config_of, instruction_of, is_scored, is_webarena, sites_of, writes
@@ -107,7 +107,7 @@ class WebArenaEnv(BrowserEnv):
             sites_of(task),
             writing=writes(task),
             folder=access.config.lock_dir,
-            timeout_s=access.config.lease_timeout_s,
+            timeout_s=LEASE_TIMEOUT_S,
         )
         try:
             if number != self._resets:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from webrl.config import EngineConfig
+from webrl.config import ServerConfig
 from webrl.config.redaction import SecretUrl, redact, remember, with_path
 from webrl.errors import JudgeError
 from webrl.llm.thinking import without_thinking
@@ -38,7 +38,7 @@ class AnswerJudge:
         folder: where `judge.jsonl` is kept: one line a call with question, answer, model, endpoint and seconds.
     """
 
-    def __init__(self, config: EngineConfig, folder: Path) -> None:
+    def __init__(self, config: ServerConfig, folder: Path) -> None:
         self._config = config
         self._path = folder / "judge.jsonl"
         self._answers: dict[str, str] | None = None

@@ -27,6 +27,8 @@ from typing import IO
 from webrl.config.redaction import redact
 from webrl.suites.webarena.sites import SiteError, Sites
 
+LEASE_TIMEOUT_S = 3600.0
+"""Longest wait of an episode for a free site."""
 _POLL_S = 0.05
 _MAX_POLL_S = 0.5
 

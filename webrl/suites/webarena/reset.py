@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from webrl.config import WebArenaConfig
-from webrl.suites.webarena.check import SiteCheck, await_healthy
+from webrl.suites.webarena.check import MAX_POLL_S, MIN_POLL_S, SiteCheck, await_healthy
 from webrl.suites.webarena.login import purge_logins
 from webrl.suites.webarena.sites import SiteError, Sites
 
@@ -49,7 +49,7 @@ async def reset_sites(config: WebArenaConfig, sites: Sites, names: Iterable[str]
 async def _reset(url: str, config: WebArenaConfig) -> None:
     import httpx
 
-    deadline = time.monotonic() + config.reset_timeout_s
+    deadline, pause_s = time.monotonic() + config.reset_timeout_s, MIN_POLL_S
     async with httpx.AsyncClient(timeout=_REQUEST_TIMEOUT_S) as client:
         try:
             answer = await client.get(f"{url}/reset")
@@ -62,7 +62,8 @@ async def _reset(url: str, config: WebArenaConfig) -> None:
         while (status := await _status(client, url)) != READY:
             if time.monotonic() > deadline:
                 raise SiteError(f"reset at {url} not over after {config.reset_timeout_s:g} s; it says {status[:200]!r}")
-            await asyncio.sleep(config.poll_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, MAX_POLL_S)
 
 
 async def _status(client: httpx.AsyncClient, url: str) -> str:

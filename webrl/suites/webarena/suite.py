@@ -8,6 +8,7 @@ from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import Env
 from webrl.rollouts.suite import score_episode
 from webrl.suites.webarena.env import WebArenaEnv
+from webrl.suites.webarena.locks import LEASE_TIMEOUT_S
 from webrl.suites.webarena.tasks import is_webarena
 from webrl.types import Task, Trajectory
 
@@ -33,7 +34,8 @@ class WebArena:
 
     def reset_allowance_s(self, config: RolloutConfig) -> float:
         """Waiting for the sites, and logging in."""
-        return config.webarena.lease_timeout_s + LOGIN_TIMEOUT_S
+        del config
+        return LEASE_TIMEOUT_S + LOGIN_TIMEOUT_S
 
     async def finish(self, env: Env, trajectory: Trajectory) -> Trajectory:
         """With BrowserGym's score; the sites are free again."""

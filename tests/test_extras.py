@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,16 @@ def test_an_extra_of_another_environment_is_not_asked_for_here(monkeypatch) -> N
     hide("vllm", monkeypatch)
     config = load_config(None, ["rollout.engine.kind=vllm", "rollout.engine.vllm_python=/elsewhere/bin/python"])
     check_extras(config, ("rollout",))
+
+
+@pytest.mark.parametrize(("module", "extra"), [("webrl.gym", "browsergym"), ("webrl.gym.agent", "agent")])
+def test_the_adapters_to_browsergym_ask_when_they_are_imported(module: str, extra: str, monkeypatch) -> None:
+    if extra == "agent":
+        importlib.import_module("webrl.gym")
+    hide(extra, monkeypatch)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(ExtraMissing, match=rf"{module} needs {extra}, which is not installed: pip install 'webrl"):
+        importlib.import_module(module)
 
 
 def test_code_below_the_command_line_says_it_too(monkeypatch) -> None:

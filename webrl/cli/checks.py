@@ -48,9 +48,9 @@ class Check(Record):
 def check_python() -> Check:
     """Interpreter in the supported range."""
     version = platform.python_version()
-    if (3, 11) <= sys.version_info < (3, 13):
+    if (3, 11) <= sys.version_info < (3, 14):
         return Check("python", OK, f"{version} ({sys.executable})")
-    return Check("python", MISSING, f"{version} is not 3.11 or 3.12", "make clean setup PYTHON=python3.12")
+    return Check("python", MISSING, f"{version} is not 3.11, 3.12 or 3.13", "make clean setup PYTHON=python3.12")
 
 
 def check_browser() -> Check:

@@ -12,12 +12,14 @@ from webrl.errors import ExtraMissing, WebRLError
 
 _PLAYS = ("rollout", "accept", "eval")
 """Stages in which an agent acts."""
+_BROWSERGYMS_PYTHON = "" if sys.version_info < (3, 13) else " under Python 3.11 or 3.12: BrowserGym has no later one"
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "agent": ("pip install 'webrl[agent]'", ("openai", "browsergym.experiments")),
+    "agent": (f"pip install 'webrl[agent]'{_BROWSERGYMS_PYTHON}", ("openai", "browsergym.experiments")),
     "arena": (
         "pip install 'webrl[arena]'",
         ("django", "machina", "oscar", "postman", "trac", "waitress", "whitenoise"),
     ),
+    "browsergym": (f"pip install 'webrl[browsergym]'{_BROWSERGYMS_PYTHON}", ("browsergym.core", "gymnasium")),
     "deepspeed": ("pip install 'webrl[deepspeed]'", ("deepspeed",)),
     "grpo": ("pip install 'webrl[grpo]'", ("trl",)),
     "ray": ("pip install 'webrl[ray]'", ("ray",)),

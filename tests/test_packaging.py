@@ -92,6 +92,11 @@ def test_every_core_dependency_is_pinned():
     assert requirement_names(PROJECT["optional-dependencies"]["dev"]) <= pinned
 
 
+def test_the_constraints_of_a_release_can_be_printed(capsys):
+    assert cli.main(["constraints"]) == 0
+    assert capsys.readouterr().out == (ROOT / "constraints.txt").read_text(encoding="utf-8")
+
+
 def test_the_wheel_holds_the_typed_package_and_its_configs(tmp_path):
     build = pytest.importorskip("hatchling.build", reason="hatchling is fetched by pip when it builds")
     del build
@@ -107,6 +112,7 @@ def test_the_wheel_holds_the_typed_package_and_its_configs(tmp_path):
         "webrl/reports/page/page.css",
         "webrl/configs/demo.yaml",
         "webrl/configs/feasibility.yaml",
+        "webrl/constraints.txt",
         "webrl/arena/shop/templates/oscar/base.html",
         "webrl/view/static/view.js",
         "webrl/view/templates/list.html",

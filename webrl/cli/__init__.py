@@ -69,10 +69,14 @@ EXTRA: dict[str, tuple[str, str]] = {
     "status": ("what a run is doing, how far it is and what is left", "webrl.cli.status"),
     "report": ("show runs as one HTML page: charts, curriculum, judge, time, settings", "webrl.cli.report"),
     "push": ("send a run's model to the Hugging Face Hub, with card, settings and report", "webrl.cli.push"),
+    "constraints": (
+        "print the versions that this release was tested with, for `pip install -c`",
+        "webrl.cli.constraints",
+    ),
     "doctor": ("what this machine has, and the fix for what it lacks", "webrl.cli.doctor"),
 }
 """Subcommands with a module of their own."""
-_WITHOUT_TORCH = ("arena", "doctor", "report", "status", "view")
+_WITHOUT_TORCH = ("arena", "constraints", "doctor", "report", "status", "view")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from webrl.config.extras import openenv_conflict
 from webrl.errors import UsageError, WebRLError
 from webrl.runs.machine import query_gpus
 from webrl.types import Record
@@ -160,6 +161,14 @@ def check_extra(name: str) -> Check:
     return Check(name, OK, version)
 
 
+def check_openenv() -> Check:
+    """One package owns the module `openenv`, not two."""
+    if conflict := openenv_conflict():
+        detail, _, fix = conflict.partition(": ")
+        return Check("openenv", WARNING, detail, fix)
+    return Check("openenv", OK, "at most one of openenv and openenv-core is installed")
+
+
 def check_memory() -> Check:
     """Memory that is free now."""
     memory = psutil.virtual_memory()
@@ -229,6 +238,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "deepspeed": lambda: check_extra("deepspeed"),
     "vllm": lambda: check_extra("vllm"),
     "ray": lambda: check_extra("ray"),
+    "openenv": check_openenv,
     "memory": check_memory,
     "disk": check_disk,
     "writing": check_writing,

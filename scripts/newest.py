@@ -62,8 +62,8 @@ def resolve(torch: str | None) -> dict[str, str]:
     return {name_of(metadata["name"]): metadata["version"] for metadata in found}
 
 
-def install(environment: Path, torch: str | None) -> dict[str, str]:
-    """Make or renew the environment; returns name -> version of what is in it."""
+def install(environment: Path, torch: str | None) -> None:
+    """Make or renew the environment."""
     python = environment / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
@@ -73,13 +73,18 @@ def install(environment: Path, torch: str | None) -> dict[str, str]:
         pip(python, "install", "--quiet", torch)
     pip(python, "install", "--quiet", "--upgrade", "--upgrade-strategy", "eager", *wanted, *keep)
     pip(python, "install", "--quiet", "--no-deps", "--upgrade", *alone, "-e", str(ROOT))
-    return {name_of(item["name"]): item["version"] for item in json.loads(pip(python, "list", "--format", "json"))}
+
+
+def installed(environment: Path) -> dict[str, str]:
+    """Name -> version of what is in the environment."""
+    found = json.loads(pip(environment / "bin" / "python", "list", "--format", "json"))
+    return {name_of(item["name"]): item["version"] for item in found}
 
 
 def run_tests(environment: Path, pattern: str | None) -> tuple[int, str]:
     """Run the tests without the slow ones; returns the exit code and pytest's last line."""
-    command = [str(environment / "bin" / "python"), "-m", "pytest", "-q", "-n", "2", "-m", "not slow"]
-    command += ["-k", pattern] if pattern else []
+    command = [str(environment / "bin" / "python"), "-m", "pytest", "-q", "-m", "not slow"]
+    command += ["-n", "0", "-k", pattern] if pattern else ["-n", "2"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=_environment()) as tests:
         assert tests.stdout is not None
         last = ""
@@ -126,15 +131,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tests", metavar="PATTERN", help="only tests that match it (pytest's -k)")
     parser.add_argument("--torch", metavar="REQUIREMENT", help="instead of the newest, such as torch==2.13.0+cpu")
     parser.add_argument("--environment", type=Path, default=ROOT / "build" / "newest", help="where to install")
+    parser.add_argument("--keep", action="store_true", help="run the tests in it as it is")
     parser.add_argument("--out", type=Path, help="also write the page to this file")
     args = parser.parse_args(argv)
     if args.dry_run:
         print(page(resolve(args.torch), "resolved, not run"))
         return 0
-    versions = install(args.environment.absolute(), args.torch)
-    code, result = run_tests(args.environment.absolute(), args.tests)
+    environment = args.environment.absolute()
+    if not args.keep:
+        install(environment, args.torch)
+    code, result = run_tests(environment, args.tests)
     tests = f"tests matching `{args.tests}`" if args.tests else "all tests but the slow ones"
-    text = page(versions, f"{tests}: {result}")
+    text = page(installed(environment), f"{tests}: {result}")
     print(text)
     if args.out:
         args.out.write_text(text, encoding="utf-8")

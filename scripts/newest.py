@@ -20,6 +20,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = ("dev", "grpo")
 """What `make setup` installs."""
@@ -100,8 +102,9 @@ def _environment() -> dict[str, str]:
 
 def page(versions: Mapping[str, str], result: str) -> str:
     """The versions of the direct dependencies as Markdown."""
-    pins = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.M))
-    pinned = {name_of(name): version for name, version in pins.items()}
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [Requirement(line.partition("#")[0]) for line in lines if "==" in line]
+    pinned = {name_of(p.name): str(p.specifier)[2:] for p in pins if p.marker is None or p.marker.evaluate()}
     wanted, alone = requirements()
     core = {name_of(r) for r in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]}
     shown = sorted({name_of(r) for r in (*wanted, *alone)} & (core | {"browsergym-core", "openenv", "trl", "datasets"}))
@@ -111,12 +114,13 @@ def page(versions: Mapping[str, str], result: str) -> str:
             "# Versions",
             "",
             "`constraints.txt` holds the versions that a release is tested with; `webrl constraints` prints them.",
-            "The newest that the ranges in `pyproject.toml` allow are tried by `python scripts/newest.py`, which wrote",
-            f"this page on {datetime.datetime.now(datetime.UTC):%Y-%m-%d} with Python {platform.python_version()}:",
+            "The newest that the ranges in `pyproject.toml` allow are tried by `python scripts/newest.py`, which prints "
+            "this page.",
+            f"On {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, with Python {platform.python_version()}, these ran:",
             "",
             f"> {result}",
             "",
-            "| Package | constraints.txt | newest that ran |",
+            "| Package | constraints.txt | newest |",
             "|---|---|---|",
             *rows,
             "",

@@ -114,8 +114,8 @@ def page(versions: Mapping[str, str], result: str) -> str:
             "# Versions",
             "",
             "`constraints.txt` holds the versions that a release is tested with; `webrl constraints` prints them.",
-            "The newest that the ranges in `pyproject.toml` allow are tried by `python scripts/newest.py`, which prints "
-            "this page.",
+            "The newest that the ranges in `pyproject.toml` allow are tried by `python scripts/newest.py`,",
+            "which prints this page.",
             f"On {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, with Python {platform.python_version()}, these ran:",
             "",
             f"> {result}",

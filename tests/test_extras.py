@@ -131,16 +131,16 @@ def install_metadata(name: str, version: str, folder: Path, monkeypatch) -> None
 
 
 @pytest.mark.grpo
-@pytest.mark.parametrize("version", ["1.14.2", "1.17.0", "1.17.0.dev0", "0.29.1"])
+@pytest.mark.parametrize("version", ["1.15.0", "1.17.0", "1.17.0.dev0", "0.29.1"])
 def test_a_version_of_trl_that_was_not_tested_is_refused(version: str, tmp_path: Path, monkeypatch) -> None:
     install_metadata("trl", version, tmp_path, monkeypatch)
-    said = rf"webrl grpo needs trl>=1.15,<1.17, and {version} is installed: pip install 'webrl\[grpo\]'"
+    said = rf"webrl grpo needs trl>=1.16,<1.17, and {version} is installed: pip install 'webrl\[grpo\]'"
     with pytest.raises(ExtraMissing, match=said):
         require("grpo", "webrl grpo")
 
 
 @pytest.mark.grpo
-@pytest.mark.parametrize("version", ["1.15.0", "1.16.3"])
+@pytest.mark.parametrize("version", ["1.16.0", "1.16.3"])
 def test_a_version_of_trl_that_was_tested_is_not(version: str, tmp_path: Path, monkeypatch) -> None:
     install_metadata("trl", version, tmp_path, monkeypatch)
     require("grpo", "webrl grpo")

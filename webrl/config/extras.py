@@ -40,7 +40,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 TESTED: dict[str, dict[str, str]] = {
-    "grpo": {"trl": ">=1.15,<1.17"},
+    "grpo": {"trl": ">=1.16,<1.17"},
     "vllm": {"vllm": ">=0.27.1,<0.33"},
 }
 """By name of the extra: packages of which only some versions work, as `pyproject.toml` has them (a test compares)."""

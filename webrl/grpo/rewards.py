@@ -12,6 +12,7 @@ from typing import Any
 
 from webrl.evaluate import is_success
 from webrl.grpo.play import Episode
+from webrl.grpo.settings import Reward
 
 RewardFunction = Callable[..., list[float | None]]
 
@@ -29,7 +30,7 @@ def reward_functions(names: Collection[str]) -> list[RewardFunction]:
     return [_function(name) for name in names]
 
 
-def weighted_rewards(weights: Mapping[str, float], episodes: Sequence[Episode]) -> list[float | None]:
+def weighted_rewards(weights: Mapping[Reward, float], episodes: Sequence[Episode]) -> list[float | None]:
     """Each episode's reward, summed as TRL sums its functions; None for one that has none."""
     return [
         sum(weight * _REWARDS[name](episode) for name, weight in weights.items())

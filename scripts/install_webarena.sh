@@ -18,9 +18,10 @@ log=$(mktemp)
 install() { # pip's resolver complains about the pins that are ignored on purpose: show its words only on failure
     "$python" -m pip install --quiet --disable-pip-version-check "$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
 }
-install --no-deps libwebarena==0.0.4 browsergym-webarena==0.14.3 browsergym-webarenalite==0.14.3 \
+install --no-deps browsergym-core==0.14.3 libwebarena==0.0.4 browsergym-webarena==0.14.3 browsergym-webarenalite==0.14.3 \
     text-generation==0.7.0 nltk==3.10.4 aiolimiter==1.3.0
-install ${CONSTRAINTS:+-c "$CONSTRAINTS"} aiohttp beartype click joblib openai regex tiktoken tqdm
+install ${CONSTRAINTS:+-c "$CONSTRAINTS"} aiohttp beartype beautifulsoup4 click gymnasium joblib openai pyparsing \
+    regex requests tiktoken tqdm
 rm -f "$log"
 
 "$python" - <<'EOF'

@@ -38,11 +38,11 @@ apt_install() {
   quietly as_root apt-get install -y --no-install-recommends "$@"
 }
 
-fits() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; }
+fits() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; }
 
 find_python() {
   local name
-  for name in ${PYTHON:-python3 python3.12 python3.11}; do
+  for name in ${PYTHON:-python3.12 python3.11 python3 python3.13}; do
     if command -v "$name" >/dev/null && fits "$name"; then command -v "$name"; return; fi
   done
 }
@@ -57,10 +57,10 @@ make_venv() {
     say "$("$python" --version) ($python) in $VENV"
     "$python" -m venv --clear "$VENV"
   else
-    say "no Python 3.11 or 3.12 here; fetching one with uv"
+    say "no Python 3.11, 3.12 or 3.13 here; fetching one with uv"
     if ! command -v uv >/dev/null; then python3 -m venv "$VENV.uv" && quietly "$VENV.uv/bin/pip" install uv || true; fi
     quietly "$(command -v uv || echo "$VENV.uv/bin/uv")" venv --clear --seed --python 3.12 "$VENV.new" ||
-      die "webrl needs Python 3.11 or 3.12; install one (apt-get install python3.12-venv, brew install python@3.12)"
+      die "webrl needs Python 3.11, 3.12 or 3.13; install one (apt-get install python3.12-venv, brew install python@3.12)"
     rm -rf "$VENV" && mv "$VENV.new" "$VENV"
   fi
 }
@@ -86,6 +86,10 @@ setup_python() {
   [ -x "$VENV/bin/python" ] && fits "$VENV/bin/python" && "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || make_venv
   "$VENV/bin/python" -c "import importlib.metadata as m, sys; sys.exit(m.version('torch').split('+')[0] != '$TORCH')" \
     2>/dev/null || install_torch
+  # Both packages own the module `openenv`.
+  if "$VENV/bin/python" -m pip show -qq openenv-core 2>/dev/null; then
+    quietly "$VENV/bin/python" -m pip uninstall -y openenv-core openenv || die "pip could not remove openenv-core"
+  fi
   say "webrl and its dependencies (constraints.txt)"
   pip -c constraints.txt -e '.[dev,grpo]' || die "pip could not install webrl"
 }

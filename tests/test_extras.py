@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from webrl import cli
+from webrl.cli.checks import run_checks
 from webrl.config import load_config
-from webrl.config.extras import EXTRAS, check_extras
+from webrl.config.extras import EXTRAS, TESTED, check_extras, require
 from webrl.errors import ExtraMissing
 
 ROOT = Path(__file__).parent.parent
@@ -117,6 +120,56 @@ def test_an_extra_of_another_environment_is_not_asked_for_here(monkeypatch) -> N
     hide("vllm", monkeypatch)
     config = load_config(None, ["rollout.engine.kind=vllm", "rollout.engine.vllm_python=/elsewhere/bin/python"])
     check_extras(config, ("rollout",))
+
+
+def install_metadata(name: str, version: str, folder: Path, monkeypatch) -> None:
+    """A package of this name and version, found before any other."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(str(folder))
+
+
+@pytest.mark.grpo
+@pytest.mark.parametrize("version", ["1.15.0", "1.17.0", "1.17.0.dev0", "0.29.1"])
+def test_a_version_of_trl_that_was_not_tested_is_refused(version: str, tmp_path: Path, monkeypatch) -> None:
+    install_metadata("trl", version, tmp_path, monkeypatch)
+    said = rf"webrl grpo needs trl>=1.16,<1.17, and {version} is installed: pip install 'webrl\[grpo\]'"
+    with pytest.raises(ExtraMissing, match=said):
+        require("grpo", "webrl grpo")
+
+
+@pytest.mark.grpo
+@pytest.mark.parametrize("version", ["1.16.0", "1.16.3"])
+def test_a_version_of_trl_that_was_tested_is_not(version: str, tmp_path: Path, monkeypatch) -> None:
+    install_metadata("trl", version, tmp_path, monkeypatch)
+    require("grpo", "webrl grpo")
+
+
+def test_the_tested_versions_are_those_that_the_package_asks_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for name, packages in TESTED.items():
+        for package, versions in packages.items():
+            assert f"{package}{versions}" in extras[name]
+
+
+def test_both_packages_of_the_module_openenv_are_named_with_the_fix(tmp_path: Path, monkeypatch) -> None:
+    install_metadata("openenv", "0.10.0", tmp_path / "a", monkeypatch)
+    install_metadata("openenv-core", "0.3.0", tmp_path / "b", monkeypatch)
+    (check,) = run_checks(["openenv"])
+    assert check.state == "warning"
+    assert check.detail.startswith("openenv 0.10.0 and openenv-core 0.3.0 both install the module openenv")
+    assert check.fix == "pip uninstall -y openenv openenv-core, then pip install openenv"
+
+
+@pytest.mark.parametrize(("module", "extra"), [("webrl.gym", "browsergym"), ("webrl.gym.agent", "agent")])
+def test_the_adapters_to_browsergym_ask_when_they_are_imported(module: str, extra: str, monkeypatch) -> None:
+    if extra == "agent":
+        importlib.import_module("webrl.gym")
+    hide(extra, monkeypatch)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(ExtraMissing, match=rf"{module} needs {extra}, which is not installed: pip install 'webrl"):
+        importlib.import_module(module)
 
 
 def test_code_below_the_command_line_says_it_too(monkeypatch) -> None:

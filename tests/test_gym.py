@@ -11,9 +11,11 @@ import sys
 import threading
 from pathlib import Path
 
-import gymnasium
 import psutil
 import pytest
+
+pytest.importorskip("browsergym.core", reason="pip install 'webrl[browsergym]'")
+import gymnasium
 from browsergym.core.action.functions import click
 from browsergym.core.action.highlevel import HighLevelActionSet
 from browsergym.core.action.python import PythonActionSet

@@ -16,6 +16,7 @@ import uvicorn
 from llm_builders import PAGE, save_tiny_model
 from served import served
 
+pytest.importorskip("browsergym.experiments", reason="pip install 'webrl[agent]'")
 from webrl import load_actor, load_config, make_env
 from webrl.errors import UsageError
 from webrl.gym.agent import WebrlAgentArgs

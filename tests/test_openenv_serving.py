@@ -116,6 +116,7 @@ def test_pruned_html_and_clickable_elements_come_with_every_page(shared):
     assert (after["error"], after["last_action_error"]) == ("", False)
 
 
+@pytest.mark.browsergym
 def test_elements_and_html_are_browsergyms():
     from browsergym.core.observation import extract_dom_extra_properties
     from browsergym.utils.obs import flatten_dom_to_str, prune_html

@@ -72,6 +72,7 @@ def test_everything_else_is_refused_with_a_reason(text, reason):
         parse_action(text)
 
 
+@pytest.mark.browsergym
 def test_all_actions_of_browsergym_are_known_with_their_parameters():
     import inspect
 

@@ -97,11 +97,13 @@ def compare(pages: list[str], seed: int, num_steps: int) -> dict[str, list[str]]
 
 
 @pytest.mark.browser
+@pytest.mark.browsergym
 def test_a_few_pages_are_the_same_as_in_stock_browsergym():
     assert compare(FAST_PAGES, seed=1, num_steps=2) == {}
 
 
 @pytest.mark.browser
+@pytest.mark.browsergym
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", [1])

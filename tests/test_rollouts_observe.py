@@ -49,6 +49,7 @@ def test_a_generated_instruction_replaces_the_pages_own_which_does_not_leak(form
 
 
 @pytest.mark.browser
+@pytest.mark.browsergym
 def test_lines_are_those_that_browsergym_prints_for_the_same_tree():
     from browsergym.utils.obs import flatten_axtree_to_str
 

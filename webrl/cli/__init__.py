@@ -60,6 +60,7 @@ EXTRA: dict[str, tuple[str, str]] = {
     "report": ("write runs as one HTML page: charts, curriculum, judge, time, settings", "webrl.cli.report"),
     "view": ("browse a run's trajectories, and label them by hand", "webrl.cli.view"),
     "doctor": ("check this machine's setup, with a fix for what is missing", "webrl.cli.doctor"),
+    "constraints": ("print the versions that this release was tested with, for pip -c", "webrl.cli.constraints"),
     "study": ("compare methods and ablations: seeds, equal budgets, tables, figures", "webrl.cli.study"),
     "serve-env": ("serve the browser environment to other programs, over OpenEnv", "webrl.cli.serve_env"),
     "serve-model": ("serve a checkpoint to other programs, over the OpenAI API", "webrl.cli.serve_model"),
@@ -75,12 +76,12 @@ EXTRA: dict[str, tuple[str, str]] = {
 """Subcommands with a module of their own."""
 GROUPS: dict[str, tuple[str, ...]] = {
     "run": ("run", *(name for name, command in STAGES.items() if command.stage)),
-    "look": ("status", "report", "view", "doctor", "study"),
+    "look": ("status", "report", "view", "doctor", "constraints", "study"),
     "serve": ("serve-env", "serve-model", "arena", "push"),
     "make": ("init-site", "record-demos", "sft", "train-orm", "orm-prompt", "grpo"),
 }
 """How `webrl --help` groups the commands."""
-_WITHOUT_TORCH = ("arena", "doctor", "report", "status", "view")
+_WITHOUT_TORCH = ("arena", "constraints", "doctor", "report", "status", "view")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from webrl.config.extras import openenv_conflict
 from webrl.errors import UsageError, WebRLError
 from webrl.runs.machine import query_gpus
 from webrl.types import Record
@@ -48,9 +49,9 @@ class Check(Record):
 def check_python() -> Check:
     """Interpreter in the supported range."""
     version = platform.python_version()
-    if (3, 11) <= sys.version_info < (3, 13):
+    if (3, 11) <= sys.version_info < (3, 14):
         return Check("python", OK, f"{version} ({sys.executable})")
-    return Check("python", MISSING, f"{version} is not 3.11 or 3.12", "make clean setup PYTHON=python3.12")
+    return Check("python", MISSING, f"{version} is not 3.11, 3.12 or 3.13", "make clean setup PYTHON=python3.12")
 
 
 def check_browser() -> Check:
@@ -160,6 +161,14 @@ def check_extra(name: str) -> Check:
     return Check(name, OK, version)
 
 
+def check_openenv() -> Check:
+    """One package owns the module `openenv`, not two."""
+    if conflict := openenv_conflict():
+        detail, _, fix = conflict.partition(": ")
+        return Check("openenv", WARNING, detail, fix)
+    return Check("openenv", OK, "at most one of openenv and openenv-core is installed")
+
+
 def check_memory() -> Check:
     """Memory that is free now."""
     memory = psutil.virtual_memory()
@@ -229,6 +238,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "deepspeed": lambda: check_extra("deepspeed"),
     "vllm": lambda: check_extra("vllm"),
     "ray": lambda: check_extra("ray"),
+    "openenv": check_openenv,
     "memory": check_memory,
     "disk": check_disk,
     "writing": check_writing,

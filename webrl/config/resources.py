@@ -35,6 +35,18 @@ def shipped_data(path: Path) -> Path:
     return Path(shipped_model(str(path)))
 
 
+def constraints_text() -> str:
+    """The text of `constraints.txt`: the versions that this release was tested with.
+
+    Raises:
+        UsageError: the file is not there (a broken installation).
+    """
+    for path in (_PACKAGE / "constraints.txt", _PACKAGE.parent / "constraints.txt"):
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    raise UsageError(f"constraints.txt is missing in {_PACKAGE}; reinstall webrl")
+
+
 def run_configs() -> list[Path]:
     """The shipped configs of runs, by name; beside them are `feasibility.yaml` (rules), studies and GRPO's."""
     others = {"feasibility.yaml", *(path.name for path in (*study_configs(), *grpo_configs()))}

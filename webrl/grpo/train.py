@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from webrl.config.extras import require
+from webrl.config.extras import openenv_conflict, require
 from webrl.errors import DataError, ModelError, UsageError
 from webrl.grpo.play import Episode, Player
 from webrl.grpo.report import Steps, first_and_last, mean_reward
@@ -104,6 +104,8 @@ def check(settings: GrpoSettings) -> GrpoSettings:
     from webrl.llm.loading import pick_device
 
     require("grpo", "webrl grpo")
+    if conflict := openenv_conflict():
+        logger.warning("%s", conflict)
     for tracker in settings.trackers:
         if tracker != "tensorboard":
             require(tracker, f"report_to={tracker}")

@@ -1,8 +1,11 @@
 """TRL's GRPOTrainer over episodes: TRL scores groups, computes the loss and steps; we play, and make its rows.
 
-`rollout_func` plays the episodes of a generation batch and hands TRL their rewards. TRL would then train on one
-sequence an episode; here the scored episodes become rows of a step each (`webrl/grpo/rows.py`) before they are dealt
-to the micro-batches. The loss is TRL's default (`dapo`): a sum over the sampled tokens divided by their number.
+TRL's public `rollout_func` plays the episodes of a generation batch, and its reward functions score them. TRL would
+then train on one sequence an episode, although each step has a prompt of its own: no mask can say that. Two private
+methods are therefore overridden, which is why TRL's version is checked before a training starts
+(`webrl/config/extras.py`): `_generate_and_score_completions` replaces the scored episodes by rows of a step each
+(`webrl/grpo/rows.py`), and `_get_per_token_logps_and_entropies` scores screenshots, and not what these rows replace.
+The loss is TRL's default (`dapo`): a sum over the sampled tokens divided by their number.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from trl import GRPOTrainer
 from webrl.errors import StageError, TrainingError
 from webrl.grpo.collector import Collector
 from webrl.grpo.play import Attempt, Episode, Player
+from webrl.grpo.rewards import weighted_rewards
 from webrl.grpo.rows import make_rows
 from webrl.grpo.sampler import open_sampler
 from webrl.grpo.settings import GrpoSettings
@@ -198,12 +202,13 @@ class EpisodeTrainer(GRPOTrainer):
         return logps  # type: ignore[no-any-return]
 
     def _roll_out(self, prompts: list[Any], trainer: GRPOTrainer) -> dict[str, Any]:  # noqa: ARG002 - TRL's signature
-        """TRL's `rollout_func`: play the batch, give what is logged and what rewards are made of.
+        """Play the batch as TRL's `rollout_func`; returns what is logged and what rewards are computed from.
 
         Raises:
             StageError: no episode came to its end.
         """
         self._episodes = self._collect()
+        self._on_episodes(self._episodes, weighted_rewards(self._settings.rewards, self._episodes))
         trajectories = [episode.trajectory for episode in self._episodes]
         if not any(t.status.finished for t in trajectories):
             raise StageError(
@@ -238,16 +243,6 @@ class EpisodeTrainer(GRPOTrainer):
     @property
     def _fingerprint(self) -> str:
         return f"{self._settings.model_name}@step-{self.state.global_step}"
-
-    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """TRL's, handed on to whoever watches."""
-        rewards: torch.Tensor = super()._calculate_rewards(*args, **kwargs)  # [N, F], NaN without a reward
-        total = (rewards * self.reward_weights.to(rewards.device)).nansum(dim=1)
-        has_reward = ~rewards.isnan().all(dim=1)
-        self._on_episodes(
-            self._episodes, [r if known else None for r, known in zip(total.tolist(), has_reward.tolist(), strict=True)]
-        )
-        return rewards
 
     def _open_model(self) -> LanguageModel:
         """The policy with the weights of now."""

@@ -9,9 +9,11 @@
 
 from __future__ import annotations
 
-import gymnasium
-
+from webrl.config.extras import require
 from webrl.rollouts.miniwob import page_names
+
+require("browsergym", "webrl.gym")
+import gymnasium  # noqa: E402
 
 OPENENDED = "openended"
 

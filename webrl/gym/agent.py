@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from browsergym.core.action.highlevel import HighLevelActionSet
-from browsergym.experiments import AbstractAgentArgs, Agent, AgentInfo
-from browsergym.utils.obs import flatten_axtree_to_str
-
 from webrl.config.extras import require
 from webrl.errors import UsageError
 from webrl.net import MODEL_TOKEN, is_loopback
+
+require("agent", "webrl.gym.agent")
+from browsergym.core.action.highlevel import HighLevelActionSet  # noqa: E402
+from browsergym.experiments import AbstractAgentArgs, Agent, AgentInfo  # noqa: E402
+from browsergym.utils.obs import flatten_axtree_to_str  # noqa: E402
 
 _PAGE_TEXT: dict[str, Any] = {
     "ignored_roles": ["LineBreak", "InlineTextBox"],
@@ -58,7 +59,6 @@ class WebrlAgentArgs(AbstractAgentArgs):
         """An agent for one episode.
 
         Raises:
-            ExtraMissing: the openai package is not installed.
             UsageError: another server than `webrl serve-model`, another model, or one that reads other pages.
             openai.APIError: no server, or another token.
         """
@@ -69,7 +69,6 @@ class WebrlAgent(Agent):
     """Plays one episode."""
 
     def __init__(self, args: WebrlAgentArgs) -> None:
-        require("agent", "WebrlAgent")
         import openai
 
         # Never OPENAI_API_KEY: it is not for this server. Nor is a proxy of the environment for one on this machine.

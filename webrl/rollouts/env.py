@@ -223,7 +223,8 @@ class BrowserEnv(BrowserProfile):
         try:
             await self.page.goto(site.url, timeout=self._config.step_timeout_s * 1000)
         except Error as error:
-            if "net::ERR_ABORTED" not in str(error):
+            # The second is what later Playwrights say of a download.
+            if "net::ERR_ABORTED" not in str(error) and "Download is starting" not in str(error):
                 raise
             raise BrowserError(f"{site.url} is no page: a download, or an empty answer ({first_line(error)})") from None
         self._loaded_url = self.page.url

@@ -17,7 +17,7 @@ from webrl.config.redaction import redact_argument
 
 PACKAGES = (
     "torch", "transformers", "tokenizers", "accelerate", "deepspeed", "peft", "vllm", "ray", "datasets", "numpy",
-    "scikit-learn", "browsergym-core", "miniwob", "playwright", "openenv-core",
+    "scikit-learn", "browsergym-core", "miniwob", "playwright", "openenv", "openenv-core",
 )  # fmt: skip
 """Packages whose versions can change a result; those that are not installed are left out."""
 

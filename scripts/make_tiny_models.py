@@ -53,7 +53,7 @@ async def record_experts(args: argparse.Namespace) -> None:
     from webrl.config import RunConfig
     from webrl.demos.record import demonstration_tasks, proposed_tasks, record
     from webrl.runs.store import read_records
-    from webrl.suites.miniwob import TRAIN_SITES
+    from webrl.suites.miniwob.tasks import TRAIN_SITES
     from webrl.types import Trajectory
 
     config = RunConfig.model_validate({"rollout": {"max_steps": 12, "num_workers": args.workers}})
@@ -73,7 +73,7 @@ async def record_actor(args: argparse.Namespace) -> None:
     from webrl.llm.policy import ModelPolicy
     from webrl.rollouts.collect import collect
     from webrl.runs.store import read_records
-    from webrl.suites.miniwob import TRAIN_SITES
+    from webrl.suites.miniwob.tasks import TRAIN_SITES
     from webrl.types import Trajectory
 
     config = load_config(Path("configs/demo.yaml"), [f"rollout.num_workers={args.workers}"])

@@ -25,7 +25,7 @@ sys.stdin.read()
     [
         ("chromium --user-data-dir=/tmp/a --remote-debugging-pipe", "browser"),
         ("chromium --type=gpu-process --user-data-dir=/tmp/a", "gpu-process"),
-        ("python -P -m webrl.rollouts.worker webrl.suites.world:WORLD", "worker"),
+        ("python -P -m webrl.rollouts.worker", "worker"),
         ("python -P -m webrl.arena.shop.serve /tmp/a 6 2", "sites"),
         ("driver/node driver/package/cli.js run-driver", "driver"),
         ("sleep 1", "other"),

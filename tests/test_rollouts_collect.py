@@ -14,7 +14,6 @@ from webrl.rollouts.collect import collect
 from webrl.rollouts.episode import run_episode, step_seed
 from webrl.rollouts.kept import keep_browsers, run
 from webrl.runs.store import read_records
-from webrl.suites.world import WORLD
 from webrl.types import Status, Task, Trajectory
 
 pytestmark = pytest.mark.browser
@@ -189,7 +188,7 @@ def test_the_whole_world_refuses_webarena_tasks_on_remote_environments(tmp_path)
     task = Task(task_id="a", site="shopping", start_url="__SHOPPING__", instruction="Buy a mouse.")
     config = run_config(env="openenv", urls=["http://127.0.0.1:9"])
     with pytest.raises(UsageError, match=r"WebArena tasks need rollout\.env=browser"):
-        run(collect([task], config, ClickNamedButton(), tmp_path / "t", phase=1, prefix="p01", world=WORLD))
+        run(collect([task], config, ClickNamedButton(), tmp_path / "t", phase=1, prefix="p01"))
 
 
 def test_environments_on_servers_are_refused_by_name_where_there_are_none(tmp_path):

@@ -17,15 +17,15 @@ from browsers import run, shared_browser
 from webrl.arena.content import catalogue
 from webrl.cli import main
 from webrl.config import RunConfig
-from webrl.demos.arena import ARENA_EXPERTS
-from webrl.demos.arena.script import MAX_WAITS, WAIT
 from webrl.demos.record import arena_demonstrations
 from webrl.errors import DataError, UsageError
+from webrl.rollouts.suite import suite_of
 from webrl.suites import eval_tasks, held_out, needs_judge, seed_tasks, without_reference
 from webrl.suites.arena.draw import TEMPLATES, draw, entities
+from webrl.suites.arena.experts import ARENA_EXPERTS
+from webrl.suites.arena.experts.script import MAX_WAITS, WAIT
 from webrl.suites.arena.scoring import End, score, string_match, url_match
 from webrl.suites.arena.task_files import read_task_file
-from webrl.suites.world import WORLD
 from webrl.tasks.feasibility import load_rules
 from webrl.tasks.leakage import leaks
 
@@ -58,7 +58,7 @@ def test_there_are_tasks_enough_and_each_can_be_read_back_from_its_words():
     by_key = {template.key: template for template in TEMPLATES}
     for task in (*training, *heldout):
         assert by_key[task.site].read(task.instruction), task.instruction
-        assert WORLD.suite_of(task).__class__.__name__ == "ArenaSuite"
+        assert suite_of(task).__class__.__name__ == "ArenaSuite"
     for template in TEMPLATES:
         for task in draw(template, "train", 12):
             assert template.read(task["intent"]) == task["instantiation_dict"]

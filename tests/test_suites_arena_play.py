@@ -13,7 +13,6 @@ from browsers import run, shared_browser
 from webrl.arena import running
 from webrl.arena.client import Arena
 from webrl.cli import main
-from webrl.demos.arena.proof import prove, prove_template
 from webrl.demos.record import ExpertPolicy, arena_demonstrations
 from webrl.errors import BrowserError
 from webrl.rollouts.collect import collect
@@ -21,8 +20,8 @@ from webrl.runs.store import read_lines, read_records
 from webrl.suites import seed_tasks
 from webrl.suites.arena.draw import TEMPLATES, draw
 from webrl.suites.arena.env import ArenaEnv
+from webrl.suites.arena.experts.proof import prove, prove_template
 from webrl.suites.arena.task_files import as_task
-from webrl.suites.world import WORLD
 from webrl.types import Label, Status, Trajectory
 
 pytestmark = [pytest.mark.browser, pytest.mark.arena]
@@ -162,7 +161,7 @@ def test_an_arena_that_is_lost_is_no_failure_of_the_agent(tmp_path, tmp_path_fac
         quick = config.model_copy(update={"rollout": config.rollout.model_copy(update={"max_retries": 0})})
         out = tmp_path / "t.jsonl"
         policy = ExpertPolicy(task.site, 0.0, 0)
-        run(collect([task], quick, policy, out, phase=0, prefix="t", world=WORLD))
+        run(collect([task], quick, policy, out, phase=0, prefix="t"))
         (played,) = read_records(out, Trajectory)
         assert (played.status, played.env_reward) == (Status.ENV_ERROR, None)
 

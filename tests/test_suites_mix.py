@@ -27,12 +27,12 @@ from webrl.reports.run import overview_table, phase_rows, site_table
 from webrl.reports.status import status
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.pool import EnvPool
+from webrl.rollouts.suite import suite_of
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records, write_records
 from webrl.study.plan import splits_of
 from webrl.suites import eval_tasks, has_page_seeds, held_out, seed_tasks, summarize
 from webrl.suites.mix import parts
-from webrl.suites.world import WORLD
 from webrl.tasks.failures import Failure, FailureSet
 from webrl.tasks.filter import filter_tasks
 from webrl.tasks.generate import plan_requests
@@ -189,14 +189,14 @@ def test_one_environment_plays_miniwob_the_arena_and_one_s_own_site_in_turn(tmp_
                 played = await run_episode(
                     env, ExpertPolicy(task.site, 0.0, 0), task, rollout, trajectory_id=task.task_id
                 )
-                return await WORLD.suite_of(task).finish(env, played)
+                return await suite_of(task).finish(env, played)
 
         async def look(pool):
             async with pool.env() as env:
                 return await env.reset(page)
 
         async def work():
-            async with EnvPool(rollout, world=WORLD) as pool:
+            async with EnvPool(rollout) as pool:
                 played = [await play(pool, first), await play(pool, shop)]
                 seen = await look(pool)
                 again = [await play(pool, shop), await play(pool, second)]

@@ -28,7 +28,6 @@ from webrl.suites.web.login import Logins, cookie_header, login_path
 from webrl.suites.web.trial import Idle
 from webrl.suites.webarena.locks import SiteBusy
 from webrl.suites.webarena.sites import SiteError
-from webrl.suites.world import WORLD
 from webrl.types import Status, Task
 
 DONE = "send_msg_to_user('done')"
@@ -550,7 +549,7 @@ def test_a_script_solves_every_instruction_of_the_example_and_doing_nothing_solv
     async def rewards(policy, out):
         played = []
         async with open_sites(config, tasks):
-            await collect(tasks, config, policy, out, phase=0, prefix="d", world=WORLD, on_episode=played.append)
+            await collect(tasks, config, policy, out, phase=0, prefix="d", on_episode=played.append)
         return {t.task.task_id: t.env_reward for t in played}
 
     idle = asyncio.run(rewards(Idle(), tmp_path / "idle.jsonl"))

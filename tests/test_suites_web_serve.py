@@ -31,7 +31,6 @@ from webrl.suites.web.infinity import write_app
 from webrl.suites.web.serve import EpisodeServer
 from webrl.suites.web.trial import Idle
 from webrl.suites.webarena.sites import SiteError
-from webrl.suites.world import WORLD
 
 DONE = "send_msg_to_user('done')"
 
@@ -444,7 +443,7 @@ def test_the_server_of_an_episode_ends_when_its_browser_dies_or_its_closing_is_g
     arg = {"task": light.to_json(), "settings": {}}
 
     async def work():
-        worker = Worker(config.rollout, WORLD)
+        worker = Worker(config.rollout)
         try:
             await worker.handle(0, "reset", arg)
             first = worker._envs[0]._server.port

@@ -10,10 +10,10 @@ from numpy.random import RandomState
 
 from webrl import suites
 from webrl.config import RunConfig, TasksConfig
-from webrl.demos.experts import EXPERTS
 from webrl.errors import UsageError
 from webrl.rollouts.miniwob import page_seed
-from webrl.suites.miniwob import (
+from webrl.suites.miniwob.experts import EXPERTS
+from webrl.suites.miniwob.tasks import (
     EVAL_SEEDS,
     HELDOUT_SEEDS,
     HELDOUT_SITES,

@@ -1,7 +1,7 @@
 """The arena's tasks of a run: its own, or those of task files.
 
 API: `training_tasks(config)`, `evaluation_tasks(config)`, `heldout_tasks(config)`, `find_task(name, seed, config)`,
-`is_arena(task)`, `login_of(task)`, `eval_of(task)`, `without_reference(extra)`.
+`login_of(task)`, `eval_of(task)`, `without_reference(extra)`.
 
 A Task's site is `arena.SITE.TEMPLATE`, its start_url begins with `__SHOP__`; `extra["arena"]` holds who is logged in
 and the file's `eval`. One without start_url stands for what `find_task` finds by its site and seed.
@@ -36,11 +36,6 @@ NUM_HELDOUT_TASKS = 12
 """Evaluation tasks of a held-out template."""
 _ID = re.compile(r"(.+)-(train|eval)-([0-9]{1,10}(?:\.[0-9]{1,4})?)-([0-9]{1,3})")
 """Of a template's task: its key, whose entities it is about, seed and number."""
-
-
-def is_arena(task: Task) -> bool:
-    """Whether a task is played in the arena."""
-    return task.site.startswith(PREFIX)
 
 
 def login_of(task: Task) -> str | None:

@@ -3,5 +3,5 @@
 instructions, tasks: what is asked. hooks, login, serve, session: the site before a stage and an episode. env: its
 environment. checks: its score. report: the numbers afterwards. explore: pages for the generator and `webrl
 init-site`; starter, trial: what that writes and tries. infinity, infinity_app: apps of WebArena-Infinity.
-suite: all this behind the interface that rollouts know.
+suite: all this as a `Suite`.
 """

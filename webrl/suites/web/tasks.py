@@ -1,6 +1,6 @@
 """The tasks of one's own site: instruction files as `Task`s, and what a task's checks are.
 
-API: `training_tasks(config)`, `heldout_tasks(config)`, `is_web(task)`, `checks_of(task)`, `without_checks(extra)`.
+API: `training_tasks(config)`, `heldout_tasks(config)`, `checks_of(task)`, `without_checks(extra)`.
 
 A Task's site is `web.NAME`, its start_url absolute; `extra["checks"]` holds the checks as the file has them.
 """
@@ -25,19 +25,9 @@ PREFIX = "web."
 _CHECKS = "checks"
 
 
-def is_web(task: Task) -> bool:
-    """Whether a task is of one's own site."""
-    return task.site.startswith(PREFIX)
-
-
 def site_name(config: RolloutConfig) -> str:
     """The site as tasks name it."""
     return PREFIX + config.web.name
-
-
-def proposes(config: RunConfig) -> bool:
-    """Whether phase 0 has no instructions of its own, so that the generator proposes them."""
-    return config.tasks.suite == "web" and not config.rollout.web.train_files
 
 
 def training_tasks(config: RunConfig) -> list[Task]:

@@ -13,7 +13,7 @@ from webrl.config.extras import require
 from webrl.suites.webarena.locks import hold_sites
 from webrl.suites.webarena.reset import reset_sites
 from webrl.suites.webarena.sites import find_sites
-from webrl.suites.webarena.tasks import is_scored, is_webarena, sites_of
+from webrl.suites.webarena.tasks import is_scored, sites_of
 from webrl.suites.webarena.verified import is_verified, require_scorer
 from webrl.types import Task
 
@@ -28,14 +28,13 @@ async def open_sites(config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[
         SiteBusy: another run has one of the sites (it is named).
         SiteError: the reset fails or never ends, or a site is not healthy afterwards.
     """
-    ours = [task for task in tasks if is_webarena(task)]
-    if any(map(is_verified, ours)):
+    if any(map(is_verified, tasks)):
         require_scorer(config.rollout.webarena)
-    if any(is_scored(task) and not is_verified(task) for task in ours):
+    if any(is_scored(task) and not is_verified(task) for task in tasks):
         require("webarena", "the score of a WebArena task")
     settings = config.rollout.webarena
     sites = find_sites(settings)
-    names = sorted({name for task in ours for name in sites_of(task)})
+    names = sorted({name for task in tasks for name in sites_of(task)})
     sites.require(names)
     with hold_sites(sites, names, config.name, settings.lock_dir):
         if settings.reset:

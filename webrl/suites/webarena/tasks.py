@@ -23,7 +23,7 @@ from webrl.config import RunConfig, TasksConfig
 from webrl.config.extras import require
 from webrl.errors import DataError, UsageError
 from webrl.suites.mix import in_turn
-from webrl.suites.webarena.sites import SITES, placeholders
+from webrl.suites.webarena.sites import placeholders
 from webrl.suites.webarena.task_files import read_task_file, read_training_file
 from webrl.types import Task
 
@@ -89,11 +89,6 @@ def training_tasks(config: RunConfig) -> list[Task]:
         raise DataError(f"{', '.join(map(str, files))}: no instruction for {', '.join(sorted(chosen)) or 'any site'}")
     random.Random(config.seed).shuffle(kept)
     return interleave(kept)[: config.tasks.num_seed_tasks]
-
-
-def is_webarena(task: Task) -> bool:
-    """Whether a task runs on the WebArena sites."""
-    return "webarena" in task.extra or set(task.site.split("+")) <= set(SITES)
 
 
 def config_of(task: Task) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from webrl.demos.experts.intent import Intent, Slots
-from webrl.demos.experts.page import read_page
+from webrl.suites.miniwob.experts.intent import Intent, Slots
+from webrl.suites.miniwob.experts.page import read_page
 
 _OWN_WORDING = 0.6
 

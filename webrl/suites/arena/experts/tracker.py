@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from webrl.demos.arena.dashboard import IN_STOCK, PRICE, find_order, set_status, set_stock_record
-from webrl.demos.arena.script import (
+from webrl.suites.arena.experts.dashboard import IN_STOCK, PRICE, find_order, set_status, set_stock_record
+from webrl.suites.arena.experts.script import (
     Script,
     Step,
     after,
@@ -21,8 +21,8 @@ from webrl.demos.arena.script import (
     say,
     select,
 )
-from webrl.demos.arena.storefront import open_product
-from webrl.demos.experts.page import Page
+from webrl.suites.arena.experts.storefront import open_product
+from webrl.suites.miniwob.experts.page import Page
 
 _COMMENT = "You may use WikiFormatting here."
 """Name of the field, by what stands below it."""

@@ -191,12 +191,6 @@ def test_the_whole_world_refuses_webarena_tasks_on_remote_environments(tmp_path)
         run(collect([task], config, ClickNamedButton(), tmp_path / "t", phase=1, prefix="p01"))
 
 
-def test_environments_on_servers_are_refused_by_name_where_there_are_none(tmp_path):
-    config = run_config(env="openenv", urls=["http://127.0.0.1:9"])
-    with pytest.raises(UsageError, match=r"rollout\.env=openenv: webrl\.rollouts\.suite:WEB asks no servers"):
-        run(collect([miniwob("click-button")], config, ClickNamedButton(), tmp_path / "t", phase=1, prefix="p01"))
-
-
 def test_the_long_tail_is_cut_off_and_kept_for_later(tmp_path):
     class StuckOnOne(ClickNamedButton):
         async def act(self, turn):

@@ -13,7 +13,7 @@ from browsers import run, shared_browser
 from webrl.arena import running
 from webrl.arena.client import Arena
 from webrl.cli import main
-from webrl.demos.record import ExpertPolicy, arena_demonstrations
+from webrl.demos.record import ExpertPolicy, expert_tasks
 from webrl.errors import BrowserError
 from webrl.rollouts.collect import collect
 from webrl.runs.store import read_lines, read_records
@@ -174,7 +174,7 @@ def test_demonstrations_are_recorded_and_phases_are_played_the_second_on_what_th
     num_sessions = running.num_sessions(folder)  # other tests of this process have left some
     common = [f"rollout.arena.folder={folder}", "rollout.envs_per_worker=2", f"runs_dir={tmp_path}"]
     sites = "tasks.train_sites=[arena.shop.open-category,arena.tracker+shop_admin.price-request]"
-    assert len(arena_demonstrations(config, 2)) == 2 * sum(not template.held_out for template in TEMPLATES)
+    assert len(expert_tasks(config, 2)) == 2 * sum(not template.held_out for template in TEMPLATES)
     assert main(["record-demos", "arena", "--per-type", "1", sites, *common]) == 0
     assert "2/2 solved" in capsys.readouterr().out
     small = ["tasks.num_seed_tasks=2", "tasks.num_eval_tasks=1", "tasks.num_heldout_tasks=1", "rollout.max_steps=2"]

@@ -20,7 +20,8 @@ from webrl.errors import BrowserError, DataError, UsageError
 from webrl.preflight import check_inputs, check_settings
 from webrl.rollouts.collect import collect
 from webrl.rollouts.interface import Score
-from webrl.suites import eval_tasks, held_out, open_sites, seed_tasks, without_reference
+from webrl.rollouts.suite import find_suite
+from webrl.suites import eval_tasks, held_out, open_sites, seed_tasks
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.hooks import run_command, take_turn
 from webrl.suites.web.instructions import read_instructions
@@ -163,7 +164,7 @@ def test_held_out_instructions_are_the_evaluation_s_and_no_others(site):
 
 
 def test_a_generated_task_has_none_of_its_parent_s_checks():
-    assert without_reference({"checks": [1], "webarena": {}, "allowed_hosts": ["a"]}) == {"allowed_hosts": ["a"]}
+    assert find_suite("web").without_reference({"checks": [1], "allowed_hosts": ["a"]}) == {"allowed_hosts": ["a"]}
 
 
 @pytest.mark.parametrize(

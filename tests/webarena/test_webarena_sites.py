@@ -10,9 +10,11 @@ from standins.play import training_task
 
 from webrl.config import RunConfig, WebArenaConfig, validate_config
 from webrl.errors import DataError, UsageError
+from webrl.rollouts.suite import suite_of
 from webrl.runs.folder import PhaseFolder
 from webrl.runs.store import read_records
 from webrl.suites.webarena.sites import check_url, find_sites, host_of, placeholders, resolve
+from webrl.suites.webarena.suite import WebArena
 from webrl.suites.webarena.task_files import read_task_file, read_training_file
 from webrl.suites.webarena.tasks import (
     config_of,
@@ -20,7 +22,6 @@ from webrl.suites.webarena.tasks import (
     instruction_of,
     interleave,
     is_scored,
-    is_webarena,
     load_suite,
     sites_of,
     training_tasks,
@@ -232,5 +233,5 @@ def test_evaluation_takes_the_whole_suite_or_its_first_tasks():
 
 
 def test_tasks_of_other_worlds_are_not_ours():
-    assert not is_webarena(Task("a", "miniwob.click-button"))
-    assert is_webarena(Task("a", "map+wikipedia"))
+    assert suite_of(Task("a", "miniwob.click-button")).name == "miniwob"
+    assert isinstance(suite_of(Task("a", "map+wikipedia")), WebArena)

@@ -14,7 +14,7 @@ from webrl.config import validate_config
 from webrl.llm.interface import Turn
 from webrl.rollouts.collect import collect
 from webrl.runs.store import read_records
-from webrl.suites.webarena.session import open_sites
+from webrl.suites import open_sites
 from webrl.suites.webarena.tasks import instruction_of
 from webrl.types import Status, Task, Trajectory
 

@@ -19,7 +19,6 @@ from webrl.config.extras import EXTRAS, is_installed, wanted_extras
 from webrl.errors import WebRLError
 from webrl.phase import STAGES
 from webrl.reward.system_text import describe as describe_text
-from webrl.rollouts.suite import find_suite
 from webrl.suites.webarena.sites import SITES, find_sites
 from webrl.suites.webarena.tasks import load_suite, training_tasks, writes
 
@@ -169,7 +168,8 @@ def find_missing(config: RunConfig, assumed: Assumptions) -> list[str]:
     if gpus < needed:
         missing.append(f"GPUs: {gpus} here, {needed} of {assumed.gpu_gib:g} GiB needed")
     extras = [*wanted_extras(config, [stage.name for stage in STAGES])]
-    extras += [(extra, f"tasks.suite={name}") for name in config.tasks.suites if (extra := find_suite(name).extra)]
+    if config.tasks.suite != "webarena_verified":
+        extras.append(("webarena", f"tasks.suite={config.tasks.suite}"))
     for name, wanted_by in extras:
         if not is_installed(name):
             missing.append(f"{name} ({wanted_by}): {EXTRAS[name][0]}")

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from webrl.config import RolloutConfig, RunConfig, plugins
-from webrl.config.extras import require
 from webrl.errors import BrowserError, UsageError
 from webrl.evaluate import summarize_evaluation
 from webrl.rollouts.browser import Browser
@@ -81,8 +80,6 @@ class Suite(ABC):
     """The `API_VERSION` that it was written for."""
     extra: ClassVar[str | None] = None
     """Row of `webrl.config.extras.EXTRAS` without which its episodes cannot be played."""
-    extra_stages: ClassVar[frozenset[str]] = frozenset(("rollout", "accept", "eval"))
-    """Stages that need it."""
     has_page_seeds: ClassVar[bool] = False
     """A seed makes a page, so that every generated instruction gets a page of its own (`fresh_seed`)."""
     shows_pages: ClassVar[bool] = False
@@ -127,11 +124,6 @@ class Suite(ABC):
 
     def check_settings(self, config: RunConfig, *, mixed: bool) -> None:  # noqa: B027 (most have nothing to refuse)
         """Raise UsageError where settings cannot work together; `mixed`: it is one of several suites."""
-
-    def check_installed(self, stages: Collection[str]) -> None:
-        """Raise ExtraMissing where one of these stages needs a package that is not installed."""
-        if self.extra and not self.extra_stages.isdisjoint(stages):
-            require(self.extra, f"tasks.suite={self.name}")
 
     def proposes(self, config: RunConfig) -> bool:  # noqa: ARG002
         """Whether phase 0 has no instructions, so that the generator proposes them for pages of `explore`."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from webrl.config import RunConfig
+from webrl.config.extras import require
 from webrl.errors import UsageError
 from webrl.evaluate import add_over_start
 from webrl.rollouts.suite import Suite, suite_of
@@ -29,9 +30,10 @@ def check_settings(config: RunConfig) -> None:
 
 
 def check_installed(config: RunConfig, stages: Collection[str]) -> None:
-    """Raises ExtraMissing where a suite needs a package in one of these stages that is not installed."""
+    """Raises ExtraMissing where one of these stages plays a suite whose packages are not installed."""
     for suite, _ in parts(config):
-        suite.check_installed(stages)
+        if suite.extra and not {"rollout", "accept", "eval"}.isdisjoint(stages):
+            require(suite.extra, f"tasks.suite={suite.name}")
 
 
 def proposing(config: RunConfig) -> Suite | None:

@@ -27,20 +27,18 @@ class ArenaSuite(Suite):
 
     name = "arena"
     api_version = API_VERSION
+    extra = "arena"
     shows_pages = True
     draws_fresh = True
     first_task = "arena.shop.open-product"
 
     def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
-        """Of the training files or templates."""
         return arena.training_tasks(config, f"{config.seed}.{draw}" if draw else None)
 
     def eval_tasks(self, config: RunConfig) -> list[Task]:
-        """Of the evaluation files or all templates."""
         return arena.evaluation_tasks(config)
 
     def heldout_tasks(self, config: RunConfig) -> list[Task]:
-        """All of them."""
         return arena.heldout_tasks(config)
 
     def named_tasks(self, types: Sequence[str], seeds: Sequence[int], seed: int) -> list[Task]:
@@ -62,11 +60,9 @@ class ArenaSuite(Suite):
             raise UsageError(f"task {task.task_id!r}: start_url {task.start_url!r} must begin with a site's __NAME__")
 
     def make_env(self, browser: Browser, config: RolloutConfig) -> ArenaEnv:
-        """In a session of its own."""
         return ArenaEnv(browser, config)
 
-    def reset_allowance_s(self, config: RolloutConfig) -> float:  # noqa: ARG002
-        """Making the session."""
+    def reset_allowance_s(self, config: RolloutConfig) -> float:
         return _SESSION_S
 
     async def finish(self, env: Env, trajectory: Trajectory) -> Trajectory:
@@ -76,19 +72,15 @@ class ArenaSuite(Suite):
         return scored
 
     def open_sites(self, config: RunConfig, tasks: Sequence[Task]) -> AbstractAsyncContextManager[None]:
-        """See `session.py`."""
         return open_sites(config, tasks)
 
     def with_step_rewards(self, config: RolloutConfig) -> RolloutConfig:
-        """`rollout.arena.score_steps`."""
         return config.model_copy(update={"arena": config.arena.model_copy(update={"score_steps": True})})
 
     def needs_judge(self, task: Task) -> bool:
-        """Where it has no evaluator."""
         return arena.eval_of(task) is None
 
     def sites_of(self, task: Task) -> list[str]:
-        """Whatever its template."""
         return arena.sites_of(task)
 
     def dedupe_key(self, task: Task) -> str:
@@ -100,15 +92,12 @@ class ArenaSuite(Suite):
         return arena.reads_as(task)
 
     def without_reference(self, extra: dict[str, Any]) -> dict[str, Any]:
-        """Who is logged in."""
         return arena.without_reference(extra)
 
     def demonstration_types(self, config: RunConfig) -> Sequence[str]:
-        """The training templates."""
         return config.tasks.train_sites or [template.key for template in TEMPLATES if not template.held_out]
 
     def expert(self, task_type: str) -> Expert | None:
-        """See `experts/`."""
         from webrl.suites.arena.experts import ARENA_EXPERTS
 
         return ARENA_EXPERTS.get(task_type)

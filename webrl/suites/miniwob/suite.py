@@ -22,14 +22,13 @@ class MiniWoB(Suite):
     draws_fresh = True
 
     def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
-        """See `seed_tasks`."""
         return seed_tasks(config.tasks, config.seed, draw)
 
     def eval_tasks(self, config: RunConfig) -> list[Task]:
         """Their seeds are no training seeds, so those of this run are all that is held out."""
         return [*eval_tasks(config.tasks, config.seed), *heldout_tasks(config.tasks, config.seed)]
 
-    def check_settings(self, config: RunConfig, *, mixed: bool) -> None:  # noqa: ARG002
+    def check_settings(self, config: RunConfig, *, mixed: bool) -> None:
         """Raises UsageError: a page that there is not, or one that is both trained on and held out."""
         if config.tasks.train_sites or config.tasks.heldout_sites:
             try:
@@ -38,22 +37,18 @@ class MiniWoB(Suite):
                 raise UsageError(f"tasks.train_sites, tasks.heldout_sites: {error}") from None
 
     def fresh_seed(self, taken: Collection[int], rng: random.Random) -> int:
-        """A training page seed."""
         while True:
             seed = rng.choice(TRAIN_SEEDS)
             if seed not in taken and is_split_seed(seed, TRAIN_SEEDS):
                 return seed
 
-    def named_tasks(self, types: Sequence[str], seeds: Sequence[int], seed: int) -> list[Task]:  # noqa: ARG002
-        """Training seeds of their own."""
+    def named_tasks(self, types: Sequence[str], seeds: Sequence[int], seed: int) -> list[Task]:
         return seed_tasks(TasksConfig(train_sites=tuple(dict.fromkeys(types)), num_seed_tasks=len(types)), seed)
 
     def demonstration_types(self, config: RunConfig) -> Sequence[str]:
-        """Those that are trained on."""
         return config.tasks.train_sites or TRAIN_SITES
 
     def expert(self, task_type: str) -> Expert | None:
-        """See `experts/`."""
         from webrl.suites.miniwob.experts import EXPERTS
 
         return EXPERTS.get(task_type)

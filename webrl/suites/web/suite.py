@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import UsageError
+from webrl.evaluate import is_decided, success_rate, summarize_evaluation
 from webrl.rollouts.actions import ACTIONS
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import Env
@@ -16,9 +19,14 @@ from webrl.rollouts.suite import API_VERSION, Suite, score_episode
 from webrl.suites.web import tasks as own_site
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.explore import explore
-from webrl.suites.web.report import summarize
-from webrl.suites.web.session import open_sites
+from webrl.suites.web.hooks import reset_site
+from webrl.suites.web.login import Logins, forget
+from webrl.suites.web.serve import EpisodeServer
+from webrl.suites.webarena.locks import hold_sites
+from webrl.suites.webarena.sites import Sites
 from webrl.types import Label, Task, Trajectory
+
+logger = logging.getLogger(__name__)
 
 _PATIENCE_S = 10.0
 """Longest wait of an environment for its turn under `max_actions_per_s`; workers are given up some seconds later."""
@@ -33,16 +41,13 @@ class OwnSite(Suite):
     is_one_type = True
     not_served = "serve-env holds no site's log-in, checks and limits; use `webrl run`"
 
-    def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:  # noqa: ARG002
-        """Of the training files."""
+    def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
         return own_site.training_tasks(config)
 
     def eval_tasks(self, config: RunConfig) -> list[Task]:
-        """Of the held-out files."""
         return own_site.evaluation_tasks(config)
 
     def heldout_tasks(self, config: RunConfig) -> list[Task]:
-        """All of them."""
         return own_site.heldout_tasks(config)
 
     def check_settings(self, config: RunConfig, *, mixed: bool) -> None:
@@ -65,7 +70,6 @@ class OwnSite(Suite):
             )
 
     def proposes(self, config: RunConfig) -> bool:
-        """Without training files."""
         return not config.rollout.web.train_files
 
     async def explore(self, config: RunConfig) -> list[tuple[Task, str]]:
@@ -87,11 +91,9 @@ class OwnSite(Suite):
         check_limits(config)
 
     def make_env(self, browser: Browser, config: RolloutConfig) -> WebEnv:
-        """Logged in, and within the site's limits."""
         return WebEnv(browser, config)
 
     def reset_allowance_s(self, config: RolloutConfig) -> float:
-        """The site's reset, and its log-in."""
         web = config.web
         reset_s = web.reset.timeout_s if web.reset.every == "episode" else 0.0
         return _PATIENCE_S + reset_s + 2 * web.login.timeout_s + (web.serve.timeout_s if web.serve.is_set else 0.0)
@@ -100,27 +102,60 @@ class OwnSite(Suite):
         """With the reward of the task's checks; without checks as it is."""
         return await score_episode(env, trajectory) if own_site.has_checks(trajectory.task) else trajectory
 
-    def open_sites(self, config: RunConfig, tasks: Sequence[Task]) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
-        """See `session.py`."""
-        return open_sites(config)
+    @asynccontextmanager
+    async def open_sites(self, config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[None]:
+        """Hold the site for this run, unless it is only read and never reset, reset it, and see that the log-in works.
+
+        Raises:
+            SiteBusy: another run has it (it is named).
+            SiteError: the reset, the log-in or the start of a server fails: no episode is worth starting then.
+        """
+        web = config.rollout.web
+        if web.serve.is_set:
+            await (await EpisodeServer.start(web)).stop()  # one error now instead of one for every episode
+            yield
+            return
+        sites = Sites({web.name: tuple(f"http://{host}" for host in web.hosts)}, {})
+        is_shared = web.read_only and not web.reset.is_set
+        with nullcontext() if is_shared else hold_sites(sites, [web.name], config.name):
+            if web.reset.is_set:
+                await reset_site(web)
+            elif not web.read_only:
+                logger.warning("no reset (rollout.web.reset): the site keeps what earlier episodes left in it")
+            if web.reset.is_set or not web.login.proof_url:  # nothing else tells whether an earlier log-in still holds
+                forget(web)
+            async with AsyncExitStack() as stack:
+                browser = await stack.enter_async_context(Browser()) if web.login.is_set else None
+                await Logins(web).state(browser)
+            yield
 
     def needs_judge(self, task: Task) -> bool:
-        """Where it has no checks."""
         return not own_site.has_checks(task)
 
     def without_reference(self, extra: dict[str, Any]) -> dict[str, Any]:
-        """All but the checks."""
         return own_site.without_checks(extra)
 
     def summarize(
         self,
         config: RunConfig,
         trajectories: Sequence[Trajectory],
-        folder: Path,  # noqa: ARG002
+        folder: Path,
         labels: Mapping[str, Label],
     ) -> dict[str, Any]:
-        """See `report.py`."""
-        return summarize(trajectories, labels, config.evaluate.confidence)
+        """The headline is by checks; where no instruction has one it is the outcome model's (`web.by` says which).
+
+        Finished episodes whose checks could not be made, or that nobody judged, are in no rate and counted as
+        `undecided`.
+        """
+        confidence = config.evaluate.confidence
+        checked = [t for t in trajectories if own_site.has_checks(t.task)]
+        unchecked = [(t, labels.get(t.trajectory_id)) for t in trajectories if not own_site.has_checks(t.task)]
+        judged = [replace(t, env_reward=label.reward if label else None) for t, label in unchecked]
+        decided = {"checks": [t for t in checked if is_decided(t)], "judge": [t for t in judged if is_decided(t)]}
+        by = "checks" if checked or not judged else "judge"
+        rates = {name: success_rate(part, confidence).to_json() for name, part in decided.items() if part}
+        undecided = len(trajectories) - sum(map(len, decided.values()))
+        return summarize_evaluation(decided[by], confidence) | {"web": {"by": by, "undecided": undecided, **rates}}
 
 
 def check_limits(config: RolloutConfig) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from webrl.config import RolloutConfig, RunConfig
+from webrl.config.extras import require
 from webrl.errors import UsageError
 from webrl.evaluate import summarize_evaluation
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import Env
 from webrl.rollouts.suite import API_VERSION, Suite, score_episode
-from webrl.suites.webarena import report, tasks
+from webrl.suites.webarena import report
+from webrl.suites.webarena import tasks as webarena
 from webrl.suites.webarena.env import WebArenaEnv
-from webrl.suites.webarena.session import open_sites
-from webrl.suites.webarena.verified import verified_tasks
+from webrl.suites.webarena.locks import hold_sites
+from webrl.suites.webarena.reset import reset_sites
+from webrl.suites.webarena.sites import find_sites
+from webrl.suites.webarena.verified import is_verified, require_scorer, verified_tasks
 from webrl.types import Label, Task, Trajectory
 
 LOGIN_TIMEOUT_S = 120.0
@@ -28,23 +32,18 @@ class WebArena(Suite):
 
     name = "webarena"
     api_version = API_VERSION
-    extra: ClassVar[str | None] = "webarena"
-    extra_stages = frozenset(("filter-tasks", "accept", "eval"))
     can_mix = False
     can_record_by_hand = False
     not_served = "WebArena tasks are not served over OpenEnv; use rollout.env=browser"
 
-    def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:  # noqa: ARG002
-        """Of the instruction files."""
-        return tasks.training_tasks(config)
+    def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
+        return webarena.training_tasks(config)
 
     def eval_tasks(self, config: RunConfig) -> list[Task]:
-        """The first of them."""
-        return tasks.evaluation_tasks(config.tasks, self.heldout_tasks(config))
+        return webarena.evaluation_tasks(config.tasks, self.heldout_tasks(config))
 
-    def heldout_tasks(self, config: RunConfig) -> list[Task]:  # noqa: ARG002
-        """All of them."""
-        return tasks.load_suite("webarena")
+    def heldout_tasks(self, config: RunConfig) -> list[Task]:
+        return webarena.load_suite("webarena")
 
     def check(self, task: Task, config: RolloutConfig) -> None:
         """Raises UsageError: remote environments."""
@@ -56,27 +55,42 @@ class WebArena(Suite):
         return WebArenaEnv(browser, config)
 
     def reset_allowance_s(self, config: RolloutConfig) -> float:
-        """Waiting for the sites, and logging in."""
         return config.webarena.lease_timeout_s + LOGIN_TIMEOUT_S
 
     async def finish(self, env: Env, trajectory: Trajectory) -> Trajectory:
         """With BrowserGym's score; the sites are free again."""
         return await score_episode(env, trajectory)
 
-    def open_sites(self, config: RunConfig, tasks: Sequence[Task]) -> AbstractAsyncContextManager[None]:
-        """See `session.py`."""
-        return open_sites(config, tasks)
+    @asynccontextmanager
+    async def open_sites(self, config: RunConfig, tasks: Sequence[Task]) -> AsyncIterator[None]:
+        """Hold all sites of the tasks for this run, reset and verify them first (`rollout.webarena.reset`).
+
+        Raises:
+            ExtraMissing: scored tasks without BrowserGym's packages.
+            UsageError: a site without address.
+            SiteBusy: another run has one of the sites (it is named).
+            SiteError: the reset fails or never ends, or a site is not healthy afterwards.
+        """
+        settings = config.rollout.webarena
+        if any(map(is_verified, tasks)):
+            require_scorer(settings)
+        if any(webarena.is_scored(task) and not is_verified(task) for task in tasks):
+            require("webarena", "the score of a WebArena task")
+        sites = find_sites(settings)
+        names = sorted({name for task in tasks for name in webarena.sites_of(task)})
+        sites.require(names)
+        with hold_sites(sites, names, config.name, settings.lock_dir):
+            if settings.reset:
+                await reset_sites(settings, sites, names)
+            yield
 
     def instruction_of(self, task: Task) -> str:
-        """The task file's, where it has a reference."""
-        return tasks.instruction_of(task)
+        return webarena.instruction_of(task)
 
-    def is_seeded(self, task: Task) -> bool:  # noqa: ARG002
-        """Never."""
+    def is_seeded(self, task: Task) -> bool:
         return False
 
     def without_reference(self, extra: dict[str, Any]) -> dict[str, Any]:
-        """Nothing of the task file."""
         return {key: value for key, value in extra.items() if key != "webarena"}
 
     def summarize(
@@ -84,7 +98,7 @@ class WebArena(Suite):
         config: RunConfig,
         trajectories: Sequence[Trajectory],
         folder: Path,
-        labels: Mapping[str, Label],  # noqa: ARG002
+        labels: Mapping[str, Label],
     ) -> dict[str, Any]:
         """The judged episodes' counts, and by site and evaluator; WebArena's own files go to `folder`."""
         report.write_task_files(trajectories, folder / "eval_tasks")
@@ -95,7 +109,6 @@ class WebArena(Suite):
         return summarize_evaluation(judged, confidence) | {"webarena": report.summarize(trajectories, confidence)}
 
     def describe(self, counts: Mapping[str, Any]) -> str:
-        """Success by site."""
         return report.format_table(counts["webarena"]) if "webarena" in counts else ""
 
 
@@ -104,17 +117,14 @@ class WebArenaLite(WebArena):
 
     name = "webarena_lite"
 
-    def heldout_tasks(self, config: RunConfig) -> list[Task]:  # noqa: ARG002
-        """All of them."""
-        return tasks.load_suite("webarena_lite")
+    def heldout_tasks(self, config: RunConfig) -> list[Task]:
+        return webarena.load_suite("webarena_lite")
 
 
 class WebArenaVerified(WebArena):
     """WebArena's tasks, scored by WebArena-Verified's program."""
 
     name = "webarena_verified"
-    extra = None
 
     def heldout_tasks(self, config: RunConfig) -> list[Task]:
-        """Those of the file that the program wrote."""
-        return tasks.interleave(verified_tasks(config.rollout))
+        return webarena.interleave(verified_tasks(config.rollout))

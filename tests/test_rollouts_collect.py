@@ -179,8 +179,8 @@ def test_unknown_pages_stop_the_stage_before_it_starts(tmp_path):
 
 
 def test_a_task_of_a_suite_that_is_not_there_stops_the_stage_before_it_starts(tmp_path):
-    task = Task(task_id="a", site="shopping", start_url="__SHOPPING__", instruction="Buy a mouse.")
-    with pytest.raises(DataError, match="start_url '__SHOPPING__' is no address"):
+    task = Task(task_id="a", site="moon", start_url="__MOON__", instruction="Buy a mouse.")
+    with pytest.raises(DataError, match="start_url '__MOON__' is no address"):
         run(collect([task], run_config(), ClickNamedButton(), tmp_path / "t.jsonl", phase=1, prefix="p01"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -17,6 +18,8 @@ from webrl.suites.arena.draw import TEMPLATES
 from webrl.suites.arena.env import ArenaEnv
 from webrl.suites.arena.session import open_sites
 from webrl.types import Task, Trajectory
+
+logger = logging.getLogger(__name__)
 
 _SESSION_S = 60.0
 """Longest wait for a new session."""
@@ -36,10 +39,16 @@ class ArenaSuite(Suite):
         return arena.training_tasks(config, f"{config.seed}.{draw}" if draw else None)
 
     def eval_tasks(self, config: RunConfig) -> list[Task]:
-        return arena.evaluation_tasks(config)
+        kept: list[Task] = []
+        for name, tasks in zip(("num_eval_tasks", "num_heldout_tasks"), arena.evaluation_tasks(config), strict=True):
+            count = getattr(config.tasks, name)
+            if count < len(tasks):
+                logger.warning("%d of %d evaluation tasks (%s)", count, len(tasks), name)
+            kept += tasks[:count]
+        return kept
 
     def heldout_tasks(self, config: RunConfig) -> list[Task]:
-        return arena.heldout_tasks(config)
+        return [task for tasks in arena.evaluation_tasks(config) for task in tasks]
 
     def named_tasks(self, types: Sequence[str], seeds: Sequence[int], seed: int) -> list[Task]:
         """Raises UsageError: a task of the evaluation."""
@@ -92,7 +101,8 @@ class ArenaSuite(Suite):
         return arena.reads_as(task)
 
     def without_reference(self, extra: dict[str, Any]) -> dict[str, Any]:
-        return arena.without_reference(extra)
+        kept = {key: value for key, value in extra.get(arena.KEY, {}).items() if key != "eval"}
+        return extra | {arena.KEY: kept} if arena.KEY in extra else extra
 
     def demonstration_types(self, config: RunConfig) -> Sequence[str]:
         return config.tasks.train_sites or [template.key for template in TEMPLATES if not template.held_out]

@@ -45,7 +45,10 @@ class OwnSite(Suite):
         return own_site.training_tasks(config)
 
     def eval_tasks(self, config: RunConfig) -> list[Task]:
-        return own_site.evaluation_tasks(config)
+        tasks, count = self.heldout_tasks(config), config.tasks.num_eval_tasks
+        if count < len(tasks):
+            logger.warning("%d of %d held-out instructions (num_eval_tasks)", count, len(tasks))
+        return tasks[:count]
 
     def heldout_tasks(self, config: RunConfig) -> list[Task]:
         return own_site.heldout_tasks(config)
@@ -133,7 +136,7 @@ class OwnSite(Suite):
         return not own_site.has_checks(task)
 
     def without_reference(self, extra: dict[str, Any]) -> dict[str, Any]:
-        return own_site.without_checks(extra)
+        return {key: value for key, value in extra.items() if key != own_site.CHECKS}
 
     def summarize(
         self,

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 from openenv_builders import client, server
+from report_builders import trajectory
 from toy_suite import COLORS, ToyExpert, install, serving
 
-from webrl.config import plugins
-from webrl.rollouts.suite import PAGES, Suite, find_suite, suite_at
+from webrl.config import RunConfig, plugins
+from webrl.rollouts.suite import API_VERSION, PAGES, Suite, find_suite, suite_at
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records
-from webrl.types import Trajectory
+from webrl.types import Label, Task, Trajectory
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = [
@@ -33,6 +34,18 @@ def toy(tmp_path, monkeypatch):
     with serving() as url:
         monkeypatch.setenv("TOY_URL", url)
         yield folder
+
+
+class Plain(Suite):
+    """No more than a suite has to have."""
+
+    name, api_version = "plain", API_VERSION
+
+    def training_tasks(self, config, draw=0):
+        return []
+
+    def eval_tasks(self, config):
+        return []
 
 
 def webrl(*arguments, folder=None, path=()):
@@ -130,3 +143,14 @@ def test_no_suite_is_imported_before_it_is_named():
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert "webrl.suites.miniwob" in shown
     assert not [name for name in ("arena", "webrl.suites.web.", "webarena") if name in shown]
+
+
+def test_an_instruction_that_no_page_rewards_counts_by_the_outcome_model_and_never_as_failed():
+    """What nobody judged is in no rate."""
+    suite, config = Plain(), RunConfig()
+    episodes = [trajectory(Task(name, "plain.look", instruction="Look."), 0, None) for name in "abc"]
+    names = [each.trajectory_id for each in episodes]
+    labels = {names[0]: Label(names[0], None, 1, "judge"), names[1]: Label(names[1], None, 0, "judge")}
+    assert suite.needs_judge(episodes[0].task)
+    counts = suite.summarize(config, episodes, Path(), labels)
+    assert (counts["successes"], counts["episodes"], counts["undecided"]) == (1, 2, 1)

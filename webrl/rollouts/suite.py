@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 
 from webrl.config import RolloutConfig, RunConfig, plugins
 from webrl.errors import BrowserError, UsageError
-from webrl.evaluate import summarize_evaluation
+from webrl.evaluate import is_decided, summarize_evaluation
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.interface import Env, Score
@@ -48,10 +48,10 @@ class Suite(ABC):
             api_version = 1
 
             def training_tasks(self, config, draw=0):
-                return [Task("notes.add.0", "notes.add", "Add a note", start_url="http://127.0.0.1:5000/")]
+                return [Task("notes.0", "notes.add", instruction="Add a note", start_url="http://127.0.0.1:5000/")]
 
             def eval_tasks(self, config):
-                return [Task("notes.add.1", "notes.add", "Add two notes", start_url="…", split="eval")]
+                return [Task("notes.1", "notes.add", instruction="Add two notes", start_url="…", split="eval")]
 
     A task's `site` is its type and begins with the suite's name and a dot. Then let your package say where it is:
 
@@ -62,8 +62,9 @@ class Suite(ABC):
     and `webrl serve-env` serves it. Nothing else is needed where a page is opened at `start_url` and the outcome model
     judges. What else to override:
 
-    - reward: `open_site`, whose `Site` starts an episode in the page and reads its reward there, or `make_env`, with an
-      environment whose `finish` scores the episode, and `finish` here, which calls `score_episode`;
+    - reward: `open_site`, whose `Site` starts an episode in the page, says what is asked, and reads the reward there
+      (the tasks have no instruction then); or `make_env`, with an environment whose `finish` scores the episode, and
+      here `finish`, which calls `score_episode`, and `needs_judge`;
     - `expert`, scripts that record demonstrations; `demonstration_types`, what they are recorded of;
     - a world that several runs share: `open_sites`, around all episodes of a stage;
     - tasks that the generator writes: `has_page_seeds`, `shows_pages`, `without_reference`, and `dedupe_key`,
@@ -180,9 +181,13 @@ class Suite(ABC):
         """The settings with a reward in every step: OpenEnv's protocol knows no other."""
         return config
 
-    def needs_judge(self, task: Task) -> bool:  # noqa: ARG002
-        """Whether an evaluation's episode of this task has no reward unless the outcome model gives one."""
-        return False
+    def needs_judge(self, task: Task) -> bool:
+        """Whether an evaluation's episode of this task has no reward unless the outcome model gives one.
+
+        By default where the instruction is the task's: a page rewards its own alone. Suites whose `finish` scores
+        episodes override it.
+        """
+        return task.instruction is not None
 
     def instruction_of(self, task: Task) -> str:
         """What the agent is asked to do, as far as it is known before the page is open."""
@@ -223,15 +228,25 @@ class Suite(ABC):
         config: RunConfig,
         trajectories: Sequence[Trajectory],
         folder: Path,  # noqa: ARG002
-        labels: Mapping[str, Label],  # noqa: ARG002
+        labels: Mapping[str, Label],
     ) -> dict[str, Any]:
         """The counts of an evaluation (`webrl.evaluate.summarize_evaluation`), and what else the suite has to say.
+
+        By default success is by reward, or by the outcome model where `needs_judge`; finished episodes that nobody
+        judged are in no rate and counted as `undecided`.
 
         Args:
             folder: a phase's, for files that the suite's users expect.
             labels: by trajectory id, where `needs_judge`.
         """
-        return summarize_evaluation(trajectories, config.evaluate.confidence)
+        counted = [t for t in trajectories if not self.needs_judge(t.task)]
+        for trajectory in trajectories:
+            if self.needs_judge(trajectory.task):
+                label = labels.get(trajectory.trajectory_id)
+                counted.append(dataclasses.replace(trajectory, env_reward=label.reward if label else None))
+        decided = [t for t in counted if is_decided(t) or not self.needs_judge(t.task)]
+        undecided = {"undecided": len(counted) - len(decided)} if len(counted) > len(decided) else {}
+        return summarize_evaluation(decided, config.evaluate.confidence) | undecided
 
     def describe(self, counts: Mapping[str, Any]) -> str:  # noqa: ARG002
         """What the command line prints of `summarize` beside the success rate; "" for nothing."""

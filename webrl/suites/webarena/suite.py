@@ -90,6 +90,10 @@ class WebArena(Suite):
                 await reset_sites(settings, sites, names)
             yield
 
+    def needs_judge(self, task: Task) -> bool:
+        """Never: what its evaluators do not score is counted apart."""
+        return False
+
     def instruction_of(self, task: Task) -> str:
         return webarena.instruction_of(task)
 

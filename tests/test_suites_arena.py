@@ -17,6 +17,7 @@ from browsers import run, shared_browser
 from webrl.arena.content import catalogue
 from webrl.cli import main
 from webrl.config import RunConfig
+from webrl.config.extras import is_installed
 from webrl.demos.record import expert_tasks
 from webrl.errors import DataError, UsageError
 from webrl.rollouts.suite import suite_of
@@ -339,7 +340,8 @@ def test_without_an_arena_a_stage_stops_before_its_first_episode(tmp_path, capsy
     folder = tmp_path / "none"
     arguments = ["eval", "arena", f"rollout.arena.folder={folder}", "tasks.num_eval_tasks=1", f"runs_dir={tmp_path}"]
     assert main(arguments) == 2
-    assert "webrl arena up" in capsys.readouterr().err
+    fix = "webrl arena up" if is_installed("arena") else "pip install 'webrl[arena]'"
+    assert fix in capsys.readouterr().err
 
 
 def test_an_expert_waits_a_few_times_for_a_page_that_has_not_come_and_is_no_further_in_its_script():

@@ -34,7 +34,7 @@ class Expert(Protocol):
     """A script that plays the tasks of one type from the same text that an agent sees."""
 
     def plan(self, instruction: str, observation: str, history: Sequence[str]) -> str | None:
-        """The next action; None where it cannot go on. `history`: the answers whose actions have worked."""
+        """The next action; None where it cannot continue. `history`: the answers whose actions have worked."""
         ...
 
 
@@ -62,7 +62,7 @@ class Suite(ABC):
     and `webrl serve-env` serves it. Nothing else is needed where a page is opened at `start_url` and the outcome model
     judges. What else to override:
 
-    - reward: `open_site`, whose `Site` starts an episode in the page, says what is asked, and reads the reward there
+    - reward: `open_site`, whose `Site` starts an episode in the page, returns its goal, and reads the reward there
       (the tasks have no instruction then); or `make_env`, with an environment whose `finish` scores the episode, and
       here `finish`, which calls `score_episode`, and `needs_judge`;
     - `expert`, scripts that record demonstrations; `demonstration_types`, what they are recorded of;
@@ -72,7 +72,7 @@ class Suite(ABC):
     - what an evaluation reports: `summarize`, `describe`; what cannot work: `check`, `check_settings`.
 
     One instance serves all tasks of a process and keeps no state of an episode. Heavy imports belong into the methods:
-    the module is imported when a config or a task names the suite. Pages run in worker processes, which import it anew.
+    the module is imported when a config or a task names the suite. Pages run in worker processes, which import it too.
     """
 
     name: ClassVar[str]
@@ -190,7 +190,7 @@ class Suite(ABC):
         return task.instruction is not None
 
     def instruction_of(self, task: Task) -> str:
-        """What the agent is asked to do, as far as it is known before the page is open."""
+        """The agent's goal, as far as it is known before the page is open."""
         return task.instruction or ""
 
     def is_seeded(self, task: Task) -> bool:
@@ -198,7 +198,7 @@ class Suite(ABC):
         return task.start_url is None
 
     def sites_of(self, task: Task) -> list[str]:
-        """Where a task is asked: what is asked there in the same words is the same task."""
+        """The sites on which an equal instruction is the same task."""
         return task.site.split("+")
 
     def dedupe_key(self, task: Task) -> str:
@@ -232,8 +232,8 @@ class Suite(ABC):
     ) -> dict[str, Any]:
         """The counts of an evaluation (`webrl.evaluate.summarize_evaluation`), and what else the suite has to say.
 
-        By default success is by reward, or by the outcome model where `needs_judge`; finished episodes that nobody
-        judged are in no rate and counted as `undecided`.
+        By default success is by reward, or by the outcome model where `needs_judge`; finished episodes without
+        a judgement are in no rate and counted as `undecided`.
 
         Args:
             folder: a phase's, for files that the suite's users expect.
@@ -249,7 +249,7 @@ class Suite(ABC):
         return summarize_evaluation(decided, config.evaluate.confidence) | undecided
 
     def describe(self, counts: Mapping[str, Any]) -> str:  # noqa: ARG002
-        """What the command line prints of `summarize` beside the success rate; "" for nothing."""
+        """What the command line prints of `summarize` in addition to the success rate; "" for nothing."""
         return ""
 
 

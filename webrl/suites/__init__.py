@@ -88,7 +88,7 @@ def summarize(
 
     Args:
         labels: by trajectory id, of tasks that need a judge.
-        start: the supervised start's evaluation, which the counts are held against.
+        start: the supervised start's evaluation, with which the counts are compared.
     """
     groups, started = (by_suite(tried, config.tasks.suite) for tried in (trajectories, start))
     counts: dict[str, dict[str, Any]] = {}

@@ -61,8 +61,8 @@ class OwnSite(Suite):
             return
         if mixed:
             raise UsageError(
-                "tasks.suite: beside other suites one's own site needs instructions, rollout.web.train_files; the "
-                "generator proposes those of phase 0 for tasks.suite=web alone"
+                "tasks.suite: together with other suites one's own site needs instructions, rollout.web.train_files; "
+                "the generator proposes those of phase 0 for tasks.suite=web alone"
             )
         if config.rollout.web.serve.is_set:
             raise UsageError("rollout.web.serve: nothing is served outside of episodes; name rollout.web.train_files")
@@ -147,7 +147,7 @@ class OwnSite(Suite):
     ) -> dict[str, Any]:
         """The headline is by checks; where no instruction has one it is the outcome model's (`web.by` says which).
 
-        Finished episodes whose checks could not be made, or that nobody judged, are in no rate and counted as
+        Finished episodes whose checks could not be made, or that have no judgement, are in no rate and counted as
         `undecided`.
         """
         confidence = config.evaluate.confidence

@@ -21,7 +21,7 @@ from webrl.suites.arena.templates import Template
 from webrl.types import Task
 
 _NUM_TASKS = 8
-"""Of a template: the one that is played, and those that its end is held against."""
+"""Of a template: the one that is played, and those that its end is compared with."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How the tasks of the tracker are done, and those that go on in the shop."""
+"""How the tasks of the tracker are done, and those that continue in the shop."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _change(*steps: Step) -> Script:
 
 
 def _action(name: str, option: str) -> list[Step]:
-    """An action of the workflow, and what is chosen beside it."""
+    """An action of the workflow, and what is chosen with it."""
 
     def choose(page: Page) -> str | None:
         options = first(after(page, name, "radio"), "combobox")

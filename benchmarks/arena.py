@@ -36,11 +36,10 @@ from webrl.arena import running  # noqa: E402
 from webrl.arena.client import Arena  # noqa: E402
 from webrl.arena.content import catalogue  # noqa: E402
 from webrl.config import ArenaConfig, RolloutConfig  # noqa: E402
-from webrl.demos.arena.proof import prove  # noqa: E402
 from webrl.rollouts.browser import Browser  # noqa: E402
 from webrl.rollouts.pool import EnvPool  # noqa: E402
 from webrl.suites.arena.draw import TEMPLATES  # noqa: E402
-from webrl.suites.world import WORLD  # noqa: E402
+from webrl.suites.arena.experts.proof import prove  # noqa: E402
 from webrl.types import Task  # noqa: E402
 
 NUM_WORKERS = 2
@@ -71,7 +70,7 @@ async def measure_ours(arena: Arena, seconds: float, meter: CpuMeter) -> dict[st
     steps = 0
     played = {"arena": ArenaConfig(folder=arena.folder), "num_workers": NUM_WORKERS}
     config = RolloutConfig(envs_per_worker=NUM_ROLLOUTS // NUM_WORKERS, **played)
-    async with EnvPool(config, world=WORLD) as pool:
+    async with EnvPool(config) as pool:
         begun: list[float] = []
         ready = asyncio.Barrier(NUM_ROLLOUTS)
 

@@ -23,12 +23,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from webrl.demos.arena import ARENA_EXPERTS
-from webrl.demos.arena.script import WAIT, notes_in
 from webrl.errors import DataError, WebRLError
 from webrl.evaluate import is_success, rate_of
 from webrl.rollouts.answers import read_any
 from webrl.runs.store import read_records
+from webrl.suites.arena.experts import ARENA_EXPERTS
+from webrl.suites.arena.experts.script import WAIT, notes_in
 from webrl.types import Trajectory
 
 SAY = "send_msg_to_user"

@@ -99,10 +99,10 @@ def _start(
 
 def _band(config: RunConfig, folder: Path, start: PhaseFolder) -> dict[str, Any]:
     """Success rate of the actor on tasks inside and outside the critic's band, by the experts' judgement."""
-    from webrl.demos.experts import is_valid
     from webrl.llm import open_model
     from webrl.llm.policy import ModelPolicy
     from webrl.rollouts.collect import collect
+    from webrl.suites.miniwob.experts import is_valid
     from webrl.tasks.filter import Dropped
 
     groups = {task.task_id: "kept" for task in read_records(folder / "tasks.jsonl", Task)}
@@ -134,7 +134,7 @@ def _band(config: RunConfig, folder: Path, start: PhaseFolder) -> dict[str, Any]
 
 
 def _succeeded(trajectory: Trajectory) -> bool:
-    from webrl.demos.experts import accomplished
+    from webrl.suites.miniwob.experts import accomplished
 
     return accomplished(
         trajectory.task.site,
@@ -147,7 +147,7 @@ def _succeeded(trajectory: Trajectory) -> bool:
 
 
 def _valid(name: str, tasks: Sequence[Task], texts: dict[str, str]) -> dict[str, Any]:
-    from webrl.demos.experts import is_valid
+    from webrl.suites.miniwob.experts import is_valid
 
     valid = [is_valid(task.site, task.instruction or "", texts.get(task.task_id, "")) for task in tasks]
     return _share(name, sum(valid), len(valid))

@@ -38,8 +38,7 @@ from webrl.errors import StageError  # noqa: E402
 from webrl.llm.interface import PolicyOutput, Turn  # noqa: E402
 from webrl.llm.prompts import policy_messages  # noqa: E402
 from webrl.rollouts.collect import collect  # noqa: E402
-from webrl.suites.miniwob import seed_tasks  # noqa: E402
-from webrl.suites.world import WORLD  # noqa: E402
+from webrl.suites.miniwob.tasks import seed_tasks  # noqa: E402
 
 SITE, GOAL = "miniwob.focus-text", "Focus into the textbox."
 ARMS = ("seeing", "blank")
@@ -96,7 +95,7 @@ def record(config: RunConfig, num: int) -> Path:
     out = config.run_dir / "demos" / "trajectories.jsonl"
     out.parent.mkdir(parents=True)
     tasks = seed_tasks(config.tasks.model_copy(update={"num_seed_tasks": num}), DEMONSTRATION_SEED + config.seed)
-    asyncio.run(collect(tasks, config, Annotator(config.seed), out, phase=0, prefix="demo", world=WORLD))
+    asyncio.run(collect(tasks, config, Annotator(config.seed), out, phase=0, prefix="demo"))
     return out.parent
 
 

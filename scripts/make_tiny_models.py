@@ -51,15 +51,16 @@ def main() -> None:
 async def record_experts(args: argparse.Namespace) -> None:
     """Demonstrations, demonstrations with slips, and proposed instructions on both's pages."""
     from webrl.config import RunConfig
-    from webrl.demos.record import demonstration_tasks, proposed_tasks, record
+    from webrl.demos.record import expert_tasks, proposed_tasks, record
     from webrl.runs.store import read_records
-    from webrl.suites.miniwob import TRAIN_SITES
     from webrl.types import Trajectory
 
     config = RunConfig.model_validate({"rollout": {"max_steps": 12, "num_workers": args.workers}})
     demos, seed = args.work / "demos.jsonl", args.seed
-    await record(demonstration_tasks(TRAIN_SITES, args.per_site, seed), config, demos, slip=0.0, seed=seed)
-    own = demonstration_tasks(TRAIN_SITES, args.per_site, seed + 1)
+    await record(
+        expert_tasks(config.model_copy(update={"seed": seed}), args.per_site), config, demos, slip=0.0, seed=seed
+    )
+    own = expert_tasks(config.model_copy(update={"seed": seed + 1}), args.per_site)
     await record(own, config, args.work / "slips.jsonl", slip=0.2, seed=seed + 1)
     pages = [t for name in ("demos", "slips") for t in read_records(args.work / f"{name}.jsonl", Trajectory)]
     await record(proposed_tasks(pages, seed), config, args.work / "proposed.jsonl", slip=0.12, seed=seed + 2)
@@ -68,16 +69,15 @@ async def record_experts(args: argparse.Namespace) -> None:
 async def record_actor(args: argparse.Namespace) -> None:
     """Sampled episodes of the actor, on own and proposed instructions."""
     from webrl.config import load_config
-    from webrl.demos.record import demonstration_tasks, proposed_tasks
+    from webrl.demos.record import expert_tasks, proposed_tasks
     from webrl.llm import open_model
     from webrl.llm.policy import ModelPolicy
     from webrl.rollouts.collect import collect
     from webrl.runs.store import read_records
-    from webrl.suites.miniwob import TRAIN_SITES
     from webrl.types import Trajectory
 
-    config = load_config(Path("configs/demo.yaml"), [f"rollout.num_workers={args.workers}"])
-    own = demonstration_tasks(TRAIN_SITES, args.per_site, args.seed + 3)
+    config = load_config(Path("configs/demo.yaml"), [f"rollout.num_workers={args.workers}", "tasks.train_sites=[]"])
+    own = expert_tasks(config.model_copy(update={"seed": args.seed + 3}), args.per_site)
     proposed = proposed_tasks(read_records(args.work / "slips.jsonl", Trajectory), args.seed + 4)
     async with open_model(str(args.out / "actor"), config.rollout.engine, config.models) as model:
         policy = ModelPolicy(model, config, temperature=1.0)

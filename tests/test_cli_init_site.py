@@ -21,8 +21,9 @@ from webrl.cli import main
 from webrl.config import load_config
 from webrl.phase import run_stage
 from webrl.preflight import check_inputs, check_settings
+from webrl.rollouts.suite import suite_of
 from webrl.runs.store import read_json, read_records
-from webrl.suites import eval_tasks, needs_judge, summarize
+from webrl.suites import eval_tasks, summarize
 from webrl.suites.web.explore import Exploration, Form, Seen, explore
 from webrl.suites.web.instructions import read_instructions
 from webrl.suites.web.login import Logins
@@ -241,7 +242,7 @@ def test_the_first_phase_has_instructions_that_the_generator_proposes_for_pages_
     tasks = list(read_records(folder / "tasks.jsonl", Task))
     assert len(tasks) == filtered["num_kept"] > 1
     assert {task.lineage.strategy for task in tasks} == {"exploration"}
-    assert all(task.start_url.startswith(site.url) and needs_judge(task) for task in tasks)
+    assert all(task.start_url.startswith(site.url) and suite_of(task).needs_judge(task) for task in tasks)
     assert all("RootWebArea" in line for line in (folder / "pages.jsonl").read_text().splitlines())
 
 

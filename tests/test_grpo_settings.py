@@ -182,7 +182,7 @@ def test_tasks_and_options_that_a_text_model_cannot_train_on(tmp_path, capsys):
     assert "unknown MiniWoB page 'miniwob.click-tset'; the nearest is 'miniwob.click-test'" in refused(
         capsys, *small(folder), "--task-name", "click-tset"
     )
-    assert "task 'workarena.click-test': our own browsers have miniwob and arena" in refused(
+    assert "task 'workarena.click-test': our own browsers cannot play it by its name" in refused(
         capsys, *small(folder), "--benchmark", "workarena"
     )
     assert "no task 'arena.shop.prize'; the nearest type is 'arena.shop.price'" in refused(

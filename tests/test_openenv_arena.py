@@ -11,10 +11,10 @@ from test_openenv_clients import run_script
 from webrl.arena import running
 from webrl.cli import main
 from webrl.config.arena import ArenaConfig
-from webrl.demos.arena import ARENA_EXPERTS
 from webrl.grpo.play import Player
 from webrl.grpo.settings import load_settings
 from webrl.grpo.train import make_tasks
+from webrl.suites.arena.experts import ARENA_EXPERTS
 from webrl.suites.arena.tasks import find_task
 
 pytestmark = [pytest.mark.browser, pytest.mark.arena]

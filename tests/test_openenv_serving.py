@@ -484,7 +484,7 @@ def test_openenvs_variables_are_read_and_what_has_no_effect_is_named(caplog):
     ("variable", "says"),
     [
         ({"BROWSERGYM_HEADLESS": "false"}, "BROWSERGYM_HEADLESS=false: browsers are always headless"),
-        ({"BROWSERGYM_BENCHMARK": "webarena"}, "BROWSERGYM_BENCHMARK=webarena: miniwob and arena are served"),
+        ({"BROWSERGYM_BENCHMARK": "webarena"}, "BROWSERGYM_BENCHMARK=webarena is not served: WebArena tasks"),
         ({"BROWSERGYM_VIEWPORT_WIDTH": "5"}, "BROWSERGYM_VIEWPORT_WIDTH=5: expected 16 to 4096 pixels"),
         ({"BROWSERGYM_VIEWPORT_WIDTH": "wide"}, "BROWSERGYM_VIEWPORT_WIDTH=wide: expected a number above 0"),
         ({"MAX_CONCURRENT_ENVS": "0"}, "MAX_CONCURRENT_ENVS=0: expected a number above 0"),

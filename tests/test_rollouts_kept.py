@@ -16,7 +16,6 @@ from webrl.rollouts.collect import collect, open_pool
 from webrl.rollouts.kept import borrow, keep_browsers, run, start_early
 from webrl.rollouts.pages import initial_pages
 from webrl.rollouts.pool import EnvPool
-from webrl.rollouts.suite import WEB
 from webrl.runs.store import read_records
 from webrl.types import Status, Trajectory
 
@@ -83,7 +82,7 @@ def test_browsers_start_while_a_stage_loads_its_model(tmp_path):
             time.sleep(0.05)
 
     async def load():
-        await start_early(two.rollout, WEB, 1)
+        await start_early(two.rollout, 1)
         wait_for_chromium()  # holds the event loop, as loading a model does
 
     with keep_browsers():
@@ -91,7 +90,7 @@ def test_browsers_start_while_a_stage_loads_its_model(tmp_path):
         (early,) = workers()
         run(collect([miniwob("click-tab", 1)], two, Scripted("noop(0)"), tmp_path / "t.jsonl", phase=0, prefix="p"))
         assert workers() == {early}
-    run(start_early(two.rollout, WEB, 1))  # where nobody keeps them there is nothing to start
+    run(start_early(two.rollout, 1))  # where nobody keeps them there is nothing to start
     assert not workers()
 
 
@@ -162,7 +161,7 @@ def test_a_context_that_outlives_the_block_starts_browsers_of_its_own():
         within = contextvars.copy_context()
 
     async def borrowed():
-        async with borrow(RolloutConfig(), WEB) as pool:
+        async with borrow(RolloutConfig()) as pool:
             return pool
 
     assert within.run(run, borrowed()) is None

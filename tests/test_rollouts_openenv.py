@@ -24,7 +24,6 @@ from webrl.openenv.client import RemotePool, read_result
 from webrl.rollouts.collect import collect
 from webrl.rollouts.episode import run_episode
 from webrl.runs.store import read_records
-from webrl.suites.world import WORLD
 from webrl.types import Status, Trajectory
 
 pytestmark = pytest.mark.browser
@@ -179,7 +178,7 @@ def test_collecting_over_openenv_gives_every_task_its_line(shared, tmp_path):
         {"rollout": {"env": "openenv", "urls": [shared], "num_workers": 1, "envs_per_worker": 2, "screenshots": True}},
         "test",
     )
-    summary = asyncio.run(collect(tasks, run, ClickNamedButton(), out, phase=1, prefix="p01", world=WORLD))
+    summary = asyncio.run(collect(tasks, run, ClickNamedButton(), out, phase=1, prefix="p01"))
     assert (summary.successes, summary.rewarded) == (5, 5)
     first = next(iter(read_records(out, Trajectory)))
     assert (tmp_path / first.steps[0].screenshot).read_bytes().startswith(b"\x89PNG")
@@ -412,9 +411,7 @@ def test_a_server_that_dies_and_comes_back_costs_attempts_not_episodes(tmp_path,
                 asyncio.get_running_loop().run_in_executor(None, again, server(port=int(url.rpartition(":")[2])))
 
         summary = asyncio.run(
-            collect(
-                tasks, run, ClickNamedButton(wait_s=0.3), out, phase=1, prefix="p01", world=WORLD, on_episode=restart
-            )
+            collect(tasks, run, ClickNamedButton(wait_s=0.3), out, phase=1, prefix="p01", on_episode=restart)
         )
     assert summary.statuses == {"page_ended": 6}
     assert max(t.attempts for t in read_records(out, Trajectory)) > 1
@@ -432,7 +429,7 @@ def test_when_no_server_is_left_the_stage_ends_and_the_same_command_plays_the_re
             {"rollout": {"env": "openenv", "urls": urls, "num_workers": 2, "envs_per_worker": 2}}, "test"
         )
         policy = ClickNamedButton(wait_s=0.5)
-        return asyncio.run(collect(tasks, run, policy, out, phase=1, prefix="p01", world=WORLD, on_episode=on_episode))
+        return asyncio.run(collect(tasks, run, policy, out, phase=1, prefix="p01", on_episode=on_episode))
 
     with server() as (url, process), pytest.raises(StageError, match=r"no OpenEnv server has answered.*same command"):
         play([url, "http://127.0.0.1:9"], lambda _: process.kill())  # nobody listens on the second
@@ -454,9 +451,7 @@ def test_a_server_that_our_own_sessions_fill_is_not_taken_for_gone(tmp_path, mon
             {"rollout": {"env": "openenv", "urls": [url], "num_workers": 2, "envs_per_worker": 2}}, "test"
         )
         tasks = [miniwob("click-button", seed) for seed in range(4)]
-        summary = asyncio.run(
-            collect(tasks, run, ClickNamedButton(wait_s=1.5), out, phase=1, prefix="p01", world=WORLD)
-        )
+        summary = asyncio.run(collect(tasks, run, ClickNamedButton(wait_s=1.5), out, phase=1, prefix="p01"))
     assert summary.statuses == {"page_ended": 4}
 
 

@@ -17,15 +17,16 @@ from browsers import run, shared_browser
 from webrl.arena.content import catalogue
 from webrl.cli import main
 from webrl.config import RunConfig
-from webrl.demos.arena import ARENA_EXPERTS
-from webrl.demos.arena.script import MAX_WAITS, WAIT
-from webrl.demos.record import arena_demonstrations
+from webrl.config.extras import is_installed
+from webrl.demos.record import expert_tasks
 from webrl.errors import DataError, UsageError
-from webrl.suites import eval_tasks, held_out, needs_judge, seed_tasks, without_reference
+from webrl.rollouts.suite import suite_of
+from webrl.suites import eval_tasks, held_out, seed_tasks
 from webrl.suites.arena.draw import TEMPLATES, draw, entities
+from webrl.suites.arena.experts import ARENA_EXPERTS
+from webrl.suites.arena.experts.script import MAX_WAITS, WAIT
 from webrl.suites.arena.scoring import End, score, string_match, url_match
 from webrl.suites.arena.task_files import read_task_file
-from webrl.suites.world import WORLD
 from webrl.tasks.feasibility import load_rules
 from webrl.tasks.leakage import leaks
 
@@ -58,7 +59,7 @@ def test_there_are_tasks_enough_and_each_can_be_read_back_from_its_words():
     by_key = {template.key: template for template in TEMPLATES}
     for task in (*training, *heldout):
         assert by_key[task.site].read(task.instruction), task.instruction
-        assert WORLD.suite_of(task).__class__.__name__ == "ArenaSuite"
+        assert suite_of(task).__class__.__name__ == "ArenaSuite"
     for template in TEMPLATES:
         for task in draw(template, "train", 12):
             assert template.read(task["intent"]) == task["instantiation_dict"]
@@ -78,7 +79,7 @@ def test_training_and_evaluation_share_no_entity_and_no_held_out_template():
     held = {template.key for template in TEMPLATES if template.held_out}
     assert not held & {task.site for task in seed_tasks(_config(num_seed_tasks=600))}
     assert held == {t.site for t in eval_tasks(_config(num_heldout_tasks=1000)) if t.split == "eval_heldout"}
-    assert not held & {task.site for task in arena_demonstrations(_config(), 3)}
+    assert not held & {task.site for task in expert_tasks(_config(), 3)}
     instructions = {task.instruction for task in held_out(_config())}
     assert not instructions & {task.instruction for task in seed_tasks(_config(num_seed_tasks=1000))}
 
@@ -127,8 +128,8 @@ def test_task_types_are_chosen_by_name_and_kept_to_their_split():
 
 def test_a_generated_task_keeps_who_is_logged_in_and_no_reference():
     task = seed_tasks(_config(num_seed_tasks=1))[0]
-    assert not needs_judge(task)
-    kept = without_reference(task.extra)
+    assert not suite_of(task).needs_judge(task)
+    kept = suite_of(task).without_reference(task.extra)
     assert kept == {"arena": {"login": task.extra["arena"]["login"]}}
 
 
@@ -160,7 +161,7 @@ def test_a_task_file_is_played_in_place_of_the_templates(tmp_path):
     path = _file(tmp_path, _ENTRY, {**_ENTRY, "task_id": "b", "sites": ["shop_admin"], "eval": checks})
     first, second = read_task_file(path, "eval")
     assert (first.site, first.extra) == ("arena.shop.task", {"arena": {"login": None}})
-    assert needs_judge(first)
+    assert suite_of(first).needs_judge(first)
     assert second.extra["arena"] == {"login": "staff", "eval": checks}
     config = RunConfig(tasks={"suite": "arena"}, rollout={"arena": {"eval_files": str(path), "train_files": str(path)}})
     assert [task.task_id for task in eval_tasks(config)] == ["arena.a", "arena.b"]
@@ -339,7 +340,8 @@ def test_without_an_arena_a_stage_stops_before_its_first_episode(tmp_path, capsy
     folder = tmp_path / "none"
     arguments = ["eval", "arena", f"rollout.arena.folder={folder}", "tasks.num_eval_tasks=1", f"runs_dir={tmp_path}"]
     assert main(arguments) == 2
-    assert "webrl arena up" in capsys.readouterr().err
+    fix = "webrl arena up" if is_installed("arena") else "pip install 'webrl[arena]'"
+    assert fix in capsys.readouterr().err
 
 
 def test_an_expert_waits_a_few_times_for_a_page_that_has_not_come_and_is_no_further_in_its_script():

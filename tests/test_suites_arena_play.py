@@ -13,16 +13,15 @@ from browsers import run, shared_browser
 from webrl.arena import running
 from webrl.arena.client import Arena
 from webrl.cli import main
-from webrl.demos.arena.proof import prove, prove_template
-from webrl.demos.record import ExpertPolicy, arena_demonstrations
+from webrl.demos.record import ExpertPolicy, expert_tasks
 from webrl.errors import BrowserError
 from webrl.rollouts.collect import collect
 from webrl.runs.store import read_lines, read_records
 from webrl.suites import seed_tasks
 from webrl.suites.arena.draw import TEMPLATES, draw
 from webrl.suites.arena.env import ArenaEnv
+from webrl.suites.arena.experts.proof import prove, prove_template
 from webrl.suites.arena.task_files import as_task
-from webrl.suites.world import WORLD
 from webrl.types import Label, Status, Trajectory
 
 pytestmark = [pytest.mark.browser, pytest.mark.arena]
@@ -162,7 +161,7 @@ def test_an_arena_that_is_lost_is_no_failure_of_the_agent(tmp_path, tmp_path_fac
         quick = config.model_copy(update={"rollout": config.rollout.model_copy(update={"max_retries": 0})})
         out = tmp_path / "t.jsonl"
         policy = ExpertPolicy(task.site, 0.0, 0)
-        run(collect([task], quick, policy, out, phase=0, prefix="t", world=WORLD))
+        run(collect([task], quick, policy, out, phase=0, prefix="t"))
         (played,) = read_records(out, Trajectory)
         assert (played.status, played.env_reward) == (Status.ENV_ERROR, None)
 
@@ -175,7 +174,7 @@ def test_demonstrations_are_recorded_and_phases_are_played_the_second_on_what_th
     num_sessions = running.num_sessions(folder)  # other tests of this process have left some
     common = [f"rollout.arena.folder={folder}", "rollout.envs_per_worker=2", f"runs_dir={tmp_path}"]
     sites = "tasks.train_sites=[arena.shop.open-category,arena.tracker+shop_admin.price-request]"
-    assert len(arena_demonstrations(config, 2)) == 2 * sum(not template.held_out for template in TEMPLATES)
+    assert len(expert_tasks(config, 2)) == 2 * sum(not template.held_out for template in TEMPLATES)
     assert main(["record-demos", "arena", "--per-type", "1", sites, *common]) == 0
     assert "2/2 solved" in capsys.readouterr().out
     small = ["tasks.num_seed_tasks=2", "tasks.num_eval_tasks=1", "tasks.num_heldout_tasks=1", "rollout.max_steps=2"]

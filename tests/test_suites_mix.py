@@ -27,12 +27,12 @@ from webrl.reports.run import overview_table, phase_rows, site_table
 from webrl.reports.status import status
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.pool import EnvPool
+from webrl.rollouts.suite import suite_at, suite_of
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records, write_records
 from webrl.study.plan import splits_of
-from webrl.suites import eval_tasks, has_page_seeds, held_out, seed_tasks, summarize
+from webrl.suites import eval_tasks, held_out, seed_tasks, summarize
 from webrl.suites.mix import parts
-from webrl.suites.world import WORLD
 from webrl.tasks.failures import Failure, FailureSet
 from webrl.tasks.filter import filter_tasks
 from webrl.tasks.generate import plan_requests
@@ -82,14 +82,14 @@ def test_the_suites_share_the_numbers_of_tasks_take_turns_and_draw_what_each_alo
     ("overrides", "words"),
     [
         (["tasks.suite=[miniwob,webarena_lite]"], ["tasks.suite", "'webarena_lite'", "held and reset", "its own"]),
-        (["tasks.suite=[miniwob,miniwob]"], ["'miniwob' stands there twice"]),
+        (["tasks.suite=[miniwob,miniwob]"], ["'miniwob' is listed twice"]),
         (["tasks.suite=[miniwob,moon]"], ["'moon'", "'miniwob'", "'arena'"]),
         (["tasks.suite=[]"], ["tasks.suite", "[miniwob, arena]"]),
         ([BOTH, "tasks.num_seed_tasks=1"], ["tasks.num_seed_tasks=1", "miniwob, arena"]),
         ([BOTH, "tasks.train_sites=[shop.price]"], ["tasks.train_sites", "'shop.price'", "miniwob, arena"]),
         ([BOTH, "tasks.train_sites=[miniwob.click-dialog]"], ["'miniwob.click-dialog'", "heldout_sites"]),
         (["tasks.suite=[web,miniwob]", "rollout.web.start_urls=[http://127.0.0.1:1/]"], ["rollout.web.train_files"]),
-        (["tasks.suite=[web,miniwob]", "tasks.source=fresh"], ["source=fresh", "not web"]),
+        (["tasks.suite=[web,miniwob]", "tasks.source=fresh"], ["source=fresh", "tasks.suite=web has none"]),
     ],
 )
 def test_what_cannot_be_mixed_is_refused_by_name_before_anything_starts(overrides, words):
@@ -101,7 +101,9 @@ def test_what_cannot_be_mixed_is_refused_by_name_before_anything_starts(override
 def test_the_generator_is_asked_for_one_instruction_a_new_page_on_miniwob_and_for_many_at_a_start_page_of_the_arena():
     tasks = [Task("a", "miniwob.click-button", instruction="Click.", seed=3), *seed_tasks(CONFIG)[1:2]]
     failures = FailureSet(tuple(Failure(task, "a page") for task in tasks))
-    requests = plan_requests(failures, GenerateConfig(num_tasks=6), random.Random(0), per_page=has_page_seeds)
+    requests = plan_requests(
+        failures, GenerateConfig(num_tasks=6), random.Random(0), per_page=lambda site: suite_at(site).has_page_seeds
+    )
     assert [(r.site, r.num_tasks, r.target and r.target.start_url) for r in requests] == [
         *[("miniwob.click-button", 1, None)] * 3,
         ("arena.shop.open-category", 3, "__SHOP__/"),
@@ -189,14 +191,14 @@ def test_one_environment_plays_miniwob_the_arena_and_one_s_own_site_in_turn(tmp_
                 played = await run_episode(
                     env, ExpertPolicy(task.site, 0.0, 0), task, rollout, trajectory_id=task.task_id
                 )
-                return await WORLD.suite_of(task).finish(env, played)
+                return await suite_of(task).finish(env, played)
 
         async def look(pool):
             async with pool.env() as env:
                 return await env.reset(page)
 
         async def work():
-            async with EnvPool(rollout, world=WORLD) as pool:
+            async with EnvPool(rollout) as pool:
                 played = [await play(pool, first), await play(pool, shop)]
                 seen = await look(pool)
                 again = [await play(pool, shop), await play(pool, second)]
@@ -236,4 +238,4 @@ def test_a_run_plays_writes_trains_on_and_evaluates_both_suites(tmp_path, arena)
         episodes = list(read_records(run.phase(number).trajectories, Trajectory))
         assert set(suites_of(each.task for each in episodes)) == {"miniwob", "arena"}
         assert all(each.status.finished for each in episodes)
-    assert [part.tasks.suite for part in parts(CONFIG)] == ["miniwob", "arena"]
+    assert [part.tasks.suite for _, part in parts(CONFIG)] == ["miniwob", "arena"]

@@ -20,7 +20,8 @@ from webrl.errors import BrowserError, DataError, UsageError
 from webrl.preflight import check_inputs, check_settings
 from webrl.rollouts.collect import collect
 from webrl.rollouts.interface import Score
-from webrl.suites import eval_tasks, held_out, open_sites, seed_tasks, without_reference
+from webrl.rollouts.suite import find_suite
+from webrl.suites import eval_tasks, held_out, open_sites, seed_tasks
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.hooks import run_command, take_turn
 from webrl.suites.web.instructions import read_instructions
@@ -28,7 +29,6 @@ from webrl.suites.web.login import Logins, cookie_header, login_path
 from webrl.suites.web.trial import Idle
 from webrl.suites.webarena.locks import SiteBusy
 from webrl.suites.webarena.sites import SiteError
-from webrl.suites.world import WORLD
 from webrl.types import Status, Task
 
 DONE = "send_msg_to_user('done')"
@@ -164,7 +164,7 @@ def test_held_out_instructions_are_the_evaluation_s_and_no_others(site):
 
 
 def test_a_generated_task_has_none_of_its_parent_s_checks():
-    assert without_reference({"checks": [1], "webarena": {}, "allowed_hosts": ["a"]}) == {"allowed_hosts": ["a"]}
+    assert find_suite("web").without_reference({"checks": [1], "allowed_hosts": ["a"]}) == {"allowed_hosts": ["a"]}
 
 
 @pytest.mark.parametrize(
@@ -550,7 +550,7 @@ def test_a_script_solves_every_instruction_of_the_example_and_doing_nothing_solv
     async def rewards(policy, out):
         played = []
         async with open_sites(config, tasks):
-            await collect(tasks, config, policy, out, phase=0, prefix="d", world=WORLD, on_episode=played.append)
+            await collect(tasks, config, policy, out, phase=0, prefix="d", on_episode=played.append)
         return {t.task.task_id: t.env_reward for t in played}
 
     idle = asyncio.run(rewards(Idle(), tmp_path / "idle.jsonl"))

@@ -1,4 +1,4 @@
-"""A server for every episode, programs that verify, and apps of WebArena-Infinity, in a real browser."""
+"""A server for every episode, and programs that verify, in a real browser."""
 
 import asyncio
 import contextlib
@@ -14,34 +14,27 @@ from pathlib import Path
 import psutil
 import pytest
 from browsers import run, shared_browser
-from infinity_builders import lamp, task
+from lamp_builders import write_lamp
 from processes import living
 from rollouts_builders import bid_of
 from web_builders import ROOT
 from web_builders import play as play_in_worker
 
-from webrl.cli import main
 from webrl.config import load_config
 from webrl.errors import DataError, UsageError
 from webrl.rollouts.worker import Worker
 from webrl.suites import check_settings, eval_tasks, open_sites, seed_tasks
-from webrl.suites.web import infinity_app
 from webrl.suites.web.env import WebEnv
-from webrl.suites.web.infinity import write_app
 from webrl.suites.web.serve import EpisodeServer
 from webrl.suites.web.trial import Idle
 from webrl.suites.webarena.sites import SiteError
-from webrl.suites.world import WORLD
 
 DONE = "send_msg_to_user('done')"
 
 
 @pytest.fixture(scope="module")
 def config_file(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("worlds")
-    out = folder / "lamp.yaml"
-    write_app(lamp(folder / "lamp"), out, "lamp")
-    return out
+    return write_lamp(tmp_path_factory.mktemp("worlds"))
 
 
 def written(config_file, *overrides):
@@ -89,21 +82,6 @@ def one(config, task, *actions):
 
 
 @pytest.mark.browser
-def test_init_site_makes_a_config_of_an_app_and_its_tasks(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    lamp(tmp_path / "Lamp")
-    assert main(["init-site", "Lamp"]) == 0
-    printed = capsys.readouterr().out
-    assert "tried web.lamp.function-task_1: Turn the light on." in printed
-    assert "reward 0, as it should" in printed
-    config = load_config("lamp.yaml")
-    check_settings(config)
-    assert [t.instruction for t in seed_tasks(config)] == ["Turn the light on."]
-    assert [t.task_id for t in eval_tasks(config)] == ["web.lamp.real-task_1", "web.lamp.real-task_2"]
-    assert main(["init-site", "Lamp"]) == 2  # never over what is there
-
-
-@pytest.mark.browser
 def test_episodes_at_a_time_have_servers_of_their_own_under_one_address(config_file):
     config = written(config_file)
     (light,) = seed_tasks(config)
@@ -147,7 +125,7 @@ def test_a_verifier_that_raises_is_a_failure_and_one_that_cannot_be_asked_leaves
     assert (score.reward, "KeyError: 'nothing'" in score.note) == (0, True)
     told = written(config_file, "rollout.web.verify=[echo, 'fail: {page} {check} {folder}']")
     note = one(told, broken, DONE).note
-    assert "http://127.0.0.1:8000/ real-tasks/task_2.py /" in note
+    assert "http://127.0.0.1:8000/ nothing /" in note
     silent = written(config_file, "rollout.web.verify=['{python}', -c, 'print(1)']")
     score = one(silent, broken, DONE)
     assert (score.reward, "printed '1" in score.note) == (None, True)
@@ -160,15 +138,8 @@ def test_what_a_worker_starts_has_the_python_path_of_webrl_itself(config_file, t
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:/elsewhere")
     config = written(config_file, "rollout.web.verify=[sh, -c, 'echo fail: $PYTHONPATH.']", f"runs_dir={tmp_path}")
     (light,) = seed_tasks(config)
-    (ended,) = run(play_in_worker(config, {"function-task_1": Idle()}, [light], tmp_path / "t.jsonl")).values()
+    (ended,) = run(play_in_worker(config, {"light": Idle()}, [light], tmp_path / "t.jsonl")).values()
     assert (ended.env_reward, ended.env_error.endswith(f": {ROOT}:/elsewhere.")) == (0, True), ended.env_error
-
-
-def test_a_verifier_outside_the_apps_folder_is_not_run(tmp_path):
-    lamp(tmp_path / "lamp")
-    (tmp_path / "other.py").write_text("def verify(url):\n    return True, ''\n")
-    with pytest.raises(SystemExit, match=r"'\.\./other\.py' is not in"):
-        infinity_app.verify(tmp_path / "lamp", "http://127.0.0.1:1", "../other.py")
 
 
 def test_an_apps_server_listens_on_loopback_alone_and_ends_with_its_episode(config_file):
@@ -413,30 +384,6 @@ def test_a_verify_check_without_a_program_is_refused_with_its_place(config_file)
         seed_tasks(written(config_file, "rollout.web.verify=[]"))
 
 
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (lambda folder: (folder / "real-tasks.json").unlink(), ["real-tasks.json"]),
-        (lambda folder: (folder / "real-tasks.json").write_text("{}"), ["real-tasks.json", "expected a list"]),
-        (lambda folder: (folder / "real-tasks.json").write_text('[{"id": "a"}]'), ["task 0", "verify", "found id"]),
-        (lambda folder: (folder / "real-tasks" / "task_1.py").unlink(), ["task 0", "'real-tasks/task_1.py' is not in"]),
-        (lambda folder: task(folder, "real", "x", " ", "True"), ["task 2", "are texts"]),
-    ],
-)
-def test_an_app_that_is_not_understood_is_refused_with_file_and_place(tmp_path, spoil, words):
-    folder = lamp(tmp_path / "lamp")
-    spoil(folder)
-    with pytest.raises(DataError) as error:
-        write_app(folder, tmp_path / "lamp.yaml", "lamp")
-    assert all(word in str(error.value) for word in words), error.value
-    assert not (tmp_path / "lamp.yaml").exists()
-
-
-def test_a_folder_that_is_no_app_is_a_usage_error(tmp_path, capsys):
-    assert main(["init-site", str(tmp_path), "--out", str(tmp_path / "a.yaml")]) == 2
-    assert "is no app" in capsys.readouterr().err
-
-
 @pytest.mark.browser
 def test_the_server_of_an_episode_ends_when_its_browser_dies_or_its_closing_is_given_up(config_file):
     config = written(config_file, "rollout.envs_per_worker=1")
@@ -444,7 +391,7 @@ def test_the_server_of_an_episode_ends_when_its_browser_dies_or_its_closing_is_g
     arg = {"task": light.to_json(), "settings": {}}
 
     async def work():
-        worker = Worker(config.rollout, WORLD)
+        worker = Worker(config.rollout)
         try:
             await worker.handle(0, "reset", arg)
             first = worker._envs[0]._server.port

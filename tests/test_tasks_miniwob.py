@@ -10,10 +10,10 @@ from numpy.random import RandomState
 
 from webrl import suites
 from webrl.config import RunConfig, TasksConfig
-from webrl.demos.experts import EXPERTS
 from webrl.errors import UsageError
 from webrl.rollouts.miniwob import page_seed
-from webrl.suites.miniwob import (
+from webrl.suites.miniwob.experts import EXPERTS
+from webrl.suites.miniwob.tasks import (
     EVAL_SEEDS,
     HELDOUT_SEEDS,
     HELDOUT_SITES,
@@ -107,5 +107,5 @@ def test_each_phase_of_a_run_without_curriculum_can_have_fresh_pages() -> None:
     config = RunConfig(tasks=TasksConfig(source="fixed"))
     assert suites.seed_tasks(config, 3) == suites.seed_tasks(config)
     assert suites.seed_tasks(RunConfig(tasks=TasksConfig(source="fresh")), 3) != suites.seed_tasks(config)
-    with pytest.raises(ValueError, match="source=fresh needs tasks that a seed makes"):
-        TasksConfig(source="fresh", suite="webarena")
+    with pytest.raises(UsageError, match=r"source=fresh needs tasks that a seed makes, and tasks\.suite=webarena"):
+        suites.check_settings(RunConfig(tasks=TasksConfig(source="fresh", suite="webarena")))

@@ -11,10 +11,10 @@ import browsers
 import pytest
 
 from webrl.config import RolloutConfig
-from webrl.demos.experts import EXPERTS, Expert, accomplished, expert_for, is_valid
-from webrl.demos.experts.page import read_action, read_page
 from webrl.errors import UsageError
-from webrl.suites.miniwob import TRAIN_SITES
+from webrl.suites.miniwob.experts import EXPERTS, Expert, accomplished, expert_for, is_valid
+from webrl.suites.miniwob.experts.page import read_action, read_page
+from webrl.suites.miniwob.tasks import TRAIN_SITES
 from webrl.types import Task
 
 PAGES = json.loads((Path(__file__).parent / "test_tasks_miniwob_pages.json").read_text(encoding="utf-8"))

@@ -15,7 +15,6 @@ from werkzeug.serving import make_server
 from webrl.config import RunConfig, load_config
 from webrl.rollouts.collect import collect
 from webrl.suites import open_sites
-from webrl.suites.world import WORLD
 from webrl.types import Task, Trajectory
 
 ROOT = Path(__file__).parent.parent
@@ -113,5 +112,5 @@ async def play(config: RunConfig, policies: dict[str, Any], tasks: list[Task], o
 
     played: list[Trajectory] = []
     async with open_sites(config, tasks):
-        await collect(tasks, config, ByTask(), out, phase=0, prefix="t", world=WORLD, on_episode=played.append)
+        await collect(tasks, config, ByTask(), out, phase=0, prefix="t", on_episode=played.append)
     return {t.task.task_id.rpartition(".")[2]: t for t in played}

@@ -28,9 +28,9 @@ from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.interface import Observation
+from webrl.rollouts.suite import suite_of
 from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
-from webrl.suites.world import WORLD
 from webrl.types import Step, Task, Trajectory
 
 
@@ -86,8 +86,8 @@ class TaskEnv(BlockingEnv):
             DataError: a task that cannot be played.
         """
         chosen = _seeded(task or self.task, seed)
-        suite = WORLD.suite_of(chosen)
-        if suite is not WORLD.suite_of(self.task):
+        suite = suite_of(chosen)
+        if suite is not suite_of(self.task):
             raise UsageError(f"task {chosen.task_id!r} is of another suite than {self.task.task_id!r}; make_env(it)")
         suite.check(chosen, self.settings)
         self.task = chosen
@@ -111,12 +111,12 @@ def make_env(task: Task | str, config: RolloutConfig | None = None) -> TaskEnv:
     if isinstance(task, str):
         task = Task(task_id=f"{task}.0", site=task)
     config = config or RolloutConfig()
-    WORLD.suite_of(task).check(task, config)
+    suite_of(task).check(task, config)
     return TaskEnv(task, config)
 
 
 def _make_env(task: Task, browser: Browser, config: RolloutConfig) -> BrowserEnv:
-    return WORLD.suite_of(task).make_env(browser, config)
+    return suite_of(task).make_env(browser, config)
 
 
 def _seeded(task: Task, seed: int | None) -> Task:
@@ -165,7 +165,7 @@ class Actor:
         opened = await env.ready(task)
         identity = f"{task.task_id}-{seed}"
         trajectory = await run_episode(opened, self.policy, task, env.settings, trajectory_id=identity, seed=seed)
-        return await WORLD.suite_of(task).finish(opened, trajectory)
+        return await suite_of(task).finish(opened, trajectory)
 
     def close(self) -> None:
         """Free the model, or end its server."""

@@ -22,6 +22,7 @@ from webrl.config import RunConfig
 from webrl.errors import UsageError
 from webrl.llm.servers.vllm_owner import keep_servers
 from webrl.rollouts.kept import keep_browsers
+from webrl.rollouts.suite import find_suite
 from webrl.runs.clock import Clock, duration
 from webrl.runs.folder import PhaseFolder, RunFolder, open_run
 from webrl.runs.lock import hold_run
@@ -66,7 +67,7 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
         WebRLError: one clear message; everything that finished is kept, the same call goes on from there.
     """
     # The sites of other suites are reset between stages, and no page is to be open on them then.
-    keep = keep_browsers if config.tasks.suite == "miniwob" else nullcontext
+    keep = keep_browsers if all(find_suite(name).is_stateless for name in config.tasks.suites) else nullcontext
     with hold_run(config.run_dir), keep_servers(), keep():
         folder = open_run(config)
         for phase in range(config.num_phases + 1):

@@ -12,8 +12,8 @@ from webrl.llm.check import check_model
 from webrl.llm.loading import check_sight, model_folder
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
+from webrl.suites import check_installed, held_out, seed_tasks
 from webrl.suites import check_settings as check_suite
-from webrl.suites import held_out, seed_tasks
 
 
 def check_settings(config: RunConfig, source: str) -> None:
@@ -70,12 +70,15 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
         UsageError: the judge's system text or a demonstration is not there, the training takes no screenshots, or needs
             several processes.
         ModelError: as of `check_models`.
-        DataError: an instruction file of one's own site is not there, or not understood.
+        ExtraMissing: a package that the suite needs is not installed.
+        DataError: a file of tasks is not there, or not understood.
     """
     due = frozenset(stages)
-    if not {"web", "arena"}.isdisjoint(config.tasks.suites) and due & {"filter-tasks", "accept", "eval"}:
-        seed_tasks(config)
+    check_installed(config, due)
+    if due & {"filter-tasks", "accept", "eval"}:
         held_out(config)
+    if "filter-tasks" in due:
+        seed_tasks(config)
     if due & {"label", "accept"}:
         configured_text(config.label)
     if "label" in due and config.refreshes_judge:

@@ -103,9 +103,9 @@ class Context:
     @property
     def is_proposed(self) -> bool:
         """Whether this phase is the first, and its tasks are proposed from pages of the site."""
-        from webrl.suites import proposes_seeds
+        from webrl.suites import proposing
 
-        return self.phase == 0 and proposes_seeds(self.config)
+        return self.phase == 0 and proposing(self.config) is not None
 
     def rng(self, stage: str) -> random.Random:
         """Randomness of one stage of one phase."""
@@ -429,7 +429,8 @@ def evaluate(context: Context) -> Counts:
 
 
 def _evaluate_at(context: Context, tasks: Sequence[Task], temperature: float, mark: str) -> Counts:
-    from webrl.suites import needs_judge, summarize
+    from webrl.rollouts.suite import suite_of
+    from webrl.suites import summarize
 
     config, out = context.config, context.folder.path / f"eval{mark}.jsonl"
     play(
@@ -444,7 +445,7 @@ def _evaluate_at(context: Context, tasks: Sequence[Task], temperature: float, ma
     )
     trajectories = list(read_records(out, Trajectory))
     labels: dict[str, Label] = {}
-    if unscored := [t for t in trajectories if needs_judge(t.task)]:
+    if unscored := [t for t in trajectories if suite_of(t.task).needs_judge(t.task)]:
         from webrl.reward.labels import read_labels
         from webrl.reward.stage import judge
 
@@ -527,10 +528,9 @@ def play(
     from webrl.rollouts.collect import collect
     from webrl.rollouts.kept import run, start_early
     from webrl.suites import open_sites
-    from webrl.suites.world import WORLD
 
     async def work() -> None:
-        await start_early(config.rollout, WORLD, len(tasks))
+        await start_early(config.rollout, len(tasks))
         opened = open_policy(
             actor,
             config,
@@ -539,8 +539,6 @@ def play(
             verify=lambda model: _verify(model, actor, config),
         )
         async with open_sites(config, tasks), opened as policy:
-            await collect(
-                tasks, config, policy, out, phase=phase, prefix=prefix, draws=draws, world=WORLD, on_episode=on_episode
-            )
+            await collect(tasks, config, policy, out, phase=phase, prefix=prefix, draws=draws, on_episode=on_episode)
 
     run(work())

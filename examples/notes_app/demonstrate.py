@@ -19,7 +19,6 @@ from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.collect import collect
 from webrl.runs.store import read_records
 from webrl.suites import open_sites, seed_tasks
-from webrl.suites.world import WORLD
 from webrl.types import Trajectory
 
 
@@ -68,7 +67,7 @@ async def main(config_file: Path, out: Path, overrides: list[str]) -> None:
     tasks = seed_tasks(config)
     out.parent.mkdir(parents=True, exist_ok=True)
     async with open_sites(config, tasks):
-        await collect(tasks, config, Script(), out, phase=0, prefix="demo", world=WORLD)
+        await collect(tasks, config, Script(), out, phase=0, prefix="demo")
     played = list(read_records(out, Trajectory))
     print(f"{sum(map(is_success, played))} of {len(played)} solved: {out}")  # noqa: T201
 

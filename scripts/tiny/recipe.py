@@ -22,9 +22,9 @@ from tiny import corpus, pretrain
 from tiny.corpus import Pair
 from tiny.tokenizer import train_tokenizer
 from webrl.config import OptimConfig
-from webrl.demos.experts import expert_for
 from webrl.demos.record import slip_action
 from webrl.runs.store import read_records, write_json
+from webrl.suites.miniwob.experts import expert_for
 from webrl.training import train_sft
 from webrl.types import Trajectory
 

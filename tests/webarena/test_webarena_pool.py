@@ -14,9 +14,8 @@ from webrl.config import validate_config
 from webrl.llm.interface import Turn
 from webrl.rollouts.collect import collect
 from webrl.runs.store import read_records
-from webrl.suites.webarena.session import open_sites
+from webrl.suites import open_sites
 from webrl.suites.webarena.tasks import instruction_of
-from webrl.suites.world import WORLD
 from webrl.types import Status, Task, Trajectory
 
 pytestmark = [
@@ -45,7 +44,7 @@ def roll_out(world: World, tasks: list[Task], scripts: dict[str, Any]) -> dict[s
 
     async def run() -> None:
         async with open_sites(config, tasks):
-            await collect(tasks, config, Experts(scripts), out, phase=0, prefix="e00", world=WORLD)
+            await collect(tasks, config, Experts(scripts), out, phase=0, prefix="e00")
 
     asyncio.run(run())
     return {t.task.task_id: t for t in read_records(out, Trajectory)}

@@ -10,17 +10,17 @@ from standins.play import training_task
 
 from webrl.config import RunConfig, WebArenaConfig, validate_config
 from webrl.errors import DataError, UsageError
+from webrl.rollouts.suite import find_suite, suite_of
 from webrl.runs.folder import PhaseFolder
 from webrl.runs.store import read_records
 from webrl.suites.webarena.sites import check_url, find_sites, host_of, placeholders, resolve
+from webrl.suites.webarena.suite import WebArena
 from webrl.suites.webarena.task_files import read_task_file, read_training_file
 from webrl.suites.webarena.tasks import (
     config_of,
-    evaluation_tasks,
     instruction_of,
     interleave,
     is_scored,
-    is_webarena,
     load_suite,
     sites_of,
     training_tasks,
@@ -225,12 +225,12 @@ def test_phase_0_without_instructions_says_where_to_get_them():
 
 @pytest.mark.webarena
 def test_evaluation_takes_the_whole_suite_or_its_first_tasks():
-    lite = load_suite("webarena_lite")
-    assert len(evaluation_tasks(config().tasks, lite)) == 165
-    few = config().tasks.model_copy(update={"num_eval_tasks": 5})
-    assert len({task.site for task in evaluation_tasks(few, lite)}) == 5
+    lite = find_suite("webarena_lite")
+    assert len(lite.eval_tasks(config())) == 165
+    few = config().model_copy(update={"tasks": config().tasks.model_copy(update={"num_eval_tasks": 5})})
+    assert len({task.site for task in lite.eval_tasks(few)}) == 5
 
 
 def test_tasks_of_other_worlds_are_not_ours():
-    assert not is_webarena(Task("a", "miniwob.click-button"))
-    assert is_webarena(Task("a", "map+wikipedia"))
+    assert suite_of(Task("a", "miniwob.click-button")).name == "miniwob"
+    assert isinstance(suite_of(Task("a", "map+wikipedia")), WebArena)

@@ -1,7 +1,4 @@
-"""`webrl init-site URL`: a config and first instructions for a site of one's own, tried once.
-
-`webrl init-site FOLDER` does it for an app of WebArena-Infinity, whose tasks are its instructions.
-"""
+"""`webrl init-site URL`: a config and first instructions for a site of one's own, tried once."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _LOGIN_PAGES = 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
-    parser.add_argument("url", metavar="URL", help="start page, such as http://127.0.0.1:5000/, or folder of an app")
+    parser.add_argument("url", metavar="URL", help="start page, such as http://127.0.0.1:5000/")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="config to write, instructions beside it (default: NAME.yaml)"
     )
@@ -55,16 +52,12 @@ def main(args: argparse.Namespace) -> int:
 
     if args.basic_password_env is not None and not args.basic_user:
         raise UsageError(f"--basic-password-env {args.basic_password_env} goes with --basic-user NAME")
-    app = Path(args.url)
-    named = args.name or (args.out.stem if args.out else app.resolve().name if app.is_dir() else _host(args.url))
+    named = args.name or (args.out.stem if args.out else _host(args.url))
     name = choose_name(named or "site")
     out: Path = args.out or Path(f"{name}.yaml")
     if taken := [str(path) for path in (out, *starter_files(out)) if path.exists()]:
         raise UsageError(f"{', '.join(taken)}: there already; choose another --out, or move it away")
-    if app.is_dir():
-        _write_app(args, app, out, name)
-    else:
-        _write_site(args, out, name)
+    _write_site(args, out, name)
     try:
         _try(out)
     except BrowserError as error:
@@ -79,16 +72,6 @@ def _host(url: str) -> str:
         raise UsageError(
             f"{url!r} is not a web address: {error}; a start page has the form http://host:port/path"
         ) from None
-
-
-def _write_app(args: argparse.Namespace, app: Path, out: Path, name: str) -> None:
-    from webrl.suites.web.infinity import is_app, write_app
-
-    if not is_app(app):
-        raise UsageError(f"{app} is no app: a folder of WebArena-Infinity has server.py and real-tasks.json")
-    if args.user or args.password_env or args.login_state or args.basic_user:
-        raise UsageError("options of a log-in go with a URL: an app of WebArena-Infinity has none")
-    print(f"wrote {', '.join(map(str, write_app(app, out, name)))}")
 
 
 def _write_site(args: argparse.Namespace, out: Path, name: str) -> None:

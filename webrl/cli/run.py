@@ -19,6 +19,7 @@ from webrl.reports.relay import Relay
 from webrl.reports.run import overview_table, phase_table, site_table
 from webrl.reports.trackers import open_trackers
 from webrl.reward.system_text import describe as describe_text
+from webrl.rollouts.suite import find_suite
 from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
 from webrl.runs.memory import pass_over_what_is_loaded
@@ -60,7 +61,7 @@ def run_stage(config: RunConfig, stage: str, phase: int | None, against: str | N
             phase = phases.next_phase(RunFolder(config.run_dir), phases.STAGES[-1])
     with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
         counts = phases.run_stage(config, stage, phase)
-    _show_webarena(counts, sys.stderr)  # standard output stays JSON
+    _describe(config, counts, sys.stderr)  # standard output stays JSON
     if other is not None and phase is not None:
         counts = {**counts, "against": compare(config, phase, other)}
         print("\n".join(describe(counts["against"])), file=sys.stderr)
@@ -75,7 +76,7 @@ def run_all(config: RunConfig) -> int:
 
     def on_phase(summary: dict[str, Any]) -> None:
         console.print(phase_table(summary))
-        _show_webarena(summary["eval"], sys.stdout)
+        _describe(config, summary["eval"], sys.stdout)
         pass_over_what_is_loaded()
 
     show_results(run(config, on_phase=on_phase))
@@ -96,12 +97,11 @@ def show_results(folder: RunFolder) -> None:
     console.print(f"report   {report}", highlight=False)
 
 
-def _show_webarena(counts: dict[str, Any], file: TextIO) -> None:
-    """An evaluation's success by site, if it was on WebArena."""
-    if "webarena" in counts:
-        from webrl.suites.webarena.report import format_table
-
-        print(format_table(counts["webarena"]), file=file)
+def _describe(config: RunConfig, counts: dict[str, Any], file: TextIO) -> None:
+    """What the suites print of an evaluation."""
+    for suite in map(find_suite, config.tasks.suites):
+        if text := suite.describe(counts.get("by_suite", {}).get(suite.name, counts)):
+            print(text, file=file)
 
 
 def output() -> Console:

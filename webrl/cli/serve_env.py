@@ -15,10 +15,9 @@ from webrl.net import ENV_TOKEN
 from webrl.openenv.hub import ServerOptions
 from webrl.openenv.screenshots import MAX_SIDE, MIN_SIDE
 from webrl.openenv.server import check_options, read_variables, serve
+from webrl.rollouts.suite import find_suite
 
 _DEFAULTS = ServerOptions()
-_FIRST = {"arena": "arena.shop.open-product"}
-"""Task of a reset that names none, by suite."""
 _VIEWPORT = (1280, 720)
 """OpenEnv's own."""
 
@@ -58,8 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task",
         metavar="NAME",
-        help=f"task of a reset that names none (default: {_DEFAULTS.default_site}; with tasks.suite=arena "
-        f"{_FIRST['arena']})",
+        help=f"task of a reset that names none (default: {_DEFAULTS.default_site}, or the suite's own)",
     )
     parser.epilog = (
         "pages may reach rollout.allowed_hosts only.\n"
@@ -77,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
         host=args.host,
         port=_first(args.port, said.port, _DEFAULTS.port),
         idle_timeout_s=args.idle_timeout,
-        default_site=_first(args.task, said.site, _FIRST.get(config.tasks.suites[0], _DEFAULTS.default_site)),
+        default_site=_first(args.task, said.site, find_suite(config.tasks.suites[0]).first_task),
         token=os.environ.get(ENV_TOKEN) or None,
         num_sessions=_first(args.sessions, said.num_sessions, None),
         screenshots=args.screenshots,
@@ -87,9 +85,7 @@ def main(args: argparse.Namespace) -> int:
     if args.dry_run:
         print(yaml.safe_dump({"rollout": config.rollout.model_dump(mode="json")}, sort_keys=False), end="")
         return 0
-    from webrl.suites.world import WORLD
-
-    asyncio.run(serve(config, options, _announce, WORLD))
+    asyncio.run(serve(config, options, _announce))
     return 0
 
 

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -27,6 +27,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from webrl.config import plugins
 from webrl.config.arena import ArenaConfig
 from webrl.config.redaction import MASK, Secret, SecretUrl, redact
 from webrl.config.resources import find_config, is_file, shipped_data, shipped_model
@@ -73,33 +74,27 @@ def _is_address(url: SecretUrl) -> SecretUrl:
 Address = Annotated[SecretUrl, AfterValidator(_is_address)]
 
 
-SuiteName = Literal["miniwob", "webarena", "webarena_lite", "webarena_verified", "web", "arena"]
-_SUITES: tuple[SuiteName, ...] = get_args(SuiteName)
-
-
 def _one_suite_or_several(value: Any) -> Any:
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not names:
         raise ValueError("expected a suite or a list of suites, such as miniwob or [miniwob, arena]")
     for i, name in enumerate(names):
-        if name not in _SUITES:
-            raise ValueError(f"{name!r} should be {', '.join(map(repr, _SUITES[:-1]))} or {_SUITES[-1]!r}")
+        try:
+            plugins.find(plugins.SUITES, str(name))
+        except UsageError as error:
+            raise ValueError(str(error)) from None
         if name in names[:i]:
-            raise ValueError(f"{name!r} stands there twice; name each suite once")
-        if len(names) > 1 and name.startswith("webarena"):
-            raise ValueError(
-                f"{name!r} is not mixed with other suites: its sites are held and reset for the whole of a stage, "
-                "minutes each time, while the others' episodes would wait; give it a run of its own"
-            )
+            raise ValueError(f"{name!r} is listed twice; name each suite once")
     return names[0] if len(names) == 1 else tuple(names)
 
 
 class TasksConfig(Section):
     """Which tasks a phase starts from and is evaluated on."""
 
-    suite: Annotated[SuiteName | tuple[SuiteName, ...], BeforeValidator(_one_suite_or_several)] = Field(
+    suite: Annotated[str | tuple[str, ...], BeforeValidator(_one_suite_or_several)] = Field(
         "miniwob",
-        description="world of the tasks; web: your own site (rollout.web, docs/own_site.md); arena: docs/arena.md; "
+        description="world of the tasks: miniwob, arena (docs/arena.md), web (your own site: rollout.web, "
+        "docs/own_site.md), webarena, webarena_lite, webarena_verified, or a suite of another package; "
         "several in one curriculum: [miniwob, arena], among which the numbers of tasks are shared evenly",
     )
     train_sites: tuple[str, ...] = Field((), description="task types to train on; empty: the suite's training set")
@@ -125,15 +120,8 @@ class TasksConfig(Section):
             raise ValueError(f"shares={self.shares} goes with source=fresh, not {self.source}; see generate.shares")
         return self
 
-    @model_validator(mode="after")
-    def _fresh_pages_come_from_seeds(self) -> Self:
-        fixed = [suite for suite in self.suites if suite not in ("miniwob", "arena")]
-        if self.source == "fresh" and fixed:
-            raise ValueError(f"source=fresh needs tasks that a seed makes: suite=miniwob or arena, not {fixed[0]}")
-        return self
-
     @property
-    def suites(self) -> tuple[SuiteName, ...]:
+    def suites(self) -> tuple[str, ...]:
         """The suite, or all of them."""
         return (self.suite,) if isinstance(self.suite, str) else self.suite
 

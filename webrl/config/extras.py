@@ -97,8 +97,6 @@ def wanted_extras(config: RunConfig, stages: Collection[str]) -> Iterator[tuple[
     due = frozenset(stages)
     if config.rollout.backend == "ray" and not due.isdisjoint(_PLAYS):
         yield "ray", "rollout.backend=ray"
-    if config.tasks.suite in ("webarena", "webarena_lite") and not due.isdisjoint(("filter-tasks", "accept", "eval")):
-        yield "webarena", f"tasks.suite={config.tasks.suite}"
     engines = {
         "generate": (config.generate.engine, ("gen-tasks", "filter-tasks")),
         "rollout": (config.rollout.engine, _PLAYS),

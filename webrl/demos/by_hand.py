@@ -26,9 +26,10 @@ from webrl.rollouts.browser import Browser
 from webrl.rollouts.collect import screenshot_folder, screenshot_saver, without_secrets
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.episode import run_episode
+from webrl.rollouts.suite import suite_of
 from webrl.runs import store
 from webrl.suites import open_sites, seed_tasks
-from webrl.suites.world import WORLD
+from webrl.suites.mix import parts
 from webrl.types import Label, Step, Task, Trajectory
 
 _A_DAY_S = 86_400.0
@@ -75,9 +76,10 @@ def hand_tasks(config: RunConfig) -> list[Task]:
     Raises:
         UsageError: a suite that is not recorded by hand, an observation or dialect of its own, no instructions.
     """
-    suite, rollout = config.tasks.suites[0], config.rollout
-    if suite.startswith("webarena"):
-        raise UsageError(f"tasks.suite={suite} is not recorded by hand; use tasks.suite=web, miniwob or arena")
+    rollout = config.rollout
+    for suite, _ in parts(config):
+        if not suite.can_record_by_hand:
+            raise UsageError(f"tasks.suite={suite.name} is not recorded by hand; use tasks.suite=web, miniwob or arena")
     if rollout.env != "browser":
         raise UsageError(f"--by-hand needs rollout.env=browser, not {rollout.env}")
     if rollout.observation == "html" or rollout.dialect != "browsergym":
@@ -110,7 +112,7 @@ class _Studio:
                 raise Stopped("quit")
         # What an agent must keep to, the replay holds: a person may take a way round, and need not hurry.
         patient = {"max_steps": 1000, "max_repeats": 1000, "episode_timeout_s": _A_DAY_S}
-        env = WORLD.suite_of(task).make_env(self.visible, self.config)
+        env = suite_of(task).make_env(self.visible, self.config)
         hand = Hand(env, self.say, self.inbox)
         return await self._play(env, hand, name, task, self.config.model_copy(update=patient))
 
@@ -124,7 +126,7 @@ class _Studio:
         return await self._same(played, url, worked)
 
     async def _same(self, played: Trajectory, url: str, steps: Sequence[Step]) -> Trajectory:
-        env = WORLD.suite_of(played.task).make_env(self.unseen, self.config)
+        env = suite_of(played.task).make_env(self.unseen, self.config)
         again, url_again = await self._play(env, Again(steps), played.trajectory_id, played.task, self.config)
         if again.status is not played.status:
             raise Differs(f"it ends with {again.status} ({again.message}) after step {len(again.steps)}")
@@ -141,7 +143,7 @@ class _Studio:
         try:
             episode = await run_episode(env, policy, task, config, trajectory_id=name, save_screenshot=save)
             url = env.page.url if env.context is not None else ""
-            return without_secrets(await WORLD.suite_of(task).finish(env, episode)), url
+            return without_secrets(await suite_of(task).finish(env, episode)), url
         finally:
             await env.close()
 
@@ -185,7 +187,7 @@ async def record_by_hand(
         raise UsageError(f"{out} holds another recording, without labels; choose another --out")
     config = _one_at_a_time(config)
     for task in tasks:
-        WORLD.suite_of(task).check(task, config.rollout)
+        suite_of(task).check(task, config.rollout)
     studio = _Studio(config.rollout, out, say, inbox, visible, unseen)
     async with open_sites(config, tasks):
         with store.Appender(labels) as verdicts, store.Appender(out) as file:

@@ -8,19 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from webrl.config import RunConfig, TasksConfig
-from webrl.demos.arena import ARENA_EXPERTS
-from webrl.demos.arena.script import ArenaExpert
-from webrl.demos.experts import EXPERTS, Expert, expert_for
+from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError
 from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.breaker import open_breaker
 from webrl.rollouts.collect import collect
-from webrl.suites.arena.draw import TEMPLATES
-from webrl.suites.arena.tasks import training_tasks
-from webrl.suites.miniwob import TRAIN_SITES, seed_tasks
+from webrl.rollouts.suite import suite_at
+from webrl.suites.miniwob.experts import expert_for
 from webrl.suites.mix import parts
-from webrl.suites.world import WORLD
 from webrl.types import Task, Trajectory
 
 DEMONSTRATION_SEED = 10_000
@@ -32,7 +27,10 @@ class ExpertPolicy:
 
     def __init__(self, site: str, slip: float, seed: int) -> None:
         self.fingerprint = f"expert:{site}:slip={slip}"
-        self._expert: Expert | ArenaExpert = ARENA_EXPERTS.get(site) or expert_for(site)
+        expert = suite_at(site).expert(site)
+        if expert is None:
+            raise UsageError(f"no scripted expert for {site!r}")
+        self._expert = expert
         self._slip, self._rng = slip, random.Random(f"{site}:{slip}:{seed}")
 
     async def act(self, turn: Turn) -> PolicyOutput:
@@ -62,55 +60,23 @@ def slip_action(action: str, observation: str, rng: random.Random) -> str:
 
 
 def expert_tasks(config: RunConfig, per_type: int) -> list[Task]:
-    """What the experts of the config's suites are to play.
+    """What the experts of the config's suites are to play: training tasks that no run with a small seed draws.
 
     Raises:
         UsageError: a suite without experts, a type that is not known, or held out.
-        DataError: see `demonstration_tasks`, `arena_demonstrations`.
+        DataError: a task type without expert; a training file that is not understood.
     """
-    lacking = [suite for suite in config.tasks.suites if suite not in ("miniwob", "arena")]
-    if lacking:
-        raise UsageError(
-            f"tasks.suite={lacking[0]} has no scripted experts; use tasks.suite=miniwob or arena, or --by-hand"
-        )
     tasks: list[Task] = []
-    for part in parts(config):
-        if part.tasks.suite == "arena":
-            tasks += arena_demonstrations(part, per_type)
-        else:
-            tasks += demonstration_tasks(part.tasks.train_sites or TRAIN_SITES, per_type, part.seed)
+    for suite, part in parts(config):
+        types = suite.demonstration_types(part)
+        if not any(map(suite.expert, types)):
+            raise UsageError(f"tasks.suite={suite.name} has no scripted experts for {', '.join(types)}; use --by-hand")
+        drawn = part.tasks.model_copy(update={"num_seed_tasks": per_type * len(types)})
+        mine = suite.training_tasks(part.model_copy(update={"tasks": drawn, "seed": DEMONSTRATION_SEED + part.seed}))
+        if lacking := sorted({task.site for task in mine if suite.expert(task.site) is None}):
+            raise DataError(f"no scripted expert for {', '.join(lacking)}")
+        tasks += mine
     return tasks
-
-
-def demonstration_tasks(sites: Sequence[str], per_site: int, seed: int) -> list[Task]:
-    """Pages with their own instructions at training seeds that no run with a small seed draws.
-
-    Raises:
-        DataError: a task type without expert (those that have one are listed).
-    """
-    lacking = sorted(set(sites) - EXPERTS.keys())
-    if lacking:
-        raise DataError(
-            f"no scripted expert for {', '.join(lacking)}; there are experts for: {', '.join(sorted(EXPERTS))}"
-        )
-    config = TasksConfig(train_sites=tuple(sites), num_seed_tasks=per_site * len(sites))
-    return seed_tasks(config, DEMONSTRATION_SEED + seed)
-
-
-def arena_demonstrations(config: RunConfig, per_template: int) -> list[Task]:
-    """Tasks of the arena's training templates, drawn with a seed that no run with a small one has.
-
-    Raises:
-        UsageError: a template that is not known, or held out.
-        DataError: a training file that is not understood, or holds tasks of no template.
-    """
-    num_types = len(config.tasks.train_sites) or sum(not template.held_out for template in TEMPLATES)
-    tasks = config.tasks.model_copy(update={"num_seed_tasks": per_template * num_types})
-    drawn = training_tasks(config.model_copy(update={"tasks": tasks}), DEMONSTRATION_SEED + config.seed)
-    lacking = sorted({task.site for task in drawn} - ARENA_EXPERTS.keys())
-    if lacking:
-        raise DataError(f"no scripted expert for {', '.join(lacking)}; there are experts for the arena's own templates")
-    return drawn
 
 
 def proposed_tasks(recorded: Iterable[Trajectory], seed: int) -> list[Task]:
@@ -143,7 +109,7 @@ async def record(
     breaker = open_breaker(out, len(tasks), config.rollout)
     experts = {site: ExpertPolicy(site, slip, seed) for site in sorted({task.site for task in tasks})}
     name = prefix or out.stem
-    await collect(tasks, config, experts, out, phase=phase, prefix=name, world=WORLD, on_episode=breaker)
+    await collect(tasks, config, experts, out, phase=phase, prefix=name, on_episode=breaker)
 
 
 def _mistype(text: str, rng: random.Random) -> str:

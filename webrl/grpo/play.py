@@ -32,9 +32,8 @@ from webrl.rollouts.answers import read_answer
 from webrl.rollouts.collect import open_pool
 from webrl.rollouts.episode import repeat_after_crash, run_episode
 from webrl.rollouts.interface import Env, Observation, Pool, Score, StepResult
+from webrl.rollouts.suite import suite_of
 from webrl.runs.disk import atomic_path, make_folder
-from webrl.suites.arena.tasks import is_arena
-from webrl.suites.world import WORLD
 from webrl.types import Task, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -161,7 +160,7 @@ class Player:
         return self._loop.run(coroutine)
 
     async def _enter_pool(self) -> Pool:
-        return await self._open.enter_async_context(open_pool(self._config.rollout, world=WORLD))
+        return await self._open.enter_async_context(open_pool(self._config.rollout))
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Open one page of every task type, and act there once.
@@ -179,7 +178,8 @@ class Player:
         """An environment for one episode."""
         async with self._pool.env() as env:
             yield env
-            if is_arena(task):  # its session ends with the episode; a MiniWoB page stays warm
+            suite = suite_of(task)
+            if not (suite.is_stateless or suite.not_served):  # a session of ours, which ends with the episode
                 await env.close()
 
     async def _open_pages(self, tasks: Sequence[Task]) -> None:

@@ -24,7 +24,8 @@ from webrl.llm.check import check_model
 from webrl.llm.loading import base_of, config_of, save_merged
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.answers import read_answer
-from webrl.rollouts.sites import BENCHMARKS, site_name
+from webrl.rollouts.sites import site_name
+from webrl.rollouts.suite import suite_at, suite_of
 from webrl.runs.disk import atomic_path
 from webrl.runs.store import Appender, write_json
 from webrl.types import Task
@@ -53,44 +54,33 @@ def make_tasks(settings: GrpoSettings) -> list[Task]:
         UsageError: an unknown task, or one of the arena's evaluation, served or not.
     """
     sites = [site_name(name, settings.benchmark) for name in settings.task_name]
-    for site in sites:
-        template, evaluated, _ = site.partition("-eval-")
-        if evaluated and site.startswith("arena."):
-            raise UsageError(f"task {site!r} is one of the evaluation's; train on its template, {template}")
-    if not settings.browsergym_url:
-        _check_sites(sites, settings)
     turns = [sites[i % len(sites)] for i in range(settings.dataset_size)]
     draw = random.Random(settings.seed)
     seeds = [draw.randrange(1 << 31) for _ in turns]
-    pages = iter(_miniwob_pages([site for site in turns if site.startswith("miniwob.")], settings.seed))
-    return [
-        next(pages) if site.startswith("miniwob.") else Task(f"{site}.{seed}", site=site, seed=seed)
-        for site, seed in zip(turns, seeds, strict=True)
-    ]
+    suites = [suite_at(site) for site in turns]
+    tasks: dict[int, Task] = {}
+    for suite in dict.fromkeys(suites):
+        mine = [i for i, each in enumerate(suites) if each is suite]
+        named = suite.named_tasks([turns[i] for i in mine], [seeds[i] for i in mine], settings.seed)
+        tasks.update(zip(mine, named, strict=True))
+    if not settings.browsergym_url:
+        _check_sites(sites, settings)
+    return [tasks[i] for i in range(len(turns))]
 
 
 def _check_sites(sites: Sequence[str], settings: GrpoSettings) -> None:
     """Raises UsageError: a task that browsers of our own cannot play."""
-    from webrl.suites.world import WORLD
-
-    for task in (Task(site, site=site) for site in sites if not site.startswith("miniwob.")):
-        if not task.site.startswith(tuple(f"{suite}." for suite in BENCHMARKS)):
+    for task in (Task(site, site=site) for site in sites):
+        suite = suite_of(task)
+        if suite.not_served:
             raise UsageError(
-                f"task {task.site!r}: our own browsers have {' and '.join(BENCHMARKS)}; name a server of other tasks "
-                "with browsergym_url"
+                f"task {task.site!r}: our own browsers cannot play it by its name ({suite.not_served}); name a server "
+                "of other tasks with browsergym_url"
             )
         try:
-            WORLD.suite_of(task).check(task, settings.run_config.rollout)
+            suite.check(task, settings.run_config.rollout)
         except DataError as error:
             raise UsageError(str(error)) from None
-
-
-def _miniwob_pages(turns: Sequence[str], seed: int) -> list[Task]:
-    from webrl.config import TasksConfig
-    from webrl.suites.miniwob import seed_tasks
-
-    config = TasksConfig(train_sites=tuple(dict.fromkeys(turns)), num_seed_tasks=len(turns) or 1)
-    return seed_tasks(config, seed) if turns else []
 
 
 def check(settings: GrpoSettings) -> GrpoSettings:

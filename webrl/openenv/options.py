@@ -18,7 +18,8 @@ from webrl.errors import DataError, UsageError, problem_text
 from webrl.openenv.hub import Hub
 from webrl.openenv.messages import ResetOptions
 from webrl.openenv.screenshots import Screenshots
-from webrl.rollouts.sites import BENCHMARKS, open_site, site_name
+from webrl.rollouts.sites import site_name
+from webrl.rollouts.suite import PAGES, suite_at
 from webrl.types import Task
 
 _MAX_SEED = 2**31
@@ -42,7 +43,7 @@ class Start:
     @property
     def stays_open(self) -> bool:
         """Whether the next episode can begin on this one's page, which holds nothing but itself."""
-        return self.task.site.startswith("miniwob.")
+        return suite_at(self.task.site).is_stateless
 
 
 def read_options(data: dict[str, Any], hub: Hub) -> Start:
@@ -74,15 +75,15 @@ def _way(options: ResetOptions, hub: Hub) -> Screenshots:
 
 def _task(site: str, seed: int, options: ResetOptions, benchmarks: Sequence[str]) -> Task:
     """The task that a reset asks for. Raises DataError if there is none, or it is not served."""
-    if site.startswith(("webarena", "visualwebarena")):
-        raise DataError(f"task {site!r}: WebArena tasks are not served over OpenEnv; use rollout.env=browser")
     instruction, start_url = options.instruction, options.start_url
     task = Task(task_id=f"{site}.{seed}", site=site, seed=seed, instruction=instruction, start_url=start_url)
-    suite = site.partition(".")[0]
-    if suite not in BENCHMARKS or suite == "miniwob":
-        open_site(task)
-    elif suite not in benchmarks:
-        raise DataError(f"task {site!r} is not served here: start the server with tasks.suite={suite}")
+    suite = suite_at(site)
+    if suite is PAGES or suite.is_stateless:
+        suite.open_site(task)
+    elif suite.not_served:
+        raise DataError(f"task {site!r}: {suite.not_served}")
+    elif suite.name not in benchmarks:
+        raise DataError(f"task {site!r} is not served here: start the server with tasks.suite={suite.name}")
     elif instruction or start_url:
         raise DataError(f"task {site!r} has an instruction and a start page of its own; leave them out of the reset")
     return task

@@ -21,8 +21,8 @@ from webrl.net import ENV_TOKEN, address_of, check_address, listen, run_app, sto
 from webrl.openenv.hub import Hub, ServerOptions
 from webrl.openenv.screenshots import MAX_SIDE, MIN_SIDE
 from webrl.rollouts.collect import open_pool
-from webrl.rollouts.sites import BENCHMARKS, site_name
-from webrl.rollouts.suite import WEB, World
+from webrl.rollouts.sites import site_name
+from webrl.rollouts.suite import find_suite, suite_of
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +34,10 @@ _PREFIX = "BROWSERGYM_"
 _READ = ("BENCHMARK", "TASK_NAME", "HEADLESS", "VIEWPORT_WIDTH", "VIEWPORT_HEIGHT", "TIMEOUT", "PORT")
 
 
-async def serve(
-    config: RunConfig, options: ServerOptions, on_ready: Callable[[str, int], None], world: World = WEB
-) -> None:
+async def serve(config: RunConfig, options: ServerOptions, on_ready: Callable[[str, int], None]) -> None:
     """Serve sessions; pages are opened as they are needed.
 
     Args:
-        world: has the config's suite.
         on_ready: called with the server's URL and number of sessions once a first page has been opened.
 
     Raises:
@@ -51,12 +48,10 @@ async def serve(
     check_options(config, options)
     listener = listen(options.host, options.port)
     with listener:
-        # The protocol knows no reward but a step's.
-        rollout = config.rollout.model_copy(
-            update={"arena": config.rollout.arena.model_copy(update={"score_steps": True})}
-        )
-        rollout = _with_room(rollout, options.num_sessions)
-        async with open_pool(rollout, world=world) as pool:
+        rollout = _with_room(config.rollout, options.num_sessions)
+        for name in config.tasks.suites:
+            rollout = find_suite(name).with_step_rewards(rollout)
+        async with open_pool(rollout) as pool:
             # pydantic's models take a while to make: after what can be refused at once.
             from webrl.openenv.options import check_default
 
@@ -69,7 +64,7 @@ async def serve(
                     await env.reset(first)
                 except DataError as error:
                     raise UsageError(str(error)) from None
-                if config.tasks.suite != "miniwob":  # whose page is kept warm
+                if not suite_of(first).is_stateless:
                     await env.close()
             await host(hub, listener, on_ready, stop_on_signals())
 
@@ -78,8 +73,9 @@ def check_options(config: RunConfig, options: ServerOptions) -> None:
     """Raises UsageError; see `serve`."""
     if config.rollout.env != "browser":
         raise UsageError(f"rollout.env={config.rollout.env}: serve-env needs browsers of its own, rollout.env=browser")
-    if "web" in config.tasks.suites:
-        raise UsageError("tasks.suite=web: serve-env holds no site's log-in, checks and limits; use `webrl run`")
+    for suite in map(find_suite, config.tasks.suites):
+        if suite.not_served:
+            raise UsageError(f"tasks.suite={suite.name}: {suite.not_served}")
     if config.rollout.random_ids:
         raise UsageError(
             "rollout.random_ids=true is for training, and serve-env is not told which episodes are; leave it out"
@@ -155,9 +151,12 @@ def read_variables(environ: Mapping[str, str]) -> Variables:
 
 def _site(values: Mapping[str, str]) -> str | None:
     benchmark, task = values.get("BENCHMARK", "miniwob"), values.get("TASK_NAME")
-    if benchmark not in BENCHMARKS:
-        known = " and ".join(BENCHMARKS)
-        raise UsageError(f"{_PREFIX}BENCHMARK={benchmark}: {known} are served; WebArena runs with rollout.env=browser")
+    try:
+        reason = find_suite(benchmark).not_served
+    except UsageError as error:
+        reason = str(error)
+    if reason:
+        raise UsageError(f"{_PREFIX}BENCHMARK={benchmark} is not served: {reason}")
     return site_name(task, benchmark) if task else None
 
 

@@ -16,16 +16,16 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from webrl.config import RolloutConfig, RunConfig
+from webrl.config import RolloutConfig, RunConfig, plugins
 from webrl.config.redaction import redact
-from webrl.errors import DataError, UsageError
+from webrl.errors import DataError
 from webrl.evaluate import success_so_far
 from webrl.llm.interface import Policy
 from webrl.rollouts.episode import SaveScreenshot, repeat_after_crash, run_episode
 from webrl.rollouts.interface import Pool
 from webrl.rollouts.kept import borrow
 from webrl.rollouts.pool import EnvPool
-from webrl.rollouts.suite import WEB, World
+from webrl.rollouts.suite import suite_of
 from webrl.runs import store
 from webrl.runs.disk import file_name, sync_tree
 from webrl.runs.progress import progress
@@ -64,7 +64,6 @@ async def collect(
     phase: int,
     prefix: str,
     draws: str | None = None,
-    world: World = WEB,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> CollectSummary:
     """Play all tasks; every one ends as exactly one line of `out`.
@@ -74,7 +73,6 @@ async def collect(
         out: JSONL of Trajectory, appended to.
         draws: stands for `prefix` where the draws are seeded: two calls that share it draw alike task by task (common
             random numbers). Default: the prefix.
-        world: whose tasks they may be; `webrl.suites.world.WORLD` has every suite and `rollout.env=openenv`.
         on_episode: called after each new line.
 
     Raises:
@@ -84,14 +82,14 @@ async def collect(
         BrowserMissing: no Chromium.
     """
     for task in tasks:
-        world.suite_of(task).check(task, config.rollout)
+        suite_of(task).check(task, config.rollout)
     summary = CollectSummary()
     done = _read_done(out, summary)
     episodes = name_episodes(tasks, prefix)
     waiting = [(name, task) for name, task in episodes if name not in done]
     num, num_done = len(episodes), len(episodes) - len(waiting)  # others' may be in the file as well
     target = math.ceil(config.rollout.cut_off * num)
-    over = " over all suites" if len({id(world.suite_of(task)) for task in tasks}) > 1 else ""
+    over = " over all suites" if len({suite_of(task) for task in tasks}) > 1 else ""
     with store.Appender(out) as file, progress(num, f"rollout {prefix}", "episodes", initial=num_done) as bar:
 
         def record(trajectory: Trajectory) -> None:
@@ -103,8 +101,8 @@ async def collect(
                 on_episode(trajectory)
 
         if waiting:
-            async with open_pool(config.rollout, len(waiting), world) as pool:
-                stage = _Stage(pool, policy, config, out, phase, record, world, (prefix, draws or prefix))
+            async with open_pool(config.rollout, len(waiting)) as pool:
+                stage = _Stage(pool, policy, config, out, phase, record, (prefix, draws or prefix))
                 await stage.run(waiting, target - num_done)
     return summary
 
@@ -116,34 +114,32 @@ def without_secrets(trajectory: Trajectory) -> Trajectory:
 
 
 @contextlib.asynccontextmanager
-async def open_pool(config: RolloutConfig, num_episodes: int | None = None, world: World = WEB) -> AsyncIterator[Pool]:
+async def open_pool(config: RolloutConfig, num_episodes: int | None = None) -> AsyncIterator[Pool]:
     """The environments that `config` asks for, kept ones where there are (`kept.py`); no more of them than episodes.
 
     Raises:
-        UsageError: `rollout.env=openenv` in a world without servers.
+        ExtraMissing, UsageError: what offers `rollout.env` is not installed, or not usable.
     """
     whole = config
     if num_episodes is not None and num_episodes < config.num_workers * config.envs_per_worker:
         workers = min(config.num_workers, num_episodes)
         per_worker = math.ceil(num_episodes / workers)
         config = config.model_copy(update={"num_workers": workers, "envs_per_worker": per_worker})
-    if config.env == "openenv":
-        if world.remote is None:
-            raise UsageError(f"rollout.env=openenv: {world.path} asks no servers")
-        async with world.remote(config) as remote:
+    if config.env != "browser":
+        async with plugins.load(plugins.ENVIRONMENTS, config.env)(config) as remote:
             yield remote
     elif config.backend == "ray":
         from webrl.rollouts.ray_workers import RayWorker, ray_cluster
 
         with ray_cluster():
-            async with EnvPool(config, RayWorker, world) as pool:
+            async with EnvPool(config, RayWorker) as pool:
                 yield pool
     else:
-        async with borrow(whole, world) as kept:
+        async with borrow(whole) as kept:
             if kept is not None:
                 yield kept
                 return
-            async with EnvPool(config, world=world) as pool:
+            async with EnvPool(config) as pool:
                 yield pool
 
 
@@ -158,7 +154,6 @@ class _Stage:
         out: Path,
         phase: int,
         record: Callable[[Trajectory], None],
-        world: World,
         draws: tuple[str, str],
     ) -> None:
         self._pool = pool
@@ -167,7 +162,6 @@ class _Stage:
         self._out = out
         self._phase = phase
         self._record = record
-        self._world = world
         self._draws = draws
 
     async def run(self, waiting: Sequence[tuple[str, Task]], target: int) -> None:
@@ -222,7 +216,7 @@ class _Stage:
                     draws=name.replace(*self._draws, 1),
                     save_screenshot=screenshot_saver(self._config.rollout, self._out, name),
                 )
-                return await self._world.suite_of(task).finish(env, trajectory)
+                return await suite_of(task).finish(env, trajectory)
 
         return await repeat_after_crash(play, self._config.rollout, name)
 

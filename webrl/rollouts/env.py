@@ -20,7 +20,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 from webrl.config import RolloutConfig
@@ -63,8 +63,10 @@ _DIRTY = frozenset(("mouse_down", "keyboard_down", "upload_file", "mouse_upload_
 class BrowserEnv(BrowserProfile):
     """An environment on a shared browser; see the module docstring."""
 
-    def __init__(self, browser: Browser, config: RolloutConfig) -> None:
+    def __init__(self, browser: Browser, config: RolloutConfig, site_of: Callable[[Task], Site] = open_site) -> None:
+        """`site_of`: how an episode of a task starts and ends in its page. Raises DataError."""
         super().__init__(browser, config)
+        self._site_of = site_of
         self._task: Task | None = None
         self._goal = ""
         self._text = ""
@@ -76,7 +78,7 @@ class BrowserEnv(BrowserProfile):
 
     async def reset(self, task: Task) -> Observation:
         """Start an episode of `task`."""
-        site = open_site(task)
+        site = self._site_of(task)
         async with self._deadline(f"reset of {task.site!r}"):
             self._first_id = self._draw_first_id(task)
             self._copied = None

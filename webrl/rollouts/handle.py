@@ -12,7 +12,7 @@ from typing import Any
 from webrl import errors
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
-from webrl.rollouts.suite import WEB, World
+from webrl.rollouts.suite import suite_of
 from webrl.runs.clock import spent_on
 from webrl.types import Task
 
@@ -27,9 +27,8 @@ VALIDATION_TIMEOUT_S = 300.0
 class WorkerHandle(ABC):
     """One worker; environments are numbered by the pool and made by the worker at their first reset."""
 
-    def __init__(self, config: RolloutConfig, world: World = WEB) -> None:
+    def __init__(self, config: RolloutConfig) -> None:
         self._config = config
-        self._world = world
         self._active = 0
         self.idle = asyncio.Event()
         """Set while no environment is in use."""
@@ -89,7 +88,7 @@ class WorkerHandle(ABC):
             return VALIDATION_TIMEOUT_S
         if op != "reset":
             return 0.0
-        suite = self._world.suite_of(Task.from_json(arg["task"]))
+        suite = suite_of(Task.from_json(arg["task"]))
         return START_TIMEOUT_S + suite.reset_allowance_s(self._config)
 
 

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from webrl.config import RolloutConfig
 from webrl.rollouts.pool import EnvPool
-from webrl.rollouts.suite import World
 
 T = TypeVar("T")
 
@@ -24,7 +23,7 @@ T = TypeVar("T")
 class _Kept:
     def __init__(self, runner: asyncio.Runner) -> None:
         self.runner = runner
-        self.made_for: tuple[Any, ...] | None = None
+        self.made_for: RolloutConfig | None = None
         self.pool: EnvPool | None = None
         self.is_lent = False
         self.is_over = False
@@ -69,7 +68,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 @contextlib.asynccontextmanager
-async def borrow(config: RolloutConfig, world: World) -> AsyncIterator[EnvPool | None]:
+async def borrow(config: RolloutConfig) -> AsyncIterator[EnvPool | None]:
     """The kept environments of these settings, in place of kept ones of others; None where none are kept or free."""
     kept = _current()
     if kept is None or kept.is_lent or asyncio.get_running_loop() is not kept.runner.get_loop():
@@ -77,19 +76,18 @@ async def borrow(config: RolloutConfig, world: World) -> AsyncIterator[EnvPool |
         return
     kept.is_lent = True
     try:
-        wanted = (config, world.path)
-        if kept.made_for != wanted:
+        if kept.made_for != config:
             await kept.close()
         if kept.pool is None:
-            kept.pool, kept.made_for = EnvPool(config, world=world), wanted
+            kept.pool, kept.made_for = EnvPool(config), config
         yield kept.pool
     finally:
         kept.is_lent = False
 
 
-async def start_early(config: RolloutConfig, world: World, num_episodes: int) -> None:
+async def start_early(config: RolloutConfig, num_episodes: int) -> None:
     """Launch the browsers that `borrow` would lend for so many episodes: they start while the caller loads a model."""
     if config.env == "browser" and config.backend != "ray" and num_episodes:
-        async with borrow(config, world) as pool:
+        async with borrow(config) as pool:
             if pool is not None:
                 await pool.start(num_episodes)

@@ -10,14 +10,13 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.collect import open_pool
 from webrl.rollouts.interface import Observation
-from webrl.rollouts.suite import WEB, World
 from webrl.runs.progress import progress
 from webrl.types import Task
 
 logger = logging.getLogger(__name__)
 
 
-async def initial_pages(tasks: Sequence[Task], config: RolloutConfig, world: World = WEB) -> list[Observation | None]:
+async def initial_pages(tasks: Sequence[Task], config: RolloutConfig) -> list[Observation | None]:
     """Reset to each task's initial state and look at it, in the order given; None where the page failed.
 
     Raises:
@@ -26,7 +25,7 @@ async def initial_pages(tasks: Sequence[Task], config: RolloutConfig, world: Wor
     """
     if not tasks:
         return []
-    async with open_pool(config, len(tasks), world) as pool:
+    async with open_pool(config, len(tasks)) as pool:
         with progress(len(tasks), "initial pages", "pages") as bar:
 
             async def look(task: Task) -> Observation | None:

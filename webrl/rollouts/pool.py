@@ -27,7 +27,6 @@ from webrl.errors import BrowserError
 from webrl.rollouts.browser import remove_abandoned
 from webrl.rollouts.handle import WorkerHandle, error_of
 from webrl.rollouts.interface import Observation, Score, StepResult
-from webrl.rollouts.suite import WEB, World
 from webrl.rollouts.worker import encode, observation_from_json, read_message, result_from_json
 from webrl.runs.clock import spent_on
 from webrl.runs.own_python import own_environment, own_python
@@ -39,8 +38,8 @@ logger = logging.getLogger(__name__)
 class WorkerProcess(WorkerHandle):
     """A worker in a process of this machine."""
 
-    def __init__(self, config: RolloutConfig, world: World = WEB) -> None:
-        super().__init__(config, world)
+    def __init__(self, config: RolloutConfig) -> None:
+        super().__init__(config)
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
@@ -49,7 +48,7 @@ class WorkerProcess(WorkerHandle):
     async def start(self) -> None:
         """Launch the process, which launches Chromium."""
         self._process = await asyncio.create_subprocess_exec(
-            *own_python("webrl.rollouts.worker", self._world.path),
+            *own_python("webrl.rollouts.worker"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=1 << 24,
@@ -161,14 +160,10 @@ class EnvPool:
     """`num_workers` x `envs_per_worker` environments in workers; see the module docstring."""
 
     def __init__(
-        self,
-        config: RolloutConfig,
-        make_worker: Callable[[RolloutConfig, World], WorkerHandle] = WorkerProcess,
-        world: World = WEB,
+        self, config: RolloutConfig, make_worker: Callable[[RolloutConfig], WorkerHandle] = WorkerProcess
     ) -> None:
         self._config = config
         self._make_worker = make_worker
-        self._world = world
         self._slots: asyncio.LifoQueue[int] = asyncio.LifoQueue()  # warm pages first
         self._workers: dict[int, WorkerHandle] = {}
         self._locks = [asyncio.Lock() for _ in range(config.num_workers)]
@@ -223,7 +218,7 @@ class EnvPool:
                 self._retire(worker)
                 worker = None
             if worker is None:
-                worker = self._make_worker(self._config, self._world)
+                worker = self._make_worker(self._config)
                 self._all.add(worker)
                 self._workers[worker_id] = worker
                 with spent_on("browsers"):

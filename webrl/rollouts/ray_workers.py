@@ -22,7 +22,6 @@ from webrl.config.redaction import guard_output, revealed
 from webrl.errors import BrowserError, UsageError
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.handle import WorkerHandle, error_of
-from webrl.rollouts.suite import WEB, World, find_world
 from webrl.rollouts.worker import Worker
 from webrl.runs.text import dump_json
 
@@ -34,15 +33,14 @@ _CLOSE_TIMEOUT_S = 5.0
 class RayWorker(WorkerHandle):
     """A worker in a Ray actor; needs `ray_cluster`."""
 
-    def __init__(self, config: RolloutConfig, world: World = WEB) -> None:
-        super().__init__(config, world)
+    def __init__(self, config: RolloutConfig) -> None:
+        super().__init__(config)
         self._actor: Any = None
 
     async def start(self) -> None:
         """Ask Ray for the actor; requests wait until it has been placed."""
         options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_restarts": 0}
-        settings = revealed(self._config)
-        self._actor = _actor_class().options(**options).remote(settings, self._world.path)
+        self._actor = _actor_class().options(**options).remote(revealed(self._config))
 
     async def _ask(self, env_id: int, op: str, arg: Any) -> Any:
         from ray.exceptions import RayError
@@ -109,9 +107,9 @@ def ray_cluster() -> Iterator[None]:
 class _Actor:
     """What runs on the cluster; answers as JSON bytes, like a worker process."""
 
-    def __init__(self, config: dict[str, Any], world: str) -> None:
+    def __init__(self, config: dict[str, Any]) -> None:
         guard_output()
-        self._worker = Worker(RolloutConfig.model_validate(config), find_world(world))
+        self._worker = Worker(RolloutConfig.model_validate(config))
 
     async def answer(self, env_id: int, op: str, arg: Any) -> bytes:
         try:

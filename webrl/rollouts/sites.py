@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
+from webrl.config import plugins
 from webrl.errors import BrowserError, DataError
 from webrl.rollouts.miniwob import nearest_page, page_names, page_path, page_seed, page_source
 from webrl.rollouts.observe import HIDDEN_IDS
@@ -34,14 +35,11 @@ class Verdict:
     """Whether the page has ended the episode."""
 
 
-BENCHMARKS = ("miniwob", "arena")
-"""The suites whose tasks are known by name and seed."""
-
-
 def site_name(task_name: str, benchmark: str) -> str:
     """Our name of a task, from a BrowserGym id with or without its `browsergym/` and suite."""
     name = task_name.removeprefix("browsergym/")
-    return name if name.startswith(tuple(f"{suite}." for suite in (benchmark, *BENCHMARKS))) else f"{benchmark}.{name}"
+    known = (benchmark, *plugins.names(plugins.SUITES))
+    return name if name.startswith(tuple(f"{suite}." for suite in known)) else f"{benchmark}.{name}"
 
 
 class Site(Protocol):
@@ -143,7 +141,7 @@ def open_site(task: Task) -> Site:
         if not urlsplit(task.start_url).scheme:
             raise DataError(
                 f"task {task.task_id!r}: start_url {task.start_url!r:.200} is no address such as http://host/path "
-                "(a task of a suite whose addresses are configured is played in `webrl.suites.world.WORLD` alone)"
+                "(where its suite has them in its config, the task's site must begin with the suite's name)"
             )
         return UrlSite(task.start_url, task.extra.get("allowed_hosts", ()))
     raise DataError(f"task {task.task_id!r}: site {task.site!r} is not a MiniWoB page and has no start_url")

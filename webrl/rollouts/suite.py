@@ -1,53 +1,320 @@
-"""What a suite of tasks brings to its episodes, and where they are played; rollouts know a suite by this alone.
+"""Suites of tasks: the base class of all, and how the suite of a name or a task is found.
 
-API: a `Suite` owns tasks and says how they are started and finished. A `World` is the suites that `collect` may meet
-and the servers that it may ask; `WEB` has none but web pages (MiniWoB's and any other), `webrl.suites.world.WORLD` has
-all that webrl knows.
+API: `find_suite(name)`, `suite_of(task)`, `suite_at(site)`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import logging
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import Protocol
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
-from webrl.config import RolloutConfig
-from webrl.errors import BrowserError
+from webrl.config import RolloutConfig, RunConfig, plugins
+from webrl.errors import BrowserError, UsageError
+from webrl.evaluate import is_decided, summarize_evaluation
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
-from webrl.rollouts.interface import Env, Pool, Score
-from webrl.rollouts.sites import open_site
-from webrl.types import Task, Trajectory
+from webrl.rollouts.interface import Env, Score
+from webrl.rollouts.sites import Site, open_site
+from webrl.types import Label, Task, Trajectory
 
 logger = logging.getLogger(__name__)
 
+API_VERSION = 1
+"""Of `Suite`; it grows when a suite that was written for the class as it was would do something else."""
 
-class Suite(Protocol):
-    """One kind of tasks."""
 
-    def owns(self, task: Task) -> bool:
-        """Whether the task is of this suite."""
+class Expert(Protocol):
+    """A script that plays the tasks of one type from the same text that an agent sees."""
+
+    def plan(self, instruction: str, observation: str, history: Sequence[str]) -> str | None:
+        """The next action; None where it cannot continue. `history`: the answers whose actions have worked."""
         ...
 
-    def check(self, task: Task, config: RolloutConfig) -> None:
-        """Refuse, before anything starts, what cannot be played. Raises DataError, UsageError."""
-        ...
+
+class Suite(ABC):
+    """One kind of tasks: what a run of `tasks.suite=NAME` trains on and is evaluated on, and how episodes are played.
+
+    To write one, subclass this, set `name` and `api_version`, and implement `training_tasks` and `eval_tasks`:
+
+        class Notes(Suite):
+            name = "notes"
+            api_version = 1
+
+            def training_tasks(self, config, draw=0):
+                return [Task("notes.0", "notes.add", instruction="Add a note", start_url="http://127.0.0.1:5000/")]
+
+            def eval_tasks(self, config):
+                return [Task("notes.1", "notes.add", instruction="Add two notes", start_url="…", split="eval")]
+
+    A task's `site` is its type and begins with the suite's name and a dot. Then let your package say where it is:
+
+        [project.entry-points."webrl.suites"]
+        notes = "my_package.suite:Notes"
+
+    Once the package is installed, `webrl run tasks.suite=notes` plays it, `webrl record-demos` records its experts,
+    and `webrl serve-env` serves it. Nothing else is needed where a page is opened at `start_url` and the outcome model
+    judges. What else to override:
+
+    - reward: `open_site`, whose `Site` starts an episode in the page, returns its goal, and reads the reward there
+      (the tasks have no instruction then); or `make_env`, with an environment whose `finish` scores the episode, and
+      here `finish`, which calls `score_episode`, and `needs_judge`;
+    - `expert`, scripts that record demonstrations; `demonstration_types`, what they are recorded of;
+    - a world that several runs share: `open_sites`, around all episodes of a stage;
+    - tasks that the generator writes: `has_page_seeds`, `shows_pages`, `without_reference`, and `dedupe_key`,
+      `task_type` and `sites_of`, by which they are compared with those of an evaluation;
+    - what an evaluation reports: `summarize`, `describe`; what cannot work: `check`, `check_settings`.
+
+    One instance serves all tasks of a process and keeps no state of an episode. Heavy imports belong into the methods:
+    the module is imported when a config or a task names the suite. Pages run in worker processes, which import it too.
+    """
+
+    name: ClassVar[str]
+    """As in `tasks.suite`, and the first part of its tasks' sites."""
+    api_version: ClassVar[int]
+    """The `API_VERSION` that it was written for."""
+    extra: ClassVar[str | None] = None
+    """Row of `webrl.config.extras.EXTRAS` without which its episodes cannot be played."""
+    has_page_seeds: ClassVar[bool] = False
+    """A seed makes a page, so that every generated instruction gets a page of its own (`fresh_seed`)."""
+    shows_pages: ClassVar[bool] = False
+    """The generator is shown the page that its instructions start from."""
+    is_stateless: ClassVar[bool] = False
+    """Pages hold nothing but themselves: they stay open between episodes, and browsers between stages."""
+    draws_fresh: ClassVar[bool] = False
+    """`training_tasks` has other tasks for every draw (`tasks.source=fresh`)."""
+    can_mix: ClassVar[bool] = True
+    """It may be one of several suites of a run."""
+    is_one_type: ClassVar[bool] = False
+    """Its tasks are of one type, so that none is named in `tasks.train_sites`."""
+    can_record_by_hand: ClassVar[bool] = True
+    """A person may play its tasks in a visible browser (`webrl record-demos --by-hand`)."""
+    not_served: ClassVar[str] = ""
+    """Why `webrl serve-env` does not serve its tasks; empty: it does, by name and seed."""
+    first_task: ClassVar[str] = "miniwob.click-test"
+    """What the server plays where a reset names no task."""
+
+    @abstractmethod
+    def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
+        """At most `tasks.num_seed_tasks` tasks to train on, drawn by `config.seed`.
+
+        Args:
+            draw: where `draws_fresh`: which of many draws; phases count from 0.
+
+        Raises:
+            UsageError, DataError: settings or files that cannot be used.
+        """
+
+    @abstractmethod
+    def eval_tasks(self, config: RunConfig) -> list[Task]:
+        """What a run is evaluated on, the same in every phase: at most `tasks.num_eval_tasks` with the split `eval`,
+        then at most `tasks.num_heldout_tasks` of types that are never trained on, with `eval_heldout`.
+
+        Raises as `training_tasks`.
+        """
+
+    def heldout_tasks(self, config: RunConfig) -> list[Task]:
+        """Everything that an evaluation may ask: never trained on, however few tasks this run evaluates."""
+        return self.eval_tasks(config)
+
+    def check_settings(self, config: RunConfig, *, mixed: bool) -> None:  # noqa: B027 (most have nothing to refuse)
+        """Raise UsageError where settings cannot work together; `mixed`: it is one of several suites."""
+
+    def proposes(self, config: RunConfig) -> bool:  # noqa: ARG002
+        """Whether phase 0 has no instructions, so that the generator proposes them for pages of `explore`."""
+        return False
+
+    async def explore(self, config: RunConfig) -> list[tuple[Task, str]]:
+        """Pages to propose instructions for, as tasks without one, each with its text."""
+        raise NotImplementedError(f"{self.name} proposes tasks, and explores no pages")
+
+    def fresh_seed(self, taken: Collection[int], rng: random.Random) -> int:
+        """A seed of a page to train on, where `has_page_seeds`, that is not taken."""
+        while (seed := rng.randrange(1_000_000)) in taken:
+            pass
+        return seed
+
+    def named_tasks(self, types: Sequence[str], seeds: Sequence[int], seed: int) -> list[Task]:  # noqa: ARG002
+        """A training task of each of these types, which may repeat (`webrl grpo`).
+
+        Args:
+            seeds: one for each.
+            seed: of the training.
+        """
+        return [Task(f"{site}.{number}", site=site, seed=number) for site, number in zip(types, seeds, strict=True)]
+
+    def check(self, task: Task, config: RolloutConfig) -> None:  # noqa: ARG002
+        """Raise DataError or UsageError, before anything starts, where a task cannot be played."""
+        self.open_site(task)
+
+    def open_site(self, task: Task) -> Site:
+        """How an episode of the task starts and ends in its page; by default at its `start_url`, without a reward.
+
+        Raises:
+            DataError: a task that names no page.
+        """
+        return open_site(task)
 
     def make_env(self, browser: Browser, config: RolloutConfig) -> BrowserEnv:
         """An environment for tasks of this suite."""
-        ...
+        return BrowserEnv(browser, config, self.open_site)
 
-    def reset_allowance_s(self, config: RolloutConfig) -> float:
+    def reset_allowance_s(self, config: RolloutConfig) -> float:  # noqa: ARG002
         """Seconds that a reset may take beyond a step's deadline."""
-        ...
+        return 0.0
 
-    async def finish(self, env: Env, trajectory: Trajectory) -> Trajectory:
+    async def finish(self, env: Env, trajectory: Trajectory) -> Trajectory:  # noqa: ARG002
         """The trajectory with what is known only after its last step; called once after every episode."""
-        ...
+        return trajectory
+
+    def open_sites(self, config: RunConfig, tasks: Sequence[Task]) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+        """Hold, and reset, what the tasks' episodes share with the world outside this run; around all of them."""
+        return nullcontext()
+
+    def with_step_rewards(self, config: RolloutConfig) -> RolloutConfig:
+        """The settings with a reward in every step: OpenEnv's protocol knows no other."""
+        return config
+
+    def needs_judge(self, task: Task) -> bool:
+        """Whether an evaluation's episode of this task has no reward unless the outcome model gives one.
+
+        By default where the instruction is the task's: a page rewards its own alone. Suites whose `finish` scores
+        episodes override it.
+        """
+        return task.instruction is not None
+
+    def instruction_of(self, task: Task) -> str:
+        """The agent's goal, as far as it is known before the page is open."""
+        return task.instruction or ""
+
+    def is_seeded(self, task: Task) -> bool:
+        """Whether the task's seed makes its page: a site that is addressed by name, not by URL or task file."""
+        return task.start_url is None
+
+    def sites_of(self, task: Task) -> list[str]:
+        """The sites on which an equal instruction is the same task."""
+        return task.site.split("+")
+
+    def dedupe_key(self, task: Task) -> str:
+        """Where the same words are the same task, among those that are generated."""
+        return task.site
+
+    def task_type(self, task: Task) -> str:
+        """The type of a task, also of a generated one."""
+        return task.site
+
+    def without_reference(self, extra: dict[str, Any]) -> dict[str, Any]:
+        """What a generated task keeps of the `extra` of the one whose page it has: how that one is scored is not its
+        own.
+        """
+        return extra
+
+    def demonstration_types(self, config: RunConfig) -> Sequence[str]:
+        """The task types that experts play."""
+        return config.tasks.train_sites or (self.name,)
+
+    def expert(self, task_type: str) -> Expert | None:  # noqa: ARG002
+        """The script that plays a task type; None where there is none."""
+        return None
+
+    def summarize(
+        self,
+        config: RunConfig,
+        trajectories: Sequence[Trajectory],
+        folder: Path,  # noqa: ARG002
+        labels: Mapping[str, Label],
+    ) -> dict[str, Any]:
+        """The counts of an evaluation (`webrl.evaluate.summarize_evaluation`), and what else the suite has to say.
+
+        By default success is by reward, or by the outcome model where `needs_judge`; finished episodes without
+        a judgement are in no rate and counted as `undecided`.
+
+        Args:
+            folder: a phase's, for files that the suite's users expect.
+            labels: by trajectory id, where `needs_judge`.
+        """
+        counted = [t for t in trajectories if not self.needs_judge(t.task)]
+        for trajectory in trajectories:
+            if self.needs_judge(trajectory.task):
+                label = labels.get(trajectory.trajectory_id)
+                counted.append(dataclasses.replace(trajectory, env_reward=label.reward if label else None))
+        decided = [t for t in counted if is_decided(t) or not self.needs_judge(t.task)]
+        undecided = {"undecided": len(counted) - len(decided)} if len(counted) > len(decided) else {}
+        return summarize_evaluation(decided, config.evaluate.confidence) | undecided
+
+    def describe(self, counts: Mapping[str, Any]) -> str:  # noqa: ARG002
+        """What the command line prints of `summarize` in addition to the success rate; "" for nothing."""
+        return ""
+
+
+class _Pages(Suite):
+    """Tasks of no suite: any page with a URL, which an outcome model judges."""
+
+    name = "pages"
+    api_version = API_VERSION
+    not_served = "it is of no suite"
+
+    def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:  # noqa: ARG002
+        """None."""
+        return []
+
+    def eval_tasks(self, config: RunConfig) -> list[Task]:  # noqa: ARG002
+        """None."""
+        return []
+
+
+PAGES = _Pages()
+"""The suite of tasks that no other one has."""
+
+
+def find_suite(name: str) -> Suite:
+    """The suite of a name.
+
+    Raises:
+        ExtraMissing: it is one of webrl's and not installed.
+        UsageError: there is none, two packages have one, or it cannot be imported, is none or of another version.
+    """
+    return _load(plugins.SUITES, name)
+
+
+def suite_of(task: Task) -> Suite:
+    """The suite that a task is of. Raises as `find_suite`."""
+    return suite_at(task.site)
+
+
+def suite_at(site: str) -> Suite:
+    """The suite of the tasks with this `site`: the one it begins with the name of. Raises as `find_suite`."""
+    name, dot, _ = site.partition(".")
+    if dot and name in plugins.names(plugins.SUITES):
+        return find_suite(name)
+    first = site.partition("+")[0]
+    return _load(plugins.SITES, first) if first in plugins.names(plugins.SITES) else PAGES
+
+
+@cache
+def _load(group: str, name: str) -> Suite:
+    try:
+        made = plugins.load(group, name)
+    except UsageError as error:
+        raise type(error)(f"tasks.suite: {error}") from error
+    if not (isinstance(made, type) and issubclass(made, Suite)):
+        raise UsageError(f"tasks.suite: {name!r} is {made!r:.100}, no subclass of webrl.rollouts.suite.Suite")
+    version = getattr(made, "api_version", None)
+    if version != API_VERSION:
+        raise UsageError(
+            f"tasks.suite: {name!r} has api_version {version}, and this webrl takes {API_VERSION}; install a version "
+            f"of its package ({made.__module__.partition('.')[0]}) that goes with it"
+        )
+    suite = made()
+    if group == plugins.SUITES and suite.name != name:
+        raise UsageError(f"tasks.suite: the package of {name!r} calls it {suite.name!r}; both names must be one")
+    return suite
 
 
 async def score_episode(env: Env, trajectory: Trajectory) -> Trajectory:
@@ -63,54 +330,3 @@ async def score_episode(env: Env, trajectory: Trajectory) -> Trajectory:
         level = logging.WARNING if score.reward is None else logging.DEBUG
         logger.log(level, "%s: %s", trajectory.trajectory_id, score.note)
     return dataclasses.replace(trajectory, env_reward=score.reward, env_error=score.note)
-
-
-class WebPages:
-    """Tasks that a page starts and rewards (MiniWoB), or that an outcome model judges (any start page)."""
-
-    def owns(self, task: Task) -> bool:  # noqa: ARG002
-        """Whatever no other suite claims."""
-        return True
-
-    def check(self, task: Task, config: RolloutConfig) -> None:  # noqa: ARG002
-        """Raises DataError: a task that names no known page."""
-        open_site(task)
-
-    def make_env(self, browser: Browser, config: RolloutConfig) -> BrowserEnv:
-        """As any other page."""
-        return BrowserEnv(browser, config)
-
-    def reset_allowance_s(self, config: RolloutConfig) -> float:  # noqa: ARG002
-        """None."""
-        return 0.0
-
-    async def finish(self, env: Env, trajectory: Trajectory) -> Trajectory:  # noqa: ARG002
-        """As it is: the page has said all."""
-        return trajectory
-
-
-@dataclass(frozen=True)
-class World:
-    """What `collect` plays in."""
-
-    path: str
-    """`module:name` of this very object, by which workers in other processes find it."""
-    suites: tuple[Suite, ...]
-    """Asked in turn whose a task is; the last one owns every task."""
-    remote: Callable[[RolloutConfig], AbstractAsyncContextManager[Pool]] | None = None
-    """Opens environments on servers (`rollout.env=openenv`)."""
-
-    def suite_of(self, task: Task) -> Suite:
-        """The suite of a task."""
-        return next(suite for suite in self.suites if suite.owns(task))
-
-
-def find_world(path: str) -> World:
-    """The world of a `World.path`."""
-    module, _, name = path.partition(":")
-    world: World = getattr(importlib.import_module(module), name)
-    return world
-
-
-WEB = World("webrl.rollouts.suite:WEB", (WebPages(),))
-"""Web pages, in browsers of our own."""

@@ -1,6 +1,6 @@
 """A worker process: one Chromium, many environments, driven by messages over stdin and stdout.
 
-Run as `python -m webrl.rollouts.worker [WORLD]` (`World.path`). Messages are JSON with a 4-byte length before them. The
+Run as `python -m webrl.rollouts.worker`. Messages are JSON with a 4-byte length before them. The
 first is the RolloutConfig; then `{"id", "env", "op": "reset"|"step"|"finish"|"close", "arg"}` in any order, each
 answered by `{"id", "result"}` or `{"id", "error", "kind"}`. Chromium starts at once, environments are made at their
 first reset.
@@ -32,7 +32,7 @@ from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.interface import Observation, StepResult
 from webrl.rollouts.snapshot import PageDetails
-from webrl.rollouts.suite import WEB, Suite, World, find_world
+from webrl.rollouts.suite import Suite, suite_of
 from webrl.runs.memory import collect_seldom
 from webrl.runs.own_python import restore_python_path
 from webrl.runs.text import dump_json
@@ -46,9 +46,8 @@ MAX_MESSAGE_BYTES = 1 << 30
 class Worker:
     """One browser and its environments; also what a Ray actor or a server wraps."""
 
-    def __init__(self, config: RolloutConfig, world: World = WEB) -> None:
+    def __init__(self, config: RolloutConfig) -> None:
         self._config = config
-        self._world = world
         self._browser: Browser | None = None
         self._starting = asyncio.Lock()
         self._envs: dict[int, BrowserEnv] = {}
@@ -113,7 +112,7 @@ class Worker:
 
     async def _env(self, env_id: int, task: Task, settings: dict[str, Any]) -> BrowserEnv:
         browser = await self._running_browser()
-        suite = self._world.suite_of(task)
+        suite = suite_of(task)
         env = self._envs.get(env_id)
         if env is None or self._made_for[env_id] != (suite, settings):
             if env is not None:
@@ -178,10 +177,10 @@ async def read_message(reader: asyncio.StreamReader) -> dict[str, Any]:
     return message
 
 
-async def serve(reader: asyncio.StreamReader, write: Any, world: World = WEB) -> None:
+async def serve(reader: asyncio.StreamReader, write: Any) -> None:
     """Answer requests until the reader ends."""
     config = RolloutConfig.model_validate(await read_message(reader))
-    worker = Worker(config, world)
+    worker = Worker(config)
     running: set[asyncio.Task[None]] = {asyncio.create_task(worker.start())}
 
     async def answer(request: dict[str, Any]) -> None:
@@ -212,7 +211,7 @@ def _watch_parent(parent: int) -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-async def main(world: World) -> None:
+async def main() -> None:
     """Serve stdin/stdout; everything else that prints goes to stderr."""
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
@@ -221,7 +220,7 @@ async def main(world: World) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, out)
     threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
-    await serve(reader, transport.write, world)
+    await serve(reader, transport.write)
 
 
 if __name__ == "__main__":
@@ -231,4 +230,4 @@ if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-        asyncio.run(main(find_world(sys.argv[1]) if len(sys.argv) > 1 else WEB))
+        asyncio.run(main())

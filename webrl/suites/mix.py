@@ -10,26 +10,30 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from webrl.config import RunConfig, SuiteName, TasksConfig
+from webrl.config import RunConfig, TasksConfig
 from webrl.errors import UsageError
+from webrl.rollouts.suite import Suite, find_suite
 from webrl.types import Task, Trajectory
 
 _SHARED = ("num_seed_tasks", "num_eval_tasks", "num_heldout_tasks")
 """Numbers that the suites share evenly, the first ones having one more where they must."""
 
 
-def parts(config: RunConfig) -> list[RunConfig]:
-    """The config of each suite alone, with its share of the tasks and its own of the task types that are named."""
+def parts(config: RunConfig) -> list[tuple[Suite, RunConfig]]:
+    """Each suite with the config as it alone would see it: its share of the tasks, its own of the named task types."""
     suites = config.tasks.suites
     if len(suites) == 1:
-        return [config]
+        return [(find_suite(suites[0]), config)]
     return [
-        config.model_copy(update={"tasks": config.tasks.model_copy(update=_part(config.tasks, suite))})
-        for suite in suites
+        (
+            find_suite(name),
+            config.model_copy(update={"tasks": config.tasks.model_copy(update=_part(config.tasks, name))}),
+        )
+        for name in suites
     ]
 
 
-def _part(tasks: TasksConfig, suite: SuiteName) -> dict[str, object]:
+def _part(tasks: TasksConfig, suite: str) -> dict[str, object]:
     number = tasks.suites.index(suite)
     shares = {key: (getattr(tasks, key) + len(tasks.suites) - 1 - number) // len(tasks.suites) for key in _SHARED}
     types = {
@@ -40,24 +44,26 @@ def _part(tasks: TasksConfig, suite: SuiteName) -> dict[str, object]:
 
 
 def check_mix(config: RunConfig) -> None:
-    """Raises UsageError where several suites cannot share a run: fewer tasks than suites, a type that none of them has,
-    or a site of one's own without instructions.
+    """Raises UsageError where several suites cannot share a run: one that goes alone, fewer tasks than suites, or a
+    type that none of them has.
     """
-    tasks, suites = config.tasks, config.tasks.suites
+    tasks, suites = config.tasks, [suite for suite, _ in parts(config)]
     if len(suites) == 1:
         return
+    names = [suite.name for suite in suites]
+    if alone := [suite.name for suite in suites if not suite.can_mix]:
+        raise UsageError(
+            f"tasks.suite=[{', '.join(names)}]: {alone[0]!r} is not mixed with other suites: its sites are held and "
+            "reset for the whole of a stage, minutes each time, while the others' episodes would wait; give it a run "
+            "of its own"
+        )
     if tasks.num_seed_tasks < len(suites):
-        raise UsageError(f"tasks.num_seed_tasks={tasks.num_seed_tasks} leaves one of {', '.join(suites)} without tasks")
-    typed = [suite for suite in suites if suite != "web"]  # one's own site is one type
+        raise UsageError(f"tasks.num_seed_tasks={tasks.num_seed_tasks} leaves one of {', '.join(names)} without tasks")
+    typed = [suite.name for suite in suites if not suite.is_one_type]
     for key in ("train_sites", "heldout_sites"):
         for name in getattr(tasks, key):
             if name.partition(".")[0] not in typed:
                 raise UsageError(f"tasks.{key}: {name!r} is no task type of {', '.join(typed)}")
-    if "web" in suites and not config.rollout.web.train_files:
-        raise UsageError(
-            f"tasks.suite=[{', '.join(suites)}]: beside other suites one's own site needs instructions, "
-            "rollout.web.train_files; the generator proposes those of phase 0 for tasks.suite=web alone"
-        )
 
 
 def in_turn(groups: Iterable[Sequence[Task]]) -> list[Task]:

@@ -19,10 +19,10 @@ from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_policy_prompt
 from webrl.rollouts.kept import run
 from webrl.rollouts.pages import initial_pages
+from webrl.rollouts.suite import suite_at, suite_of
 from webrl.runs.folder import PhaseFolder
 from webrl.runs.store import read_records, write_json, write_records
-from webrl.suites import fresh_page, has_page_seeds, held_out, needs_judge, seed_tasks, shows_pages
-from webrl.suites.world import WORLD
+from webrl.suites import held_out, seed_tasks
 from webrl.tasks.failures import FailureSet
 from webrl.tasks.feasibility import Feasibility, check_feasibility
 from webrl.tasks.filter import Dropped, FilterReport, Rates, filter_tasks
@@ -74,10 +74,12 @@ def propose(
     Returns:
         Counts: `num_generated`, by strategy and site, answer problems, tokens, cost.
     """
-    requests = plan_requests(failures, config.generate, rng, per_page=has_page_seeds)
+    requests = plan_requests(failures, config.generate, rng, per_page=lambda site: suite_at(site).has_page_seeds)
     if any(request.target is None for request in requests):
         requests = run(_give_pages(requests, config, known, rng))
-    requests = [replace(r, page=r.failures[0].page) if not r.page and shows_pages(r.site) else r for r in requests]
+    requests = [
+        replace(r, page=r.failures[0].page) if not r.page and suite_at(r.site).shows_pages else r for r in requests
+    ]
     counts = write_answers(config, requests, rng, folder)
     return counts | {"from_seeds": failures.from_seeds}
 
@@ -219,7 +221,7 @@ def spare_tasks(config: RunConfig, draw: int, number: int, *, rewarded: bool) ->
         draw: which tasks; phases draw from 0 on.
         rewarded: leave out tasks without a reward of their own.
     """
-    drawn = [task for task in _fresh(config, draw, number) if not (rewarded and needs_judge(task))]
+    drawn = [task for task in _fresh(config, draw, number) if not (rewarded and suite_of(task).needs_judge(task))]
     verdicts = leaks(drawn, held_out(config), config.filter.duplicate_threshold)
     return [task for task, verdict in zip(drawn, verdicts, strict=True) if not verdict]
 
@@ -261,10 +263,10 @@ async def _give_pages(
     targets: dict[int, Task] = {}
     for i, request in enumerate(requests):
         if request.target is None:
-            seed = fresh_page(taken[request.site], rng)
+            seed = suite_at(request.site).fresh_seed(taken[request.site], rng)
             taken[request.site].add(seed)
             targets[i] = Task(task_id=f"{request.site}.{seed}", site=request.site, seed=seed)
-    found = await initial_pages(list(targets.values()), config.rollout, WORLD)
+    found = await initial_pages(list(targets.values()), config.rollout)
     pages = dict(zip(targets, found, strict=True))
     ready = []
     for i, request in enumerate(requests):

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from webrl.config import FilterConfig
-from webrl.suites import place_of
+from webrl.rollouts.suite import suite_of
 from webrl.tasks.dedupe import find_duplicates
 from webrl.tasks.feasibility import Feasibility
 from webrl.tasks.leakage import Drop, leaks
@@ -201,7 +201,9 @@ def _malformed(task: Task) -> Drop:
 
 def _duplicates(tasks: Sequence[Task], known: Sequence[Task], config: FilterConfig) -> list[Drop]:
     drops: list[Drop] = []
-    there, before = ([replace(task, site=place_of(task)) for task in group] for group in (tasks, known))
+    there, before = (
+        [replace(task, site=suite_of(task).dedupe_key(task)) for task in group] for group in (tasks, known)
+    )
     for match in find_duplicates(there, before, config.duplicate_threshold, config.max_states):
         if match is None:
             drops.append(None)

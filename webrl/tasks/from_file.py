@@ -21,7 +21,7 @@ from webrl.llm import open_model
 from webrl.llm.interface import LanguageModel
 from webrl.runs.disk import atomic_path
 from webrl.runs.store import read_lines
-from webrl.suites import held_out_beside
+from webrl.suites import held_out_of
 from webrl.tasks.failures import FailureSet, load_failures
 from webrl.tasks.feasibility import Feasibility, check_feasibility
 from webrl.tasks.filter import FilterReport, filter_tasks
@@ -92,7 +92,7 @@ async def _filter(
 def _held_out(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:
     """The evaluation set of the config's suite; on WebArena sites that of WebArena-Lite, if it is installed."""
     try:
-        return held_out_beside(config, tasks)
+        return held_out_of(config, tasks)
     except (DataError, ExtraMissing) as error:
         logger.warning("held-out instructions are not looked for: %s", error)
         return []

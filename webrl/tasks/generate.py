@@ -23,8 +23,8 @@ from pathlib import Path
 from webrl.config import GenerateConfig, RunConfig
 from webrl.errors import ModelError
 from webrl.llm.interface import LanguageModel, Sampling
+from webrl.rollouts.suite import suite_of
 from webrl.runs.progress import progress
-from webrl.suites import without_reference
 from webrl.tasks.answers import Question, Replies, ask_all
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import Failure, FailureSet
@@ -235,7 +235,7 @@ def _task(name: str, request: GenerationRequest, text: str, model: str, prompt_h
     parents = tuple(failure.task.task_id for failure in request.failures)
     lineage = Lineage(request.strategy, parents, model, prompt_hash, phase)
     target = replace(request.target, task_id=name, instruction=text, split="train", lineage=lineage)
-    return replace(target, extra=without_reference(target.extra))
+    return replace(target, extra=suite_of(target).without_reference(target.extra))
 
 
 def _report(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from webrl.suites import instruction_of, is_seeded, sites_of, type_of
+from webrl.rollouts.suite import suite_of
 from webrl.tasks.dedupe import find_copies, state_of
 from webrl.types import Task
 
@@ -20,14 +20,15 @@ def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> l
     on other sites a held-out instruction or a near duplicate of one, whatever the initial state; one that needs several
     sites counts on each of them.
     """
-    states = {state_of(task)[:2] for task in heldout if is_seeded(task)}
+    states = {state_of(task)[:2] for task in heldout if suite_of(task).is_seeded(task)}
     closed = {task.site for task in heldout if task.split == "eval_heldout"}
     asked = _held_out_instructions(tasks, heldout, threshold)
     drops: list[Drop] = []
     for task in tasks:
-        if (kind := type_of(task)) in closed:
+        suite = suite_of(task)
+        if (kind := suite.task_type(task)) in closed:
             drops.append(("leakage", f"site {kind} is held out"))
-        elif is_seeded(task) and state_of(task)[:2] in states:
+        elif suite.is_seeded(task) and state_of(task)[:2] in states:
             drops.append(("leakage", f"seed {task.seed} of {task.site} is held out"))
         elif task.task_id in asked:
             drops.append(("leakage", f"held-out instruction: {asked[task.task_id]}"))
@@ -46,8 +47,8 @@ def _held_out_instructions(tasks: Sequence[Task], heldout: Sequence[Task], thres
 def _on_each_site(tasks: Sequence[Task]) -> list[Task]:
     """What is asked on sites that are addressed by URL; a cross-site task once for each of its sites."""
     return [
-        replace(task, site=site, instruction=instruction_of(task))
+        replace(task, site=site, instruction=suite.instruction_of(task))
         for task in tasks
-        if not is_seeded(task)
-        for site in sites_of(task)
+        if not (suite := suite_of(task)).is_seeded(task)
+        for site in suite.sites_of(task)
     ]

@@ -9,7 +9,7 @@ from typing import Any
 from webrl.config import RunConfig
 from webrl.rollouts.kept import run
 from webrl.runs.folder import PhaseFolder
-from webrl.suites import look_around
+from webrl.suites import proposing
 from webrl.tasks.curriculum import write_answers
 from webrl.tasks.generate import GenerationRequest, split_evenly
 from webrl.types import Task
@@ -25,7 +25,9 @@ def propose(config: RunConfig, *, rng: random.Random, folder: PhaseFolder) -> di
         SiteError: the site does not answer.
         ModelError: the generator is unusable.
     """
-    seen = run(look_around(config))
+    suite = proposing(config)
+    assert suite is not None
+    seen = run(suite.explore(config))
     requests = requests_for(config, seen)
     return write_answers(config, requests, rng, folder) | {"num_explored": len(seen)}
 

@@ -27,12 +27,11 @@ async def success_rates(
     from webrl.reward.stage import judge_all
     from webrl.rollouts.collect import collect
     from webrl.suites import open_sites
-    from webrl.suites.world import WORLD
 
     trials, labels = folder / "trials.jsonl", folder / "trial_labels.jsonl"
     repeated = [task for task in tasks for _ in range(config.filter.num_trials)]
     async with open_sites(config, tasks), open_policy(actor, config) as policy:
-        await collect(repeated, config, policy, trials, phase=phase, prefix=f"k{phase:02d}", world=WORLD)
+        await collect(repeated, config, policy, trials, phase=phase, prefix=f"k{phase:02d}")
     await judge_all(config, read_records(trials, Trajectory), labels, len(repeated))
     judged = read_labels(labels)
     rewards: dict[str, list[int]] = defaultdict(list)

@@ -1,44 +1,77 @@
-"""The arena as a suite: what `webrl.rollouts.suite.Suite` asks of one."""
+"""The arena as a suite."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
 from webrl.arena.sites import starts_at_a_site
-from webrl.config import RolloutConfig
+from webrl.config import RolloutConfig, RunConfig
 from webrl.errors import UsageError
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import Env
-from webrl.rollouts.suite import score_episode
+from webrl.rollouts.suite import API_VERSION, Expert, Suite, score_episode
+from webrl.suites.arena import tasks as arena
+from webrl.suites.arena.draw import TEMPLATES
 from webrl.suites.arena.env import ArenaEnv
-from webrl.suites.arena.tasks import find_task, is_arena
+from webrl.suites.arena.session import open_sites
 from webrl.types import Task, Trajectory
+
+logger = logging.getLogger(__name__)
 
 _SESSION_S = 60.0
 """Longest wait for a new session."""
 
 
-class ArenaSuite:
-    """See the module docstring."""
+class ArenaSuite(Suite):
+    """Sites to practise in, each episode in a session of its own."""
 
-    def owns(self, task: Task) -> bool:
-        """By the prefix of its site's name."""
-        return is_arena(task)
+    name = "arena"
+    api_version = API_VERSION
+    extra = "arena"
+    shows_pages = True
+    draws_fresh = True
+    first_task = "arena.shop.open-product"
+
+    def training_tasks(self, config: RunConfig, draw: int = 0) -> list[Task]:
+        return arena.training_tasks(config, f"{config.seed}.{draw}" if draw else None)
+
+    def eval_tasks(self, config: RunConfig) -> list[Task]:
+        kept: list[Task] = []
+        for name, tasks in zip(("num_eval_tasks", "num_heldout_tasks"), arena.evaluation_tasks(config), strict=True):
+            count = getattr(config.tasks, name)
+            if count < len(tasks):
+                logger.warning("%d of %d evaluation tasks (%s)", count, len(tasks), name)
+            kept += tasks[:count]
+        return kept
+
+    def heldout_tasks(self, config: RunConfig) -> list[Task]:
+        return [task for tasks in arena.evaluation_tasks(config) for task in tasks]
+
+    def named_tasks(self, types: Sequence[str], seeds: Sequence[int], seed: int) -> list[Task]:
+        """Raises UsageError: a task of the evaluation."""
+        for site in types:
+            template, evaluated, _ = site.partition("-eval-")
+            if evaluated:
+                raise UsageError(f"task {site!r} is one of the evaluation's; train on its template, {template}")
+        return super().named_tasks(types, seeds, seed)
 
     def check(self, task: Task, config: RolloutConfig) -> None:
         """Raises UsageError: remote environments, a start page outside the arena; DataError: no such task."""
         if config.env == "openenv":
             raise UsageError(f"task {task.task_id!r}: tasks.suite=arena needs rollout.env=browser")
         if task.start_url is None:
-            find_task(task.site, task.seed, config.arena)
+            arena.find_task(task.site, task.seed, config.arena)
             return
         if not starts_at_a_site(task.start_url):
             raise UsageError(f"task {task.task_id!r}: start_url {task.start_url!r} must begin with a site's __NAME__")
 
     def make_env(self, browser: Browser, config: RolloutConfig) -> ArenaEnv:
-        """In a session of its own."""
         return ArenaEnv(browser, config)
 
-    def reset_allowance_s(self, config: RolloutConfig) -> float:  # noqa: ARG002
-        """Making the session."""
+    def reset_allowance_s(self, config: RolloutConfig) -> float:
         return _SESSION_S
 
     async def finish(self, env: Env, trajectory: Trajectory) -> Trajectory:
@@ -46,3 +79,35 @@ class ArenaSuite:
         scored = await score_episode(env, trajectory)
         await env.close()
         return scored
+
+    def open_sites(self, config: RunConfig, tasks: Sequence[Task]) -> AbstractAsyncContextManager[None]:
+        return open_sites(config, tasks)
+
+    def with_step_rewards(self, config: RolloutConfig) -> RolloutConfig:
+        return config.model_copy(update={"arena": config.arena.model_copy(update={"score_steps": True})})
+
+    def needs_judge(self, task: Task) -> bool:
+        return arena.eval_of(task) is None
+
+    def sites_of(self, task: Task) -> list[str]:
+        return arena.sites_of(task)
+
+    def dedupe_key(self, task: Task) -> str:
+        """The site that it starts at."""
+        return arena.sites_of(task)[0]
+
+    def task_type(self, task: Task) -> str:
+        """The template in whose words its instruction is."""
+        return arena.reads_as(task)
+
+    def without_reference(self, extra: dict[str, Any]) -> dict[str, Any]:
+        kept = {key: value for key, value in extra.get(arena.KEY, {}).items() if key != "eval"}
+        return extra | {arena.KEY: kept} if arena.KEY in extra else extra
+
+    def demonstration_types(self, config: RunConfig) -> Sequence[str]:
+        return config.tasks.train_sites or [template.key for template in TEMPLATES if not template.held_out]
+
+    def expert(self, task_type: str) -> Expert | None:
+        from webrl.suites.arena.experts import ARENA_EXPERTS
+
+        return ARENA_EXPERTS.get(task_type)

@@ -1,7 +1,7 @@
 """The arena's tasks of a run: its own, or those of task files.
 
-API: `training_tasks(config)`, `evaluation_tasks(config)`, `heldout_tasks(config)`, `find_task(name, seed, config)`,
-`is_arena(task)`, `login_of(task)`, `eval_of(task)`, `without_reference(extra)`.
+API: `training_tasks(config)`, `evaluation_tasks(config)`, `find_task(name, seed, config)`, `login_of(task)`,
+`eval_of(task)`.
 
 A Task's site is `arena.SITE.TEMPLATE`, its start_url begins with `__SHOP__`; `extra["arena"]` holds who is logged in
 and the file's `eval`. One without start_url stands for what `find_task` finds by its site and seed.
@@ -10,7 +10,6 @@ and the file's `eval`. One without start_url stands for what `find_task` finds b
 from __future__ import annotations
 
 import difflib
-import logging
 import random
 import re
 from collections.abc import Sequence
@@ -27,9 +26,8 @@ from webrl.suites.arena.templates import Template
 from webrl.suites.mix import in_turn
 from webrl.types import Task
 
-logger = logging.getLogger(__name__)
-
-_KEY = "arena"
+KEY = "arena"
+"""Of a task's `extra`."""
 NUM_EVAL_TASKS = 8
 """Evaluation tasks of a training template."""
 NUM_HELDOUT_TASKS = 12
@@ -38,28 +36,16 @@ _ID = re.compile(r"(.+)-(train|eval)-([0-9]{1,10}(?:\.[0-9]{1,4})?)-([0-9]{1,3})
 """Of a template's task: its key, whose entities it is about, seed and number."""
 
 
-def is_arena(task: Task) -> bool:
-    """Whether a task is played in the arena."""
-    return task.site.startswith(PREFIX)
-
-
 def login_of(task: Task) -> str | None:
     """Who is logged in: a customer's e-mail address, `staff`, or nobody."""
-    login: str | None = task.extra.get(_KEY, {}).get("login")
+    login: str | None = task.extra.get(KEY, {}).get("login")
     return login
 
 
 def eval_of(task: Task) -> dict[str, Any] | None:
     """How success is measured; None where the outcome model judges."""
-    found: dict[str, Any] | None = task.extra.get(_KEY, {}).get("eval")
+    found: dict[str, Any] | None = task.extra.get(KEY, {}).get("eval")
     return found
-
-
-def without_reference(extra: dict[str, Any]) -> dict[str, Any]:
-    """What a generated instruction keeps of the data of the task whose page it has: who is logged in."""
-    if _KEY not in extra:
-        return extra
-    return extra | {_KEY: {key: value for key, value in extra[_KEY].items() if key != "eval"}}
 
 
 def sites_of(task: Task) -> list[str]:
@@ -104,28 +90,6 @@ def training_tasks(config: RunConfig, seed: int | str | None = None) -> list[Tas
         per_type *= 2
 
 
-def evaluation_tasks(config: RunConfig) -> list[Task]:
-    """What a run evaluates: `num_eval_tasks` of the training templates, `num_heldout_tasks` of the held-out ones.
-
-    Raises as `training_tasks`.
-    """
-    tasks = config.tasks
-    seen, heldout = _evaluation(config)
-    for name, count, found in (
-        ("num_eval_tasks", tasks.num_eval_tasks, seen),
-        ("num_heldout_tasks", tasks.num_heldout_tasks, heldout),
-    ):
-        if count < len(found):
-            logger.warning("%d of %d evaluation tasks (%s)", count, len(found), name)
-    return [*seen[: tasks.num_eval_tasks], *heldout[: tasks.num_heldout_tasks]]
-
-
-def heldout_tasks(config: RunConfig) -> list[Task]:
-    """All that an evaluation may ask. Raises as `training_tasks`."""
-    seen, heldout = _evaluation(config)
-    return [*seen, *heldout]
-
-
 def find_task(name: str, seed: int, config: ArenaConfig) -> Task:
     """A task by the name of a training template, for which the seed draws its entities, or by its id.
 
@@ -151,7 +115,7 @@ def find_task(name: str, seed: int, config: ArenaConfig) -> Task:
     raise DataError(f"the arena has no task {name!r}; the nearest type is {nearest[0]!r}")
 
 
-def _evaluation(config: RunConfig) -> tuple[list[Task], list[Task]]:
+def evaluation_tasks(config: RunConfig) -> tuple[list[Task], list[Task]]:
     """Of the training templates (or the evaluation files), and of the held-out ones; the same for every seed."""
     if config.rollout.arena.eval_files:
         return _from_files(config.rollout.arena.eval_files, "eval"), []

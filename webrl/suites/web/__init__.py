@@ -1,7 +1,6 @@
 """A web application of one's own (`tasks.suite=web`, docs/own_site.md), in the order in which an episode meets it.
 
-instructions, tasks: what is asked. hooks, login, serve, session: the site before a stage and an episode. env: its
-environment. checks: its score. report: the numbers afterwards. explore: pages for the generator and `webrl
-init-site`; starter, trial: what that writes and tries. infinity, infinity_app: apps of WebArena-Infinity.
-suite: all this behind the interface that rollouts know.
+instructions, tasks: what is asked. hooks, login, serve: the site before a stage and an episode. env: its
+environment. checks: its score. explore: pages for the generator and `webrl
+init-site`; starter, trial: what that writes and tries. suite: all this as a `Suite`.
 """

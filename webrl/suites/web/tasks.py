@@ -1,17 +1,15 @@
 """The tasks of one's own site: instruction files as `Task`s, and what a task's checks are.
 
-API: `training_tasks(config)`, `heldout_tasks(config)`, `is_web(task)`, `checks_of(task)`, `without_checks(extra)`.
+API: `training_tasks(config)`, `heldout_tasks(config)`, `checks_of(task)`.
 
 A Task's site is `web.NAME`, its start_url absolute; `extra["checks"]` holds the checks as the file has them.
 """
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from webrl.config import RolloutConfig, RunConfig
@@ -19,25 +17,14 @@ from webrl.errors import DataError, UsageError
 from webrl.suites.web.instructions import Check, Instruction, read_instructions, require_unique
 from webrl.types import Lineage, Task
 
-logger = logging.getLogger(__name__)
-
 PREFIX = "web."
-_CHECKS = "checks"
-
-
-def is_web(task: Task) -> bool:
-    """Whether a task is of one's own site."""
-    return task.site.startswith(PREFIX)
+CHECKS = "checks"
+"""Key in the `extra` of a task."""
 
 
 def site_name(config: RolloutConfig) -> str:
     """The site as tasks name it."""
     return PREFIX + config.web.name
-
-
-def proposes(config: RunConfig) -> bool:
-    """Whether phase 0 has no instructions of its own, so that the generator proposes them."""
-    return config.tasks.suite == "web" and not config.rollout.web.train_files
 
 
 def training_tasks(config: RunConfig) -> list[Task]:
@@ -57,27 +44,14 @@ def heldout_tasks(config: RunConfig) -> list[Task]:
     return _tasks(config.rollout, config.rollout.web.heldout_files, "eval")
 
 
-def evaluation_tasks(config: RunConfig) -> list[Task]:
-    """The first `num_eval_tasks` of them; fewer are said. Raises as `training_tasks`."""
-    tasks = heldout_tasks(config)
-    if config.tasks.num_eval_tasks < len(tasks):
-        logger.warning("%d of %d held-out instructions (num_eval_tasks)", config.tasks.num_eval_tasks, len(tasks))
-    return tasks[: config.tasks.num_eval_tasks]
-
-
 def has_checks(task: Task) -> bool:
     """Whether checks measure its success; else the outcome model judges."""
-    return bool(task.extra.get(_CHECKS))
+    return bool(task.extra.get(CHECKS))
 
 
 def checks_of(task: Task) -> list[Check]:
     """What its success is measured by; [] where the outcome model judges."""
-    return [Check.model_validate(data) for data in task.extra.get(_CHECKS, ())]
-
-
-def without_checks(extra: dict[str, Any]) -> dict[str, Any]:
-    """What a generated instruction at the same page keeps of another one's data."""
-    return {key: value for key, value in extra.items() if key != _CHECKS}
+    return [Check.model_validate(data) for data in task.extra.get(CHECKS, ())]
 
 
 def require_start(config: RolloutConfig) -> None:
@@ -129,5 +103,5 @@ def _task(config: RolloutConfig, instruction: Instruction, split: str) -> Task:
         instruction=instruction.instruction,
         start_url=start,
         split=split,
-        extra={_CHECKS: checks} if checks else {},
+        extra={CHECKS: checks} if checks else {},
     )

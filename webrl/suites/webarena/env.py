@@ -6,8 +6,6 @@ API:
     trajectory = await run_episode(env, policy, task, ...)
     trajectory = await score_episode(env, trajectory)      # env_reward, env_error; gives the sites back
 
-Which tasks need it: `webrl.suites.webarena.tasks.is_webarena(task)`. Not `task.extra`: training tasks and generated
-ones have none, only a site and a start page with a placeholder. Tasks of other worlds are played as by `BrowserEnv`.
 `score_episode` must follow every episode, however it ended: a writing episode has its sites to itself until then.
 """
 
@@ -33,7 +31,7 @@ from webrl.suites.webarena.final_state import capture
 from webrl.suites.webarena.locks import LEASE_TIMEOUT_S, Lease, lease_sites
 from webrl.suites.webarena.login import LoginStore
 from webrl.suites.webarena.sites import Sites, find_sites, host_of, resolve
-from webrl.suites.webarena.tasks import config_of, instruction_of, is_scored, is_webarena, sites_of, writes
+from webrl.suites.webarena.tasks import config_of, instruction_of, is_scored, sites_of, writes
 from webrl.suites.webarena.verified import ANSWER_FORMAT, Evidence, is_verified
 from webrl.types import Task
 
@@ -99,8 +97,6 @@ class WebArenaEnv(BrowserEnv):
         self._release()
         self._resets = number = self._resets + 1
         self._profile_options = {}
-        if not is_webarena(task):
-            return await super().reset(task)
         access = self._access = self._access or site_access(self._real_browser, self._config.webarena)
         lease = await lease_sites(
             access.sites,

@@ -1,7 +1,7 @@
 """WebArena tasks: the 165 of WebArena-Lite and the 812 of WebArena from BrowserGym's packages, and training tasks (any
 instruction at a site's start page, judged by the outcome model). `task_files.py` reads their files.
 
-API: `load_suite(suite) -> list[Task]`, `evaluation_tasks(config.tasks)`, `training_tasks(config)`;
+API: `load_suite(suite) -> list[Task]`, `training_tasks(config)`;
 `config_of(task)`, `instruction_of(task)`, `sites_of(task)`, `writes(task)`, `is_scored(task)` read what a task needs.
 
 A Task's `extra["webarena"]` is the task file's object with its `__SITE__` placeholders; base URLs are put in when
@@ -12,22 +12,19 @@ None where the file has a reference (its intent is asked, its evaluators score),
 from __future__ import annotations
 
 import importlib.util
-import logging
 import random
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from webrl.config import RunConfig, TasksConfig
+from webrl.config import RunConfig
 from webrl.config.extras import require
 from webrl.errors import DataError, UsageError
 from webrl.suites.mix import in_turn
-from webrl.suites.webarena.sites import SITES, placeholders
+from webrl.suites.webarena.sites import placeholders
 from webrl.suites.webarena.task_files import read_task_file, read_training_file
 from webrl.types import Task
-
-logger = logging.getLogger(__name__)
 
 Suite = Literal["webarena", "webarena_lite"]
 
@@ -62,13 +59,6 @@ def load_suite(suite: Suite) -> list[Task]:
     raise DataError(f"{package} holds no {name}: `make clean webarena` installs it anew")
 
 
-def evaluation_tasks(config: TasksConfig, tasks: list[Task]) -> list[Task]:
-    """The suite's tasks, at most `num_eval_tasks` of them (the first ones of every site)."""
-    if config.num_eval_tasks < len(tasks):
-        logger.warning("%d of %s's %d tasks (num_eval_tasks)", config.num_eval_tasks, config.suite, len(tasks))
-    return tasks[: config.num_eval_tasks]
-
-
 def training_tasks(config: RunConfig) -> list[Task]:
     """Tasks of phase 0: a seeded draw of `num_seed_tasks` from the instruction files of the config.
 
@@ -89,11 +79,6 @@ def training_tasks(config: RunConfig) -> list[Task]:
         raise DataError(f"{', '.join(map(str, files))}: no instruction for {', '.join(sorted(chosen)) or 'any site'}")
     random.Random(config.seed).shuffle(kept)
     return interleave(kept)[: config.tasks.num_seed_tasks]
-
-
-def is_webarena(task: Task) -> bool:
-    """Whether a task runs on the WebArena sites."""
-    return "webarena" in task.extra or set(task.site.split("+")) <= set(SITES)
 
 
 def config_of(task: Task) -> dict[str, Any]:

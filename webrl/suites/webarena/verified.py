@@ -30,7 +30,6 @@ from webrl.types import Task
 
 logger = logging.getLogger(__name__)
 
-SUITE = "webarena_verified"
 ANSWER_FORMAT = """
 
 When you are done, answer with one JSON object and nothing else:
@@ -59,7 +58,7 @@ def verified_tasks(config: RolloutConfig) -> list[Task]:
     path = config.webarena.verified.tasks
     if path is None:
         raise UsageError(
-            f"tasks.suite={SUITE} needs rollout.webarena.verified.tasks=FILE; its program writes the file: "
+            "tasks.suite=webarena_verified needs rollout.webarena.verified.tasks=FILE; its program writes the file: "
             "`uvx webarena-verified dataset-get --output FILE`, or of a subset `subset-export`"
         )
     data = read_json(path)
@@ -113,7 +112,7 @@ def _task(data: Any, where: str) -> Task:
         "revision": data["revision"],
     }
     return Task(
-        task_id=f"{SUITE}.{data['task_id']}",
+        task_id=f"webarena_verified.{data['task_id']}",
         site="+".join(sorted(names)),
         start_url=config["start_url"],
         split="eval",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from webrl.demos.experts.goal import Goal
-from webrl.demos.experts.intent import Intent, Slots, nth, ordinal
-from webrl.demos.experts.page import Element, Page
-from webrl.demos.experts.words import random_code
+from webrl.suites.miniwob.experts.goal import Goal
+from webrl.suites.miniwob.experts.intent import Intent, Slots, nth, ordinal
+from webrl.suites.miniwob.experts.page import Element, Page
+from webrl.suites.miniwob.experts.words import random_code
 
 _EVERYTHING = "everything"
 _EXCEPT = "everything except "

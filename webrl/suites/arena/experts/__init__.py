@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from webrl.demos.arena.across import SCRIPTS as _ACROSS
-from webrl.demos.arena.dashboard import SCRIPTS as _DASHBOARD
-from webrl.demos.arena.forum import SCRIPTS as _FORUM
-from webrl.demos.arena.mail import SCRIPTS as _MAIL
-from webrl.demos.arena.script import ArenaExpert
-from webrl.demos.arena.storefront import SCRIPTS as _STOREFRONT
-from webrl.demos.arena.tracker import SCRIPTS as _TRACKER
 from webrl.suites.arena.across import ACROSS
 from webrl.suites.arena.dashboard import DASHBOARD
+from webrl.suites.arena.experts.across import SCRIPTS as _ACROSS
+from webrl.suites.arena.experts.dashboard import SCRIPTS as _DASHBOARD
+from webrl.suites.arena.experts.forum import SCRIPTS as _FORUM
+from webrl.suites.arena.experts.mail import SCRIPTS as _MAIL
+from webrl.suites.arena.experts.script import ArenaExpert
+from webrl.suites.arena.experts.storefront import SCRIPTS as _STOREFRONT
+from webrl.suites.arena.experts.tracker import SCRIPTS as _TRACKER
 from webrl.suites.arena.forum import FORUM
 from webrl.suites.arena.mail import MAIL
 from webrl.suites.arena.storefront import STOREFRONT

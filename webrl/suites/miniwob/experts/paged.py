@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from webrl.demos.experts.goal import Goal
-from webrl.demos.experts.intent import Intent, Slots
-from webrl.demos.experts.page import Page, read_action
+from webrl.suites.miniwob.experts.goal import Goal
+from webrl.suites.miniwob.experts.intent import Intent, Slots
+from webrl.suites.miniwob.experts.page import Page, read_action
 
 _ATTRIBUTES = {"phone number": "Phone:", "email": "Email:", "address": "Address:"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from webrl.demos.arena.script import Script, Step, after, click, click_on, fill, fill_in, first, rows_of, say
-from webrl.demos.experts.page import Page
+from webrl.suites.arena.experts.script import Script, Step, after, click, click_on, fill, fill_in, first, rows_of, say
+from webrl.suites.miniwob.experts.page import Page
 
 
 def open_mail(subject: str) -> Step:

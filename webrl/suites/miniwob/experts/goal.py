@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from webrl.demos.experts.page import Action, Page, read_action, read_actions
+from webrl.suites.miniwob.experts.page import Action, Page, read_action, read_actions
 
 DONE = "send_msg_to_user('done')"
 _CLICKS = frozenset({"click", "dblclick"})

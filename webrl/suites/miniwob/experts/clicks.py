@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from webrl.demos.experts.goal import Goal
-from webrl.demos.experts.intent import Intent, Slots, no_slots, nth, ordinal
-from webrl.demos.experts.page import Page
+from webrl.suites.miniwob.experts.goal import Goal
+from webrl.suites.miniwob.experts.intent import Intent, Slots, no_slots, nth, ordinal
+from webrl.suites.miniwob.experts.page import Page
 
 
 def _bids(page: Page, name: str, *roles: str) -> tuple[str, ...]:

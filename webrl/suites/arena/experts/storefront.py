@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from webrl.demos.arena.script import (
+from webrl.suites.arena.experts.script import (
     Script,
     Step,
     after,
@@ -20,7 +20,7 @@ from webrl.demos.arena.script import (
     select,
     text_below,
 )
-from webrl.demos.experts.page import Page
+from webrl.suites.miniwob.experts.page import Page
 
 
 def open_product(product: str) -> list[Step]:

@@ -7,11 +7,11 @@ import random
 import re
 from collections.abc import Callable
 
-from webrl.demos.experts.choices import submit_button
-from webrl.demos.experts.goal import Goal
-from webrl.demos.experts.intent import Intent, Slots, no_slots, nth, ordinal
-from webrl.demos.experts.page import Page
-from webrl.demos.experts.words import random_code, random_name, random_text
+from webrl.suites.miniwob.experts.choices import submit_button
+from webrl.suites.miniwob.experts.goal import Goal
+from webrl.suites.miniwob.experts.intent import Intent, Slots, no_slots, nth, ordinal
+from webrl.suites.miniwob.experts.page import Page
+from webrl.suites.miniwob.experts.words import random_code, random_name, random_text
 
 Source = Callable[[Slots, Page], "str | None"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from webrl.arena.forum.words import ANNOUNCEMENTS
-from webrl.demos.arena.dashboard import find_order, set_status
-from webrl.demos.arena.forum import open_topic, post, start_topic
-from webrl.demos.arena.mail import reply, ticked, write
-from webrl.demos.arena.script import Script, Step, below, beside, click, noting
-from webrl.demos.arena.tracker import find_ticket, new_ticket
+from webrl.suites.arena.experts.dashboard import find_order, set_status
+from webrl.suites.arena.experts.forum import open_topic, post, start_topic
+from webrl.suites.arena.experts.mail import reply, ticked, write
+from webrl.suites.arena.experts.script import Script, Step, below, beside, click, noting
+from webrl.suites.arena.experts.tracker import find_ticket, new_ticket
 
 
 def _find_order(slots: dict[str, str]) -> list[Step]:

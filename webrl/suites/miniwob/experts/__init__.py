@@ -9,9 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from webrl.demos.experts.expert import Expert
-from webrl.demos.experts.sites import EXPERTS
 from webrl.errors import UsageError
+from webrl.suites.miniwob.experts.expert import Expert
+from webrl.suites.miniwob.experts.sites import EXPERTS
 
 __all__ = ["EXPERTS", "Expert", "accomplished", "expert_for", "is_valid"]
 

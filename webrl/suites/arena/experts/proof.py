@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from webrl.config import RolloutConfig
-from webrl.demos.arena import ARENA_EXPERTS
-from webrl.demos.arena.script import MAX_WAITS, WAIT
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import StepResult
 from webrl.suites.arena.draw import draw
 from webrl.suites.arena.env import ArenaEnv
+from webrl.suites.arena.experts import ARENA_EXPERTS
+from webrl.suites.arena.experts.script import MAX_WAITS, WAIT
 from webrl.suites.arena.task_files import as_task
 from webrl.suites.arena.templates import Template
 from webrl.types import Task
 
 _NUM_TASKS = 8
-"""Of a template: the one that is played, and those that its end is held against."""
+"""Of a template: the one that is played, and those that its end is compared with."""
 
 
 @dataclass(frozen=True)

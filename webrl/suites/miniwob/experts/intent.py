@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
-from webrl.demos.experts.goal import Goal
-from webrl.demos.experts.page import Page
+from webrl.suites.miniwob.experts.goal import Goal
+from webrl.suites.miniwob.experts.page import Page
 
 T = TypeVar("T")
 Slots = dict[str, str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from webrl.demos.arena.script import (
+from webrl.suites.arena.experts.script import (
     Script,
     Step,
     below,
@@ -16,7 +16,7 @@ from webrl.demos.arena.script import (
     say,
     text_below,
 )
-from webrl.demos.experts.page import Page
+from webrl.suites.miniwob.experts.page import Page
 
 IN_STOCK, _THRESHOLD, PRICE = range(3)
 """Fields of a stock record, by their place."""

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from webrl.demos.experts.intent import Intent, Slots
-from webrl.demos.experts.page import read_page
+from webrl.suites.miniwob.experts.intent import Intent, Slots
+from webrl.suites.miniwob.experts.page import read_page
 
 _OWN_WORDING = 0.6
 
@@ -19,7 +19,7 @@ class Expert:
     site: str
     """BrowserGym name, `miniwob.click-button`."""
     intents: tuple[Intent, ...]
-    """The page's own intent first, then what else can be asked of it."""
+    """The page's own intent first, then what else it can be used for."""
     popup: bool = False
     """True if a pop-up may come up; it is closed with its Cancel button first."""
 

@@ -10,9 +10,9 @@ click-test-2, click-button-sequence and button-delay (one button covers the othe
 
 from __future__ import annotations
 
-from webrl.demos.experts import choices, clicks, paged, texts
-from webrl.demos.experts.expert import Expert
-from webrl.demos.experts.intent import Intent
+from webrl.suites.miniwob.experts import choices, clicks, paged, texts
+from webrl.suites.miniwob.experts.expert import Expert
+from webrl.suites.miniwob.experts.intent import Intent
 
 _INTENTS: dict[str, tuple[Intent, ...]] = {
     "click-button": (clicks.BUTTON,),

@@ -1,11 +1,11 @@
-"""How the tasks of the tracker are done, and those that go on in the shop."""
+"""How the tasks of the tracker are done, and those that continue in the shop."""
 
 from __future__ import annotations
 
 import re
 
-from webrl.demos.arena.dashboard import IN_STOCK, PRICE, find_order, set_status, set_stock_record
-from webrl.demos.arena.script import (
+from webrl.suites.arena.experts.dashboard import IN_STOCK, PRICE, find_order, set_status, set_stock_record
+from webrl.suites.arena.experts.script import (
     Script,
     Step,
     after,
@@ -21,8 +21,8 @@ from webrl.demos.arena.script import (
     say,
     select,
 )
-from webrl.demos.arena.storefront import open_product
-from webrl.demos.experts.page import Page
+from webrl.suites.arena.experts.storefront import open_product
+from webrl.suites.miniwob.experts.page import Page
 
 _COMMENT = "You may use WikiFormatting here."
 """Name of the field, by what stands below it."""
@@ -49,7 +49,7 @@ def _change(*steps: Step) -> Script:
 
 
 def _action(name: str, option: str) -> list[Step]:
-    """An action of the workflow, and what is chosen beside it."""
+    """An action of the workflow, and what is chosen with it."""
 
     def choose(page: Page) -> str | None:
         options = first(after(page, name, "radio"), "combobox")

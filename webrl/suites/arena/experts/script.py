@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from webrl.demos.experts.goal import DONE
-from webrl.demos.experts.page import Element, Page, read_page
 from webrl.suites.arena.templates import Template
+from webrl.suites.miniwob.experts.goal import DONE
+from webrl.suites.miniwob.experts.page import Element, Page, read_page
 
 Step = Callable[[Page], "str | None"]
 """The action on a page; None if the page has not what it takes."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from webrl.arena.content import catalogue
 from webrl.arena.forum.words import ANNOUNCEMENTS, ORDERS
 from webrl.arena.words import SHELVES
-from webrl.demos.arena.script import (
+from webrl.suites.arena.experts.script import (
     Script,
     Step,
     beside,
@@ -22,8 +22,8 @@ from webrl.demos.arena.script import (
     select,
     text_below,
 )
-from webrl.demos.arena.storefront import open_own_order, open_product
-from webrl.demos.experts.page import Element, Page
+from webrl.suites.arena.experts.storefront import open_own_order, open_product
+from webrl.suites.miniwob.experts.page import Element, Page
 
 _SURE = click("Yes, I'm sure", "button")
 

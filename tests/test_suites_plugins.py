@@ -1,0 +1,156 @@
+"""Suites that other packages bring: found by their entry points, played as webrl's own, and refused by name."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from openenv_builders import client, server
+from report_builders import trajectory
+from toy_suite import COLORS, ToyExpert, install, serving
+
+from webrl.config import RunConfig, plugins
+from webrl.rollouts.suite import API_VERSION, PAGES, Suite, find_suite, suite_at
+from webrl.runs.folder import RunFolder
+from webrl.runs.store import read_records
+from webrl.types import Label, Task, Trajectory
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = [
+    "tasks.suite=toy", "tasks.source=fresh", "tasks.num_seed_tasks=3", "tasks.num_eval_tasks=3", "num_phases=1",
+    "rollout.num_workers=1", "rollout.envs_per_worker=3", "rollout.max_steps=3", "critic.steps=1", "actor.steps=1",
+    "accept.tasks=0", "models.max_prompt_tokens=400", "label.max_prompt_tokens=400", "replay.demos=[]",
+]  # fmt: skip
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """The toy package on the path of every process that is started."""
+    folder = install(tmp_path / "site-packages", "webrl_toy", {"toy": "webrl_toy:Toy"})
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
+    with serving() as url:
+        monkeypatch.setenv("TOY_URL", url)
+        yield folder
+
+
+class Plain(Suite):
+    """No more than a suite has to have."""
+
+    name, api_version = "plain", API_VERSION
+
+    def training_tasks(self, config, draw=0):
+        return []
+
+    def eval_tasks(self, config):
+        return []
+
+
+def webrl(*arguments, folder=None, path=()):
+    """Run `webrl ARGUMENTS`; `path`: folders in place of the toy's."""
+    environment = os.environ | ({"PYTHONPATH": os.pathsep.join(map(str, path))} if path else {})
+    command = [sys.executable, "-m", "webrl.cli", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
+
+
+@pytest.mark.browser
+def test_a_suite_of_another_package_records_demonstrations_and_is_served(toy, tmp_path):
+    recorded = webrl("record-demos", "demo", "--per-type", "3", *SMALL, f"runs_dir={tmp_path}")
+    assert recorded.returncode == 0, recorded.stderr
+    assert "toy.press                            3/3 solved" in recorded.stdout
+    demos = list(read_records(tmp_path / "demo" / "demos" / "trajectories.jsonl", Trajectory))
+    assert [(each.env_reward, len(each.steps)) for each in demos] == [(1.0, 1)] * 3
+    with server("tasks.suite=toy", num_sessions=1) as (url, _), client(url) as env:
+        for seed, task in ((4, {}), (5, {"task_name": "toy.press"})):
+            seen = env.reset(seed=seed, **task).observation
+            assert seen["goal"] == f"Press {COLORS[seed % 3]}."
+            step = env.step({"action_str": ToyExpert().plan(seen["goal"], seen["text"], [])})
+            assert (step.reward, step.done) == (1.0, True)
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_a_suite_of_another_package_is_rolled_out_trained_on_and_evaluated(toy, tmp_path):
+    done = webrl("run", "demo", *SMALL, f"runs_dir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
+    for phase in summary["phases"]:
+        assert (phase["eval"]["episodes"], phase["eval"]["errors"]) == (3, 0)
+        assert f"toy says {phase['eval']['successes']}/3" in done.stdout
+    phases = [RunFolder(tmp_path / "demo").phase(number) for number in (0, 1)]
+    drawn = [[each.task.seed for each in read_records(phase.trajectories, Trajectory)] for phase in phases]
+    assert [len(seeds) for seeds in drawn] == [3, 3]
+    assert drawn[0] != drawn[1]
+
+
+_BROKEN = {
+    "twice": ({"arena": "twice:Toy"}, "Toy = None\n", "arena", "'arena' is offered by twice and webrl"),
+    "old": ({"old": "old:Old"}, "from webrl_toy import Toy\nclass Old(Toy):\n    name, api_version = 'old', 0\n", "old",
+            "'old' has api_version 0, and this webrl takes 1"),
+    "gone": ({"gone": "gone:Gone"}, "import nowhere\n", "gone", "gone:Gone of gone cannot be imported: ModuleNotFound"),
+    "none": ({"none": "none:Thing"}, "Thing = dict\n", "none", "'none' is <class 'dict'>, no subclass of"),
+    "other": ({"other": "webrl_toy:Toy"}, "\n", "other", "'other' calls it 'toy'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("package", _BROKEN)
+def test_a_suite_that_cannot_be_used_is_named_and_the_others_work(toy, package):
+    rows, code, name, words = _BROKEN[package]
+    install(toy, package, rows, code)
+    refused = webrl("run", f"tasks.suite={name}", "--dry-run")
+    assert refused.returncode == 2
+    assert words in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert webrl("record-demos", "--dry-run", "tasks.suite=toy").returncode == 0
+
+
+def test_a_suite_that_there_is_not_is_refused_with_those_that_there_are(toy):
+    refused = webrl("run", "tasks.suite=moon", "--dry-run").stderr
+    assert "there is no 'moon'; installed: 'arena', 'miniwob', 'toy', 'web', 'webarena'" in refused
+
+
+def test_a_companion_that_is_not_installed_is_one_line_with_its_command(tmp_path):
+    """An installed webrl is what its metadata say, here without the arena."""
+    for name in ("webrl", "configs", "data"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    metadata = tmp_path / "webrl-9.9.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: webrl\nVersion: 9.9\n")
+    (metadata / "entry_points.txt").write_text("[webrl.suites]\nminiwob = webrl.suites.miniwob.suite:MiniWoB\n")
+    refused = webrl("run", "tasks.suite=arena", folder=tmp_path, path=[tmp_path])
+    assert refused.returncode == 2
+    assert "'arena' is not installed: pip install 'webrl[arena]'" in refused.stderr
+
+
+def test_every_suite_of_webrl_s_own_is_found_by_its_name_and_its_tasks_sites():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert plugins.names(plugins.SUITES) == sorted(project["entry-points"][plugins.SUITES])
+    for name in plugins.names(plugins.SUITES):
+        assert isinstance(find_suite(name), Suite)
+        assert suite_at(f"{name}.page") is find_suite(name)
+    assert suite_at("gitlab").name == suite_at("map+wikipedia").name == "webarena_lite"
+    assert suite_at("shopping.example.org") is suite_at("somewhere") is PAGES
+
+
+def test_no_suite_is_imported_before_it_is_named():
+    code = (
+        "import sys; from webrl.config import load_config; from webrl.suites import seed_tasks\n"
+        "seed_tasks(load_config('demo'))\n"
+        "print([name for name in sys.modules if name.startswith('webrl.suites.')])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert "webrl.suites.miniwob" in shown
+    assert not [name for name in ("arena", "webrl.suites.web.", "webarena") if name in shown]
+
+
+def test_an_instruction_that_no_page_rewards_counts_by_the_outcome_model_and_never_as_failed():
+    """What nobody judged is in no rate."""
+    suite, config = Plain(), RunConfig()
+    episodes = [trajectory(Task(name, "plain.look", instruction="Look."), 0, None) for name in "abc"]
+    names = [each.trajectory_id for each in episodes]
+    labels = {names[0]: Label(names[0], None, 1, "judge"), names[1]: Label(names[1], None, 0, "judge")}
+    assert suite.needs_judge(episodes[0].task)
+    counts = suite.summarize(config, episodes, Path(), labels)
+    assert (counts["successes"], counts["episodes"], counts["undecided"]) == (1, 2, 1)

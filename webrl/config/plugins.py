@@ -1,0 +1,75 @@
+"""What installed packages add to webrl, found by their entry points; nothing is imported to list it.
+
+API: `names(group)`, `find(group, name) -> EntryPoint`, `load(group, name)`.
+
+Groups: `SUITES` (`tasks.suite`), `SITES` (sites of tasks that do not begin with their suite's name), `ENVIRONMENTS`
+(`rollout.env` other than a browser here). In a clone webrl's own rows are those of its `pyproject.toml`, so that they
+are the code's even where the clone was updated and not installed again.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from webrl.errors import ExtraMissing, UsageError
+
+SUITES = "webrl.suites"
+SITES = "webrl.sites"
+ENVIRONMENTS = "webrl.environments"
+
+_COMPANIONS = {"arena": "arena", "webarena": "webarena", "webarena_lite": "webarena", "webarena_verified": "webarena"}
+"""Extra of webrl that brings a suite."""
+
+
+def names(group: str) -> list[str]:
+    """The names of a group, sorted; broken ones too."""
+    return sorted(_rows(group))
+
+
+def find(group: str, name: str) -> EntryPoint:
+    """The entry point of a name.
+
+    Raises:
+        ExtraMissing: a suite of webrl's that is not installed.
+        UsageError: there is none of that name, or several packages have one.
+    """
+    rows = _rows(group).get(name, ())
+    if len(rows) == 1:
+        return rows[0]
+    if rows:
+        packages = " and ".join(sorted(_package(row) for row in rows))
+        raise UsageError(f"{name!r} is offered by {packages} ({group}); uninstall all but one of them")
+    if group == SUITES and name in _COMPANIONS:
+        raise ExtraMissing(f"{name!r} is not installed: pip install 'webrl[{_COMPANIONS[name]}]'")
+    raise UsageError(f"there is no {name!r}; installed: {', '.join(map(repr, names(group)))}")
+
+
+def load(group: str, name: str) -> Any:
+    """What the entry point of a name stands for.
+
+    Raises:
+        UsageError: as `find`, or it cannot be imported.
+    """
+    row = find(group, name)
+    try:
+        return row.load()
+    except Exception as error:  # whatever a package does at import
+        problem = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{name!r}: {row.value} of {_package(row)} cannot be imported: {problem}") from error
+
+
+@cache
+def _rows(group: str) -> dict[str, tuple[EntryPoint, ...]]:
+    clone = Path(__file__).parents[2] / "pyproject.toml"
+    project = tomllib.loads(clone.read_text(encoding="utf-8"))["project"] if clone.is_file() else {}
+    found = [row for row in entry_points(group=group) if not project or _package(row) != "webrl"]
+    found += [EntryPoint(name, value, group) for name, value in project.get("entry-points", {}).get(group, {}).items()]
+    return {name: tuple(row for row in found if row.name == name) for name in dict.fromkeys(row.name for row in found)}
+
+
+def _package(row: EntryPoint) -> str:
+    return row.dist.name if row.dist else "webrl"

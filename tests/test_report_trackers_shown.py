@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +18,9 @@ from PIL import Image
 from report_builders import build_run, task, trajectory
 
 from webrl.config import load_config
-from webrl.reports.page.charts import Figure, Table
+from webrl.reports.page.charts import Figure, Point, Series, interval_chart
 from webrl.reports.page.facts import read_run
-from webrl.reports.page.picture import picture
 from webrl.reports.page.sections import replay, success
-from webrl.reports.page.svg import Frame
 from webrl.reports.showcase import Showcase, examples
 from webrl.reports.trackers import open_trackers
 from webrl.runs.folder import RunFolder
@@ -63,7 +62,7 @@ def test_tensorboard_gets_the_reports_charts_and_examples_of_each_phase(tmp_path
     assert set(events.Tags()["images"]) >= CHARTS
     assert [event.step for event in events.Images("report/success-by-phase")] == [0, 1]
     shown = Image.open(io.BytesIO(events.Images("report/success-by-phase")[1].encoded_image_string))
-    expected = picture(success(read_run(run.path)).figures[0])
+    expected = success(read_run(run.path)).figures[0].pixels()
     assert np.array_equal(np.asarray(shown.convert("RGB")), expected)
     first, last = (e.tensor_proto.string_val[0].decode() for e in events.Tensors("report/examples/text_summary"))
     assert first.count("\n") == 11  # head, ruler, and two episodes of each of five kinds
@@ -108,7 +107,7 @@ def test_hosted_trackers_get_pictures_and_tables_and_no_secret(tmp_path: Path, k
     assert set(last) >= CHARTS
     chart = last["report/success-by-phase"]
     shown = np.asarray(Image.open(media / chart["path" if kind == "wandb" else "file_path"]).convert("RGB"))
-    assert np.array_equal(shown, picture(success(read_run(run.path)).figures[0]))
+    assert np.array_equal(shown, success(read_run(run.path)).figures[0].pixels())
     table = last["report/examples"]
     if kind == "wandb":
         data = json.loads((media / table["path"]).read_text("utf-8"))
@@ -138,33 +137,31 @@ def test_examples_are_a_few_of_each_kind_wrong_labels_first(tmp_path: Path):
     )  # fmt: skip
 
 
-def test_a_picture_has_the_marks_of_the_drawing_where_and_as_the_page_has_them(tmp_path: Path):
-    frame = Frame((0, 1), (0, 1), width=200, height=100, left=0)
-    frame.box("fill s1", (0, 1), (0, 1))
-    frame.line("line s2", [(0.5, 0), (0.5, 1)])
-    frame.marker(2, 0.25, 0.5, "a point")
-    pixels = picture(Figure("T", "", frame.svg("T", ""), Table(("a",), ()), ()))
-    head = pixels.shape[0] - 2 * (100 + 2 * 8) + 2 * 8  # the drawing's top
-
-    def at(x: float, y: float) -> tuple[int, ...]:
-        across, down = frame.at(x, y)
-        return tuple(pixels[head + round(2 * down), 2 * 8 + round(2 * across)])
-
-    assert at(0.1, 0.1) == (0x1A, 0x66, 0xA8)  # --c1 of page.css
-    assert at(0.5, 0.2) == (0xBF, 0x4A, 0x12)  # --c2, above the box
-    assert at(0.25, 0.5) == (0x0C, 0x7A, 0x66)
-    assert tuple(pixels[head + 2 * 100, 4]) == (255, 255, 255)
+def test_page_and_tracker_show_the_same_drawing_in_the_pages_colours():
+    figure = interval_chart("Success", "", [Series("a", [Point(0, 0.2, 0.1, 0.3, ""), Point(1, 0.5, 0.4, 0.6, "")])])
+    drawn = figure.svg("f7")
+    assert 'stroke="var(--c1)"' in drawn
+    assert "style=" not in drawn
+    assert "#1a66a8" not in drawn  # a colour that a dark page could not change
+    assert set(re.findall(r'\bid="([^-"]*)', drawn)) == {"f7"}
+    assert set(re.findall(r'href="#([^-"]*)', drawn)) <= {"f7"}
+    pixels = figure.pixels()
+    assert pixels.shape == (2 * (260 + 17), 2 * 440, 3)
+    assert (pixels == (0x1A, 0x66, 0xA8)).all(axis=2).sum() > 500
+    assert np.array_equal(figure.pixels(), pixels)
 
 
-def test_names_from_outside_break_no_picture_and_keep_no_secret(tmp_path: Path, recwarn: pytest.WarningsRecorder):
-    frame = Frame((0, 1), (0, 1))
-    frame.axes(HOSTILE, "漢字 $x^2$ \x00", [0.5], [0.5], lambda _: "\x1b", lambda _: "&<>")
-    hostile = picture(Figure(HOSTILE, HOSTILE, frame.svg(HOSTILE, HOSTILE), Table(("a",), ()), (("s1", HOSTILE),) * 2))
-    masked = HOSTILE.replace(f"ann:{SECRET}", "***").replace(SECRET, "***")
-    plain = Frame((0, 1), (0, 1))
-    plain.axes(masked, "漢字 $x^2$ \x00", [0.5], [0.5], lambda _: "\x1b", lambda _: "&<>")
-    expected = picture(Figure(masked, masked, plain.svg("", ""), Table(("a",), ()), (("s1", masked),) * 2))
-    assert np.array_equal(hostile, expected)
+def test_names_from_outside_break_no_drawing_and_keep_no_secret(recwarn: pytest.WarningsRecorder):
+    def chart(name: str) -> Figure:
+        points = [Point(0, 0.2, 0.1, 0.3, "")]
+        return interval_chart(name, name, [Series(name, points), Series("漢字 $x^2$ \x00", points)], x_label=name)
+
+    hostile, masked = chart(HOSTILE), chart(HOSTILE.replace(f"ann:{SECRET}", "***").replace(SECRET, "***"))
+    assert np.array_equal(hostile.pixels(), masked.pixels())
+    drawn = hostile.svg("f0").partition("</desc>")[2]
+    assert SECRET not in drawn
+    assert "<script" not in drawn
+    assert "\x1b" not in drawn
     assert not recwarn.list
 
 
@@ -173,7 +170,7 @@ def test_the_picture_of_a_phase_is_that_phases_own(tmp_path: Path):
     showcase = Showcase(run.path)
     showcase.phase(0)
     last = showcase.phase(1).pictures["perplexity"]
-    assert np.array_equal(last, picture(replay(read_run(run.path)).figures[1]))
+    assert np.array_equal(last, replay(read_run(run.path)).figures[1].pixels())
 
 
 def test_pictures_that_cannot_be_made_warn_and_stop_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -26,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Make the folder, send it, say where it is; gives the exit code."""
     from webrl.errors import UsageError
-    from webrl.reports.hub.folder import chosen_phase, write_folder
-    from webrl.reports.hub.upload import check_repo_id, upload
+    from webrl.reports.hub.push import check_repo_id, chosen_phase, upload, write_folder
 
     check_repo_id(args.repo_id)
     phase = chosen_phase(args.run, args.phase)

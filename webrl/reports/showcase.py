@@ -15,7 +15,6 @@ from webrl.reports.page.build import short
 from webrl.reports.page.charts import Table
 from webrl.reports.page.facts import Attempt, PhaseFacts, RunFacts, read_phase
 from webrl.reports.page.judge import judge
-from webrl.reports.page.picture import picture
 from webrl.reports.page.sections import Section, difficulty, replay, success
 from webrl.reports.page.work import resources, training
 from webrl.runs.folder import RunFolder
@@ -105,5 +104,5 @@ def _pictures(facts: RunFacts, phase: int) -> dict[str, NDArray[np.uint8]]:
     for figure in (figure for section in _SECTIONS for figure in section(facts).figures):
         title, _, of_phase = figure.title.partition(", phase ")
         if not of_phase or int(of_phase) == phase:
-            pictures[re.sub(r"\W+", "-", title.lower())] = picture(figure)
+            pictures[re.sub(r"\W+", "-", title.lower())] = figure.pixels()
     return pictures

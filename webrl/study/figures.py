@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from webrl.plots import clean_axes, new_figure, save_figure
+from webrl.plots import COLOURS, clean_axes, margins, new_figure, save_figure
 from webrl.study.plan import Study
 from webrl.study.results import CellResult
 from webrl.study.statistics import Comparison, Estimate, rate_by_phase
 
-_COLOURS = ("#1f5fa8", "#c2621b", "#3b7f4a", "#7a4b9a", "#8a6d1a", "#2a7f8a")
-"""Of the parts of the evaluation, in their order."""
 _COLUMNS = 4
 _TRAINING = {"grad_norm": "largest gradient norm", "kl": "mean KL, nats"}
 _NOTE = "mean over seeds, 95 % bootstrap intervals over seeds and tasks"
@@ -43,7 +41,7 @@ def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> lis
                 _draw_line(axes, rates, "#9a9a9a", label, all_seeds, intervals=False)
         for i, (split, name) in enumerate(study.splits.items()):
             rates = rate_by_phase(by_method[method], split, np.random.default_rng(0))
-            _draw_line(axes, rates, _COLOURS[i], name, all_seeds, shift=0.06 * i)
+            _draw_line(axes, rates, COLOURS[i], name, all_seeds, shift=0.06 * i)
         seeds = len(by_method[method])
         axes.set_title(f"{method} ({seeds} seed{'s' if seeds > 1 else ''})", fontsize=10)
         axes.set(ylim=(0, 1), xlim=(-0.2, study.config.num_phases + 0.2))
@@ -99,7 +97,7 @@ def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]],
             values = [100 * difference.value for _, difference in rows]
             axes.errorbar(
                 values, [i + shift for i, _ in rows], xerr=_margins([d for _, d in rows], 100), fmt="o", capsize=3,
-                color=_COLOURS[number], label=name, markersize=5,
+                color=COLOURS[number], label=name, markersize=5,
             )  # fmt: skip
     axes.axvline(0, color="#666666", linewidth=1)
     axes.set_yticks(range(len(found)), list(found))
@@ -138,8 +136,7 @@ def _draw_line(
 
 
 def _margins(estimates: Sequence[Estimate], scale: float = 1.0) -> list[list[float]]:
-    low = [scale * max(0.0, e.value - e.low) for e in estimates]
-    return [low, [scale * max(0.0, e.high - e.value) for e in estimates]]
+    return margins([(each.value, each.low, each.high) for each in estimates], scale)
 
 
 def _save(figure: Any, path: Path) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -18,7 +19,7 @@ from markupsafe import Markup
 import webrl
 from webrl.config.redaction import redact
 from webrl.errors import UsageError
-from webrl.evaluate import by_suite
+from webrl.evaluate import by_suite, over_start_text
 from webrl.reports.page.charts import Figure, Table, interval_chart
 from webrl.reports.page.compare import differences, paired, settings_table
 from webrl.reports.page.facts import RunFacts, read_run
@@ -36,6 +37,7 @@ from webrl.reports.page.sections import (
     success_series,
 )  # fmt: skip
 from webrl.reports.page.work import resources, tokens, training
+from webrl.reports.words import in_words
 from webrl.runs.clock import duration
 from webrl.runs.spelling import visible
 from webrl.runs.store import write_text
@@ -70,7 +72,9 @@ def render(runs: Sequence[RunFacts]) -> str:
     """The report as HTML: no script, nothing fetched, everything that a run holds escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["short"] = short
-    environment.tests["markup"] = lambda value: isinstance(value, Markup)
+    numbers = itertools.count()
+    environment.filters["words"] = in_words
+    environment.filters["drawing"] = lambda figure: figure.svg(f"f{next(numbers)}")
     environment.tests["cell"] = lambda value: isinstance(value, Cell)
     here = files("webrl.reports.page")
     css = here.joinpath("page.css").read_text(encoding="utf-8")
@@ -101,7 +105,36 @@ def short(text: object, limit: int = SHOWN_CHARS, whole: int | None = None) -> s
 def _shown(run: RunFacts) -> dict[str, Any]:
     sections: list[Section] = [section(run) for section in _SECTIONS]
     sections.append(_configuration(run))
-    return {"name": run.name, "path": run.path, "missing": run.missing, "tiles": _tiles(run), "sections": sections}
+    return {
+        "name": run.name, "path": run.path, "missing": run.missing, "verdicts": list(verdicts(run)),
+        "tiles": _tiles(run), "sections": sections,
+    }  # fmt: skip
+
+
+def verdicts(run: RunFacts) -> Iterator[tuple[str, str]]:
+    """(`better`, `worse`, `same` or `open`, sentence) of each suite: the newest actor against the start."""
+    rates = evaluated(run)
+    if not rates:
+        yield "open", "No phase has been evaluated yet."
+        return
+    phase, newest = rates[-1]
+    for suite, rate in by_suite(newest).items():
+        lead = f"{suite}: " if suite else ""
+        if not rate.get("episodes"):
+            continue
+        reached = f"{lead}{100 * rate['rate']:.1f} % of {rate['episodes']} held-out episodes solved"
+        if phase == rates[0][0]:
+            yield "open", f"{reached} in phase {phase}; no later phase has been evaluated yet."
+        elif not rate.get("over_start"):
+            yield "open", f"{reached} after phase {phase}; not compared with the start, which played other tasks."
+        else:
+            low, high = rate["over_start"]["ci95"]
+            kind, words = (
+                ("better", "Better than the start") if low > 0
+                else ("worse", "Worse than the start") if high < 0
+                else ("same", "No clear difference from the start")
+            )  # fmt: skip
+            yield kind, f"{lead}{words} after phase {phase}: {over_start_text(rate)} by task (95 % interval)."
 
 
 def _tiles(run: RunFacts) -> list[tuple[str, str, str]]:

@@ -1,20 +1,44 @@
-"""The kinds of charts of a report, each with the table that says the same."""
+"""The kinds of charts of a report, each with the table that says the same; matplotlib draws them.
+
+The page shows a chart as inline SVG whose colours are variables of `page.css`, so that it is light or dark as the page
+is; trackers show the same drawing as pixels.
+"""
 
 from __future__ import annotations
 
+import io
 import math
+import textwrap
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 from markupsafe import Markup
 
-from webrl.reports.page.svg import NUM_SERIES, Frame, padded, percent, plain, ticks
+from webrl.config.redaction import redact
+from webrl.plots import COLOURS, GRID, IDLE, INK, MARKERS, PAPER, SOFT, margins, new_figure, style
+from webrl.runs.spelling import visible
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MAX_POINTS = 240
 """Points of a curve that are drawn; a longer one is averaged over as many stretches, with its range behind it."""
 KINDS = ("sampling", "browsers", "browsers+sampling", "scoring", "gradient steps", "model files", "")
 """What a stage's time is spent on (`webrl/runs/clock.py`), in the order of the colours; others share the last."""
+_KIND_COLOURS = (*(COLOURS[k] for k in (0, 4, 2, 3, 1, 5)), IDLE)
+_NAME_CHARS = 60
+"""Characters of a series' name that the legend shows."""
+_WIDTH, _WIDE = 440, 900
+_VARIABLES = {colour: f"var(--c{number})" for number, colour in enumerate(COLOURS, 1)} | {
+    INK: "var(--ink)", SOFT: "var(--soft)", GRID: "var(--grid)", PAPER: "var(--paper)", IDLE: "var(--idle)",
+}  # fmt: skip
+_UNIT = 72
+"""Units of the drawing in an inch; one is a CSS pixel."""
 
 
 @dataclass(frozen=True)
@@ -33,21 +57,74 @@ class Figure:
 
     title: str
     note: str
-    drawing: Markup
+    plot: Any
+    """matplotlib's figure, in the light colours of `webrl/plots.py`."""
     table: Table
-    legend: tuple[tuple[str, str], ...] = ()
-    """(class, name) of each series."""
     is_wide: bool = False
+
+    def svg(self, key: str) -> Markup:
+        """Draw it for the page: no styles of its own, no ids but those that begin with `key`, described in words."""
+        out = io.StringIO()
+        with style(), _quietly():
+            _clean_texts(self.plot)
+            nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+            self.plot.savefig(out, format="svg", transparent=True, metadata=nothing)
+        root = ElementTree.fromstring(out.getvalue())
+        for parent in list(root.iter()):
+            for child in list(parent):
+                if child.tag.endswith("}style"):
+                    parent.remove(child)
+        for element in root.iter():
+            element.tag = element.tag.rpartition("}")[2]
+            element.attrib = dict(_attributes(element.attrib, key))
+        width, height = (round(_UNIT * size) for size in self.plot.get_size_inches())
+        return Markup(
+            '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}. {3}" '
+            'stroke-linejoin="round"><title>{2}</title><desc>{3}</desc>{4}</svg>'
+        ).format(
+            width, height, self.title, self.note,
+            Markup("".join(ElementTree.tostring(child, encoding="unicode") for child in root)),
+        )  # fmt: skip
+
+    def pixels(self) -> NDArray[np.uint8]:
+        """Draw it under its title and note, as [height, width, 3]; secrets in its words are masked."""
+        import numpy as np
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        width, height = self.plot.get_size_inches()
+        lines = [self.title, *textwrap.wrap(self.note, int(_UNIT * width / 6.2))]
+        with style(), _quietly():
+            self.plot.set_size_inches(width, height + 17 * len(lines) / _UNIT)
+            self.plot.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=12)
+            _clean_texts(self.plot)
+            self.plot.set_dpi(2 * _UNIT)
+            canvas = FigureCanvasAgg(self.plot)
+            canvas.draw()
+            self.plot.set_size_inches(width, height)
+        pixels: NDArray[np.uint8] = np.asarray(canvas.buffer_rgba())[..., :3].copy()
+        return pixels
+
+
+@dataclass(frozen=True)
+class Point:
+    """A proportion with its interval."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+    text: str
+    """What the table says of it."""
+    is_thin: bool = False
+    """Whether it stands for so few observations that no line is drawn through it."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line: points of (x, y, lower, upper end of the interval)."""
+    """Points that belong together."""
 
     name: str
-    points: list[tuple[float, float, float, float]]
-    texts: list[str]
-    """What each point is called on pointing at it, and in the table."""
+    points: list[Point]
 
 
 def interval_chart(
@@ -60,25 +137,40 @@ def interval_chart(
     diagonal: bool = False,
 ) -> Figure:
     """Proportions with their intervals, over phases or over another proportion."""
-    xs = sorted({point[0] for line in series for point in line.points})
-    frame = Frame((0, 1) if diagonal else (min(xs) - 0.3, max(xs) + 0.3), (0, 1))
-    places = ticks(0, 1) if diagonal else _thinned(xs)
-    frame.axes(x_label, y_label, places, ticks(0, 1, 5), percent if diagonal else plain, percent)
-    if diagonal:
-        frame.line("guide", [(0, 0), (1, 1)])
-    for number, line in enumerate(series):
-        kind, shift = f"s{number % NUM_SERIES + 1}", (0 if diagonal else 0.05 * (number - (len(series) - 1) / 2))
-        frame.line(f"line {kind}", [(x + shift, y) for x, y, _, _ in line.points])
-        for (x, y, low, high), text in zip(line.points, line.texts, strict=True):
-            frame.line(f"whisker {kind}", [(x + shift, low), (x + shift, high)])
-            frame.marker(number, x + shift, y, f"{line.name}: {text}")
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    with style():
+        plot, axes = _plot(x_label, y_label, grid="y")
+        if diagonal:
+            axes.plot([0, 1], [0, 1], color=SOFT, linestyle=":", linewidth=1)
+            axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+            axes.set_xlim(-0.03, 1.03)
+        else:
+            phases = [point.x for line in series for point in line.points]
+            axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+            axes.set_xlim(min(phases) - 0.3, max(phases) + 0.3)
+        for number, line in enumerate(series):
+            shift = 0 if diagonal else 0.05 * (number - (len(series) - 1) / 2)
+            look = {
+                "color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "clip_on": False,
+            }  # fmt: skip
+            xs, ys = [point.x + shift for point in line.points], [point.y for point in line.points]
+            bars = margins([(point.y, point.low, point.high) for point in line.points])
+            axes.errorbar(xs, ys, yerr=bars, fmt="none", ecolor=look["color"], elinewidth=1.3)
+            through = [math.nan if point.is_thin else point.y for point in line.points]
+            axes.plot(xs, through, linewidth=2, markersize=6, label=_short(line.name), **look)
+            thin = [(x, y) for x, y, point in zip(xs, ys, line.points, strict=True) if point.is_thin]
+            if thin:
+                axes.plot(*zip(*thin, strict=True), linestyle="", markersize=6, markerfacecolor=PAPER, **look)
+        axes.set_ylim(0, 1.03)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        _add_legend(plot, len(series))
     rows: list[tuple[object, ...]] = [
-        (line.name, percent(p[0]) if diagonal else plain(p[0]), text)
+        (line.name, percent(point.x) if diagonal else plain(point.x), point.text)
         for line in series
-        for p, text in zip(line.points, line.texts, strict=True)
+        for point in line.points
     ]
-    legend = tuple((f"s{n % NUM_SERIES + 1}", line.name) for n, line in enumerate(series))
-    return Figure(title, note, frame.svg(title, note), Table(("series", x_label, y_label), rows), legend)
+    return Figure(title, note, plot, Table(("series", x_label, y_label), rows))
 
 
 def curve(title: str, note: str, parts: Sequence[tuple[int, Sequence[float]]]) -> Figure | None:
@@ -88,30 +180,27 @@ def curve(title: str, note: str, parts: Sequence[tuple[int, Sequence[float]]]) -
     total = sum(len(values) for _, values in parts)
     if not total:
         return None
-    frame = Frame((0, total), padded([v for _, values in parts for v in values]), height=190)
-    frame.axes("optimizer step, all phases", "", ticks(0, total, 4), ticks(*frame.y, 4), plain, plain)
     start, rows = 0, []
     size = math.ceil(total / MAX_POINTS)
-    for index, (phase, values) in enumerate(parts):
-        pieces = [values[k : k + size] for k in range(0, len(values), size)]
-        places = [start + k * size + len(piece) / 2 for k, piece in enumerate(pieces)]
-        if index % 2:
-            frame.box("stripe", (start, start + len(values)), frame.y)
-        if size > 1:
-            for place, piece in zip(places, pieces, strict=True):
-                frame.line("range", [(place, min(piece)), (place, max(piece))])
-        frame.line("thin s1", [(at, sum(p) / len(p)) for at, p in zip(places, pieces, strict=True)])
-        mean = sum(values) / len(values)
-        frame.line("mean", [(start, mean), (start + len(values), mean)])
-        x, _ = frame.at(start + len(values) / 2, 0)
-        frame.add(
-            '<text class="tick mid" x="{}" y="{}">{}</text>', x, 18, f"phase {phase}" if len(parts) < 6 else phase
-        )
-        figures = values[0], values[-1], mean, min(values), max(values)
-        rows.append((phase, len(values), *map(plain, figures)))
-        start += len(values)
-    table = Table(("phase", "steps", "first", "last", "mean", "least", "most"), rows)
-    return Figure(title, note, frame.svg(title, note), table)
+    with style():
+        plot, axes = _plot("optimizer step, all phases", "", height=200, grid="y")
+        for index, (phase, values) in enumerate(parts):
+            pieces = [values[k : k + size] for k in range(0, len(values), size)]
+            places = [start + k * size + len(piece) / 2 for k, piece in enumerate(pieces)]
+            end, mean = start + len(values), sum(values) / len(values)
+            if index % 2:
+                axes.axvspan(start, end, color=INK, alpha=0.035, linewidth=0)
+            if size > 1:
+                axes.vlines(places, list(map(min, pieces)), list(map(max, pieces)), color=COLOURS[0], alpha=0.18)
+            axes.plot(places, [sum(p) / len(p) for p in pieces], color=COLOURS[0], alpha=0.55, linewidth=1)
+            axes.plot([start, end], [mean, mean], color=INK, linewidth=2)
+            name = f"phase {phase}" if len(parts) < 6 else str(phase)
+            axes.text(start + len(values) / 2, 1.02, name, ha="center", transform=axes.get_xaxis_transform())
+            rows.append((phase, len(values), *map(plain, (values[0], values[-1], mean, min(values), max(values)))))
+            start = end
+        axes.set_xlim(0, total)
+        axes.locator_params("both", nbins=5)
+    return Figure(title, note, plot, Table(("phase", "steps", "first", "last", "mean", "least", "most"), rows))
 
 
 def histogram(
@@ -125,54 +214,51 @@ def histogram(
 ) -> Figure:
     """How often values fall between the edges, groups stacked; what lies beyond the last edge is in the last bar."""
     stacks = [bin_counts(values, edges) for _, values in groups]
-    tops = [sum(stack[k] for stack in stacks) for k in range(len(edges) - 1)]
-    frame = Frame((edges[0], edges[-1]), (0, max([*tops, 1]) * 1.06), height=210)
-    if band:
-        low, high = max(band[0], edges[0]), min(band[1], edges[-1])
-        frame.box("band", (low, high), frame.y, f"band {plain(band[0])} to {plain(band[1])}")
-    frame.axes(x_label, "steps", ticks(edges[0], edges[-1]), ticks(*frame.y, 4), plain, plain)
-    gap = (edges[-1] - edges[0]) * 0.002
-    rows: list[tuple[object, ...]] = []
-    for k, (low, high) in enumerate(pairwise(edges)):
-        floor = 0
-        for number, stack in enumerate(stacks):
-            if stack[k]:
-                tip = f"{plain(low)} to {plain(high)}: {stack[k]} {groups[number][0]}"
-                frame.box(f"fill s{number + 1}", (low + gap, high - gap), (floor, floor + stack[k]), tip)
-            floor += stack[k]
-        if floor:
-            rows.append((f"{plain(low)} to {plain(high)}", *(stack[k] for stack in stacks)))
-    legend = tuple((f"s{n + 1}", name) for n, (name, _) in enumerate(groups))
-    return Figure(title, note, frame.svg(title, note), Table((x_label, *(name for name, _ in groups)), rows), legend)
+    widths = [0.96 * (high - low) for low, high in pairwise(edges)]
+    with style():
+        plot, axes = _plot(x_label, "steps", height=220, grid="y")
+        if band:
+            axes.axvspan(max(band[0], edges[0]), min(band[1], edges[-1]), color=COLOURS[2], alpha=0.13, linewidth=0)
+        floors = [0] * len(widths)
+        for number, ((name, _), stack) in enumerate(zip(groups, stacks, strict=True)):
+            axes.bar(edges[:-1], stack, widths, floors, align="edge", color=COLOURS[number], label=_short(name))
+            floors = [floor + more for floor, more in zip(floors, stack, strict=True)]
+        axes.set_xlim(edges[0], edges[-1])
+        axes.locator_params("y", nbins=5, integer=True)
+        _add_legend(plot, len(groups))
+    rows: list[tuple[object, ...]] = [
+        (f"{plain(low)} to {plain(high)}", *(stack[k] for stack in stacks))
+        for k, (low, high) in enumerate(pairwise(edges))
+        if any(stack[k] for stack in stacks)
+    ]
+    return Figure(title, note, plot, Table((x_label, *(name for name, _ in groups)), rows))
 
 
 def bin_counts(values: Iterable[float], edges: Sequence[float]) -> list[int]:
-    """Values between neighbouring edges; those beyond either end count in the bin there."""
-    counts = [0] * (len(edges) - 1)
-    for value in values:
-        place = sum(value >= edge for edge in edges[1:-1])
-        counts[place] += 1
-    return counts
+    """Count values between neighbouring edges; those beyond either end count in the bin there."""
+    import numpy as np
+
+    clipped = np.clip(np.asarray(list(values), dtype=float), edges[0], edges[-1])
+    return [int(count) for count in np.histogram(clipped, edges)[0]]
 
 
 def strips(
     title: str, note: str, rows: Sequence[tuple[str, Sequence[int]]], band: tuple[float, float] | None
 ) -> Figure:
     """A row a phase, each a histogram of values from 0 to 1 in equal bins; darker is more."""
-    height = 60 + 26 * len(rows)
-    frame = Frame((0, 1), (0, len(rows)), height=height, left=64)
-    frame.axes("critic's value of the task", "", ticks(0, 1), [], plain, plain)
-    for index, (name, counts) in enumerate(rows):
-        floor, most, size = len(rows) - 1 - index, max([*counts, 1]), 1 / max(len(counts), 1)
-        _, y = frame.at(0, floor + 0.5)
-        frame.add('<text class="tick end" x="{}" y="{}">{}</text>', 58, y + 4, name)
-        for k, number in enumerate(counts):
-            tip = f"{name}, {plain(k * size)} to {plain((k + 1) * size)}: {number}"
-            frame.box(f"heat h{shade(number / most)}", (k * size, (k + 1) * size), (floor + 0.1, floor + 0.9), tip)
-    for edge in band or ():
-        frame.line("edge", [(edge, 0), (edge, len(rows))])
-    table_rows = [(name, sum(counts), plain(_mean_of_bins(counts))) for name, counts in rows]
-    return Figure(title, note, frame.svg(title, note), Table(("phase", "tasks", "mean value (by bins)"), table_rows))
+    with style():
+        plot, axes = _plot("critic's value of the task", "", height=60 + 26 * len(rows))
+        for place, (_, counts) in enumerate(rows):
+            most, size = max([*counts, 1]), 1 / max(len(counts), 1)
+            for k, number in enumerate(counts):
+                look = {"color": COLOURS[0], "alpha": round(number / most, 2), "linewidth": 0}
+                axes.barh(place, size, 0.8, left=k * size, **look)
+        for edge in band or ():
+            axes.axvline(edge, color=INK, linestyle="--", linewidth=1)
+        _name_rows(axes, [name for name, _ in rows])
+        axes.set_xlim(0, 1)
+    table = [(name, sum(counts), plain(_mean_of_bins(counts))) for name, counts in rows]
+    return Figure(title, note, plot, Table(("phase", "tasks", "mean value (by bins)"), table))
 
 
 def gantt(title: str, note: str, bars: Sequence[tuple[str, int, float, dict[str, float]]], table: Table) -> Figure:
@@ -180,36 +266,43 @@ def gantt(title: str, note: str, bars: Sequence[tuple[str, int, float, dict[str,
     names = list(dict.fromkeys(name for name, _, _, _ in bars))
     total = sum(seconds for _, _, seconds, _ in bars) or 1.0
     unit, unit_name = (3600.0, "hours") if total > 3 * 3600 else (60.0, "minutes") if total > 180 else (1.0, "seconds")
-    frame = Frame((0, total / unit), (0, len(names)), width=900, height=56 + 30 * len(names), left=92)
-    frame.axes(f"{unit_name} of work, pauses between stages left out", "", ticks(0, total / unit, 8), [], plain, plain)
+    spans: dict[int, list[tuple[int, float, float]]] = {}
+    begins: dict[int, float] = {}
     start = 0.0
-    seen_phases = set()
     for name, phase, seconds, spent in bars:
-        floor = len(names) - 1 - names.index(name)
-        if phase not in seen_phases:
-            seen_phases.add(phase)
-            frame.line("grid", [(start / unit, 0), (start / unit, len(names))])
-            x, _ = frame.at(start / unit, 0)
-            frame.add('<text class="tick" x="{}" y="{}">{}</text>', x + 3, 18, f"phase {phase}")
+        begins.setdefault(phase, start)
         at = start
-        known = sum(spent.values())
-        parts = [*spent.items(), ("", seconds - known)] if seconds > known else list(spent.items())
-        for kind, part in parts:
-            tip = f"{name}, phase {phase}: {part:.1f} s {kind or 'none of these'} of {seconds:.1f} s"
-            frame.box(f"fill k{kind_number(kind)}", (at / unit, (at + part) / unit), (floor + 0.18, floor + 0.82), tip)
+        for kind, part in [*spent.items(), ("", max(0.0, seconds - sum(spent.values())))]:
+            number = KINDS.index(kind) if kind in KINDS else len(KINDS) - 1
+            if part:
+                spans.setdefault(number, []).append((names.index(name), at / unit, part / unit))
             at += part
         start += seconds
-    for index, name in enumerate(names):
-        _, y = frame.at(0, len(names) - 1 - index + 0.5)
-        frame.add('<text class="tick end" x="{}" y="{}">{}</text>', 86, y + 4, name)
-    used = sorted({kind_number(kind) for *_, spent in bars for kind in spent})
-    legend = tuple((f"k{k}", KINDS[k - 1].replace("+", " and ") or "none of these") for k in used)
-    return Figure(title, note, frame.svg(title, note), table, legend, is_wide=True)
+    with style():
+        plot, axes = _plot(
+            f"{unit_name} of work, pauses between stages left out", "", width=_WIDE, height=80 + 30 * len(names)
+        )
+        for number, parts in sorted(spans.items()):
+            places, lefts, widths = zip(*parts, strict=True)
+            name = KINDS[number].replace("+", " and ") or "none of these"
+            axes.barh(places, widths, 0.64, left=lefts, color=_KIND_COLOURS[number], label=name)
+        for phase, begin in begins.items():
+            axes.axvline(begin / unit, color=GRID, linewidth=1, zorder=0)
+            axes.text(begin / unit, 1.02, f"phase {phase}", transform=axes.get_xaxis_transform())
+        _name_rows(axes, names)
+        axes.set_xlim(0, total / unit)
+        _add_legend(plot, len(spans), columns=len(spans))
+    return Figure(title, note, plot, table, is_wide=True)
 
 
-def kind_number(kind: str) -> int:
-    """Number of the colour of a kind of work."""
-    return KINDS.index(kind) + 1 if kind in KINDS else len(KINDS)
+def plain(value: float) -> str:
+    """`0.25`, `1200`, `1e-06`: four digits at most."""
+    return f"{value:.4g}"
+
+
+def percent(value: float) -> str:
+    """`25 %`."""
+    return f"{100 * value:.0f} %"
 
 
 def shade(share: float) -> int:
@@ -217,10 +310,67 @@ def shade(share: float) -> int:
     return max(0, min(10, round(10 * share)))
 
 
+def _plot(x_label: str, y_label: str, *, width: int = _WIDTH, height: int = 260, grid: str = "") -> tuple[Any, Any]:
+    plot = new_figure(width / _UNIT, height / _UNIT)
+    axes = plot.add_subplot()
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    if grid:
+        axes.grid(axis=grid)
+    return plot, axes
+
+
+def _add_legend(plot: Any, num_series: int, columns: int = 2) -> None:
+    if num_series > 1:
+        names = [name for axes in plot.axes for name in axes.get_legend_handles_labels()[1]]
+        columns = 1 if max(map(len, names)) > 24 else columns
+        plot.legend(loc="outside upper left", ncols=columns, handlelength=1.2)
+
+
+def _name_rows(axes: Any, names: Sequence[str]) -> None:
+    """Name the rows, the first at the top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+
+
+def _attributes(given: dict[str, str], key: str) -> Iterable[tuple[str, str]]:
+    """Turn styles into attributes, which the page's policy allows, colours into variables, and prefix ids."""
+    for name, value in given.items():
+        name = name.rpartition("}")[2]
+        if name == "style":
+            for style_name, _, text in (part.strip().partition(": ") for part in value.split(";")):
+                if style_name and style_name != "font-family":
+                    yield style_name, _VARIABLES.get(text, text)
+        elif name == "id":
+            yield name, f"{key}-{value}"
+        elif name == "href":
+            yield name, f"#{key}-{value[1:]}"
+        elif name == "clip-path":
+            yield name, value.replace("#", f"#{key}-")
+        else:
+            yield name, " ".join(value.split())
+
+
+def _clean_texts(plot: Any) -> None:
+    """Mask secrets and show control characters in everything that is written on a drawing."""
+    from matplotlib.text import Text
+
+    for text in plot.findobj(Text):
+        text.set_text("\n".join(visible(redact(line)) for line in text.get_text().split("\n")))
+
+
+def _quietly() -> warnings.catch_warnings[None]:
+    """Leave out warnings about letters that the font lacks: a box stands for them."""
+    return warnings.catch_warnings(action="ignore")
+
+
+def _short(name: str) -> str:
+    """A name for a legend; matplotlib leaves out those that begin with an underscore."""
+    name = name.replace("\n", " ").lstrip("_")
+    return name if len(name) <= _NAME_CHARS else f"{name[:_NAME_CHARS]}…"
+
+
 def _mean_of_bins(counts: Sequence[int]) -> float:
     total = sum(counts)
     return sum(n * (k + 0.5) / len(counts) for k, n in enumerate(counts)) / total if total else math.nan
-
-
-def _thinned(xs: Sequence[float]) -> list[float]:
-    return list(xs[:: math.ceil(len(xs) / 10)])

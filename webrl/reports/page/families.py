@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from webrl.reports.page.facts import Attempt, PhaseFacts, RunFacts
+from webrl.reports.words import in_words
 
 NUM_TREES, NUM_EXAMPLES = 4, 5
 CHILDREN = (2, 2, 1)
@@ -18,7 +19,7 @@ _REPEAT = re.compile(r"-r\d+$")
 
 
 @dataclass(frozen=True)
-class Sieve:
+class FunnelRow:
     """One step of the funnel."""
 
     name: str
@@ -29,13 +30,8 @@ class Sieve:
     reasons: str = ""
     """What was dropped here, counted by reason."""
     examples: tuple[str, ...] = ()
-    """Of `generated` and `judged solved` what they are, of `attempted` the failures, of a filter what it dropped."""
-
-    @property
-    def of_what(self) -> str:
-        """What the examples are."""
-        known = {"attempted": "judged failed", "generated": "generated", "judged solved": "judged solved"}
-        return known.get(self.name) or f"dropped by {self.name.removeprefix('after ')}"
+    examples_of: str = ""
+    """What the examples are."""
 
 
 @dataclass
@@ -54,7 +50,7 @@ class Node:
     """Children that are not shown."""
 
 
-def funnel(phase: PhaseFacts) -> list[Sieve]:
+def funnel(phase: PhaseFacts) -> list[FunnelRow]:
     """From the phase's proposals (or its tasks, where it has none) to what was judged solved."""
     ways = statuses(phase)
     attempted, solved, judged = sum(ways.values()), num_solved(phase), num_judged(phase)
@@ -62,28 +58,30 @@ def funnel(phase: PhaseFacts) -> list[Sieve]:
     found = []
     if phase.generated:
         proposals = _examples([task.instruction or task.task_id for task in phase.generated])
-        found.append(Sieve("generated", len(phase.generated), len(phase.generated) / start, examples=proposals))
-    reasons = Counter(each.reason for each in phase.dropped)
-    left = len(phase.generated)
+        num = len(phase.generated)
+        found.append(FunnelRow("generated", num, num / start, "", proposals, "generated"))
     for stage in _stages(phase.filters):
-        left = stage["num_kept"]
-        dropped = [str(text) for text in stage.get("dropped_examples", ())]
-        lost = stage["num_in"] - left
-        found.append(
-            Sieve(f"after {stage['name']}", left, left / start, f"−{lost}" if lost else "", _examples(dropped))
-        )
+        left, lost = stage["num_kept"], stage["num_in"] - stage["num_kept"]
+        if lost:  # a filter that dropped nothing is no step down
+            dropped = _examples([str(text) for text in stage.get("dropped_examples", ())])
+            name = in_words(stage["name"])
+            found.append(FunnelRow(f"after: {name}", left, left / start, f"−{lost}", dropped, f"dropped: {name}"))
     if phase.tasks:
-        counted = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())
-        found.append(Sieve("tasks of the phase", len(phase.tasks), len(phase.tasks) / start, counted))
+        reasons = _counted(Counter(each.reason for each in phase.dropped))
+        found.append(FunnelRow("tasks of the phase", len(phase.tasks), len(phase.tasks) / start, reasons))
     if attempted:
-        counted = ", ".join(f"{status} {number}" for status, number in ways.most_common())
         failed = _examples([a.trajectory.instruction for a in phase.attempts if _reward(phase, a) == 0])
-        found.append(Sieve("attempted", attempted, min(1.0, attempted / start), counted, failed))
+        share = min(1.0, attempted / start)
+        found.append(FunnelRow("attempted", attempted, share, _counted(ways), failed, "judged failed"))
     if judged:
         of_judged = f"of {judged} judged" + (f", {attempted - judged} not judged" if attempted > judged else "")
         texts = _examples([a.trajectory.instruction for a in phase.attempts if _reward(phase, a) == 1])
-        found.append(Sieve("judged solved", solved, min(1.0, solved / start), of_judged, texts))
+        found.append(FunnelRow("judged solved", solved, min(1.0, solved / start), of_judged, texts, "judged solved"))
     return found
+
+
+def _counted(numbers: Counter[str]) -> str:
+    return ", ".join(f"{in_words(name)} {number}" for name, number in numbers.most_common())
 
 
 def statuses(phase: PhaseFacts) -> Counter[str]:
@@ -151,11 +149,11 @@ def _nodes(run: RunFacts) -> dict[str, Node]:
         for each in phase.dropped:
             if node := nodes.get(each.task.task_id):
                 node.mark = "dropped"
-                node.state = f"dropped: {each.reason}" + (f" ({each.detail})" if each.detail else "")
+                node.state = f"dropped: {in_words(each.reason)}" + (f" ({each.detail})" if each.detail else "")
         for attempt in phase.attempts:
             node = nodes[attempt.task.task_id]
             node.instruction = attempt.trajectory.instruction or node.instruction
-            node.state = f"attempted, {attempt.trajectory.status.value}, not judged"
+            node.state = f"attempted, {in_words(attempt.trajectory.status)}, not judged"
         for name, rewards in _judged(phase, nodes).items():
             nodes[name].mark = "solved" if any(rewards) else "failed"
             times = f" in {sum(rewards)} of {len(rewards)} attempts" if len(rewards) > 1 else ""

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from webrl.evaluate import is_success, rate_of
-from webrl.reports.page.charts import Figure, Series, Table, interval_chart
+from webrl.reports.page.charts import Figure, Point, Series, Table, interval_chart
 from webrl.reports.page.facts import Attempt, RunFacts
 from webrl.reports.page.families import num_judged
-from webrl.reports.page.sections import Section, success_series
+from webrl.reports.page.sections import Section
+from webrl.reports.run import rate_text
 from webrl.reward.report import judge_report, reliability_bins
 from webrl.types import Label
 
 NUM_DISAGREEMENTS = 20
+MIN_IN_BIN = 4
+"""Observations from which on a bin of a calibration chart is a point of its line."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def _add_truth(section: JudgeSection, rows: Sequence[tuple[int, Attempt, Label]]
     if scored:
         note = (
             "Share that was truly solved among trajectories of a similar P(YES); a calibrated model is on the diagonal."
+            f" Hollow: fewer than {MIN_IN_BIN} trajectories."
         )
         line = _calibration("trajectories", reliability_bins([t for t, _ in scored], [p for _, p in scored]))
         figure = interval_chart("Calibration", note, [line], x_label="P(YES)", y_label="truly solved", diagonal=True)
@@ -112,7 +116,8 @@ def _critic_bins(run: RunFacts) -> Figure | None:
             continue
         counted = [(one["value"], round(one["outcome"] * one["count"]), int(one["count"])) for one in bins]
         note = (
-            f"Outcome of the steps of phase {phase.phase} that the critic was trained on, by the value it gives them."
+            f"Outcome of the steps of phase {phase.phase} that the critic was trained on, by the value it gives them. "
+            f"Hollow: fewer than {MIN_IN_BIN} steps."
         )
         line = _calibration("steps", counted)
         return interval_chart(
@@ -122,5 +127,9 @@ def _critic_bins(run: RunFacts) -> Figure | None:
 
 
 def _calibration(name: str, bins: Sequence[tuple[float, int, int]]) -> Series:
-    """(predicted, solved, number) of each bin as a line."""
-    return success_series(name, [(x, rate_of(solved, num).to_json()) for x, solved, num in bins])
+    """(predicted, solved, number) of each bin as a line; bins of a few are points that no line goes through."""
+    points = []
+    for x, solved, num in bins:
+        rate = rate_of(solved, num).to_json()
+        points.append(Point(x, rate["rate"], *rate["ci95"], rate_text(rate), is_thin=num < MIN_IN_BIN))
+    return Series(name, points)

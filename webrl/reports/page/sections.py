@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from webrl.evaluate import is_decided, is_evaluated, named_rates, rate_of, success_rate
-from webrl.reports.page.charts import Figure, Series, Table, histogram, interval_chart, shade, strips
+from webrl.reports.page.charts import Figure, Point, Series, Table, histogram, interval_chart, plain, shade, strips
 from webrl.reports.page.facts import RunFacts
-from webrl.reports.page.families import Node, Sieve, families, funnel, num_judged, num_solved
-from webrl.reports.page.svg import plain
+from webrl.reports.page.families import FunnelRow, Node, families, funnel, num_judged, num_solved
 from webrl.reports.run import rate_text, standing_text
+from webrl.reports.words import in_words
 from webrl.suites.mix import by_suite
 
 _BIN = 0.05
@@ -36,7 +36,7 @@ class Section:
     text: str = ""
     figures: list[Figure] = field(default_factory=list)
     tables: list[tuple[str, Table]] = field(default_factory=list)
-    funnels: list[tuple[int, list[Sieve]]] = field(default_factory=list)
+    funnels: list[tuple[int, list[FunnelRow]]] = field(default_factory=list)
     trees: list[Node] = field(default_factory=list)
     folded: list[tuple[str, Table]] = field(default_factory=list)
     """Long tables, closed until they are opened."""
@@ -84,8 +84,7 @@ def success(run: RunFacts) -> Section:
 
 def success_series(name: str, rates: Sequence[tuple[float, Mapping[str, Any]]]) -> Series:
     """(phase, or what was predicted; rate with interval) as a line."""
-    points = [(float(x), rate["rate"], *rate["ci95"]) for x, rate in rates]
-    return Series(name, points, [standing_text(rate) for _, rate in rates])
+    return Series(name, [Point(float(x), rate["rate"], *rate["ci95"], standing_text(rate)) for x, rate in rates])
 
 
 def curriculum(run: RunFacts) -> Section:
@@ -149,14 +148,15 @@ def replay(run: RunFacts) -> Section:
             continue
         names = {"current": "of this phase", "replay": "replayed", "demonstration": "demonstrations"}
         groups = [(name, values) for key, name in names.items() if (values := phase.perplexities.get(key))]
-        note = f"Steps of train_filter.jsonl; what is above {plain(edges[-1])} is in the last bar."
+        note = f"Of the steps that were trained on; what is above {plain(edges[-1])} is in the last bar."
         title = f"Perplexity, phase {phase.phase}"
         section.figures.append(histogram(title, note, groups, edges, x_label="perplexity of the action", band=band))
     reasons = [(phase, phase.counts("replay").get("history") or {}) for phase in run.phases]
     why = list(dict.fromkeys(name for _, counts in reasons for name in counts))
     if why:
         rows: list[tuple[object, ...]] = [(p.phase, *(c.get(name, 0) for name in why)) for p, c in reasons if c]
-        section.tables.append(("Earlier steps by what became of them", Table(("phase", *why), rows)))
+        table = Table(("phase", *map(in_words, why)), rows, is_wide=len(why) > 5)
+        section.tables.append(("Earlier steps by what became of them", table))
     if not section.figures:
         section.lacks = "No training records with log-probabilities are in this folder."
     return section

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from webrl.phase import STAGES
-from webrl.reports.page.charts import Table, curve, gantt, histogram
+from webrl.reports.page.charts import Table, curve, gantt, histogram, percent, plain
 from webrl.reports.page.facts import PhaseFacts, RunFacts
 from webrl.reports.page.sections import Section
-from webrl.reports.page.svg import plain, share_bar
 from webrl.runs.clock import duration
 
 
@@ -108,7 +107,7 @@ def resources(run: RunFacts) -> Section:
     work = sum(total.seconds for total in totals.values()) or 1.0
     rows = [
         (
-            name, duration(total.seconds), share_bar(total.seconds / work),
+            name, duration(total.seconds), percent(total.seconds / work),
             total.idle(total.browsers), total.idle(total.models), f"{total.peak_mib / 1024:.2f} GiB",
         )
         for name, total in totals.items()

@@ -1,4 +1,4 @@
-"""The folder that is uploaded: a phase's model, card, redacted config and report, and nothing that holds a secret."""
+"""Uploads a phase's model with its card, redacted config and report, and nothing that holds a secret."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from webrl.config.redaction import redact, redact_all, remember
 from webrl.config.yaml_file import read_yaml
-from webrl.errors import DataError, ModelError, StageError, UsageError
+from webrl.errors import DataError, ModelError, StageError, UsageError, WebRLError
 from webrl.llm.loading import MODEL_FILES
 from webrl.phase import is_phase_done
 from webrl.reports.hub.ancestry import Ancestry, ancestry
@@ -27,6 +28,34 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 _WEIGHTS = re.compile(r"^(generation_)?config\.json$|safetensors")
 """Files that an adapter does without."""
 _HEADER_BYTES = 100 << 20
+_OUTDATED = ["model*.safetensors*", "adapter_*", "config.json", "generation_config.json"]
+"""Files of an earlier push that are removed where this one has none of the name, such as other shards."""
+_HINTS = {
+    401: "the token was not accepted; make a new one with write access (HF_TOKEN, or `hf auth login`)",
+    403: "the token may not write there: another owner's repository, or a token that may only read",
+}
+
+
+class HubError(WebRLError):
+    """The Hub could not be reached, or refused; the text says what was refused and why."""
+
+
+def check_repo_id(repo_id: str) -> None:
+    """Return if it is of the form OWNER/NAME.
+
+    Raises:
+        UsageError: it is not.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repo_id)
+        is_valid = "/" in repo_id
+    except HFValidationError:
+        is_valid = False
+    if not is_valid:
+        raise UsageError(f"{repo_id!r} is no name of a repository; it is OWNER/NAME, such as 'ann/agent'")
 
 
 def chosen_phase(run: Path, phase: int | None) -> PhaseFolder:
@@ -150,3 +179,40 @@ def _with_secrets(folder: Path) -> Iterator[str]:
             text = file.read(size).decode("utf-8", errors="replace")
         if redact(text) != text:
             yield path.name
+
+
+def upload(folder: Path, repo_id: str, message: str, *, private: bool) -> str:
+    """Create the repository where it is not there, and bring the folder into it; gives its address.
+
+    A call that was interrupted is made again: what has arrived is not sent twice.
+
+    Raises:
+        UsageError: no token, or `private` for a repository that is public.
+        HubError: no network, a token that is refused, another's repository, no space.
+    """
+    from huggingface_hub import HfApi, constants, get_token
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    token = get_token()
+    if not token:
+        raise UsageError("no token for the Hugging Face Hub: export HF_TOKEN, or log in with `hf auth login`")
+    remember(token)
+    failed: Any = HfHubHTTPError.__bases__[0]  # of the HTTP client, which is not the same in all versions
+    where = f"{constants.ENDPOINT}/{repo_id}"
+    api = HfApi(token=token)
+    try:
+        address = str(api.create_repo(repo_id, private=private or None, exist_ok=True))
+        if private and not api.repo_info(repo_id).private:
+            raise UsageError(f"{where} is there already and is public; leave out --private, or choose another name")
+        api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=message, delete_patterns=_OUTDATED)
+    except OfflineModeIsEnabled:
+        raise UsageError("HF_HUB_OFFLINE is set: nothing is sent; unset it, or write the folder with --to") from None
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        said = redact(str(error.server_message or "no reason")).strip()
+        raise HubError(f"{where}: {_HINTS.get(status, f'refused with {status}')} (it says: {said:.200})") from None
+    except (failed, OSError) as error:
+        raise HubError(
+            f"{constants.ENDPOINT} cannot be reached: {redact(str(error)) or type(error).__name__}"
+        ) from None
+    return address

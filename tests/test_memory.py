@@ -2,13 +2,12 @@
 
 import gc
 import platform
-import weakref
 
 import psutil
 import pytest
 import torch
 
-from webrl.runs.memory import collect_seldom, free_heap, pass_over_what_is_loaded, without_collections
+from webrl.runs.memory import free_heap, without_collections
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc hands memory back on demand")
@@ -34,33 +33,3 @@ def test_the_search_for_garbage_is_as_before_after_a_block_without_it():
     with pytest.raises(ValueError, match="enabled: False"):
         fail()
     assert gc.isenabled()
-
-
-def test_the_search_for_garbage_passes_over_what_was_loaded_and_finds_what_came_later():
-    class Node:
-        def __init__(self):
-            self.ring = self
-
-    loaded = Node()
-    pass_over_what_is_loaded()
-    assert not any(found is loaded for found in gc.get_objects())
-    later = weakref.ref(Node())
-    gc.collect()
-    assert later() is None
-
-
-def test_where_garbage_is_looked_for_seldom_it_is_found_all_the_same():
-    class Node:
-        def __init__(self):
-            self.ring = self
-
-    before = gc.get_threshold()
-    try:
-        collect_seldom()
-        lost = weakref.ref(Node())
-        kept = [[] for _ in range(10_000)]
-        assert lost() is not None
-        kept += [[] for _ in range(20_000)]
-        assert lost() is None
-    finally:
-        gc.set_threshold(*before)

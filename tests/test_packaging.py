@@ -168,14 +168,6 @@ def test_run_information_names_versions_seed_commit_and_config():
         assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", git_commit() or "")
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
-def test_links_of_the_documents_lead_somewhere(name):
-    text = (ROOT / name).read_text(encoding="utf-8")
-    targets = [t for t in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if not t.startswith("http")]
-    assert targets
-    assert [t for t in targets if not (ROOT / t).exists()] == []
-
-
 def test_commands_of_the_documents_exist():
     text = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "AGENTS.md"))
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

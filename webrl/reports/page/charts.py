@@ -92,7 +92,7 @@ class Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
         width, height = self.plot.get_size_inches()
-        lines = [self.title, *textwrap.wrap(self.note, int(_UNIT * width / 6.2))]
+        lines = [_clean(self.title), *textwrap.wrap(_clean(self.note), int(_UNIT * width / 6.2))]
         with style(), _quietly():
             self.plot.set_size_inches(width, height + 17 * len(lines) / _UNIT)
             self.plot.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=12)
@@ -357,7 +357,12 @@ def _clean_texts(plot: Any) -> None:
     from matplotlib.text import Text
 
     for text in plot.findobj(Text):
-        text.set_text("\n".join(visible(redact(line)) for line in text.get_text().split("\n")))
+        text.set_text("\n".join(map(_clean, text.get_text().split("\n"))))
+
+
+def _clean(text: str) -> str:
+    """Mask before anything is cut or wrapped: half a secret is not known for one."""
+    return visible(redact(text)).replace("\n", " ")
 
 
 def _quietly() -> warnings.catch_warnings[None]:
@@ -367,7 +372,7 @@ def _quietly() -> warnings.catch_warnings[None]:
 
 def _short(name: str) -> str:
     """A name for a legend; matplotlib leaves out those that begin with an underscore."""
-    name = name.replace("\n", " ").lstrip("_")
+    name = _clean(name).lstrip("_")
     return name if len(name) <= _NAME_CHARS else f"{name[:_NAME_CHARS]}…"
 
 

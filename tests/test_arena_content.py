@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from webrl.arena.content import STATUSES, Catalogue, catalogue, for_evaluation
-from webrl.arena.forum import words
 from webrl.arena.forum.content import forum
+from webrl.arena.words import load_words
 
 _DIGEST = """import hashlib
 from webrl.arena.content import catalogue
@@ -109,4 +109,4 @@ def test_the_forum_has_topics_enough_which_all_differ_and_keep_the_evaluation_s_
         if topic.product:
             assert products[topic.product.upc] == topic.evaluation
             assert topic.product.title in topic.posts[0].text
-            assert topic.asks in words.ASKS
+            assert topic.asks in load_words("forum").asks

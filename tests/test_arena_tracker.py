@@ -14,8 +14,8 @@ from arena_server import Visitor
 
 from webrl.arena.client import Arena
 from webrl.arena.content import catalogue
-from webrl.arena.tracker import words
 from webrl.arena.tracker.content import PRIORITIES, RESOLUTIONS, STAFF, Ticket, login_of, tracker
+from webrl.arena.words import load_words
 from webrl.suites.web.checks import first_value
 
 _DIGEST = """import hashlib
@@ -44,7 +44,7 @@ def test_there_is_enough_to_look_for_and_all_that_is_named_is_there() -> None:
         assert ticket.order in {"", *orders}
         dates = [ticket.date, *(comment.date for comment in ticket.comments)]
         assert dates == sorted(set(dates))
-    assert not set(words.TEAM) & {customer.name for customer in shop.customers}
+    assert not set(load_words("tracker").team) & {customer.name for customer in shop.customers}
     assert len(CONTENT.names) == 1 + len(CONTENT.team) + len(shop.customers)
 
 

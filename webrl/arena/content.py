@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 
-from webrl.arena import words
-from webrl.arena.words import SHELVES, Kind, Shelf
+from webrl.arena.words import Kind, Shelf, load_words, shelves
 
+_words = partial(load_words, "shop")
 STAFF_EMAIL = "staff@example.com"
 """Who may use the dashboard."""
 NUM_CUSTOMERS = 160
@@ -158,8 +158,8 @@ def catalogue(seed: int = 0) -> Catalogue:
     orders = sorted(
         (_order(rng, customers, products) for _ in range(NUM_ORDERS)), key=lambda order: (order.date, order.email)
     )
-    tops = dict.fromkeys(shelf.path[0] for shelf in SHELVES)
-    categories = [path for top in tops for path in [(top,), *(s.path for s in SHELVES if s.path[0] == top)]]
+    tops = dict.fromkeys(shelf.path[0] for shelf in shelves())
+    categories = [path for top in tops for path in [(top,), *(s.path for s in shelves() if s.path[0] == top)]]
     return Catalogue(
         seed=seed,
         categories=tuple(categories),
@@ -170,16 +170,16 @@ def catalogue(seed: int = 0) -> Catalogue:
 
 
 def _customers(rng: random.Random) -> Iterator[Customer]:
-    names = list(itertools.product(words.FIRST_NAMES, words.LAST_NAMES))
+    names = list(itertools.product(_words().first_names, _words().last_names))
     rng.shuffle(names)
     for pk, (first, last) in enumerate(names, start=1):
-        city, state, zone = rng.choice(words.PLACES)
+        city, state, zone = rng.choice(_words().places)
         yield Customer(
             pk=pk,
             first_name=first,
             last_name=last,
             email=f"{first}.{last}@example.com".lower(),
-            line1=f"{rng.randint(1, 240)} {rng.choice(words.STREETS)}",
+            line1=f"{rng.randint(1, 240)} {rng.choice(_words().streets)}",
             city=city,
             state=state,
             postcode=f"{zone}{rng.randint(1, 99):02d}",
@@ -189,7 +189,7 @@ def _customers(rng: random.Random) -> Iterator[Customer]:
 
 def _products(rng: random.Random, customers: tuple[Customer, ...]) -> Iterator[Product]:
     number = 0
-    for shelf in SHELVES:
+    for shelf in shelves():
         on_shelf = 0
         for kind in shelf.kinds:
             for finish, size in rng.sample(list(itertools.product(shelf.finishes, kind.sizes)), VARIANTS):
@@ -208,11 +208,11 @@ def _product(
     customers: tuple[Customer, ...],
 ) -> Product:
     weight = f"{rng.randint(1, 60) * 50} g"
-    origin, years = rng.choice(words.ORIGINS), rng.choice((1, 2, 3, 5, 10))
+    origin, years = rng.choice(_words().origins), rng.choice((1, 2, 3, 5, 10))
     guarantee = f"{years} year{'s' * (years > 1)}"
     description = (
         f"{kind.purpose} Finish: {finish.lower()}; size: {size}. Made in {origin}, weighs {weight}, "
-        f"and comes with {rng.choice(words.EXTRAS)}. {shelf.care} Guaranteed for {guarantee}."
+        f"and comes with {rng.choice(_words().extras)}. {shelf.care} Guaranteed for {guarantee}."
     )
     title = f"{finish} {kind.noun}, {size}"
     return Product(
@@ -249,19 +249,19 @@ def _reviews(rng: random.Random, shelf: Shelf, customers: tuple[Customer, ...]) 
     mood = rng.choice((1.8, 3.0, 3.8, 4.3, 4.6))  # products differ in how well they are liked
     for customer in rng.sample(customers, rng.choice((0, 2, 3, 3, 4, 5, 6))):
         score = min(5, max(1, round(rng.gauss(mood, 0.9))))
-        pool = words.PRAISE if score > 3 else words.SHRUGS if score == 3 else words.COMPLAINTS
+        pool = _words().praise if score > 3 else _words().shrugs if score == 3 else _words().complaints
         first, second = rng.sample(shelf.aspects, 2)
         said, also = rng.sample(pool, 2)
         sentences = [
-            rng.choice(words.REASONS),
+            rng.choice(_words().reasons),
             f"The {first} {_agree(first, said)}, and the {second} {_agree(second, also)}.",
-            rng.choice(words.ENDINGS[score]),
+            rng.choice(_words().endings[score]),
         ]
         yield Review(
             email=customer.email,
             author=customer.name,
             score=score,
-            title=rng.choice(words.HEADLINES[score]),
+            title=rng.choice(_words().headlines[score]),
             body=" ".join(sentences),
             date=_moment(rng),
         )

@@ -13,13 +13,14 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import TypeVar
 
 from webrl.arena.content import Catalogue, Customer, Product, catalogue, for_evaluation
-from webrl.arena.forum import words
-from webrl.arena.words import PLACES, SHELVES
+from webrl.arena.forum.words import ANNOUNCEMENTS, POLLS, QUESTIONS, SWAP
+from webrl.arena.words import load_words, shelves
 
+_words = partial(load_words, "forum")
 STAFF_NAME = "Shop Staff"
 _NUM_CHOICES, _NUM_QUESTIONS, _NUM_CHATS = 48, 72, 12
 _FIRST_DAY = datetime.datetime(2023, 1, 2, tzinfo=datetime.UTC)
@@ -85,7 +86,7 @@ class Topic:
     product: Product | None = None
     """Which its first post asks about."""
     asks: str = ""
-    """What about it: a key of `words.ASKS`."""
+    """What about it: a key of `asks` in `data/forum.yaml`."""
     poll: Poll | None = None
     subscribers: tuple[str, ...] = ()
     """E-mail addresses."""
@@ -123,7 +124,7 @@ class Forum:
 def forum(seed: int = 0) -> Forum:
     """The forum's content for a seed."""
     rng = random.Random(f"forum {seed}")
-    categories = list(words.BOARDS.items())
+    categories = list(_words().boards.items())
     boards: list[Board] = []
     pk = 0
     for category, below in categories:
@@ -147,7 +148,7 @@ class _Writer:
         self._rng, self._boards, self._content = rng, boards, content
         self._topic_pks, self._post_pks = itertools.count(1), itertools.count(1)
         self._kinds = list(dict.fromkeys(product.kind for product in content.products))
-        self._shelf = {kind.noun: shelf for shelf in SHELVES for kind in shelf.kinds}
+        self._shelf = {kind.noun: shelf for shelf in shelves() for kind in shelf.kinds}
 
     def topics(self) -> Iterator[Topic]:
         """All of them, kind after kind."""
@@ -155,17 +156,17 @@ class _Writer:
         yield from self._questions()
         yield from self._chats()
         yield from self._polls()
-        for subject, text in words.NEWS.items():
-            yield self._topic(subject, words.ANNOUNCEMENTS, False, [(None, text, "")])
+        for subject, text in _words().news.items():
+            yield self._topic(subject, ANNOUNCEMENTS, False, [(None, text, "")])
 
     def _choices(self) -> Iterator[Topic]:
         for number, (kind, evaluation) in enumerate(self._of_sides(self._kinds, _NUM_CHOICES)):
             shelf = self._shelf[kind]
-            wording = words.CHOICE_SUBJECTS[number % len(words.CHOICE_SUBJECTS)]
+            wording = _words().choice_subjects[number % len(_words().choice_subjects)]
             people = self._people(evaluation, self._rng.randint(4, 8))
             finishes = [self._rng.choice(shelf.finishes) for _ in people[1:]]
-            said = [(words.CHOICE_REPLIES, finish) for finish in finishes]
-            posts = [(people[0], self._rng.choice(words.CHOICE_OPENINGS), "")]
+            said = [(_words().choice_replies, finish) for finish in finishes]
+            posts = [(people[0], self._rng.choice(_words().choice_openings), "")]
             posts += [
                 (person, self._rng.choice(pool).format(finish=finish), finish)
                 for person, (pool, finish) in zip(people[1:], said, strict=True)
@@ -182,36 +183,36 @@ class _Writer:
         for number, (kind, evaluation) in enumerate(self._of_sides(kinds, _NUM_QUESTIONS)):
             assert kind is not None
             # Number by number, a fourth is of the evaluation: they get all that can be asked.
-            asks = list(words.ASKS)[number // 4 % len(words.ASKS) if evaluation else number % len(words.ASKS)]
-            wording, text = words.ASKS[asks]
+            asks = list(_words().asks)[number // 4 % len(_words().asks) if evaluation else number % len(_words().asks)]
+            wording, text = _words().asks[asks]
             people = self._people(evaluation, self._rng.randint(2, 5))
-            first = f"{text.format(product=products[kind].title)} {self._rng.choice(words.ASK_ENDINGS)}"
-            replies = self._rng.sample(words.ASK_REPLIES, len(people) - 1)
+            first = f"{text.format(product=products[kind].title)} {self._rng.choice(_words().ask_endings)}"
+            replies = self._rng.sample(_words().ask_replies, len(people) - 1)
             posts = [(person, said, "") for person, said in zip(people, [first, *replies], strict=True)]
             subject = wording.format(kind=kind)
-            yield self._topic(subject, words.QUESTIONS, evaluation, posts, product=products[kind], asks=asks)
+            yield self._topic(subject, QUESTIONS, evaluation, posts, product=products[kind], asks=asks)
 
     def _chats(self) -> Iterator[Topic]:
         kinds = [kind for kind, _ in self._of_sides(self._kinds, _NUM_CHATS)]
-        cities = [city for city, *_ in PLACES]
-        for board, (wording, openings, answers) in words.CHATS.items():
+        cities = [city for city, *_ in load_words("shop").places]
+        for board, (wording, openings, answers) in _words().chats.items():
             for number in range(_NUM_CHATS):
                 evaluation = for_evaluation(number)
-                subject = wording.format(city=cities[number], idea=words.IDEAS[number], kind=kinds[number])
+                subject = wording.format(city=cities[number], idea=_words().ideas[number], kind=kinds[number])
                 people = self._people(evaluation, self._rng.randint(3, 5))
                 said = [self._rng.choice(openings), *self._rng.sample(answers, len(people) - 1)]
                 posts = [(person, text, "") for person, text in zip(people, said, strict=True)]
-                pending = self._rng.choice(words.PENDING) if board == words.SWAP else ""
+                pending = self._rng.choice(_words().pending) if board == SWAP else ""
                 yield self._topic(subject, board, evaluation, posts, pending=pending)
 
     def _polls(self) -> Iterator[Topic]:
-        for number, (question, options) in enumerate(words.POLL_QUESTIONS.items()):
+        for number, (question, options) in enumerate(_words().poll_questions.items()):
             evaluation = for_evaluation(number)
             people = self._people(evaluation, self._rng.randint(2, 4))
             voters = self._people(evaluation, self._rng.randint(8, 20))
             poll = Poll(question, options, tuple((voter.email, self._rng.choice(options)) for voter in voters))
             posts = [(person, "I was wondering." if i == 0 else "Done.", "") for i, person in enumerate(people)]
-            yield self._topic(f"Poll: {question}", words.POLLS, evaluation, posts, poll=poll)
+            yield self._topic(f"Poll: {question}", POLLS, evaluation, posts, poll=poll)
 
     def _of_sides(self, items: Sequence[_Item | None], count: int) -> Iterator[tuple[_Item, bool]]:
         """So many, every fourth one of the evaluation; which side an item is on its place says."""

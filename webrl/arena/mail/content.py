@@ -12,12 +12,12 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from webrl.arena.content import STAFF_EMAIL, Catalogue, Order, catalogue, for_evaluation
-from webrl.arena.mail import words
-from webrl.arena.words import PLACES
+from webrl.arena.words import load_words
 
+_words = partial(load_words, "mail")
 NUM_REQUESTS, NUM_ANSWERED, NUM_VOUCHERS, NUM_MEETINGS = 48, 24, 60, 140
 FIRST_PK = 1001
 """Numbers of four digits, so that no message's address is the beginning of another's."""
@@ -49,7 +49,7 @@ class Conversation:
     """A message with the replies to it; theirs have "Re: " before the subject."""
 
     kind: str
-    """A key of `words.REQUESTS`, answered, voucher or meeting."""
+    """A key of `requests` in `data/mail.yaml`, answered, voucher or meeting."""
     subject: str
     """Unique; of four words at most, since folders cut after five."""
     evaluation: bool
@@ -103,26 +103,26 @@ class _Writer:
 
     def conversations(self) -> Iterator[Conversation]:
         """Kind after kind; of each, every fourth is of the evaluation."""
-        kinds = list(words.REQUESTS)
+        kinds = list(_words().requests)
         for number in range(NUM_REQUESTS):
             side = for_evaluation(number)
             kind = kinds[(number // 4 if side else number - number // 4) % len(kinds)]
             order = self._order(side, open_only=kind == "cancel")
-            subject, *texts = words.REQUESTS[kind]
+            subject, *texts = _words().requests[kind]
             yield self._about(
                 kind, order, side, subject, [order.email, STAFF_EMAIL], [self._rng.choice(texts)], "inbox"
             )
         for number in range(NUM_ANSWERED):
             side = for_evaluation(number)
-            order, (subject, *texts) = self._order(side), self._rng.choice(words.ANSWERED)
+            order, (subject, *texts) = self._order(side), self._rng.choice(_words().answered)
             yield self._about("answered", order, side, subject, [order.email, STAFF_EMAIL], texts, "archives")
         for number in range(NUM_VOUCHERS):
             side = for_evaluation(number)
-            order, (subject, *texts) = self._order(side), words.VOUCHER
-            code = f"{self._rng.choice(words.CODES)}-{self._rng.randint(1000, 9999)}"
+            order, (subject, *texts) = self._order(side), _words().voucher
+            code = f"{self._rng.choice(_words().codes)}-{self._rng.randint(1000, 9999)}"
             said = [self._rng.choice(texts).format(code=code)]
             yield self._about("voucher", order, side, subject, [STAFF_EMAIL, order.email], said, self._folder(), code)
-        places = itertools.product(words.ACTIVITIES, (city for city, *_ in PLACES))
+        places = itertools.product(_words().activities, (city for city, *_ in load_words("shop").places))
         for number, (activity, city) in enumerate(self._rng.sample(list(places), NUM_MEETINGS)):
             yield self._meeting(f"{activity}, {city}", for_evaluation(number))
 
@@ -150,8 +150,10 @@ class _Writer:
 
     def _meeting(self, subject: str, side: bool) -> Conversation:
         time = f"{self._rng.randint(10, 19)}:{self._rng.choice((15, 30, 45))}"
-        slots = {"time": time, "day": self._rng.choice(words.DAYS), "spot": self._rng.choice(words.SPOTS)}
-        pools = (words.INVITATIONS, words.REPLIES, words.MORE, words.LAST)[: self._rng.choice((1, 1, 1, 2, 3, 4))]
+        slots = {"time": time, "day": self._rng.choice(_words().days), "spot": self._rng.choice(_words().spots)}
+        pools = (_words().invitations, _words().replies, _words().more, _words().last)[
+            : self._rng.choice((1, 1, 1, 2, 3, 4))
+        ]
         texts = [self._rng.choice(pool).format(**slots) for pool in pools]
         date = _FIRST_DAY + datetime.timedelta(minutes=self._rng.randrange(_NUM_DAYS * 24 * 60))
         folder = self._folder() if len(texts) == 1 else "inbox"

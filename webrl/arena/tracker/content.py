@@ -13,15 +13,16 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 
 from webrl.arena.content import Catalogue, Customer, Order, Product, catalogue
-from webrl.arena.tracker import words
+from webrl.arena.words import load_words
 
+_words = partial(load_words, "tracker")
 STAFF = "staff"
 """Log-in of the shop's staff."""
 PRIORITIES = ("blocker", "critical", "major", "minor", "trivial")
-RESOLUTIONS = tuple(words.CLOSING)
+RESOLUTIONS = ("fixed", "invalid", "wontfix", "duplicate", "worksforme")
 NUM_ON_ORDERS, NUM_ON_PRODUCTS, NUM_ON_SITE = 110, 90, 90
 NUM_PRICES, NUM_STOCKS = 50, 40
 _UTC = datetime.UTC
@@ -152,12 +153,12 @@ def login_of(email: str) -> str:
 def tracker(seed: int = 0) -> Tracker:
     """The tracker's content for a seed."""
     rng, content = random.Random(f"arena tracker {seed}"), catalogue(seed)
-    team = tuple(Person(n.split()[0].lower(), n, f"{n.split()[0].lower()}@example.com") for n in words.TEAM)
+    team = tuple(Person(n.split()[0].lower(), n, f"{n.split()[0].lower()}@example.com") for n in _words().team)
     milestones = tuple(
-        Milestone(name, datetime.datetime(*day, 17, tzinfo=_UTC), i < words.NUM_COMPLETED, description)
-        for i, (name, day, description) in enumerate(words.MILESTONES)
+        Milestone(name, datetime.datetime(*day, 17, tzinfo=_UTC), i < _words().num_completed, description)
+        for i, (name, day, description) in enumerate(_words().milestones)
     )
-    owners = {component: rng.choice(team).login for component in words.COMPONENTS}
+    owners = {component: rng.choice(team).login for component in _words().components}
     drafts = sorted(_drafts(rng, content), key=lambda ticket: (ticket.date, ticket.summary))
     return Tracker(
         team=team,
@@ -174,12 +175,12 @@ def _drafts(rng: random.Random, content: Catalogue) -> Iterator[Ticket]:
     products = rng.sample(content.products, NUM_ON_PRODUCTS + NUM_PRICES + NUM_STOCKS)
     for i, product in enumerate(products):
         yield _on_product(rng, product, i)
-    places = rng.sample(list(itertools.product(words.ON_SITE, words.PLACES)), NUM_ON_SITE)
+    places = rng.sample(list(itertools.product(_words().on_site, _words().places)), NUM_ON_SITE)
     yield from (_on_site(rng, what, component, place, content.customers) for (what, component), place in places)
 
 
 def _on_order(rng: random.Random, order: Order) -> Ticket:
-    summary, component, kind, text = rng.choice(words.ON_ORDERS)
+    summary, component, kind, text = rng.choice(_words().on_orders)
     slots = {"number": order.number, "product": rng.choice(order.lines).title}
     later = order.date + datetime.timedelta(days=rng.randint(2, 9), minutes=rng.randint(0, 600))
     reporter, said = login_of(order.email), (summary.format(**slots), text.format(**slots))
@@ -188,11 +189,11 @@ def _on_order(rng: random.Random, order: Order) -> Ticket:
 
 def _on_product(rng: random.Random, product: Product, index: int) -> Ticket:
     value = ""
-    row = rng.choice(words.ON_PRODUCTS)
+    row = rng.choice(_words().on_products)
     if index < NUM_PRICES:
-        row, value = words.PRICE, str(product.price + rng.randint(2, 30) + Decimal("0.25"))
+        row, value = _words().price, str(product.price + rng.randint(2, 30) + Decimal("0.25"))
     elif index < NUM_PRICES + NUM_STOCKS:
-        row, value = words.STOCK, str(product.stock + rng.randint(5, 90))
+        row, value = _words().stock, str(product.stock + rng.randint(5, 90))
     summary, component, kind, text = row
     slots = {"product": product.title, "price": value, "count": value}
     return _draft(
@@ -204,7 +205,7 @@ def _on_product(rng: random.Random, product: Product, index: int) -> Ticket:
 
 def _on_site(rng: random.Random, what: str, component: str, place: str, customers: tuple[Customer, ...]) -> Ticket:
     reporter = login_of(rng.choice(customers).email)
-    return _draft(rng, f"{what} {place}", rng.choice(words.SITE_TEXTS), component, "defect", reporter, _moment(rng))
+    return _draft(rng, f"{what} {place}", rng.choice(_words().site_texts), component, "defect", reporter, _moment(rng))
 
 
 def _moment(rng: random.Random) -> datetime.datetime:
@@ -233,7 +234,7 @@ def _draft(
         resolution="",
         owner="",
         reporter=reporter,
-        keywords=" ".join(sorted(rng.sample(words.KEYWORDS, rng.randint(0, 2)))),
+        keywords=" ".join(sorted(rng.sample(_words().keywords, rng.randint(0, 2)))),
         date=date,
         comments=(),
         **about,
@@ -248,10 +249,10 @@ def _worked_on(
     status = "new" if draft.value else rng.choices(("new", "assigned", "accepted", "closed"), (3, 2, 3, 5))[0]
     resolution = rng.choices(RESOLUTIONS, (6, 2, 1, 1, 2))[0] if status == "closed" else ""
     owner = owners[draft.component] if status == "new" else rng.choice(team).login
-    said = rng.sample(words.COMMENTS, rng.choice((0, 0, 1, 2, 3)))
+    said = rng.sample(_words().comments, rng.choice((0, 0, 1, 2, 3)))
     authors = [rng.choice((owner, rng.choice(team).login)) for _ in said]
     if resolution:
-        said, authors = [*said, words.CLOSING[resolution]], [*authors, owner]
+        said, authors = [*said, _words().closing[resolution]], [*authors, owner]
     date, comments = draft.date, []
     for author, body in zip(authors, said, strict=True):
         date += datetime.timedelta(hours=rng.randint(2, 70), minutes=rng.randint(0, 59))
@@ -262,7 +263,7 @@ def _worked_on(
         status=status,
         resolution=resolution,
         owner=owner,
-        milestone=rng.choice(["", *(name for name, *_ in words.MILESTONES)]),
+        milestone=rng.choice(["", *(name for name, *_ in _words().milestones)]),
         comments=tuple(comments),
     )
 
@@ -274,6 +275,6 @@ def _shelf(rng: random.Random, path: tuple[str, ...], team: tuple[Person, ...]) 
         category=path,
         buyer=rng.choice(team).name,
         aisle=f"{rng.randint(1, 24)}{rng.choice('ABCDEF')}",
-        supplier=rng.choice(words.SUPPLIERS),
-        day=rng.choice(words.DAYS),
+        supplier=rng.choice(_words().suppliers),
+        day=rng.choice(_words().days),
     )

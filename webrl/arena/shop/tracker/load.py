@@ -13,8 +13,8 @@ from trac import db_default
 from trac.db.sqlite_backend import SQLiteConnector
 
 from webrl.arena.content import STAFF_EMAIL
-from webrl.arena.tracker import words
-from webrl.arena.tracker.content import PRIORITIES, STAFF, Person, Ticket, Tracker
+from webrl.arena.tracker.content import PRIORITIES, RESOLUTIONS, STAFF, Person, Ticket, Tracker
+from webrl.arena.words import load_words
 
 _OPENED = datetime.datetime(2023, 1, 1, 9, tzinfo=datetime.UTC)
 _PERMISSIONS = {
@@ -87,7 +87,7 @@ def _time(moment: datetime.datetime) -> int:
 def _enums() -> Iterator[tuple[str, str, str]]:
     for kind, names in (
         ("priority", PRIORITIES),
-        ("resolution", tuple(words.CLOSING)),
+        ("resolution", RESOLUTIONS),
         ("ticket_type", ("defect", "enhancement", "task")),
     ):
         yield from ((kind, name, str(i)) for i, name in enumerate(names, start=1))
@@ -126,11 +126,12 @@ def _changes(ticket: Ticket) -> Iterator[tuple[Any, ...]]:
 
 
 def _pages(content: Tracker) -> dict[str, str]:
-    guides = "".join(f" * [wiki:{name}]\n" for name in words.PAGES)
+    pages = load_words("tracker").pages
+    guides = "".join(f" * [wiki:{name}]\n" for name in pages)
     shelves = "".join(f" * [wiki:{shelf.name} {shelf.category[-1]}]\n" for shelf in content.shelves)
     start = (
         "= Larch & Lantern =\nTickets and notes of the people behind the shop.\n\n"
         f"== Open work ==\n * [report:1 Open tickets by milestone]\n * [report:2 Open tickets by owner]\n"
         f"== How we work ==\n{guides}== Shelves ==\n{shelves}"
     )
-    return {"WikiStart": start, **words.PAGES, **{shelf.name: shelf.text for shelf in content.shelves}}
+    return {"WikiStart": start, **pages, **{shelf.name: shelf.text for shelf in content.shelves}}

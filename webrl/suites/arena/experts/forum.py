@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from webrl.arena.content import catalogue
 from webrl.arena.forum.words import ANNOUNCEMENTS, ORDERS
-from webrl.arena.words import SHELVES
+from webrl.arena.words import shelves
 from webrl.suites.arena.experts.script import (
     Script,
     Step,
@@ -76,7 +76,7 @@ def _num_posts(page: Page) -> str | None:
 
 
 def _finish(slots: dict[str, str]) -> list[Step]:
-    finishes = sorted({finish for shelf in SHELVES for finish in shelf.finishes}, key=len, reverse=True)
+    finishes = sorted({finish for shelf in shelves() for finish in shelf.finishes}, key=len, reverse=True)
 
     def read(page: Page) -> str | None:
         link = next((link for link in _writers(page) if link.name == slots["customer"]), None)

@@ -15,6 +15,7 @@ _WORDS = {
     "cut_off": "left unfinished",
     # The filters of proposed tasks, and why they drop (`webrl/tasks/filter.py`).
     "leakage": "too close to an evaluation task",
+    "duplicate": "duplicates",
     "infeasible": "judged impossible",
     "critic": "the critic's band",
     "value_low": "too hard by the critic",

@@ -39,7 +39,7 @@ from webrl.config import ArenaConfig, RolloutConfig  # noqa: E402
 from webrl.rollouts.browser import Browser  # noqa: E402
 from webrl.rollouts.pool import EnvPool  # noqa: E402
 from webrl.suites.arena.draw import TEMPLATES  # noqa: E402
-from webrl.suites.arena.experts.proof import prove  # noqa: E402
+from webrl.suites.arena.proof import prove  # noqa: E402
 from webrl.types import Task  # noqa: E402
 
 NUM_WORKERS = 2

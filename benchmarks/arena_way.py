@@ -27,8 +27,8 @@ from webrl.errors import DataError, WebRLError
 from webrl.evaluate import is_success, rate_of
 from webrl.rollouts.answers import read_any
 from webrl.runs.store import read_records
-from webrl.suites.arena.experts import ARENA_EXPERTS
-from webrl.suites.arena.experts.script import WAIT, notes_in
+from webrl.suites.arena.draw import ARENA_EXPERTS
+from webrl.suites.arena.expert import WAIT, notes_in
 from webrl.types import Trajectory
 
 SAY = "send_msg_to_user"

@@ -14,7 +14,7 @@ from webrl.config.arena import ArenaConfig
 from webrl.grpo.play import Player
 from webrl.grpo.settings import load_settings
 from webrl.grpo.train import make_tasks
-from webrl.suites.arena.experts import ARENA_EXPERTS
+from webrl.suites.arena.draw import ARENA_EXPERTS
 from webrl.suites.arena.tasks import find_task
 
 pytestmark = [pytest.mark.browser, pytest.mark.arena]

@@ -22,9 +22,8 @@ from webrl.demos.record import expert_tasks
 from webrl.errors import DataError, UsageError
 from webrl.rollouts.suite import suite_of
 from webrl.suites import eval_tasks, held_out, seed_tasks
-from webrl.suites.arena.draw import TEMPLATES, draw, entities
-from webrl.suites.arena.experts import ARENA_EXPERTS
-from webrl.suites.arena.experts.script import MAX_WAITS, WAIT
+from webrl.suites.arena.draw import ARENA_EXPERTS, TEMPLATES, draw, entities
+from webrl.suites.arena.expert import MAX_WAITS, WAIT
 from webrl.suites.arena.scoring import End, score, string_match, url_match
 from webrl.suites.arena.task_files import read_task_file
 from webrl.tasks.feasibility import load_rules

@@ -20,7 +20,7 @@ from webrl.runs.store import read_lines, read_records
 from webrl.suites import seed_tasks
 from webrl.suites.arena.draw import TEMPLATES, draw
 from webrl.suites.arena.env import ArenaEnv
-from webrl.suites.arena.experts.proof import prove, prove_template
+from webrl.suites.arena.proof import prove, prove_template
 from webrl.suites.arena.task_files import as_task
 from webrl.types import Label, Status, Trajectory
 

@@ -1,18 +1,23 @@
-"""Templates across the staff's sites: what came by mail or stands in forum and tracker is carried to another."""
+"""Tasks across the staff's sites: what came by mail or stands in forum and tracker is carried to another.
+
+First what each task is about and how its success is measured, then how it is done, then the table of both.
+"""
 
 from __future__ import annotations
 
 import random
+import re
 
 from webrl.arena.content import STAFF_EMAIL
 from webrl.arena.forum.words import ANNOUNCEMENTS
 from webrl.arena.tracker.content import tracker
-from webrl.suites.arena.dashboard import in_status
+from webrl.suites.arena.dashboard import find_order, in_status, set_status
 from webrl.suites.arena.evals import finds_all
-from webrl.suites.arena.forum import replied, written
-from webrl.suites.arena.mail import archived, pick, sent
+from webrl.suites.arena.forum import open_topic, post, replied, start_topic, written
+from webrl.suites.arena.mail import archived, pick, reply, sent, ticked, write
+from webrl.suites.arena.script import Step, below, beside, click, noting
 from webrl.suites.arena.templates import Entities, Instance, template
-from webrl.suites.arena.tracker import reported
+from webrl.suites.arena.tracker import find_ticket, new_ticket, reported
 
 _REPLIES = (
     "Noted, we look into it.",
@@ -62,61 +67,99 @@ def _announce_milestone(e: Entities, rng: random.Random) -> Instance:
     return Instance({"ticket": ticket.summary, "name": name}, evaluation)
 
 
+def _find_order(slots: dict[str, str]) -> list[Step]:
+    """That whose number the message's subject names."""
+    number = "".join(re.findall(r"\d+", slots["mail"]))
+    return [click("Dashboard"), *find_order({"number": number})]
+
+
+def _milestone(slots: dict[str, str], site: str) -> list[Step]:
+    return [*find_ticket(slots["ticket"]), noting(beside("Milestone:"), click(site))]
+
+
 ACROSS = (
     template(
         "mail+shop_admin",
         "cancel-order",
-        _cancel,
         'Do in the dashboard what {customer} asks for in the message "{mail}", and archive the message.',
         'Cancel the order that {customer} has written about under "{mail}" in the dashboard, and put the message '
         "into the archives of the mail.",
+        draw=_cancel,
+        script=lambda slots: [*ticked("Archive")(slots), *_find_order(slots), *set_status("Cancelled")],
     ),
     template(
         "mail+shop_admin",
         "answer-total",
-        _total,
         '{customer} asks in the message "{mail}" for the total of an order. Look it up in the dashboard and reply '
         "with the total alone, written like $12.50.",
         'Reply to the mail "{mail}" of {customer} with the total of that order alone, like $12.50: the dashboard '
         "knows it.",
+        draw=_total,
+        script=lambda slots: [
+            *_find_order(slots),
+            noting(below("Order Total"), click("Return to site")),
+            click("Mail"),
+            *reply(slots["mail"], slots.get("note", "")),
+        ],
         held_out=True,
     ),
     template(
         "mail+tracker",
         "report-fault",
-        _fault,
         'Open a ticket in the tracker whose summary is "{mail}" and whose component is "{component}", and archive '
         "the message of that subject in the mail.",
         'A customer has written "{mail}" to us: open a ticket of the component "{component}" with that summary, '
         "and archive the message.",
+        draw=_fault,
+        script=lambda slots: [
+            *ticked("Archive")(slots),
+            click("Tracker"),
+            *new_ticket({"name": slots["mail"], "component": slots["component"]}),
+        ],
     ),
     template(
         "tracker+mail",
         "tell-milestone",
-        _tell_milestone,
         'Send {address} a message with the subject "{name}" whose text is the milestone of the ticket "{ticket}", '
         "alone.",
         'Write to {address} by mail, under the subject "{name}", for which milestone the ticket "{ticket}" is '
         "planned: its name alone.",
+        draw=_tell_milestone,
+        script=lambda slots: [
+            *_milestone(slots, "MAIL"),
+            *write(slots["address"], slots["name"], slots.get("note", "")),
+        ],
         held_out=True,
     ),
     template(
         "forum+tracker",
         "ticket-of-topic",
-        _ticket_of_topic,
         'Reply to the forum topic "{topic}" with "{text}", and open a ticket in the tracker with the topic\'s '
         'subject as its summary, of the component "{component}".',
         'Tell them in the forum topic "{topic}": "{text}". Then open a ticket for it: the summary is the topic\'s '
         'subject, the component "{component}".',
+        draw=_ticket_of_topic,
+        script=lambda slots: [
+            *open_topic(slots["topic"]),
+            click("Post reply"),
+            *post(slots["text"]),
+            click("Shop", "link"),
+            click("Tracker"),
+            *new_ticket({"name": slots["topic"], "component": slots["component"]}),
+        ],
     ),
     template(
         "tracker+forum",
         "announce-milestone",
-        _announce_milestone,
         'Start a topic in the forum\'s board "Announcements": the subject is "{name}", the message is the '
         'milestone of the ticket "{ticket}", alone.',
         'Announce in the forum (board "Announcements"), under the subject "{name}", for which milestone the ticket '
         '"{ticket}" is planned: its name alone.',
+        draw=_announce_milestone,
+        script=lambda slots: [
+            *_milestone(slots, "FORUM"),
+            *start_topic(ANNOUNCEMENTS, slots["name"], slots.get("note", "")),
+        ],
         held_out=True,
     ),
 )

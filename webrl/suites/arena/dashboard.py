@@ -1,4 +1,7 @@
-"""Templates of the shop's dashboard: the staff look up orders and customers, and change what the shop sells."""
+"""Tasks of the shop's dashboard: the staff look up orders and customers, and change what the shop sells.
+
+First what each task is about and how its success is measured, then how it is done, then the table of both.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,22 @@ from functools import partial
 
 from webrl.arena.content import Customer, Order, Product, Review
 from webrl.suites.arena.evals import Eval, answers, finds, is_answered, is_titled, leads_to, quoted
+from webrl.suites.arena.script import (
+    Script,
+    Step,
+    below,
+    click,
+    click_in_row,
+    click_on,
+    fill,
+    fill_nth,
+    number_in,
+    row_with,
+    say,
+    text_below,
+)
 from webrl.suites.arena.templates import Draw, Entities, Instance, template
+from webrl.suites.miniwob.experts.page import Page
 
 NEXT_STATUSES = {"Pending": ("Being processed", "Cancelled"), "Being processed": ("Complete", "Cancelled")}
 """What the dashboard can make of an order."""
@@ -140,140 +158,281 @@ def _made(table: str, e: Entities, rng: random.Random) -> Instance:
     return Instance({"name": name}, finds(f"SELECT count(*) FROM {table} WHERE name = {quoted(name)}", 1))
 
 
+IN_STOCK, _THRESHOLD, PRICE = range(3)
+"""Fields of a stock record, by their place."""
+
+
+_CITY = 2
+"""Line of an address, after the name and the street."""
+
+
+def _menu(menu: str, entry: str) -> list[Step]:
+    return [click(menu, "button"), click(entry, "link")]
+
+
+def _order(*steps: Step) -> Script:
+    return lambda slots: [*find_order(slots), *steps]
+
+
+def find_order(slots: dict[str, str]) -> list[Step]:
+    """The search for a whole number leads to the order itself."""
+    return [*_menu("Fulfilment", "Orders"), fill("Order number:", slots["number"]), click("Search")]
+
+
+def _find_customer(slots: dict[str, str]) -> list[Step]:
+    return [*_menu("Customers", "Customers"), fill("Name:", slots["customer"]), click("Search")]
+
+
+def _open_customer(slots: dict[str, str]) -> list[Step]:
+    return [*_find_customer(slots), click_in_row("link", slots["customer"])]
+
+
+def _email(slots: dict[str, str]) -> list[Step]:
+    def read(page: Page) -> str | None:
+        return next((e.name for e in row_with(page, slots["customer"]) if "@" in e.name), None)
+
+    return [*_find_customer(slots), say(read)]
+
+
+def _city(slots: dict[str, str]) -> list[Step]:
+    return [*_open_customer(slots), click("Addresses"), say(text_below("Addresses", _CITY))]
+
+
+def _deactivate(slots: dict[str, str]) -> list[Step]:
+    return [
+        *_find_customer(slots),
+        click_in_row("checkbox", slots["customer"]),
+        click("Make inactive", "radio"),
+        click("Go!"),
+    ]
+
+
+def _find_review(slots: dict[str, str]) -> list[Step]:
+    return [*_menu("Content", "Reviews"), fill("Customer name:", slots["customer"]), click("Search")]
+
+
+def _score(slots: dict[str, str]) -> list[Step]:
+    def read(page: Page) -> str | None:
+        row = row_with(page, slots["product"], slots["customer"])
+        return next((e.name for e in row if " / 5" in e.name), None)
+
+    return [*_find_review(slots), say(number_in(read))]
+
+
+def _reject_steps(slots: dict[str, str]) -> list[Step]:
+    return [
+        *_find_review(slots),
+        click_in_row("link", slots["product"], slots["customer"]),
+        click("Approved", "combobox"),
+        click("Rejected", "option"),
+        click("Save"),
+    ]
+
+
+def open_product(title: str) -> list[Step]:
+    """Search for a product, and open its page."""
+    return [*_menu("Catalogue", "Products"), fill("Product title:", title), click("Search"), click(title, "link")]
+
+
+def _product(slots: dict[str, str]) -> list[Step]:
+    return open_product(slots["product"])
+
+
+def set_stock_record(title: str, field: int, value: str) -> list[Step]:
+    """Of a product."""
+    return [
+        *open_product(title),
+        click("Stock and pricing"),
+        fill_nth("spinbutton", field, value),
+        click("Save"),
+    ]
+
+
+def _stock(field: int) -> Script:
+    return lambda slots: set_stock_record(slots["product"], field, slots["value"])
+
+
+def set_status(status: str) -> list[Step]:
+    """On an order's page."""
+
+    def open_list(page: Page) -> str | None:
+        shown = [e for e in page.all("combobox") if e.name in ("Being processed", "Complete")]
+        return click_on(shown[-1] if shown else None)
+
+    return [open_list, click(status, "option"), click("Change status")]
+
+
+def _make(menu: str, entry: str, new: str) -> Script:
+    return lambda slots: [*_menu(menu, entry), click(new), fill("Name *", slots["name"]), click("Save")]
+
+
 _template = partial(template, "shop_admin")
 
 DASHBOARD = (
     _template(
         "order-customer",
-        _of_order(lambda order: answers(order.customer)),
         "Who placed order {number}?",
         "Find out which customer order {number} is from.",
+        draw=_of_order(lambda order: answers(order.customer)),
+        script=_order(say(below("Name"))),
     ),
     _template(
         "order-total",
-        _of_order(lambda order: answers(f"${order.total}")),
         "What is the total of order {number}?",
         "How much did the customer pay for order {number}?",
+        draw=_of_order(lambda order: answers(f"${order.total}")),
+        script=_order(say(below("Order Total"))),
         held_out=True,
     ),
     _template(
         "customer-email",
-        _of_customer(lambda customer: answers(customer.email)),
         "What is the e-mail address of our customer {customer}?",
         "Look up the e-mail address of {customer}.",
+        draw=_of_customer(lambda customer: answers(customer.email)),
+        script=_email,
     ),
     _template(
         "customer-city",
-        _of_customer(lambda customer: answers(customer.city)),
         "In which city does our customer {customer} live?",
         "Look up the city in the address of {customer}.",
+        draw=_of_customer(lambda customer: answers(customer.city)),
+        script=_city,
         held_out=True,
     ),
     _template(
         "review-score",
-        _review_score,
         'How many stars did {customer} give "{product}"? Answer with the number alone.',
         'Look up the score of the review of "{product}" by {customer}. Say the number, nothing else.',
+        draw=_review_score,
+        script=_score,
     ),
     _template(
         "sku",
-        _of_product(lambda product: answers(product.sku)),
         'Under which SKU do we keep "{product}" in stock?',
         'Look up the SKU of "{product}".',
+        draw=_of_product(lambda product: answers(product.sku)),
+        script=lambda slots: [*_product(slots), click("Stock and pricing"), say(below("SKU"))],
     ),
     _template(
         "open-order",
-        _of_order(lambda order: leads_to(f"/dashboard/orders/{order.number}/")),
         "Open order {number} in the dashboard.",
         "Show me the details of order {number}.",
+        draw=_of_order(lambda order: leads_to(f"/dashboard/orders/{order.number}/")),
+        script=_order(),
     ),
     _template(
         "open-customer",
-        _of_customer(lambda customer: is_titled(customer.email)),
         "Open the page of our customer {customer} in the dashboard.",
         "Show me all that we know about the customer {customer}.",
+        draw=_of_customer(lambda customer: is_titled(customer.email)),
+        script=_open_customer,
         held_out=True,
     ),
     _template(
         "order-status",
-        _order_status,
         'Change the status of order {number} to "{status}".',
         'Order {number} is now "{status}": record that.',
+        draw=_order_status,
+        script=lambda slots: [*find_order(slots), *set_status(slots["status"])],
     ),
     _template(
         "order-note",
-        _order_note,
         'Add the note "{note}" to order {number}.',
         'Write down for order {number}: "{note}"',
+        draw=_order_note,
+        script=lambda slots: [
+            *find_order(slots),
+            click("Notes"),
+            fill("Message *", slots["note"]),
+            click("Save note"),
+        ],
     ),
     _template(
         "new-price",
-        _new_price,
         'Change the price of "{product}" to {value}.',
         '"{product}" shall cost {value} from now on.',
+        draw=_new_price,
+        script=_stock(PRICE),
     ),
     _template(
         "new-stock",
-        _new_stock,
         'We have counted {value} pieces of "{product}": correct the number in stock.',
         'Set the number in stock of "{product}" to {value}.',
+        draw=_new_stock,
+        script=_stock(IN_STOCK),
         held_out=True,
     ),
     _template(
         "threshold",
-        _threshold,
         'Set the low stock threshold of "{product}" to {value}.',
         'Warn us when fewer than {value} of "{product}" are left (low stock threshold).',
+        draw=_threshold,
+        script=_stock(_THRESHOLD),
     ),
     _template(
         "rename",
-        _rename,
         'Change the title of "{product}" to "{name}".',
         'Rename the product "{product}" to "{name}".',
+        draw=_rename,
+        script=lambda slots: [*_product(slots), fill("Title", slots["name"]), click("Save")],
         held_out=True,
     ),
     _template(
         "hide",
-        _of_product(lambda product: finds(_HIDDEN, product.upc)),
         'Make "{product}" non-public, so that the shop does not show it.',
         'Take "{product}" out of the catalogue listings without deleting it.',
+        draw=_of_product(lambda product: finds(_HIDDEN, product.upc)),
+        script=lambda slots: [*_product(slots), click("Is public", "checkbox"), click("Save")],
     ),
     _template(
         "reject",
-        _reject,
         'Reject the review of "{product}" by {customer}.',
         'Set the status of {customer}\'s review of "{product}" to rejected.',
+        draw=_reject,
+        script=_reject_steps,
     ),
     _template(
         "deactivate",
-        _of_customer(lambda customer: finds(_INACTIVE, customer.email)),
         "Make the account of {customer} inactive.",
         "Block the customer account of {customer} (make it inactive).",
+        draw=_of_customer(lambda customer: finds(_INACTIVE, customer.email)),
+        script=_deactivate,
         held_out=True,
     ),
     _template(
         "category",
-        _category,
         'Create the category "{name}" below "{parent}".',
         'Add a category called "{name}" to "{parent}".',
+        draw=_category,
+        script=lambda slots: [
+            *_menu("Catalogue", "Categories"),
+            click("Create new category"),
+            fill("Name *", slots["name"]),
+            click("-- root --", "combobox"),
+            click(slots["parent"], "option"),
+            click("Save"),
+        ],
     ),
     _template(
         "range",
-        partial(_made, "offer_range"),
         'Create a product range called "{name}".',
         'We need a range "{name}"; create it.',
+        draw=partial(_made, "offer_range"),
+        script=_make("Catalogue", "Ranges", "Create new range"),
         held_out=True,
     ),
     _template(
         "partner",
-        partial(_made, "partner_partner"),
         'Add "{name}" as a fulfilment partner.',
         'Create the partner "{name}".',
+        draw=partial(_made, "partner_partner"),
+        script=_make("Fulfilment", "Partners", "Create new partner"),
     ),
     _template(
         "option",
-        partial(_made, "catalogue_option"),
         'Create a product option called "{name}".',
         'Add the option "{name}" for products.',
+        draw=partial(_made, "catalogue_option"),
+        script=_make("Catalogue", "Options", "Create new Option"),
     ),
 )

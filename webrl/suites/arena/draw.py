@@ -18,6 +18,7 @@ from webrl.arena.mail.content import mail
 from webrl.arena.tracker.content import Ticket, tracker
 from webrl.suites.arena.across import ACROSS
 from webrl.suites.arena.dashboard import DASHBOARD
+from webrl.suites.arena.expert import ArenaExpert
 from webrl.suites.arena.forum import FORUM
 from webrl.suites.arena.mail import MAIL
 from webrl.suites.arena.storefront import STOREFRONT
@@ -26,6 +27,8 @@ from webrl.suites.arena.tracker import TRACKER
 
 Split = Literal["train", "eval"]
 TEMPLATES: tuple[Template, ...] = (*STOREFRONT, *DASHBOARD, *FORUM, *TRACKER, *MAIL, *ACROSS)
+ARENA_EXPERTS = {template.key: ArenaExpert(template) for template in TEMPLATES}
+"""By task type."""
 _TRIES = 40
 """Draws a task that is asked for, before there are said to be no more."""
 _TOO_MUCH = 1000

@@ -1,4 +1,7 @@
-"""Templates of the forum, alone and together with the shop: customers read, write and vote, the staff moderate."""
+"""Tasks of the forum, alone and together with the shop: customers read, write and vote, the staff moderate.
+
+First what each task is about and how its success is measured, then how it is done, then the table of both.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,29 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from webrl.arena.content import STAFF_EMAIL, Customer
+from webrl.arena.content import STAFF_EMAIL, Customer, catalogue
 from webrl.arena.forum.content import Post, Topic, forum
 from webrl.arena.forum.words import ANNOUNCEMENTS, ORDERS, SWAP
+from webrl.arena.words import shelves
 from webrl.suites.arena.evals import Eval, finds, is_answered, is_titled, leads_to, quoted, rows
-from webrl.suites.arena.storefront import in_basket
+from webrl.suites.arena.script import (
+    Script,
+    Step,
+    beside,
+    click,
+    click_after,
+    click_on,
+    fill,
+    first,
+    noting,
+    number_in,
+    say,
+    select,
+    text_below,
+)
+from webrl.suites.arena.storefront import in_basket, open_own_order, open_product
 from webrl.suites.arena.templates import Draw, Entities, Instance, Template, template
+from webrl.suites.miniwob.experts.page import Element, Page
 
 _POST, _TOPIC = "forum_conversation_post", "forum_conversation_topic"
 _NEWS = (
@@ -214,190 +234,323 @@ def _stranger(e: Entities, rng: random.Random, topic: Topic) -> str:
     return rng.choice([customer.email for customer in e.customers if customer.email not in taken])
 
 
+_SURE = click("Yes, I'm sure", "button")
+
+
+def open_topic(topic: str) -> list[Step]:
+    """Search for a topic, and open it."""
+    return [fill("Search", topic, "searchbox"), click("Search", "button"), click(topic, "link")]
+
+
+def _in_topic(*steps: Step) -> Script:
+    return lambda slots: [*open_topic(slots["topic"]), *steps]
+
+
+def post(text: str) -> list[Step]:
+    """Write in the form of a post."""
+    return [fill("Message", text), click("Submit", "button")]
+
+
+def start_topic(board: str, subject: str, text: str) -> list[Step]:
+    """From the list of boards."""
+    return [click(board, "link"), click("New topic"), fill("Subject", subject), *post(text)]
+
+
+def _writers(page: Page) -> list[Element]:
+    """The link to each post's writer, in order."""
+    starts = [i for i, e in enumerate(page.elements) if e.role == "StaticText" and e.name == "By:"]
+    found = (first(page.elements[i:], "link") for i in starts)
+    return [link for link in found if link]
+
+
+def _writer(place: int) -> Callable[[Page], str | None]:
+    def read(page: Page) -> str | None:
+        found = _writers(page)
+        return found[place].name if found else None
+
+    return read
+
+
+def _open_writer(page: Page) -> str | None:
+    return click_on(next(iter(_writers(page)), None))
+
+
+def _num_replies(page: Page) -> str | None:
+    return str(len(_writers(page)) - 1)
+
+
+def _num_posts_steps(page: Page) -> str | None:
+    headings = [e.name for e in page.all("heading")]
+    return next((name for name in headings if name.isdigit()), None)
+
+
+def _finish_steps(slots: dict[str, str]) -> list[Step]:
+    finishes = sorted({finish for shelf in shelves() for finish in shelf.finishes}, key=len, reverse=True)
+
+    def read(page: Page) -> str | None:
+        link = next((link for link in _writers(page) if link.name == slots["customer"]), None)
+        if link is None:
+            return None
+        texts = [e.name for e in page.elements[page.elements.index(link) :] if e.role == "StaticText"]
+        return next((finish for finish in finishes if finish in texts[1]), None)  # the first is the date
+
+    return [*open_topic(slots["topic"]), say(read)]
+
+
+def _moderate(entry: str, *steps: Step) -> Script:
+    return _in_topic(click("Moderate", "button"), click(entry, "link"), *steps, _SURE)
+
+
+def _waiting(decision: str) -> Script:
+    return lambda slots: [
+        click("Moderation queue"),
+        click(f"Re: {slots['topic']}", "link"),
+        click(decision),
+        _SURE,
+    ]
+
+
+def _answer_steps(read: Callable[[Page], str | None]) -> Script:
+    return lambda slots: [
+        click("Shop", "link"),
+        *open_product(slots["product"]),
+        noting(read, click("Forum", "link")),
+        *open_topic(slots["topic"]),
+        click("Post reply"),
+        *post(slots.get("note", "")),
+    ]
+
+
+def _product_asked_about(page: Page) -> str | None:
+    found = [p.title for p in catalogue().products if any(p.title in text for text in page.texts())]
+    return max(found, key=len, default=None)
+
+
 _template = partial(template, "forum")
 
 FORUM: Sequence[Template] = (
     _template(
         "author",
-        _of_talk(lambda topic: is_answered(topic.posts[0].author)),
         'Who started the forum topic "{topic}"? Answer with the name alone.',
         'Find out who asked first in the topic "{topic}" of the forum. Say the name, nothing else.',
+        draw=_of_talk(lambda topic: is_answered(topic.posts[0].author)),
+        script=_in_topic(say(_writer(0))),
     ),
     _template(
         "last-author",
-        _of_talk(lambda topic: is_answered(topic.posts[-1].author)),
         'Who wrote the latest reply to the forum topic "{topic}"? Answer with the name alone.',
         'Name the writer of the last post in the topic "{topic}" of the forum, nothing else.',
+        draw=_of_talk(lambda topic: is_answered(topic.posts[-1].author)),
+        script=_in_topic(say(_writer(-1))),
         held_out=True,
     ),
     _template(
         "num-replies",
-        _of_talk(lambda topic: is_answered(str(len(topic.posts) - 1))),
         'How many replies has the forum topic "{topic}"? Answer with the number alone.',
         'Count the replies to "{topic}" in the forum. Say the number, nothing else.',
+        draw=_of_talk(lambda topic: is_answered(str(len(topic.posts) - 1))),
+        script=_in_topic(say(_num_replies)),
     ),
     _template(
         "finish",
-        _finish,
         'Which finish does {customer} recommend in the forum topic "{topic}"? Answer with its name alone.',
         'Look up what {customer} says in the topic "{topic}" of the forum: which finish? Name it, nothing else.',
+        draw=_finish,
+        script=_finish_steps,
     ),
     _template(
         "num-posts",
-        _of_talk(lambda topic: is_answered(str(_num_posts(topic)))),
         'How many posts has the person who started the forum topic "{topic}" written in all? '
         "Answer with the number alone.",
         'Look at the profile of whoever began "{topic}" in the forum. How many posts? Say the number, nothing else.',
+        draw=_of_talk(lambda topic: is_answered(str(_num_posts(topic)))),
+        script=_in_topic(_open_writer, say(_num_posts_steps)),
         held_out=True,
     ),
     _template(
         "open-topic",
-        _of_talk(lambda topic: leads_to(topic.path)),
         'Open the topic "{topic}" in the forum.',
         'Show me what is said about "{topic}" in the forum.',
+        draw=_of_talk(lambda topic: leads_to(topic.path)),
+        script=_in_topic(),
     ),
     _template(
         "open-member",
-        _of_talk(lambda topic: is_titled(f"{topic.posts[0].author} profile")),
         'Open the forum profile of the person who started the topic "{topic}".',
         'Who began "{topic}" in the forum? Show me their profile.',
+        draw=_of_talk(lambda topic: is_titled(f"{topic.posts[0].author} profile")),
+        script=_in_topic(_open_writer),
         held_out=True,
     ),
     _template(
         "search",
-        _search,
         'Search the forum for "{words}".',
         'Use the forum\'s search to find posts about "{words}".',
+        draw=_search,
+        script=lambda slots: [fill("Search", slots["words"], "searchbox"), click("Search", "button")],
     ),
     _template(
         "new-topic",
-        _new_topic,
         'Start a topic in the board "{board}" of the forum: subject "{name}", message "{text}"',
         'Post in the forum, as a new topic of "{board}" with the subject "{name}", this message: "{text}"',
+        draw=_new_topic,
+        script=lambda slots: start_topic(slots["board"], slots["name"], slots["text"]),
     ),
     _template(
         "announce",
-        _announce,
         'Start a topic in the forum\'s board "Announcements": subject "{name}", message "{text}"',
         'Announce in the forum, under the subject "{name}": "{text}"',
+        draw=_announce,
+        script=lambda slots: start_topic(ANNOUNCEMENTS, slots["name"], slots["text"]),
         held_out=True,
     ),
     _template(
         "reply",
-        _reply,
         'Reply to the forum topic "{topic}" with this message: "{text}"',
         'Write in the topic "{topic}" of the forum: "{text}"',
+        draw=_reply,
+        script=lambda slots: [*open_topic(slots["topic"]), click("Post reply"), *post(slots["text"])],
     ),
     _template(
         "edit",
-        _edit,
         'Change my reply in the forum topic "{topic}": its whole message shall be "{text}"',
         'I regret what I wrote in the topic "{topic}" of the forum. Replace my message by "{text}"',
+        draw=_edit,
+        script=lambda slots: [*open_topic(slots["topic"]), click("Edit"), *post(slots["text"])],
     ),
     _template(
         "delete",
-        _delete,
         'Delete my reply in the forum topic "{topic}".',
         'Remove what I wrote in the topic "{topic}" of the forum.',
+        draw=_delete,
+        script=_in_topic(click("Delete"), _SURE),
         held_out=True,
     ),
     _template(
         "subscribe",
-        _subscribe,
         'Subscribe to the forum topic "{topic}".',
         'I want to follow the topic "{topic}" in the forum: subscribe to it.',
+        draw=_subscribe,
+        script=_in_topic(click("Subscribe"), _SURE),
     ),
     _template(
         "unsubscribe",
-        _unsubscribe,
         'Unsubscribe from the forum topic "{topic}".',
         'End my subscription to the topic "{topic}" in the forum.',
+        draw=_unsubscribe,
+        script=_in_topic(click("Unsubscribe"), _SURE),
         held_out=True,
     ),
     _template(
         "vote",
-        _vote,
         'Vote for "{option}" in the forum topic "{topic}".',
         'Take part in the forum\'s poll "{topic}": my answer is "{option}".',
+        draw=_vote,
+        script=lambda slots: [*open_topic(slots["topic"]), click(slots["option"], "radio"), click("Submit", "button")],
     ),
     _template(
         "signature",
-        _signature,
         'Change my signature in the forum to "{text}".',
         'Let my forum profile have the signature "{text}".',
+        draw=_signature,
+        script=lambda slots: [
+            click_after("Shop", None, "link"),  # to one's own profile
+            click("Edit profile"),
+            fill("Signature (optional)", slots["text"]),
+            click("Submit", "button"),
+        ],
     ),
     _template(
         "lock",
-        partial(_marked, "t.status = 1"),
         'Lock the forum topic "{topic}".',
         'Nobody is to reply to "{topic}" in the forum any more: lock it.',
+        draw=partial(_marked, "t.status = 1"),
+        script=_moderate("Lock topic"),
     ),
     _template(
         "sticky",
-        partial(_marked, "t.type = 1"),
         'Make the forum topic "{topic}" sticky.',
         'Keep "{topic}" on top of its board in the forum, as a sticky topic.',
+        draw=partial(_marked, "t.type = 1"),
+        script=_moderate("Change to sticky topic"),
     ),
     _template(
         "move",
-        _move,
         'Move the forum topic "{topic}" to the board "{board}".',
         '"{topic}" stands in the wrong board of the forum: move it to "{board}".',
+        draw=_move,
+        script=lambda slots: _moderate("Move topic", select("Select a destination forum", slots["board"]))(slots),
         held_out=True,
     ),
     _template(
         "approve",
-        partial(_judge_waiting, True),
         'Approve the reply of {customer} to "{topic}", which waits in the forum\'s moderation queue.',
         'Let {customer}\'s post in the forum topic "{topic}" appear (moderation queue).',
+        draw=partial(_judge_waiting, True),
+        script=_waiting("Approve"),
     ),
     _template(
         "disapprove",
-        partial(_judge_waiting, False),
         'Disapprove the reply of {customer} to "{topic}", which waits in the forum\'s moderation queue.',
         'Do not let {customer}\'s post in the forum topic "{topic}" appear: disapprove it (moderation queue).',
+        draw=partial(_judge_waiting, False),
+        script=_waiting("Disapprove"),
         held_out=True,
     ),
     template(
         "forum+shop",
         "answer-price",
-        partial(_answer, "price"),
         'Somebody asks in the forum topic "{topic}" for the price of "{product}". Look it up in the shop and reply '
         "with the price alone, written like $12.50.",
         'Reply to the forum topic "{topic}" with what the shop asks for "{product}": the price alone, like $12.50.',
+        draw=partial(_answer, "price"),
+        script=_answer_steps(beside("Price (incl. tax)")),
     ),
     template(
         "forum+shop",
         "answer-weight",
-        partial(_answer, "weight"),
         'Somebody asks in the forum topic "{topic}" for the weight of "{product}". Look it up in the shop and reply '
         "with the weight alone, as its page writes it.",
         'Reply to the forum topic "{topic}" with the weight of "{product}" alone, as the shop writes it.',
+        draw=partial(_answer, "weight"),
+        script=_answer_steps(beside("Weight")),
     ),
     template(
         "forum+shop",
         "answer-stock",
-        partial(_answer, "stock"),
         'Somebody asks in the forum topic "{topic}" how many of "{product}" there are. Look it up in the shop and '
         "reply with the number alone.",
         'Reply to the forum topic "{topic}" with how many of "{product}" are available: the number alone.',
+        draw=partial(_answer, "stock"),
+        script=_answer_steps(number_in(beside("Availability"))),
         held_out=True,
     ),
     template(
         "forum+shop",
         "basket-of-topic",
-        _basket,
         'Put one of the product that the forum topic "{topic}" asks about into my basket.',
         'I want what they ask about in the topic "{topic}" of the forum: add one to my basket.',
+        draw=_basket,
+        script=lambda slots: [
+            *open_topic(slots["topic"]),
+            noting(_product_asked_about, click("Shop", "link")),
+            *open_product(slots.get("note", "")),
+            click("Add to basket"),
+        ],
     ),
     template(
         "shop+forum",
         "report-order",
-        _report_order,
         'Start a topic in the forum\'s board "Orders and delivery": the subject is the number of my order {number}, '
         "alone, the message is that order's status, alone. The shop knows it.",
         'Look up in the shop how far my order {number} is, then post it in the forum as a new topic of "Orders and '
         "delivery\": the order's number as the subject, its status as the message, nothing else.",
+        draw=_report_order,
+        script=lambda slots: [
+            *open_own_order(slots["number"]),
+            noting(text_below("Status"), click("Forum", "link")),
+            *start_topic(ORDERS, slots["number"], slots.get("note", "")),
+        ],
         held_out=True,
     ),
 )

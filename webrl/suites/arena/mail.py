@@ -1,15 +1,21 @@
-"""Templates of the mail: customers look up what was written to them, write, answer, and keep their folders."""
+"""Tasks of the mail: customers look up what was written to them, write, answer, and keep their folders.
+
+First what each task is about and how its success is measured, then how it is done, then the table of both.
+"""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from functools import cache, partial
 
 from webrl.arena.content import catalogue
 from webrl.arena.mail.content import Conversation, Letter, mail
 from webrl.suites.arena.evals import Eval, is_answered, leads_to, quoted, rows
+from webrl.suites.arena.script import Script, Step, after, click, click_on, fill, fill_in, first, rows_of, say
 from webrl.suites.arena.templates import Entities, Instance, template
+from webrl.suites.miniwob.experts.page import Page
 
 _SAID = (
     "Thank you for the other day.",
@@ -143,88 +149,162 @@ def _names() -> dict[str, str]:
     return {customer.email: customer.name for customer in catalogue().customers}
 
 
+def open_mail(subject: str) -> Step:
+    """A message or conversation of a folder; a link also shows how the latest message begins."""
+    names = (f"{subject} - ", f"Re: {subject} - ")
+
+    def step(page: Page) -> str | None:
+        return click_on(next((link for link in page.all("link") if link.name.startswith(names)), None))
+
+    return step
+
+
+def tick(subject: str) -> Step:
+    """The box before a message of a folder."""
+
+    def step(page: Page) -> str | None:
+        row = next((row for row in rows_of(page) if any(e.name.startswith(f"{subject} - ") for e in row)), [])
+        return click_on(first(row, "checkbox"))
+
+    return step
+
+
+def write(recipients: str, subject: str, text: str) -> list[Step]:
+    """A new message, from any page of the mail."""
+    fields = [fill("Recipients:", recipients), fill("Subject:", subject), fill("Body:", text)]
+    return [click("»\xa0Write"), *fields, click("Send", "button")]
+
+
+def reply(subject: str, text: str) -> list[Step]:
+    """Below the message."""
+
+    def answer(page: Page) -> str | None:
+        return fill_in(first(after(page, "Reply", "heading"), "textbox"), text)
+
+    return [open_mail(subject), answer, click("Reply", "button")]
+
+
+def ticked(button: str, folder: str = "") -> Script:
+    """Tick a message, and press a button of its folder."""
+    way = [click(folder)] if folder else []
+    return lambda slots: [*way, tick(slots["mail"]), click(button, "button")]
+
+
+def _match(pattern: str) -> Callable[[Page], str | None]:
+    """Reads what a message's text has at this place."""
+
+    def read(page: Page) -> str | None:
+        found = (re.search(pattern, text) for text in page.texts())
+        return next((match[1] for match in found if match), None)
+
+    return read
+
+
+def _num_messages_steps(subject: str) -> Callable[[Page], str | None]:
+    def read(page: Page) -> str | None:
+        shown = sum(text in (subject, f"Re: {subject}") for text in page.texts())
+        return str(shown) if shown else None
+
+    return read
+
+
 _template = partial(template, "mail")
 
 MAIL = (
     _template(
         "time",
-        _time,
         'At what time does {customer} want to meet me, by the first message of "{mail}"? Answer with the time alone, '
         "like 17:30.",
         '{customer} has written to me about "{mail}". When are we to meet? Say the time, like 17:30, nothing else.',
+        draw=_time,
+        script=lambda slots: [open_mail(slots["mail"]), say(_match(r"\bat (\d\d:\d\d)"))],
     ),
     _template(
         "voucher",
-        _voucher,
         "Which voucher code has the shop sent me for my order {number}? Answer with the code alone.",
         "Find the voucher that I got by mail for order {number}. Say its code, nothing else.",
+        draw=_voucher,
+        script=lambda slots: [
+            open_mail(f"Order {slots['number']}: a voucher"),
+            say(_match(r"voucher code (?:is )?([A-Z]+-\d+)")),
+        ],
         held_out=True,
     ),
     _template(
         "num-messages",
-        _num_messages,
         'How many messages are there in my conversation "{mail}" with {customer}, mine among them? Answer with the '
         "number alone.",
         'Count the messages that {customer} and I have exchanged under the subject "{mail}". Say the number, nothing '
         "else.",
+        draw=_num_messages,
+        script=lambda slots: [open_mail(slots["mail"]), say(_num_messages_steps(slots["mail"]))],
         held_out=True,
     ),
     _template(
         "open",
-        partial(_open, False),
         'Open the message "{mail}" in my mail.',
         'Show me the mail whose subject is "{mail}".',
+        draw=partial(_open, False),
+        script=lambda slots: [open_mail(slots["mail"])],
     ),
     _template(
         "open-conversation",
-        partial(_open, True),
         'Open the whole conversation "{mail}" in my mail.',
         'Show me all that was written under "{mail}" in my mail, on one page.',
+        draw=partial(_open, True),
+        script=lambda slots: [open_mail(slots["mail"])],
         held_out=True,
     ),
     _template(
         "write",
-        _write,
         'Write to {address} in the mail: subject "{name}", text "{text}"',
         'Send {address} a message with the subject "{name}" that says "{text}"',
+        draw=_write,
+        script=lambda slots: write(slots["address"], slots["name"], slots["text"]),
     ),
     _template(
         "write-two",
-        _write_two,
         'Send one message to both {address} and {other}: subject "{name}", text "{text}"',
         'Let {address} and {other} know by mail, under the subject "{name}": "{text}"',
+        draw=_write_two,
+        script=lambda slots: write(f"{slots['address']}, {slots['other']}", slots["name"], slots["text"]),
         held_out=True,
     ),
     _template(
         "reply",
-        _reply,
         'Reply to what {customer} wrote to me under "{mail}" in the mail: "{text}"',
         'Answer the mail "{mail}" of {customer} with "{text}"',
+        draw=_reply,
+        script=lambda slots: reply(slots["mail"], slots["text"]),
     ),
     _template(
         "archive",
-        _archive,
         'Archive the message "{mail}" in my mail.',
         'Move the message "{mail}" from my inbox into the archives.',
+        draw=_archive,
+        script=ticked("Archive"),
     ),
     _template(
         "delete",
-        _delete,
         'Delete the message "{mail}" from my mail.',
         'Put the message "{mail}" of my inbox into the trash.',
+        draw=_delete,
+        script=ticked("Delete"),
         held_out=True,
     ),
     _template(
         "restore",
-        _restore,
         'Bring the message "{mail}" back from the trash of my mail.',
         'I should not have deleted the message "{mail}": undelete it.',
+        draw=_restore,
+        script=ticked("Undelete", "»\xa0Trash"),
     ),
     _template(
         "unread",
-        _unread,
         'Mark the message "{mail}" in my inbox as unread.',
         'Let the message "{mail}" of my inbox count as unread again.',
+        draw=_unread,
+        script=ticked("Mark as unread"),
         held_out=True,
     ),
 )

@@ -1,4 +1,7 @@
-"""Templates of the shop's front: a customer looks things up, goes to pages, fills a basket, and changes an account."""
+"""Tasks of the shop's front: a customer looks things up, goes to pages, fills a basket, and changes an account.
+
+First what each task is about and how its success is measured, then how it is done, then the table of both.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,24 @@ from functools import partial
 
 from webrl.arena.content import Customer, Order, Product, catalogue
 from webrl.suites.arena.evals import Eval, answers, finds, is_answered, leads_to, quoted, rows, shows
+from webrl.suites.arena.script import (
+    Script,
+    Step,
+    after,
+    beside,
+    click,
+    click_after,
+    click_on,
+    fill,
+    fill_nth,
+    first,
+    number_in,
+    say,
+    select,
+    text_below,
+)
 from webrl.suites.arena.templates import Draw, Entities, Instance, template
+from webrl.suites.miniwob.experts.page import Page
 
 _QUANTITIES = range(2, 7)
 
@@ -183,154 +203,277 @@ def _who(e: Entities, rng: random.Random) -> str:
     return _customer(e, rng).email
 
 
+def open_product(product: str) -> list[Step]:
+    """Search for a product, and open its page."""
+    return [fill("Search", product), click("Search", "button"), click(product, "link")]
+
+
+def _on_product(*steps: Step) -> Script:
+    return lambda slots: [*open_product(slots["product"]), *steps]
+
+
+def _of_product_steps(read: Callable[[Page], str | None]) -> Script:
+    return _on_product(say(read))
+
+
+def open_own_order(number: str) -> list[Step]:
+    """In the customer's account."""
+    return [
+        click("Account"),
+        click("Order History"),
+        fill("Order number", number),
+        click("Filter results"),  # a whole number leads to the order itself
+    ]
+
+
+def _my_order_steps(*steps: Step) -> Script:
+    return lambda slots: [*open_own_order(slots["number"]), *steps]
+
+
+def _by_price(order: str) -> Script:
+    return lambda slots: [click(slots["category"], "link"), select("Sort by", order), say(_first_product)]
+
+
+def _first_product(page: Page) -> str | None:
+    link = first(after(page, "", "article"), "link")
+    return link.name if link else None
+
+
+def _reviews(slots: dict[str, str]) -> list[Step]:
+    """The product's own page shows the first three alone."""
+
+    def open_all(page: Page) -> str | None:
+        endings = ("customer review", "customer reviews")
+        return click_on(next((e for e in page.all("link") if e.name.endswith(endings)), None))
+
+    return [*open_product(slots["product"]), open_all]
+
+
+def _reviewer_steps(slots: dict[str, str]) -> list[Step]:
+    def read(page: Page) -> str | None:
+        rest = after(page, slots["title"], "link")
+        start = next((i for i, e in enumerate(rest) if e.role == "strong"), len(rest))
+        author = first(rest[start:], "StaticText")
+        return author.name if author else None
+
+    return [*_reviews(slots), say(read)]
+
+
+def _basket_steps(slots: dict[str, str]) -> list[Step]:
+    return [
+        *open_product(slots["product"]),
+        click("Add to basket"),
+        click("View basket"),
+        fill_nth("spinbutton", 0, slots["quantity"]),
+        click("Update"),
+    ]
+
+
+def _review_steps(slots: dict[str, str]) -> list[Step]:
+    return [
+        *open_product(slots["product"]),
+        click("Write a review"),
+        fill("Title *", slots["title"]),
+        select("Score *", slots["score"]),
+        fill("Body *", slots["body"]),
+        click("Save review"),
+    ]
+
+
+def _address_steps(slots: dict[str, str]) -> list[Step]:
+    fields = {"First name *": "first", "Last name *": "last", "First line of address *": "line", "City *": "city"}
+    return [
+        click("Account"),
+        click("Address Book"),
+        click("Add a new address"),
+        *(fill(label, slots[slot]) for label, slot in fields.items()),
+        fill("Post/Zip-code *", slots["postcode"]),
+        select("Country *", "United States of America"),
+        click("Save"),
+    ]
+
+
 _template = partial(template, "shop")
 
 STOREFRONT = (
     _template(
         "price",
-        _of_product(lambda product: answers(f"${product.price}")),
         'What is the price of "{product}"?',
         'How much does "{product}" cost?',
         'Tell me what the shop asks for "{product}".',
+        draw=_of_product(lambda product: answers(f"${product.price}")),
+        script=_of_product_steps(beside("Price (incl. tax)")),
     ),
     _template(
         "weight",
-        _attribute("Weight"),
         'How heavy is "{product}"? Answer with the weight alone, as its page writes it.',
         'What is the weight of "{product}"? Copy it from the page, nothing else.',
+        draw=_attribute("Weight"),
+        script=_of_product_steps(beside("Weight")),
     ),
     _template(
         "origin",
-        _attribute("Made in"),
         'In which country is "{product}" made? Answer with its name alone.',
         'Where does "{product}" come from? Name the country, nothing else.',
+        draw=_attribute("Made in"),
+        script=_of_product_steps(beside("Made in")),
     ),
     _template(
         "guarantee",
-        _attribute("Guarantee"),
         'For how long is "{product}" guaranteed? Answer as its page writes it.',
         'How long is the guarantee of "{product}"? Copy it from the page, nothing else.',
+        draw=_attribute("Guarantee"),
+        script=_of_product_steps(beside("Guarantee")),
         held_out=True,
     ),
     _template(
         "stock",
-        _stock,
         'How many pieces of "{product}" are available? Answer with the number alone.',
         'How many of "{product}" does the shop have in stock? Say the number, nothing else.',
+        draw=_stock,
+        script=_of_product_steps(number_in(beside("Availability"))),
     ),
     _template(
         "num-reviews",
-        _num_reviews,
         'How many customers have reviewed "{product}"? Answer with the number alone.',
         'Count the reviews of "{product}". Say the number, nothing else.',
+        draw=_num_reviews,
+        script=_of_product_steps(beside("Number of reviews")),
     ),
     _template(
         "reviewer",
-        _reviewer,
         'Who wrote the review "{title}" of "{product}"?',
         'Find the name of the customer whose review of "{product}" is called "{title}".',
+        draw=_reviewer,
+        script=_reviewer_steps,
         held_out=True,
     ),
     _template(
         "cheapest",
-        partial(_extreme_price, True),
         'Which product in "{category}" (below "{parent}") is the cheapest? Answer with its title alone.',
         'Name the product with the lowest price in the category "{category}" of "{parent}", nothing else.',
+        draw=partial(_extreme_price, True),
+        script=_by_price("Price low to high"),
     ),
     _template(
         "dearest",
-        partial(_extreme_price, False),
         'Which product in "{category}" (below "{parent}") is the most expensive? Answer with its title alone.',
         'Name the product with the highest price in the category "{category}" of "{parent}", nothing else.',
+        draw=partial(_extreme_price, False),
+        script=_by_price("Price high to low"),
         held_out=True,
     ),
     _template(
         "order-total",
-        _my_order(lambda order: answers(f"${order.total}")),
         "What did I pay in total for my order {number}?",
         "Tell me the order total of my order {number}, shipping included.",
+        draw=_my_order(lambda order: answers(f"${order.total}")),
+        script=_my_order_steps(say(beside("Order total"))),
     ),
     _template(
         "order-status",
-        _my_order(lambda order: is_answered(order.status)),
         "What is the status of my order {number}? Answer with the status alone.",
         "How far is my order {number}? Say its status, nothing else.",
+        draw=_my_order(lambda order: is_answered(order.status)),
+        script=_my_order_steps(say(text_below("Status"))),
         held_out=True,
     ),
     _template(
         "open-product",
-        _of_product(lambda product: leads_to(f"/catalogue/{product.slug}_{product.pk}/")),
         'Open the page of "{product}".',
         'Show me "{product}" in the shop.',
+        draw=_of_product(lambda product: leads_to(f"/catalogue/{product.slug}_{product.pk}/")),
+        script=_on_product(),
     ),
     _template(
         "open-category",
-        _open_category,
         'Show all products of the category "{category}" below "{parent}".',
         'Go to "{category}" in "{parent}".',
+        draw=_open_category,
+        script=lambda slots: [click(slots["category"], "link")],
     ),
     _template(
         "open-order",
-        _my_order(lambda order: leads_to(f"/accounts/orders/{order.number}/")),
         "Open my order {number}.",
         "Show the details of my order {number}.",
+        draw=_my_order(lambda order: leads_to(f"/accounts/orders/{order.number}/")),
+        script=_my_order_steps(),
         held_out=True,
     ),
     _template(
         "search",
-        _search,
         'Search the shop for "{words}".',
         'Use the shop\'s search to find "{words}".',
+        draw=_search,
+        script=lambda slots: [fill("Search", slots["words"]), click("Search", "button")],
     ),
     _template(
         "basket",
-        _basket,
         'Put {quantity} of "{product}" into my basket.',
         'Add "{product}" to the basket, {quantity} pieces.',
+        draw=_basket,
+        script=_basket_steps,
     ),
     _template(
         "basket-of-two",
-        _basket_of_two,
         'Add one "{product}" and one "{other}" to my basket.',
         'I need "{product}" and "{other}"; put one of each into the basket.',
+        draw=_basket_of_two,
+        script=lambda slots: [
+            *open_product(slots["product"]),
+            click("Add to basket"),
+            *open_product(slots["other"]),
+            click("Add to basket"),
+        ],
         held_out=True,
     ),
     _template(
         "wish",
-        _wish,
         'Put "{product}" on my wish list.',
         'Remember "{product}" for me on a wish list.',
+        draw=_wish,
+        script=_on_product(click("Add to wish list")),
     ),
     _template(
         "alert",
-        _alert,
         'Have the shop notify me when "{product}" is available again.',
         'Set a stock alert for "{product}".',
+        draw=_alert,
+        script=_on_product(click("Notify me")),
         held_out=True,
     ),
     _template(
         "helpful",
-        _helpful,
         'Mark the review "{title}" of "{product}" as helpful.',
         'Vote that the review of "{product}" titled "{title}" was helpful.',
+        draw=_helpful,
+        script=lambda slots: [*_reviews(slots), click_after(slots["title"], "Yes", "button")],
     ),
     _template(
         "review",
-        _review,
         'Review "{product}": title "{title}", {score} of 5 stars, text "{body}"',
         'Write a review of "{product}" with {score} stars, titled "{title}", that says "{body}"',
+        draw=_review,
+        script=_review_steps,
     ),
     _template(
         "address",
-        _address,
         "Add an address in the United States to my address book: {first} {last}, {line}, {city}, {postcode}.",
         "I also live at {line}, {city}, {postcode}, United States, as {first} {last}: save that address.",
+        draw=_address,
+        script=_address_steps,
     ),
     _template(
         "surname",
-        _surname,
         'Change my last name to "{last}" in my profile.',
         'I have married: my last name is "{last}" now. Correct my profile.',
+        draw=_surname,
+        script=lambda slots: [
+            click("Account"),
+            click("Edit profile"),
+            fill("Last name", slots["last"]),
+            click("Save"),
+        ],
         held_out=True,
     ),
 )

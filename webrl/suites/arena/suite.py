@@ -14,7 +14,7 @@ from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import Env
 from webrl.rollouts.suite import API_VERSION, Expert, Suite, score_episode
 from webrl.suites.arena import tasks as arena
-from webrl.suites.arena.draw import TEMPLATES
+from webrl.suites.arena.draw import ARENA_EXPERTS, TEMPLATES
 from webrl.suites.arena.env import ArenaEnv
 from webrl.suites.arena.session import open_sites
 from webrl.types import Task, Trajectory
@@ -108,6 +108,4 @@ class ArenaSuite(Suite):
         return config.tasks.train_sites or [template.key for template in TEMPLATES if not template.held_out]
 
     def expert(self, task_type: str) -> Expert | None:
-        from webrl.suites.arena.experts import ARENA_EXPERTS
-
         return ARENA_EXPERTS.get(task_type)

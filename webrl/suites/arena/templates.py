@@ -1,4 +1,5 @@
-"""What a template of the arena's tasks is: words with slots, what fills them, and how success is measured (`evals.py`).
+"""What a template of the arena's tasks is: words with slots, what fills them, how success is
+measured (`evals.py`), and how it is done (`script.py`).
 
 API: `template` makes a `Template`; `Instance`, `Entities`.
 """
@@ -16,6 +17,7 @@ from webrl.arena.forum.content import Topic
 from webrl.arena.mail.content import Conversation
 from webrl.arena.tracker.content import ShelfPage, Ticket
 from webrl.suites.arena.evals import Eval
+from webrl.suites.arena.script import Script
 
 STAFF = "staff"
 
@@ -78,6 +80,8 @@ class Template:
     wordings: tuple[str, ...]
     """Instructions with `{slot}`s; each says the same."""
     draw: Draw
+    script: Script
+    """How it is done."""
     held_out: bool = False
     """Never trained on."""
 
@@ -98,9 +102,9 @@ class Template:
         return None
 
 
-def template(site: str, name: str, draw: Draw, *wordings: str, held_out: bool = False) -> Template:
-    """A template as the modules of the sites write it down."""
-    return Template(name, site, wordings, draw, held_out)
+def template(site: str, name: str, *wordings: str, draw: Draw, script: Script, held_out: bool = False) -> Template:
+    """A task with its solution, as the modules of the sites write it down."""
+    return Template(name, site, wordings, draw, script, held_out)
 
 
 def _pattern(wording: str) -> re.Pattern[str]:

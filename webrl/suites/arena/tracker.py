@@ -1,15 +1,46 @@
-"""Templates of the tracker: the staff and customers look up tickets and notes, write, and follow up in the shop."""
+"""Tasks of the tracker: the staff and customers look up tickets and notes, write, and follow up in the shop.
+
+First what each task is about and how its success is measured, then how it is done, then the table of both.
+"""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from functools import partial
 
 from webrl.arena.tracker.content import PRIORITIES, RESOLUTIONS, ShelfPage, Ticket, login_of, tracker
-from webrl.suites.arena.dashboard import NEXT_STATUSES, in_status, in_stock_record
+from webrl.suites.arena.dashboard import (
+    IN_STOCK,
+    NEXT_STATUSES,
+    PRICE,
+    find_order,
+    in_status,
+    in_stock_record,
+    set_status,
+    set_stock_record,
+)
 from webrl.suites.arena.evals import Eval, finds, finds_all, is_answered, is_titled, leads_to, quoted, shows_last
+from webrl.suites.arena.script import (
+    Script,
+    Step,
+    after,
+    beside,
+    click,
+    click_on,
+    fill,
+    fill_in,
+    fill_nth,
+    first,
+    noting,
+    number_in,
+    say,
+    select,
+)
+from webrl.suites.arena.storefront import open_product
 from webrl.suites.arena.templates import Draw, Entities, Instance, template
+from webrl.suites.miniwob.experts.page import Page
 
 _COMMENTS = (
     "Called back, they will send photos",
@@ -186,167 +217,327 @@ def _wish_ticket(e: Entities, rng: random.Random) -> Instance:
     return Instance({"product": product.title, "name": summary}, finds_all(wished, told), customer.email)
 
 
+_COMMENT = "You may use WikiFormatting here."
+"""Name of the field, by what stands below it."""
+_OPTIONS = 2
+"""Lists without a name that a filter has: how to compare, and with what."""
+
+
+def find_ticket(summary: str) -> list[Step]:
+    """Search for a ticket, and open its page."""
+
+    def open_found(page: Page) -> str | None:
+        links = (e for e in page.all("link") if e.name.startswith("#") and f": {summary} (" in e.name)
+        return click_on(next(links, None))
+
+    return [fill_nth("textbox", 0, summary), click("Search", "button"), open_found]
+
+
+def _on_ticket(*steps: Step) -> Script:
+    return lambda slots: [*find_ticket(slots["ticket"]), *steps]
+
+
+def _change(*steps: Step) -> Script:
+    return _on_ticket(click("Modify Ticket", "link"), *steps, click("Submit changes"))
+
+
+def _action(name: str, option: str) -> list[Step]:
+    """An action of the workflow, and what is chosen beside it."""
+
+    def choose(page: Page) -> str | None:
+        options = first(after(page, name, "radio"), "combobox")
+        return f"select_option({options.bid!r}, {option!r})" if options else None
+
+    return [click(name, "radio"), choose]
+
+
+def _close_steps(slots: dict[str, str]) -> list[Step]:
+    return _change(*_action("resolve", slots["resolution"]))(slots)
+
+
+def _comment_steps(slots: dict[str, str]) -> list[Step]:
+    return _on_ticket(fill(_COMMENT, slots["comment"]), click("Submit changes"))(slots)
+
+
+def _query_steps(slots: dict[str, str]) -> list[Step]:
+    def narrow(field: str, value: str) -> list[Step]:
+        def choose(page: Page) -> str | None:
+            lists = [e for e in after(page, field, "rowheader") if e.role == "combobox"]
+            return f"select_option({lists[_OPTIONS - 1].bid!r}, {value!r})" if len(lists) >= _OPTIONS else None
+
+        return [select("And", field), choose]
+
+    return [
+        click("VIEW TICKETS"),
+        click("{3} All tickets by component"),
+        click("Filters"),
+        *narrow("Component", slots["component"]),
+        *narrow("Milestone", slots["milestone"]),
+        click("Update"),
+    ]
+
+
+def _matches(page: Page) -> str | None:
+    return next((e.name for e in page.all("heading") if re.search(r"\(\d+ match", e.name)), None)
+
+
+def _shelf(*steps: Step) -> Script:
+    return lambda slots: [click(slots["category"], "link"), *steps]
+
+
+def _new_aisle_steps(slots: dict[str, str]) -> list[Step]:
+    def write(page: Page) -> str | None:
+        field = next((e for e in page.all("textbox") if "||= Aisle =||" in e.value), None)
+        if field is None:
+            return None
+        return fill_in(field, re.sub(r"(\|\|= Aisle =\|\| ).*?( \|\|)", rf"\g<1>{slots['value']}\2", field.value))
+
+    return _shelf(click("Edit this page"), write, click("Submit changes"))(slots)
+
+
+def new_ticket(slots: dict[str, str]) -> list[Step]:
+    """Open a ticket, from any page of the tracker."""
+    return [
+        click("NEW TICKET"),
+        fill("Summary:", slots["name"]),
+        select("Component:", slots.get("component", "warehouse")),
+        *([select("Priority:", slots["priority"])] if "priority" in slots else []),
+        click("Create ticket"),
+    ]
+
+
+def _component_steps(slots: dict[str, str]) -> list[Step]:
+    return [
+        click("ADMIN"),
+        click("Components"),
+        fill("Name:", slots["name"]),
+        select("Owner:", slots["login"]),
+        click("Add"),
+    ]
+
+
+def _new_milestone_steps(slots: dict[str, str]) -> list[Step]:
+    return [
+        click("ROADMAP"),
+        click("Add new milestone"),
+        fill("Name:", slots["name"]),
+        click("Add milestone"),
+    ]
+
+
+def _stock_record_steps(field: int, ending: str) -> Script:
+    """Read in the ticket what to set, close it (as fixed, which is chosen already), and set it in the dashboard."""
+    return lambda slots: [
+        *find_ticket(slots["ticket"]),
+        noting(_number_asked_for, click("Modify Ticket", "link")),
+        click("resolve", "radio"),
+        click("Submit changes"),
+        click("DASHBOARD"),
+        *set_stock_record(slots["ticket"].removesuffix(ending), field, slots.get("note", "")),
+    ]
+
+
+def _number_asked_for(page: Page) -> str | None:
+    texts = (e.name for e in after(page, "Description", "heading") if e.role == "StaticText")
+    numbers = (re.search(r"\d+(\.\d+)?", text) for text in texts)
+    return next((number[0] for number in numbers if number), None)
+
+
+def _order_ticket_steps(slots: dict[str, str]) -> list[Step]:
+    to_tracker = [click("Return to site"), click("Tracker")]
+    return [*find_order(slots), *set_status(slots["status"]), *to_tracker, *_close_steps(slots)]
+
+
+def _wish_ticket_steps(slots: dict[str, str]) -> list[Step]:
+    wish = [*open_product(slots["product"]), click("Add to wish list")]
+    return [*wish, click("Tracker"), *new_ticket(slots)]
+
+
 _template = partial(template, "tracker")
 
 TRACKER = (
     _template(
         "owner",
-        _of_ticket(lambda ticket: is_answered(tracker().names[ticket.owner])),
         'Who owns the ticket "{ticket}"? Answer with the name alone.',
         'Find out to whom the ticket "{ticket}" is assigned. Say the name, nothing else.',
+        draw=_of_ticket(lambda ticket: is_answered(tracker().names[ticket.owner])),
+        script=_on_ticket(say(beside("Owned by:"))),
     ),
     _template(
         "milestone",
-        _of_ticket(lambda ticket: is_answered(ticket.milestone), lambda ticket: bool(ticket.milestone)),
         'For which milestone is the ticket "{ticket}" planned? Answer with its name alone.',
         'Look up the milestone of the ticket "{ticket}". Say its name, nothing else.',
+        draw=_of_ticket(lambda ticket: is_answered(ticket.milestone), lambda ticket: bool(ticket.milestone)),
+        script=_on_ticket(say(beside("Milestone:"))),
         held_out=True,
     ),
     _template(
         "reporter",
-        _of_ticket(lambda t: is_answered(tracker().names[t.reporter]), lambda t: "." in t.reporter),
         'Who reported the ticket "{ticket}"? Answer with the name alone.',
         'Find out who opened the ticket "{ticket}". Say the name, nothing else.',
+        draw=_of_ticket(lambda t: is_answered(tracker().names[t.reporter]), lambda t: "." in t.reporter),
+        script=_on_ticket(say(beside("Reported by:"))),
     ),
     _template(
         "count",
-        _count,
         'How many tickets, open or closed, of the component "{component}" are planned for the milestone "{milestone}"? '
         "Answer with the number alone.",
         'Count the tickets of the component "{component}" in the milestone "{milestone}", whatever their status. '
         "Say the number, nothing else.",
+        draw=_count,
+        script=lambda slots: [*_query_steps(slots), say(number_in(_matches))],
         held_out=True,
     ),
     _template(
         "aisle",
-        _of_shelf(lambda page: is_answered(page.aisle)),
         'In which aisle does the shelf of "{category}" stand? Answer with the aisle alone, as the wiki writes it.',
         'Look up in the wiki in which aisle "{category}" is. Say the aisle, nothing else.',
+        draw=_of_shelf(lambda page: is_answered(page.aisle)),
+        script=_shelf(say(beside("Aisle"))),
     ),
     _template(
         "supplier",
-        _of_shelf(lambda page: is_answered(page.supplier)),
         'Who supplies the shelf of "{category}"? Answer with the name alone, as the wiki writes it.',
         'Look up the supplier of "{category}" in the wiki. Say the name, nothing else.',
+        draw=_of_shelf(lambda page: is_answered(page.supplier)),
+        script=_shelf(say(beside("Supplier"))),
         held_out=True,
     ),
     _template(
         "open",
-        _of_ticket(lambda ticket: is_titled(f"#{ticket.number} (")),
         'Open the ticket "{ticket}".',
         'Show me the page of the ticket "{ticket}".',
+        draw=_of_ticket(lambda ticket: is_titled(f"#{ticket.number} (")),
+        script=_on_ticket(),
     ),
     _template(
         "query",
-        _query,
         'List all tickets, open or closed, of the component "{component}" in the milestone "{milestone}" by a query.',
         'Make a query that shows the tickets of the component "{component}" in the milestone "{milestone}", whatever '
         "their status.",
+        draw=_query,
+        script=_query_steps,
     ),
     _template(
         "priority",
-        _priority,
         'Change the priority of the ticket "{ticket}" to {priority}.',
         'The ticket "{ticket}" is of the priority {priority}: record that.',
+        draw=_priority,
+        script=lambda slots: _change(select("Priority:", slots["priority"]))(slots),
     ),
     _template(
         "plan",
-        _plan,
         'Plan the ticket "{ticket}" for the milestone "{milestone}".',
         'Move the ticket "{ticket}" to the milestone "{milestone}".',
+        draw=_plan,
+        script=lambda slots: _change(select("Milestone:", slots["milestone"]))(slots),
         held_out=True,
     ),
     _template(
         "assign",
-        _assign,
         'Reassign the ticket "{ticket}" to {person}.',
         '{person} shall take over the ticket "{ticket}": reassign it.',
+        draw=_assign,
+        script=lambda slots: _change(*_action("reassign", slots["person"]))(slots),
     ),
     _template(
         "close",
-        _close,
         'Close the ticket "{ticket}" as {resolution}.',
         'Resolve the ticket "{ticket}" as {resolution}.',
+        draw=_close,
+        script=_close_steps,
     ),
     _template(
         "cc",
-        _cc,
         'Put {email} into the Cc of the ticket "{ticket}".',
         'Add {email} to those who get copies (Cc) of the ticket "{ticket}".',
+        draw=_cc,
+        script=lambda slots: _change(fill("Cc:", slots["email"]))(slots),
         held_out=True,
     ),
     _template(
         "comment",
-        _comment,
         'Comment on the ticket "{ticket}": "{comment}"',
         'Write below the ticket "{ticket}": "{comment}"',
+        draw=_comment,
+        script=_comment_steps,
     ),
     _template(
         "my-comment",
-        _my_comment,
         'Add to my ticket "{ticket}" the comment "{comment}"',
         'Write below the ticket "{ticket}", which is mine: "{comment}"',
+        draw=_my_comment,
+        script=_comment_steps,
         held_out=True,
     ),
     _template(
         "new-ticket",
-        _new_ticket,
         'Open a ticket "{name}" of the component "{component}" and the priority "{priority}".',
         'Create a ticket with the summary "{name}", component "{component}", priority "{priority}".',
+        draw=_new_ticket,
+        script=new_ticket,
     ),
     _template(
         "report",
-        _report,
         'Report "{name}" to the shop, in a ticket of the component "{component}".',
         'Open a ticket called "{name}" for the component "{component}".',
+        draw=_report,
+        script=new_ticket,
     ),
     _template(
         "new-aisle",
-        _new_aisle,
         'The shelf of "{category}" now stands in aisle {value}: correct its page in the wiki.',
         'Change the aisle on the wiki\'s page about "{category}" to {value}.',
+        draw=_new_aisle,
+        script=_new_aisle_steps,
     ),
     _template(
         "component",
-        _component,
         'Create the component "{name}" in the tracker, owned by "{login}".',
         'Add a component "{name}" to the tracker, whose owner is "{login}".',
+        draw=_component,
+        script=_component_steps,
     ),
     _template(
         "new-milestone",
-        _new_milestone,
         'Add the milestone "{name}" to the roadmap.',
         'Create a milestone called "{name}".',
+        draw=_new_milestone,
+        script=_new_milestone_steps,
         held_out=True,
     ),
     template(
         "tracker+shop_admin",
         "price-request",
-        _stock_record(": new price", "price"),
         'Do in the dashboard what the ticket "{ticket}" asks for, and close it as fixed.',
         'Change the price as the ticket "{ticket}" says, and resolve the ticket as fixed.',
+        draw=_stock_record(": new price", "price"),
+        script=_stock_record_steps(PRICE, ": new price"),
     ),
     template(
         "tracker+shop_admin",
         "stocktake",
-        _stock_record(": stocktake", "num_in_stock"),
         'Correct the stock in the dashboard as the ticket "{ticket}" asks for, and close it as fixed.',
         'Do what the ticket "{ticket}" says about the number in stock, and resolve the ticket as fixed.',
+        draw=_stock_record(": stocktake", "num_in_stock"),
+        script=_stock_record_steps(IN_STOCK, ": stocktake"),
         held_out=True,
     ),
     template(
         "shop_admin+tracker",
         "order-ticket",
-        _order_ticket,
         'Change the status of order {number} to "{status}", and close the ticket "{ticket}" as {resolution}.',
         'Order {number} is now "{status}": record that, then resolve its ticket "{ticket}" as {resolution}.',
+        draw=_order_ticket,
+        script=_order_ticket_steps,
     ),
     template(
         "shop+tracker",
         "wish-ticket",
-        _wish_ticket,
         'Put "{product}" on my wish list, and open a ticket "{name}" of the component "warehouse".',
         'I want "{product}" on my wish list, and the shop told, in a ticket of the component "warehouse": "{name}"',
+        draw=_wish_ticket,
+        script=_wish_ticket_steps,
         held_out=True,
     ),
 )

@@ -1,58 +1,18 @@
-"""What the arena's experts are made of: a script is a list of steps, and a step reads the page and names an action.
-
-The expert is as far in its script as actions have worked; one that came back with an error is tried again. Where a page
-has not what the next step needs, it may still be on its way, on a busy machine: the expert waits, a few times.
-"""
+"""What the arena's experts are made of: a script is a list of steps, and a step reads the page and names an action."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from webrl.suites.arena.templates import Template
-from webrl.suites.miniwob.experts.goal import DONE
-from webrl.suites.miniwob.experts.page import Element, Page, read_page
+from webrl.suites.miniwob.experts.page import Element, Page
 
 Step = Callable[[Page], "str | None"]
 """The action on a page; None if the page has not what it takes."""
-WAIT = "noop(1000)"
-"""What an expert does while a page has not come, and no step of its script."""
-MAX_WAITS = 5
-"""In a row."""
-_NOTE = "# Note: "
+NOTE = "# Note: "
 """Begins a line of comment above an action; an agent sees its own actions again, comments included."""
 Script = Callable[[dict[str, str]], list[Step]]
 """The steps for a template's slots."""
-
-
-@dataclass(frozen=True)
-class ArenaExpert:
-    """Plays a template."""
-
-    template: Template
-    script: Script
-
-    def plan(self, instruction: str, observation: str, history: Sequence[str]) -> str | None:
-        """The next action; `send_msg_to_user('done')` if nothing is left; None if it cannot be done here.
-
-        Args:
-            history: the actions that have worked, waits included.
-        """
-        slots = self.template.read(instruction)
-        if slots is None:
-            return None
-        notes = [note for text in history for note in notes_in(text)]
-        slots |= {"note": notes[-1]} if notes else {}
-        steps, done = self.script(slots), len(history) - list(history).count(WAIT)
-        action = steps[done](read_page(observation)) if done < len(steps) else DONE
-        waited_out = list(history[-MAX_WAITS:]) == [WAIT] * MAX_WAITS
-        return WAIT if action is None and not waited_out else action
-
-
-def notes_in(text: str) -> list[str]:
-    """What an answer writes down above its action."""
-    return [line.removeprefix(_NOTE) for line in text.split("\n") if line.startswith(_NOTE)]
 
 
 def click(name: str, *roles: str) -> Step:
@@ -110,7 +70,7 @@ def noting(read: Callable[[Page], str | None], then: Step) -> Step:
 
     def step(page: Page) -> str | None:
         text, action = read(page), then(page)
-        return f"{_NOTE}{text}\n{action}" if text and action else None
+        return f"{NOTE}{text}\n{action}" if text and action else None
 
     return step
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from webrl.config import RolloutConfig
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import StepResult
-from webrl.suites.arena.draw import draw
+from webrl.suites.arena.draw import ARENA_EXPERTS, draw
 from webrl.suites.arena.env import ArenaEnv
-from webrl.suites.arena.experts import ARENA_EXPERTS
-from webrl.suites.arena.experts.script import MAX_WAITS, WAIT
+from webrl.suites.arena.expert import MAX_WAITS, WAIT
 from webrl.suites.arena.task_files import as_task
 from webrl.suites.arena.templates import Template
 from webrl.types import Task

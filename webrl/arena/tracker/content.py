@@ -155,8 +155,8 @@ def tracker(seed: int = 0) -> Tracker:
     rng, content = random.Random(f"arena tracker {seed}"), catalogue(seed)
     team = tuple(Person(n.split()[0].lower(), n, f"{n.split()[0].lower()}@example.com") for n in _words().team)
     milestones = tuple(
-        Milestone(name, datetime.datetime(*day, 17, tzinfo=_UTC), i < _words().num_completed, description)
-        for i, (name, day, description) in enumerate(_words().milestones)
+        Milestone(name, datetime.datetime(year, month, day, 17, tzinfo=_UTC), i < _words().num_completed, description)
+        for i, (name, (year, month, day), description) in enumerate(_words().milestones)
     )
     owners = {component: rng.choice(team).login for component in _words().components}
     drafts = sorted(_drafts(rng, content), key=lambda ticket: (ticket.date, ticket.summary))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from webrl.config import RolloutConfig, RunConfig
-from webrl.demos.hand import BIDS, CHOICES, Hand, Inbox, Stopped
+from webrl.demos.hand import BIDS, CHOICES, HumanPolicy, Inbox, Stopped
 from webrl.demos.record import DEMONSTRATION_SEED
 from webrl.errors import UsageError
 from webrl.evaluate import is_success
@@ -35,43 +35,43 @@ from webrl.types import Label, Step, Task, Trajectory
 _A_DAY_S = 86_400.0
 
 
-class Differs(Exception):
+class ReplayMismatch(Exception):
     """An episode that is played again does not go as it went; the text says at which step."""
 
 
-class Again:
-    """The actions of recorded steps as a policy; holds each element against the one that was recorded."""
+class ReplayPolicy:
+    """Plays recorded steps again; compares each element with the one that was recorded."""
 
-    fingerprint = Hand.fingerprint
+    fingerprint = HumanPolicy.fingerprint
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
 
     async def act(self, turn: Turn) -> PolicyOutput:
-        """The next action. Raises Differs: the last one failed, or this one's element is not the one recorded."""
+        """Return the next action. Raises ReplayMismatch: the last one failed, or the element is another."""
         number = len(turn.history)
         if number and (last := turn.history[-1]).error:
-            raise Differs(f"step {number}, {last.action}: {last.error}")
+            raise ReplayMismatch(f"step {number}, {last.action}: {last.error}")
         if number == len(self._steps):
-            raise Differs(f"after step {number} the page does not end the episode, as it did")
+            raise ReplayMismatch(f"after step {number} the page does not end the episode, as it did")
         step = self._steps[number]
         arguments = parse_action(step.action).arguments
         for bid in (arguments[name] for name in BIDS if name in arguments):
             was, now = (element_of(text, bid) for text in (step.observation, turn.observation))
             if was != now:
-                raise Differs(f"step {number + 1}, {step.action}: {bid} was {was}, now it is {now}")
+                raise ReplayMismatch(f"step {number + 1}, {step.action}: {bid} was {was}, now it is {now}")
         return PolicyOutput((), (), (), step.action, turn.observation)
 
 
 def element_of(observation: str, bid: str) -> str:
-    """Role and name of an element in an observation."""
+    """Return the role and name of an element in an observation."""
     quoted = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
     found = re.search(rf"^\s*\[{bid}\] (\w+(?: (?:{quoted}))?)", observation, re.MULTILINE)
     return found[1] if found else "not there"
 
 
 def hand_tasks(config: RunConfig) -> list[Task]:
-    """The training tasks that a person is to play: those of phase 0, MiniWoB's and the arena's drawn as the experts'.
+    """Return the training tasks that a person plays: those of phase 0, drawn as the experts' are.
 
     Raises:
         UsageError: a suite that is not recorded by hand, an observation or dialect of its own, no instructions.
@@ -94,8 +94,8 @@ def hand_tasks(config: RunConfig) -> list[Task]:
 
 
 @dataclass(frozen=True)
-class _Studio:
-    """What all attempts share."""
+class _RecordingSession:
+    """What all attempts share: the settings, the file, the terminal and two browsers."""
 
     config: RolloutConfig
     out: Path
@@ -105,7 +105,7 @@ class _Studio:
     unseen: Browser
 
     async def attempt(self, name: str, task: Task) -> tuple[Trajectory, str]:
-        """An episode of the person's. Raises Stopped."""
+        """Let the person play an episode. Raises Stopped."""
         while not self.inbox.empty():
             early = self.inbox.get_nowait()  # what else is from before is of no use
             if isinstance(early, str) and early.strip() == "quit":
@@ -113,27 +113,29 @@ class _Studio:
         # What an agent must keep to, the replay holds: a person may take a way round, and need not hurry.
         patient = {"max_steps": 1000, "max_repeats": 1000, "episode_timeout_s": _A_DAY_S}
         env = suite_of(task).make_env(self.visible, self.config)
-        hand = Hand(env, self.say, self.inbox)
+        hand = HumanPolicy(env, self.say, self.inbox)
         return await self._play(env, hand, name, task, self.config.model_copy(update=patient))
 
     async def replay(self, played: Trajectory, url: str) -> Trajectory:
-        """The same once more, with nobody there. Raises Differs."""
+        """Play it again without the person. Raises ReplayMismatch."""
         worked = [step for step in played.steps if not step.error]
         shorter = without_idle_clicks(worked)
         if len(shorter) < len(worked):
-            with contextlib.suppress(Differs):
+            with contextlib.suppress(ReplayMismatch):
                 return await self._same(played, url, shorter)
         return await self._same(played, url, worked)
 
     async def _same(self, played: Trajectory, url: str, steps: Sequence[Step]) -> Trajectory:
         env = suite_of(played.task).make_env(self.unseen, self.config)
-        again, url_again = await self._play(env, Again(steps), played.trajectory_id, played.task, self.config)
+        again, url_again = await self._play(env, ReplayPolicy(steps), played.trajectory_id, played.task, self.config)
         if again.status is not played.status:
-            raise Differs(f"it ends with {again.status} ({again.message}) after step {len(again.steps)}")
+            raise ReplayMismatch(f"it ends with {again.status} ({again.message}) after step {len(again.steps)}")
         if again.env_reward != played.env_reward:
-            raise Differs(f"the reward is {again.env_reward}, it was {played.env_reward} {again.env_error}".rstrip())
+            raise ReplayMismatch(
+                f"the reward is {again.env_reward}, it was {played.env_reward} {again.env_error}".rstrip()
+            )
         if played.env_reward is None and url_again != url:
-            raise Differs(f"it ends at {url_again}, not at {url}")
+            raise ReplayMismatch(f"it ends at {url_again}, not at {url}")
         return again
 
     async def _play(
@@ -149,7 +151,7 @@ class _Studio:
 
 
 def without_idle_clicks(steps: Sequence[Step]) -> list[Step]:
-    """The steps without clicks into a field that is filled right after: `fill` needs none."""
+    """Drop clicks into a field that is filled right after: `fill` needs none."""
     return [
         step
         for step, following in zip(steps, [*steps[1:], None], strict=True)
@@ -188,7 +190,7 @@ async def record_by_hand(
     config = _one_at_a_time(config)
     for task in tasks:
         suite_of(task).check(task, config.rollout)
-    studio = _Studio(config.rollout, out, say, inbox, visible, unseen)
+    session = _RecordingSession(config.rollout, out, say, inbox, visible, unseen)
     async with open_sites(config, tasks):
         with store.Appender(labels) as verdicts, store.Appender(out) as file:
             there = {each.trajectory_id: each.task.instruction for each in store.read_records(out, Trajectory)}
@@ -202,11 +204,13 @@ async def record_by_hand(
                     )
             for number, task in enumerate(waiting, start=1):
                 say(f"{number}/{len(waiting)} {task.task_id}")
-                kept = await _until_kept(studio, task, keep_all)
+                kept = await _until_kept(session, task, keep_all)
                 if kept is None:
                     return
                 if isinstance(kept, _Kept):
-                    verdicts.append(Label(kept.trajectory.trajectory_id, None, int(kept.success), Hand.fingerprint))
+                    verdicts.append(
+                        Label(kept.trajectory.trajectory_id, None, int(kept.success), HumanPolicy.fingerprint)
+                    )
                     file.append(kept.trajectory)
 
 
@@ -225,55 +229,55 @@ class _Kept:
     success: bool
 
 
-async def _until_kept(studio: _Studio, task: Task, keep_all: bool) -> _Kept | str | None:
+async def _until_kept(session: _RecordingSession, task: Task, keep_all: bool) -> _Kept | str | None:
     """The demonstration of a task; "skip" without one, None at the end of everything."""
     name = f"hand-{task.task_id}"
     while True:
         try:
-            played, url = await studio.attempt(name, task)
-            kept = await _verdict(studio, played, url, keep_all)
+            played, url = await session.attempt(name, task)
+            kept = await _verdict(session, played, url, keep_all)
             if kept is not None:
                 return kept
-            choice = await _choose(studio)
+            choice = await _choose(session)
         except Stopped as stopped:
             choice = str(stopped)
             if choice not in CHOICES:
-                studio.say(f"  {choice}: this attempt cannot be recorded")
-                choice = await _choose(studio)
-        shutil.rmtree(screenshot_folder(studio.out, name), ignore_errors=True)
+                session.say(f"  {choice}: this attempt cannot be recorded")
+                choice = await _choose(session)
+        shutil.rmtree(screenshot_folder(session.out, name), ignore_errors=True)
         if choice != "again":
             return choice if choice == "skip" else None
 
 
-async def _verdict(studio: _Studio, played: Trajectory, url: str, keep_all: bool) -> _Kept | None:
-    """What is kept of an attempt. The person's word stands for a check only where there is none and it replays."""
+async def _verdict(session: _RecordingSession, played: Trajectory, url: str, keep_all: bool) -> _Kept | None:
+    """Decide what is kept: the person's verdict counts only if the task has no check and the replay succeeds."""
     reward = "no check measures it" if played.env_reward is None else f"reward {played.env_reward:g}"
-    studio.say(f"  {len(played.steps)} steps, {played.status}, {reward} {played.env_error}".rstrip())
+    session.say(f"  {len(played.steps)} steps, {played.status}, {reward} {played.env_error}".rstrip())
     if not played.status.finished:
-        studio.say(f"  not kept: {played.message}")
+        session.say(f"  not kept: {played.message}")
         return None
     if played.env_reward is not None and not is_success(played) and not keep_all:
-        studio.say("  not kept: the suite's own check fails it (--keep-all keeps such)")
+        session.say("  not kept: the suite's own check fails it (--keep-all keeps such)")
         return None
     if played.env_error and played.env_reward is None and not keep_all:
-        studio.say("  not kept: the suite's own check could not be made")
+        session.say("  not kept: the suite's own check could not be made")
         return None
     try:
-        again = await studio.replay(played, url)
-    except Differs as difference:
-        studio.say(f"  played again it does not come to the same end: {difference}")
+        again = await session.replay(played, url)
+    except ReplayMismatch as difference:
+        session.say(f"  played again it does not come to the same end: {difference}")
         if keep_all and any(step.screenshot for step in played.steps):
-            studio.say("  not kept: its screenshots are overwritten by now")
+            session.say("  not kept: its screenshots are overwritten by now")
             return None
         return _Kept(played, is_success(played)) if keep_all else None
-    studio.say(f"  kept: played again, {len(again.steps)} steps come to the same end")
+    session.say(f"  kept: played again, {len(again.steps)} steps come to the same end")
     unchecked = again.env_reward is None and not again.env_error
     return _Kept(again, unchecked or is_success(again))
 
 
-async def _choose(studio: _Studio) -> str:
-    studio.say(f"  {', '.join(CHOICES)}?")
+async def _choose(session: _RecordingSession) -> str:
+    session.say(f"  {', '.join(CHOICES)}?")
     while True:
-        line = await studio.inbox.get()
+        line = await session.inbox.get()
         if isinstance(line, str) and line.strip() in CHOICES:
             return line.strip()

@@ -1,6 +1,6 @@
 """A person as a policy: what they do in a visible browser, or type in the terminal, as the next action.
 
-API: `hand = Hand(env, say, inbox)`, then `run_episode(env, hand, …)`; lines of the terminal are put into `inbox`.
+API: `hand = HumanPolicy(env, say, inbox)`, then `run_episode(env, hand, …)`; the terminal's lines go into `inbox`.
 Raises `Stopped` out of the episode where the person ends it.
 
 A gesture never reaches the page by itself (`rollouts/js/hand.js`): it is read as an action on an element of the last
@@ -44,15 +44,15 @@ class Stopped(Exception):
     """The person ends the attempt; the text is one of `CHOICES`, or says why it cannot go on."""
 
 
-class Refused(Exception):
+class GestureRejected(Exception):
     """A gesture that is no action; the text says why."""
 
 
-class _LookAgain(Exception):
+class _ObserveAgain(Exception):
     """The page is no longer what the last observation says."""
 
 
-class Hand:
+class HumanPolicy:
     """See the module docstring."""
 
     fingerprint = "by-hand"
@@ -134,10 +134,10 @@ class Hand:
             else:
                 action = await self._gesture(source, turn)
             if redact(action) != action:
-                raise Refused("this would write a password or token into the file")
+                raise GestureRejected("this would write a password or token into the file")
             if len(action) > MAX_ACTION_CHARS:
-                raise Refused(f"the text is longer than an action may be ({MAX_ACTION_CHARS} characters)")
-        except Refused as why:
+                raise GestureRejected(f"the text is longer than an action may be ({MAX_ACTION_CHARS} characters)")
+        except GestureRejected as why:
             if self._todo and self._todo[0] is source:
                 self._todo.popleft()
             dropped = 0 if isinstance(source, str) else await self._ask(source, "drop(99)") or 0
@@ -161,7 +161,9 @@ class Hand:
             self._say(f"  {error} Or: done [ANSWER], again, skip, quit.")
             return ""
         if action and action.name in _TYPING:
-            raise Refused(f"{action.name}: type in the browser's window, where passwords are told from other text")
+            raise GestureRejected(
+                f"{action.name}: type in the browser's window, where passwords are told from other text"
+            )
         return action.canonical if action else ""
 
     async def _gesture(self, frame: Frame, turn: Turn) -> str:
@@ -183,7 +185,7 @@ class Hand:
         try:
             printed = set(_PRINTED.findall(turn.observation))
             action = to_action(item, turn.instruction, printed, trust="look" in self._tried)
-        except _LookAgain:
+        except _ObserveAgain:
             self._tried.add("look")
             across, along = item["scrolled"]
             if across or along:
@@ -191,7 +193,7 @@ class Hand:
                 return f"scroll({across * self._env.scale:g}, {along * self._env.scale:g})"
             self._say("  the page has changed by itself (or by the browser's own buttons): looking again")
             return "noop()"
-        except Refused:
+        except GestureRejected:
             self._tried.clear()
             raise
         self._tried.clear()
@@ -237,16 +239,16 @@ def to_action(item: dict[str, Any], instruction: str, printed: set[str], trust: 
         trust: the observation has just been taken again, for this gesture.
 
     Raises:
-        Refused: no action, or none that an agent could choose; says why.
-        _LookAgain: the element is not what the observation says.
+        GestureRejected: no action, or none that an agent could choose; says why.
+        _ObserveAgain: the element is not what the observation says.
     """
     kind, name = item["kind"], item["name"]
     if item["gone"]:
-        raise Refused(f"{name} has gone")
+        raise GestureRejected(f"{name} has gone")
     if kind == "refused":
-        raise Refused(f"{name}: {item['why']}")
+        raise GestureRejected(f"{name}: {item['why']}")
     if kind == "look":
-        raise _LookAgain
+        raise _ObserveAgain
     if kind in ("go_back", "go_forward"):
         return f"{kind}()"
     exact = item["place"][:1]
@@ -256,7 +258,7 @@ def to_action(item: dict[str, Any], instruction: str, printed: set[str], trust: 
         return Action("keyboard_press", {"key": item["keys"]}).canonical
     if kind == "fill":
         if item["secret"] and item["value"] not in instruction:
-            raise Refused(f"{name}: passwords are not written into a file; log in by rollout.web.login")
+            raise GestureRejected(f"{name}: passwords are not written into a file; log in by rollout.web.login")
         return Action(
             "fill",
             {"bid": _bid(exact, name, printed, trust), "value": item["value"], "enable_autocomplete_menu": False},
@@ -278,10 +280,10 @@ def _bid(places: Sequence[dict[str, Any]], name: str, printed: set[str], trust: 
         if place["bid"] not in printed:
             continue
         if place["fresh"] and not trust:
-            raise _LookAgain
+            raise _ObserveAgain
         if place["others"]:
-            raise Refused(f"{name}: an agent clicks in the middle of [{place['bid']}], where something else is")
+            raise GestureRejected(f"{name}: an agent clicks in the middle of [{place['bid']}], where something else is")
         return str(place["bid"])
     if any(place["fresh"] for place in places) and not trust:
-        raise _LookAgain
-    raise Refused(f"{name} is not among the elements that an agent sees")
+        raise _ObserveAgain
+    raise GestureRejected(f"{name} is not among the elements that an agent sees")

@@ -49,7 +49,7 @@ def follow(episode: Trajectory) -> tuple[int, int, str]:
     slots = expert.template.read(episode.instruction)
     if slots is None:
         raise DataError(f"{episode.trajectory_id}: {episode.instruction!r:.200} is none of {episode.task.site}'s")
-    length = len(expert.script(slots))
+    length = len(expert.template.script(slots))
     made: list[str] = []
     for step in episode.steps:
         wanted = expert.plan(episode.instruction, step.observation, made)

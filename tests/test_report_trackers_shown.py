@@ -146,7 +146,7 @@ def test_page_and_tracker_show_the_same_drawing_in_the_pages_colours():
     assert set(re.findall(r'\bid="([^-"]*)', drawn)) == {"f7"}
     assert set(re.findall(r'href="#([^-"]*)', drawn)) <= {"f7"}
     pixels = figure.pixels()
-    assert pixels.shape == (2 * (260 + 17), 2 * 440, 3)
+    assert pixels.shape == (2 * (17 + 260), 2 * 440, 3)
     assert (pixels == (0x1A, 0x66, 0xA8)).all(axis=2).sum() > 500
     assert np.array_equal(figure.pixels(), pixels)
 

@@ -13,7 +13,7 @@ COLOURS = ("#1a66a8", "#bf4a12", "#0c7a66", "#86489a", "#8f6400", "#5c6670")
 INK, SOFT, GRID, PAPER, IDLE = "#1c2126", "#59636e", "#e6e9ec", "#ffffff", "#d4d9de"
 MARKERS = "os^D"
 """Shapes of the points of series, in turn: they tell series apart as well as the colours do."""
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "font.size": 12, "text.color": SOFT, "text.parse_math": False, "svg.fonttype": "none",
     "axes.edgecolor": SOFT, "axes.labelcolor": SOFT, "axes.titlecolor": INK, "axes.spines.top": False,
     "axes.spines.right": False, "axes.axisbelow": True, "grid.color": GRID, "xtick.color": SOFT, "ytick.color": SOFT,

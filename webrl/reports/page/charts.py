@@ -89,20 +89,15 @@ class Figure:
     def pixels(self) -> NDArray[np.uint8]:
         """Draw it under its title and note, as [height, width, 3]; secrets in its words are masked."""
         import numpy as np
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-        width, height = self.plot.get_size_inches()
+        width, _ = self.plot.get_size_inches()
         lines = [_clean(self.title), *textwrap.wrap(_clean(self.note), int(_UNIT * width / 6.2))]
         with style(), _quietly():
-            self.plot.set_size_inches(width, height + 17 * len(lines) / _UNIT)
-            self.plot.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=12)
+            head = new_figure(width, 17 * len(lines) / _UNIT)
+            head.set_layout_engine("none")
+            head.text(0.01, 1, "\n".join(lines), va="top")
             _clean_texts(self.plot)
-            self.plot.set_dpi(2 * _UNIT)
-            canvas = FigureCanvasAgg(self.plot)
-            canvas.draw()
-            self.plot.set_size_inches(width, height)
-        pixels: NDArray[np.uint8] = np.asarray(canvas.buffer_rgba())[..., :3].copy()
-        return pixels
+            return np.vstack([_drawn(head), _drawn(self.plot)])
 
 
 @dataclass(frozen=True)
@@ -164,7 +159,7 @@ def interval_chart(
                 axes.plot(*zip(*thin, strict=True), linestyle="", markersize=6, markerfacecolor=PAPER, **look)
         axes.set_ylim(0, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        _add_legend(plot, len(series))
+        _add_legend(plot)
     rows: list[tuple[object, ...]] = [
         (line.name, percent(point.x) if diagonal else plain(point.x), point.text)
         for line in series
@@ -225,7 +220,7 @@ def histogram(
             floors = [floor + more for floor, more in zip(floors, stack, strict=True)]
         axes.set_xlim(edges[0], edges[-1])
         axes.locator_params("y", nbins=5, integer=True)
-        _add_legend(plot, len(groups))
+        _add_legend(plot)
     rows: list[tuple[object, ...]] = [
         (f"{plain(low)} to {plain(high)}", *(stack[k] for stack in stacks))
         for k, (low, high) in enumerate(pairwise(edges))
@@ -247,7 +242,7 @@ def strips(
 ) -> Figure:
     """A row a phase, each a histogram of values from 0 to 1 in equal bins; darker is more."""
     with style():
-        plot, axes = _plot("critic's value of the task", "", height=60 + 26 * len(rows))
+        plot, axes = _plot("critic's value of the task", "", height=64 + 26 * len(rows))
         for place, (_, counts) in enumerate(rows):
             most, size = max([*counts, 1]), 1 / max(len(counts), 1)
             for k, number in enumerate(counts):
@@ -279,9 +274,8 @@ def gantt(title: str, note: str, bars: Sequence[tuple[str, int, float, dict[str,
             at += part
         start += seconds
     with style():
-        plot, axes = _plot(
-            f"{unit_name} of work, pauses between stages left out", "", width=_WIDE, height=80 + 30 * len(names)
-        )
+        label = f"{unit_name} of work, pauses between stages left out"
+        plot, axes = _plot(label, "", width=_WIDE, height=64 + 30 * len(names), left=92)
         for number, parts in sorted(spans.items()):
             places, lefts, widths = zip(*parts, strict=True)
             name = KINDS[number].replace("+", " and ") or "none of these"
@@ -291,7 +285,7 @@ def gantt(title: str, note: str, bars: Sequence[tuple[str, int, float, dict[str,
             axes.text(begin / unit, 1.02, f"phase {phase}", transform=axes.get_xaxis_transform())
         _name_rows(axes, names)
         axes.set_xlim(0, total / unit)
-        _add_legend(plot, len(spans), columns=len(spans))
+        _add_legend(plot, columns=len(spans))
     return Figure(title, note, plot, table, is_wide=True)
 
 
@@ -310,9 +304,13 @@ def shade(share: float) -> int:
     return max(0, min(10, round(10 * share)))
 
 
-def _plot(x_label: str, y_label: str, *, width: int = _WIDTH, height: int = 260, grid: str = "") -> tuple[Any, Any]:
+def _plot(
+    x_label: str, y_label: str, *, width: int = _WIDTH, height: int = 260, left: int = 62, grid: str = ""
+) -> tuple[Any, Any]:
+    """A figure with one pair of axes, whose margins are fixed: finding them takes as long as all the drawing."""
     plot = new_figure(width / _UNIT, height / _UNIT)
-    axes = plot.add_subplot()
+    plot.set_layout_engine("none")
+    axes = plot.add_axes((left / width, 42 / height, 1 - (left + 18) / width, 1 - 62 / height))
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     if grid:
@@ -320,11 +318,30 @@ def _plot(x_label: str, y_label: str, *, width: int = _WIDTH, height: int = 260,
     return plot, axes
 
 
-def _add_legend(plot: Any, num_series: int, columns: int = 2) -> None:
-    if num_series > 1:
-        names = [name for axes in plot.axes for name in axes.get_legend_handles_labels()[1]]
-        columns = 1 if max(map(len, names)) > 24 else columns
-        plot.legend(loc="outside upper left", ncols=columns, handlelength=1.2)
+def _add_legend(plot: Any, columns: int = 2) -> None:
+    """Name the series above the axes, where there are several; the figure grows by that."""
+    (axes,) = plot.axes
+    handles, names = axes.get_legend_handles_labels()
+    if len(names) < 2:
+        return
+    columns = 1 if max(map(len, names)) > 24 else columns
+    width, height = plot.get_size_inches()
+    more = 18 * math.ceil(len(names) / columns) / _UNIT
+    left, bottom, across, up = axes.get_position().bounds
+    plot.set_size_inches(width, height + more)
+    axes.set_position([left, bottom * height / (height + more), across, up * height / (height + more)])
+    plot.legend(handles, names, loc="upper left", ncols=columns, handlelength=1.2, borderaxespad=0.1)
+
+
+def _drawn(plot: Any) -> NDArray[np.uint8]:
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    plot.set_dpi(2 * _UNIT)
+    canvas = FigureCanvasAgg(plot)
+    canvas.draw()
+    pixels: NDArray[np.uint8] = np.asarray(canvas.buffer_rgba())[..., :3].copy()
+    return pixels
 
 
 def _name_rows(axes: Any, names: Sequence[str]) -> None:

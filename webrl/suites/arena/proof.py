@@ -83,7 +83,7 @@ async def prove_template(env: ArenaEnv, template: Template) -> Proof:
 async def _play(env: ArenaEnv, template: Template, task: Task, page: str) -> tuple[float | None, str]:
     """The score before the last action, and what kept the expert from its end."""
     expert, instruction = ARENA_EXPERTS[template.key], task.instruction or ""
-    num_steps = len(expert.script(template.read(instruction) or {}))
+    num_steps = len(expert.template.script(template.read(instruction) or {}))
     half: float | None = None
     worked: list[str] = []
     result: StepResult | None = None

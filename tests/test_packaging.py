@@ -110,6 +110,8 @@ def test_the_wheel_holds_the_typed_package_and_its_configs(tmp_path):
         "webrl/cli/__main__.py",
         "webrl/reports/page/page.html.j2",
         "webrl/reports/page/page.css",
+        "webrl/reports/hub/card.md.j2",
+        "webrl/arena/data/shop.yaml",
         "webrl/configs/demo.yaml",
         "webrl/configs/feasibility.yaml",
         "webrl/constraints.txt",

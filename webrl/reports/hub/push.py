@@ -47,7 +47,7 @@ def check_repo_id(repo_id: str) -> None:
         UsageError: it is not.
     """
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
         validate_repo_id(repo_id)

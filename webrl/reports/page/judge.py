@@ -131,5 +131,6 @@ def _calibration(name: str, bins: Sequence[tuple[float, int, int]]) -> Series:
     points = []
     for x, solved, num in bins:
         rate = rate_of(solved, num).to_json()
-        points.append(Point(x, rate["rate"], *rate["ci95"], rate_text(rate), is_thin=num < MIN_IN_BIN))
+        low, high = rate["ci95"]
+        points.append(Point(x, rate["rate"], low, high, rate_text(rate), is_thin=num < MIN_IN_BIN))
     return Series(name, points)

@@ -84,7 +84,11 @@ def success(run: RunFacts) -> Section:
 
 def success_series(name: str, rates: Sequence[tuple[float, Mapping[str, Any]]]) -> Series:
     """(phase, or what was predicted; rate with interval) as a line."""
-    return Series(name, [Point(float(x), rate["rate"], *rate["ci95"], standing_text(rate)) for x, rate in rates])
+    points = []
+    for x, rate in rates:
+        low, high = rate["ci95"]
+        points.append(Point(float(x), rate["rate"], low, high, standing_text(rate)))
+    return Series(name, points)
 
 
 def curriculum(run: RunFacts) -> Section:

@@ -185,6 +185,21 @@ HIDES = {
         "pressed",
     ),
     "until the server says so": ("hide(); fetch('/later').then(() => { b.style.display = '' })", "pressed"),
+    "until a picture has come": (
+        "hide(); const i = document.body.appendChild(new Image()); i.onerror = () => { b.style.display = '' }; "
+        "i.src = '/later'",
+        "pressed",
+    ),
+    "until a frame has come": (
+        "hide(); const f = document.createElement('iframe'); f.onload = () => { b.style.display = '' }; "
+        "f.src = '/later'; document.body.append(f)",
+        "pressed",
+    ),
+    "now and then": (
+        "b.animate({ visibility: ['hidden', 'visible'] }, { duration: 400, iterations: Infinity, easing: 'step-start', "
+        "iterationStart: 0.6, direction: 'reverse' })",
+        "pressed",
+    ),
 }
 
 
@@ -214,6 +229,32 @@ def test_what_is_not_visible_is_waited_for_where_the_page_may_show_it(how, metho
     else:
         assert not result.error
     assert ("'pressed'" in result.observation.text) is (outcome == "pressed" and method != "hover")
+
+
+def test_an_answer_that_is_no_longer_waited_for_may_still_show_an_element():
+    async def play(env):
+        import asyncio
+
+        answered = asyncio.Event()
+
+        async def later(_, writer):
+            await answered.wait()
+            await asyncio.sleep(0.2)
+            await reply(writer, "there")
+
+        page = HIDDEN % HIDES["until the server says so"][0]
+        async with serve({"/": page, "/later": later}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            bid = bid_of(text, "button", "Go")
+            await env.tab.evaluate_in_page("document.dispatchEvent(new Event('copy'))")
+            await env.step("noop(0)")  # until `settle_cap_s`
+            env._text += f"[{bid}] "
+            answered.set()
+            return await env.step(f"click('{bid}')")
+
+    result = in_browser(play, settle_cap_s=0.5)
+    assert not result.error
+    assert "'pressed'" in result.observation.text
 
 
 def test_an_exception_of_our_script_is_an_error_and_a_page_left_meanwhile_is_none():

@@ -112,12 +112,25 @@
     return element.checkVisibility() && style.visibility === 'visible' && box.width > 0 && box.height > 0;
   };
 
+  // Whether something may show an element within `waitMs`: what the page has to do (`isIdle`), or what only the browser
+  // does: load a picture, play a film, run an animation (endless ones and those in a shadow tree, too). Nobody here can
+  // tell what a frame is about to do.
+  const mayAppear = (element, waitMs) => {
+    if (window.length > 0 || [element, ...document.images].some((image) => image.complete === false)) return true;
+    const films = [...document.querySelectorAll('audio, video')];
+    if (films.some((film) => !film.paused || film.networkState === HTMLMediaElement.NETWORK_LOADING)) return true;
+    for (let each = element; each; each = api.parentOf(each)) {
+      if (each.getAnimations().some((animation) => animation.playState === 'running')) return true;
+    }
+    return !api.isIdle(waitMs);
+  };
+
   // Where to click for a bid: [x, y]; null if this is not the common case; 'mixed' if `quads` are needed (the answer
-  // of DOM.getContentQuads); 'hidden' if it is not visible and the page does nothing that could show it within `waitMs`.
+  // of DOM.getContentQuads); 'hidden' if it is not visible and nothing that goes on could show it within `waitMs`.
   api.aim = (bid, waitMs, quads) => {
     const element = find(bid);
     if (element instanceof HTMLAreaElement) return aimAtArea(element);
-    if (element && !isVisible(element) && !inLabel(element) && api.isIdle(waitMs)) return 'hidden';
+    if (element && !isVisible(element) && !inLabel(element) && !mayAppear(element, waitMs)) return 'hidden';
     if (!element || !usable(element) || api.moving()) return null;
     element.scrollIntoViewIfNeeded(true);
     if (!quads && isMixed(element)) return 'mixed';

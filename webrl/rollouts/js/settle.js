@@ -36,6 +36,7 @@
   const frames = new Set();
   const requests = new Set();
   let ended = -Infinity; // when the last of them ended
+  let conversed = false; // ever, or a request is no longer waited for: what is said next, and when, nobody knows
   const MAX_ROUNDS = 6; // of late requests, each after the answers to those before: a page with more asks for ever
   let rounds = 0;
   let late = false;
@@ -81,6 +82,7 @@
     const token = {};
     if (late && requests.size === 0) rounds += 1;
     if (rounds <= MAX_ROUNDS) requests.add(token);
+    else conversed = true;
     return () => {
       if (requests.delete(token)) ended = now();
       wake();
@@ -166,7 +168,6 @@
   let talks = false;
   let spoken = -Infinity; // when something was last heard
   let connected = -Infinity; // when the last conversation began
-  let conversed = false; // ever: what is said next, and when, nobody knows
   const talk = () => {
     talks = conversed = true;
     spoken = now();
@@ -370,6 +371,7 @@
     // How long what was heard is still waited for.
     listens: () => Math.max(ANSWER_MS - (now() - spoken), FIRST_WORDS_MS - (now() - connected)),
     forget: () => {
+      conversed ||= requests.size > 0;
       requests.clear();
       rounds = 0;
       late = talks = false;

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from training_builders import make_actor, make_record, make_records
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from webrl.config import CriticConfig, OptimConfig, RunConfig
 from webrl.errors import ModelError, TrainingError
 from webrl.training import score_actions, score_values, train_actor, train_critic
+from webrl.training.architectures import layers_of
 from webrl.training.critic import open_critic
 from webrl.training.critic_data import critic_states
 from webrl.training.flops import body_parameters, training_flops
@@ -49,6 +51,29 @@ def test_checkpointing_changes_no_gradient(tmp_path: Path, policy: str) -> None:
         gradients.append({name: p.grad for name, p in model.named_parameters()})
     for name, grad in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], grad)
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "opt"])
+def test_a_model_that_is_not_known_is_checkpointed_and_its_value_is_read_at_the_last_token(
+    tmp_path: Path, kind: str
+) -> None:
+    config = AutoConfig.for_model(
+        kind, vocab_size=64, hidden_size=32, intermediate_size=64, ffn_dim=64, word_embed_proj_dim=32,
+        num_hidden_layers=2, num_attention_heads=4, pad_token_id=1, architectures=["X"],
+    )  # fmt: skip
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    critic = open_critic(tmp_path, "single", 0)
+    assert critic.route == "plain"
+    rows = [pack([Item(ids, 0)]) for ids in ((5, 9), (5, 9, 1))]  # 1 is the padding's token
+    values = [critic.eval()(**critic.inputs(row)).item() for row in rows]
+    assert values[0] != values[1]
+    apply_memory_policy(critic, OptimConfig(checkpointing="full"))
+    critic.train()
+    modes = []
+    for layer in layers_of(critic.lm) or ():
+        next(layer.children()).register_forward_pre_hook(lambda module, _: modes.append(module.training))
+    critic(**critic.inputs(rows[0])).sum().backward()
+    assert modes == [False] * 4, "twice a layer, as for inference"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -56,18 +56,21 @@ def route_of(config: Any) -> Route:
         raise ModelError(
             f"{kind} cannot be trained here: its log-probabilities were found to differ from transformers'"
         )
-    if "longrope" in rope:  # one table for the whole row, by its longest sequence
+    if "longrope" in rope:
+        _warn_once(kind, "its rotary embeddings (rope_type longrope) go by the longest sequence of a row")
         return "single"
     if kind in PACKED:
         return "packed"
-    if kind not in SINGLE:
-        _warn_once(kind)
-    return "single" if kind in SINGLE else "plain"
+    if kind in SINGLE:
+        _warn_once(kind, "its convolutions or recurrence do not keep the sequences of a row apart")
+        return "single"
+    _warn_once(kind, "it is not among those that are known to pack")
+    return "plain"
 
 
 @cache
-def _warn_once(kind: str) -> None:
-    logger.warning("%s: one sequence a row, which is slower: it is not among those that are known to pack", kind)
+def _warn_once(kind: str, reason: str) -> None:
+    logger.warning("%s: one sequence a row, which is slower: %s", kind, reason)
 
 
 def _rope_types(config: Any) -> set[str]:

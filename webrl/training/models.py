@@ -72,6 +72,9 @@ class _Packed(nn.Module):
         super().train(mode)
         if self.route == "plain" and self.eyes is None:
             self.lm.eval()
+            for module in self.lm.modules():
+                if getattr(module, "gradient_checkpointing", False):
+                    module.training = mode  # transformers' layers recompute only if they are told that they train
         return self
 
     def inputs(self, row: Pack) -> dict[str, Any]:
@@ -155,11 +158,9 @@ class PackedCritic(_Packed):
         """[1, T] ids -> [B, num_labels] float32 logits of the value heads."""
         if self.packs:
             logits: Tensor = self.lm.score(hidden_states(self.lm, input_ids, position_ids, layout))
-        elif image is None:
-            logits = self.lm(input_ids=_one_sequence(input_ids, layout), use_cache=False).logits
-        else:
-            hidden = decoder_of(self.lm)(input_ids=input_ids, use_cache=False, **image).last_hidden_state
-            logits = self.lm.score(hidden[:, -1])
+        else:  # transformers' own pooling takes a last token that is the padding's for padding
+            ids, base = _one_sequence(input_ids, layout), decoder_of(self.lm)
+            logits = self.lm.score(base(input_ids=ids, use_cache=False, **(image or {})).last_hidden_state[:, -1])
         return logits.float()
 
 

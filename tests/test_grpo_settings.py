@@ -1,6 +1,7 @@
 """Options of `webrl grpo` under the public scripts' names, and what is refused before anything starts."""
 
 import argparse
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,11 @@ from webrl import cli
 from webrl.cli.grpo import _new_folder, add_arguments, resolve
 from webrl.config.extras import EXTRAS
 from webrl.errors import UsageError
+from webrl.grpo.play import Player
+from webrl.grpo.prompts import Seen
 from webrl.grpo.settings import VARIABLES, GrpoSettings, load_settings
+from webrl.llm import Turn
+from webrl.llm.local.model import LocalModel
 
 ROOT = Path(__file__).parent.parent
 COOKBOOK = Path(__file__).parent / "data" / "cookbook_lfm2.yaml"
@@ -79,6 +84,23 @@ def test_episodes_are_played_as_the_settings_say():
     rollout = parsed("--model-id", "m", "--space-url", "http://127.0.0.1:8000", "--max-steps", "5").run_config.rollout
     assert (rollout.env, rollout.max_steps, rollout.max_new_tokens) == ("openenv", 5, 128)
     assert parsed().run_config.models.max_prompt_tokens == 1232 - 32, "the demo's"
+
+
+@pytest.mark.parametrize("prompt_format", ["chat", "browsergym"])
+def test_answers_are_drawn_as_asked_in_every_prompt_format(prompt_format, tmp_path):
+    folder = str(save_tiny_model(tmp_path))
+    settings = parsed("--model-id", folder, "--prompt-format", prompt_format, "--top-k", "1", "--max-completion-length", "8")
+    config = settings.run_config
+
+    async def answers():
+        model = LocalModel(folder, config.rollout.engine, config.models)
+        try:
+            policy = Player(settings)._policy(model, Seen())
+            return {(await policy.act(Turn("go", (), "[1] button", seed))).text for seed in range(3)}
+        finally:
+            await model.close()
+
+    assert len(asyncio.run(answers())) == 1, "top_k=1 leaves one answer, whatever the seed"
 
 
 def test_the_seed_scripts_variables_are_between_the_file_and_the_options(monkeypatch):

@@ -159,6 +159,8 @@ def test_a_lowered_rate_doubles_after_an_update_well_inside_its_trust_region() -
     assert next_rate_factor({}, 0.25, actor) == 0.25
     unlimited = actor.model_copy(update={"max_kl": None})
     assert next_rate_factor({"actor_trust_kl": 7.0, "actor_trust_success_drop": 0.0}, 0.25, unlimited) == 0.5
+    unlimited = unlimited.model_copy(update={"max_success_drop": None})
+    assert next_rate_factor({}, 0.25, unlimited) == 0.25, "there is no region that it could be inside of"
 
 
 @pytest.mark.slow

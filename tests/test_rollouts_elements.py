@@ -419,10 +419,12 @@ def test_icons_without_a_name_show_their_file_class_or_id():
     <button><svg class="ui-icon ui-icon-pencil" width=9 height=9></svg></button>
     <img src="/pictures/star.png?v=2" onclick="document.title = 'starred'"><button id=send></button>
     <input id=field><button class=named aria-label=Save></button><button class=text>Copy</button>
-    <button class="a-class-name-that-is long-enough-to-fill a-line-by-itself icon-bin"></button>"""
+    <button class="a-class-name-that-is long-enough-to-fill a-line-by-itself icon-bin"></button>
+    <form><input type=hidden name=id value=5><input type=hidden name=title><input type=radio aria-label=box></form>"""
     (text, after), errors = on_page(page, "click('{star.png}')")
     assert errors == [""]
     assert "starred" in after
+    assert "radio 'box'" in text
     for line in ("button '', icon='ui-icon ui-icon-pencil'", "image '', icon='star.png'", "button '', icon='send'"):
         assert line in text
     assert "icon='icon-bin'" in text

@@ -78,6 +78,7 @@
     element.matches('[aria-label], [title]') || element.querySelector('img, svg, [aria-label], [title]') !== null;
 
   // The file, class or id of an icon: all that names one which the page names for nobody. '' for what has a name or text.
+  // (By attributes: a form's `id` is its field of that name.)
   const MAX_HINT = 40;
   const hintOf = (element) => {
     if (element.childElementCount > 3 || element.textContent.trim() || element.labels?.length) return '';
@@ -85,7 +86,7 @@
     const inner = element.querySelector('img, svg, use, i, span');
     const path = element.getAttribute('src') ?? element.getAttribute('href') ?? element.getAttribute('xlink:href') ?? '';
     const file = path.startsWith('data:') || element.localName === 'a' ? '' : path.split(/[?]/)[0].split(/[/#]/).pop();
-    const own = file || element.getAttribute('class') || element.id;
+    const own = file || element.getAttribute('class') || element.getAttribute('id') || '';
     const hint = (inner ? hintOf(inner) || own : own).trim();
     return hint.length > MAX_HINT ? hint.split(/\s+/).pop().slice(-MAX_HINT) : hint;
   };
@@ -153,7 +154,7 @@
     for (const element of elements) if (markOne(element, parentBid, owners, intoAria) && isFrame(element)) numFrames += 1;
     if (intoAria) watch(elements, parentBid, owners);
     const uses = api.every ? Object.fromEntries(elements.flatMap((element) => {
-      const told = [api.uses.get(element) ?? '', element.title || '', hintOf(element)];
+      const told = [api.uses.get(element) ?? '', element.getAttribute('title') ?? '', hintOf(element)];
       return told.some(Boolean) ? [[element.getAttribute('bid'), told]] : [];
     })) : null;
     return { hidden: hiddenBids(hiddenIds), frames: numFrames, uses, unseen };

@@ -89,7 +89,9 @@ def test_episodes_are_played_as_the_settings_say():
 @pytest.mark.parametrize("prompt_format", ["chat", "browsergym"])
 def test_answers_are_drawn_as_asked_in_every_prompt_format(prompt_format, tmp_path):
     folder = str(save_tiny_model(tmp_path))
-    settings = parsed("--model-id", folder, "--prompt-format", prompt_format, "--top-k", "1", "--max-completion-length", "8")
+    settings = parsed(
+        "--model-id", folder, "--prompt-format", prompt_format, "--top-k", "1", "--max-completion-length", "8"
+    )
     config = settings.run_config
 
     async def answers():

@@ -118,5 +118,5 @@ def next_rate_factor(counts: Mapping[str, Any], factor: float, config: ActorConf
     """Return what multiplies `actor.lr` in the next phase, after an update at `factor` whose counts are given."""
     limits = {"actor_trust_kl": config.max_kl, "actor_trust_success_drop": config.max_success_drop}
     shares = [counts.get(name, math.inf) / limit for name, limit in limits.items() if limit is not None]
-    is_well_inside = 0 < len(shares) and max(shares) < _WELL_INSIDE
+    is_well_inside = len(shares) > 0 and max(shares) < _WELL_INSIDE
     return min(1.0, 2 * factor) if is_well_inside and "actor_stopped" not in counts else factor

@@ -256,4 +256,4 @@ class Player:
     def _policy(self, model: LanguageModel, seen: Seen) -> Policy:
         if model.eyes or self._settings.prompt_format == "browsergym":
             return GrpoPolicy(model, self._settings, seen)
-        return ModelPolicy(model, self._config)
+        return ModelPolicy(model, self._config, sampling=self._settings.sampling)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from webrl.config import RunConfig
 from webrl.errors import PolicyError, StageError
 from webrl.llm.budget import Prompt
-from webrl.llm.interface import LanguageModel, PolicyOutput, Turn
+from webrl.llm.interface import LanguageModel, PolicyOutput, Sampling, Turn
 from webrl.llm.prompts import build_policy_prompt, policy_messages
 from webrl.llm.sampling import policy_config, policy_sampling
 from webrl.llm.threads import with_tokenizer
@@ -23,13 +25,21 @@ class ModelPolicy:
 
     Args:
         temperature, training: as of `policy_config`.
+        sampling: settings of an answer with this seed; default: those of `rollout`.
     """
 
     def __init__(
-        self, model: LanguageModel, config: RunConfig, *, temperature: float | None = None, training: bool = False
+        self,
+        model: LanguageModel,
+        config: RunConfig,
+        *,
+        temperature: float | None = None,
+        training: bool = False,
+        sampling: Callable[[int], Sampling] | None = None,
     ) -> None:
         self._model = model
         self._config = policy_config(config, temperature, training)
+        self._sampling = sampling or partial(policy_sampling, self._config.rollout)
         self._seeds = random.Random(config.seed)
         if training and model.tokenizer is None:
             raise PolicyError(f"{model.name!r} gives no token ids, so its rollouts cannot be trained on")
@@ -52,7 +62,7 @@ class ModelPolicy:
         if eyes is not None and turn.screenshot is None:
             raise StageError(f"step {len(turn.history)}: there is no screenshot, which rollout.image_size asks for")
         goal, past, page = turn.instruction, turn.history, turn.observation
-        sampling = policy_sampling(rollout, self._seeds.getrandbits(63) if turn.seed is None else turn.seed)
+        sampling = self._sampling(self._seeds.getrandbits(63) if turn.seed is None else turn.seed)
         if self._model.tokenizer is None:
             prompt = prompt_of(None, models.prompt)
             messages = policy_messages(goal, past, page, rollout.dialect, models.prompt_format, prompt)

@@ -127,10 +127,10 @@ else
   say "pack, to $pack"
   minutes=0
   # Left out: hidden files (locks, states of unfinished trainings), and weights from before the last two phases, which
-  # nothing that is still to run reads.
+  # nothing that is still to run reads. What LoRA trained, lora/state.safetensors, stays: `webrl push` adds it up.
   leave=(--exclude='.?*')
   for old in $(ls -d "$run"/phase_[0-9]* 2>/dev/null | sort -V | head -n -2); do
-    leave+=(--exclude="$(basename "$run")/$(basename "$old")/*/*.safetensors")
+    leave+=(--exclude="$(basename "$run")/$(basename "$old")/*/model*.safetensors")
   done
   within tar -czf "$pack.part" "${leave[@]}" -C "$(dirname "$run")" "$(basename "$run")" || exit
   within mv "$pack.part" "$pack"

@@ -65,7 +65,6 @@ PLAIN = {
 
 LIMITS = {
     "arena": 39,
-    "carry": 6,
     "cli": 15,
     "config": 20,
     "demos": 19,

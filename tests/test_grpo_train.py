@@ -16,12 +16,14 @@ from websockets.asyncio.server import serve
 
 from webrl import cli
 from webrl.arena import running
+from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import PolicyError, StageError, TrainingError, UsageError
 from webrl.grpo.play import Player, RewardedEnv
 from webrl.grpo.prompts import Seen, user_text
 from webrl.grpo.settings import GrpoSettings, load_settings
 from webrl.grpo.vllm_sampler import TrlVllmModel
-from webrl.llm.interface import Sampling
+from webrl.llm import open_model
+from webrl.llm.interface import Sampling, Turn
 from webrl.llm.loading import base_of, load_causal_lm, load_tokenizer
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.interface import Observation, StepResult
@@ -92,6 +94,21 @@ def test_a_reward_that_is_no_number_ends_the_training(reward):
 
     with pytest.raises(StageError, match=rf"task 'miniwob.click-test.3': the reward of step 0 is {reward}"):
         asyncio.run(play())
+
+
+def test_answers_are_drawn_among_the_tokens_that_top_k_leaves_whatever_the_prompt(tmp_path):
+    folder = save_tiny_model(tmp_path / "model")
+
+    async def draw(**values) -> set[tuple[int, ...]]:
+        chosen = settings(model_name=str(folder), max_seq_length=1024, max_completion_length=8, **values)
+        async with open_model(str(folder), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
+            policy = Player(chosen)._policy(model, Seen())
+            turns = [Turn("Click OK.", (), "[13] button 'OK'", seed=seed) for seed in range(3)]
+            return {(await policy.act(turn)).action_ids for turn in turns}
+
+    for prompt in ("chat", "browsergym"):
+        assert len(asyncio.run(draw(prompt_format=prompt))) == 3
+        assert len(asyncio.run(draw(prompt_format=prompt, top_k=1))) == 1
 
 
 def test_the_public_prompt_shows_goal_history_errors_and_clickable_elements():

@@ -20,11 +20,12 @@ from PIL import Image
 from report_builders import build_run, evaluate, mark, task, trajectory
 
 from webrl import cli
+from webrl.config import validate_config
 from webrl.errors import UsageError
 from webrl.evaluate import paired_difference
 from webrl.reports.page.build import SHOWN_CHARS, render, short, verdicts, write_report
 from webrl.reports.page.charts import bin_counts, curve, histogram
-from webrl.reports.page.compare import paired
+from webrl.reports.page.compare import differences, paired, settings_table
 from webrl.reports.page.facts import phase_names, read_run
 from webrl.reports.page.families import families, funnel
 from webrl.reports.page.judge import judge
@@ -293,6 +294,27 @@ def test_settings_that_differ_between_runs_are_listed(tmp_path: Path):
     rows = html.partition("Settings that differ")[2].partition("</table>")[0]
     assert '>seed</th><td class="whole">0</td><td class="whole">7</td>' in rows
     assert "num_phases" not in rows
+
+
+def test_settings_that_sections_share_have_the_defaults_and_differences_that_they_come_to(tmp_path: Path):
+    shared = {"engine": {"kind": "vllm"}, "training": {"precision": "bf16"}, "actor": {"precision": "fp32"}}
+    own = {"rollout": {"engine": {"kind": "vllm"}}, "critic": {"engine": "fsdp2"}}
+    runs = []
+    for name, config in (("one", shared), ("two", own)):
+        settings = validate_config(config, name).model_dump(mode="json", exclude={"name", "num_phases"})
+        runs.append(read_run(build_run(tmp_path / name, 1, **settings).path))
+    assert {row for row in settings_table(runs[0]).rows if row[0] != "num_phases"} == {
+        ("engine.kind", "vllm", "transformers"),
+        ("training.precision", "bf16", "fp32"),
+        ("actor.precision", "fp32", "fp32"),
+    }
+    assert ("rollout.engine.kind", "vllm", "transformers") in settings_table(runs[1]).rows
+    assert ("critic.engine", "fsdp2", "ddp") in settings_table(runs[1]).rows
+    assert {row[0]: row[1:] for row in differences(runs).rows} == {
+        "engine.kind": ("vllm", "transformers"),
+        "training.precision": ("bf16", "fp32"),
+        "critic.engine": ("ddp", "fsdp2"),
+    }
 
 
 def test_newcombes_interval_is_that_of_his_paper():

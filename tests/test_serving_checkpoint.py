@@ -87,6 +87,16 @@ def test_pickled_weights_are_refused(tmp_path):
         find_checkpoint(str(tmp_path))
 
 
+@pytest.mark.parametrize("key", ["engine.kind", "rollout.engine.kind"])
+def test_an_engine_that_is_named_is_taken(run, key, tmp_path, monkeypatch):
+    (tmp_path / "packages" / "vllm").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert find_checkpoint(str(run.path)).config.rollout.engine.kind == "vllm"
+    named = find_checkpoint(str(run.path), overrides=[f"{key}=transformers"])
+    assert named.config.rollout.engine.kind == "transformers"
+
+
 def test_a_dry_run_says_what_would_be_served(run, capsys):
     assert cli.main(["serve-model", str(run.path), "--name", "agent", "--dry-run"]) == 0
     said = capsys.readouterr().out

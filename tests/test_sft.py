@@ -220,5 +220,5 @@ def test_commands_without_data_or_expert_say_so_in_one_line(tmp_path, capsys):
     assert main(["sft", "demo", f"runs_dir={tmp_path}"]) == 2
     assert "record some with `webrl record-demos`" in capsys.readouterr().err
     assert main(["record-demos", "demo", f"runs_dir={tmp_path}", "tasks.train_sites=[miniwob.bisect-angle]"]) != 0
-    assert "no scripted expert for miniwob.bisect-angle" in capsys.readouterr().err
+    assert "no scripted experts for miniwob.bisect-angle" in capsys.readouterr().err
     assert main(["record-demos", "demo", "--per-type", "0", f"runs_dir={tmp_path}"]) == 2

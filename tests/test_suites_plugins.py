@@ -13,9 +13,11 @@ from report_builders import trajectory
 from toy_suite import COLORS, ToyExpert, install, serving
 
 from webrl.config import RunConfig, plugins
+from webrl.errors import UsageError
 from webrl.rollouts.suite import API_VERSION, PAGES, Suite, find_suite, suite_at
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records
+from webrl.suites import held_out_of
 from webrl.types import Label, Task, Trajectory
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +36,13 @@ def toy(tmp_path, monkeypatch):
     with serving() as url:
         monkeypatch.setenv("TOY_URL", url)
         yield folder
+
+
+def test_tasks_of_webarenas_sites_are_held_against_the_suite_of_the_config():
+    task = Task("t", site="gitlab", start_url="__GITLAB__", instruction="Close the issue")
+    config = RunConfig(tasks={"suite": "webarena_verified"})
+    with pytest.raises(UsageError, match="webarena_verified needs"):
+        held_out_of(config, [task])
 
 
 class Plain(Suite):

@@ -119,12 +119,13 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """The parser; a subcommand's own module is imported only if `arguments` select it."""
     parser = Parser(
         prog="webrl",
+        usage="webrl [-h] [--version] COMMAND ...",
         description="WebRL: self-evolving online curriculum reinforcement learning for web agents.",
         epilog=_command_list(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"webrl {webrl.__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
+    subparsers = parser.add_subparsers(dest="command", prog="webrl", metavar="COMMAND", help=argparse.SUPPRESS)
     wanted = next((a for a in arguments if not a.startswith("-")), None)
     for name, command in STAGES.items():
         sub = _add_parser(subparsers, name, command.help)

@@ -121,7 +121,7 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
         folder = args.run.absolute() if args.run.name in ("", "..") else args.run
         overrides += [f"runs_dir={json.dumps(str(folder.parent))}", f"name={json.dumps(folder.name)}"]
     run = _run_without_config(args.run, overrides, prefer_newest) if name is None else None
-    path = run.config if run else find_config(name or DEFAULT_CONFIG)
+    path = run.config if run else find_config(DEFAULT_CONFIG if name is None else name)
     config = load_run_config(run, overrides) if run else load_config(path, overrides)
     check_settings(config, str(path))
     return config

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be served and how, serve nothing")
     parser.epilog = (
         f"{MODEL_TOKEN} in the environment: token that clients show as their API key; needed where others can "
-        "connect.\nWith a GPU and vLLM, vLLM answers, unless rollout.engine.kind is given."
+        "connect.\nWith a GPU and vLLM, vLLM answers, unless engine.kind or rollout.engine.kind is given."
     )
 
 

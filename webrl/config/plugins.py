@@ -65,9 +65,11 @@ def load(group: str, name: str) -> Any:
 @cache
 def _rows(group: str) -> dict[str, tuple[EntryPoint, ...]]:
     clone = Path(__file__).parents[2] / "pyproject.toml"
-    project = tomllib.loads(clone.read_text(encoding="utf-8"))["project"] if clone.is_file() else {}
-    found = [row for row in entry_points(group=group) if not project or _package(row) != "webrl"]
-    found += [EntryPoint(name, value, group) for name, value in project.get("entry-points", {}).get(group, {}).items()]
+    project = tomllib.loads(clone.read_text(encoding="utf-8")).get("project", {}) if clone.is_file() else {}
+    in_clone = project.get("name") == "webrl"  # next to an installed webrl lies another package's, if any
+    found = [row for row in entry_points(group=group) if not in_clone or _package(row) != "webrl"]
+    own = project.get("entry-points", {}) if in_clone else {}
+    found += [EntryPoint(name, value, group) for name, value in own.get(group, {}).items()]
     return {name: tuple(row for row in found if row.name == name) for name in dict.fromkeys(row.name for row in found)}
 
 

@@ -127,7 +127,7 @@ def _on_best_engine(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
                 f"{_ENGINE}={engine.kind}: not yet with rollout.image_size; {_ENGINE}=transformers serves it"
             )
         return config
-    asked = any(override.startswith(f"{_ENGINE}=") for override in overrides)
+    asked = any(override.startswith((f"{_ENGINE}=", "engine.kind=")) for override in overrides)
     if engine.kind != "transformers" or asked or not (is_installed("vllm") and visible_gpus()):
         return config
     logger.info("a GPU and vLLM are here: %s=vllm (%s=transformers is slower)", _ENGINE, _ENGINE)

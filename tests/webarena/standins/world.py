@@ -56,7 +56,6 @@ class World:
             "health_timeout_s": 5,
             "reset_timeout_s": 5,
             "judge": {
-                "kind": "openai",
                 "urls": [self.judge.url],
                 "model_name": "stand-in-judge",
                 "max_retries": 0,

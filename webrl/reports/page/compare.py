@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from webrl.config import RunConfig
+from webrl.config import SHARED, RunConfig, share
 from webrl.evaluate import by_suite, is_decided, is_success, paired_cells, paired_difference
 from webrl.reports.page.charts import Table
 from webrl.reports.page.facts import PhaseFacts, RunFacts, phase_names
@@ -24,19 +24,21 @@ def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
 
 def settings_table(run: RunFacts) -> Table:
     """What a run's config says otherwise than the defaults do."""
-    defaults, own = flatten(RunConfig().model_dump(mode="json")), flatten(run.config)
+    defaults = flatten(share(RunConfig().model_dump(mode="json")))
+    shared = flatten(share({name: run.config[name] for name in SHARED if name in run.config}))
+    expected = defaults | {key: value for key, value in shared.items() if key.partition(".")[0] not in SHARED}
     rows: list[tuple[object, ...]] = [
         (key, _text(value), _text(defaults[key]) if key in defaults else "no such setting today")
-        for key, value in own.items()
-        if key not in _NAMES and (key not in defaults or defaults[key] != value)
+        for key, value in flatten(share(run.config)).items()
+        if key not in _NAMES and (key not in expected or expected[key] != value)
     ]
     return Table(("setting", "this run", "default"), rows, is_wide=True)
 
 
 def differences(runs: Sequence[RunFacts]) -> Table:
     """Settings that are not the same in all runs."""
-    flat = [flatten(run.config) for run in runs]
-    keys = dict.fromkeys(key for config in flat for key in config if key not in _NAMES)
+    flat = [flatten(share(run.config)) for run in runs]
+    keys = dict.fromkeys(key for run in runs for key in flatten(run.config) if key not in _NAMES)
     rows: list[tuple[object, ...]] = []
     for key in keys:
         texts = [_text(config[key]) if key in config else "not set" for config in flat]

@@ -120,7 +120,7 @@ def test_demonstrations_that_are_each_the_only_one_of_their_kind_are_all_trained
 
 def config_for(folder, **sft):
     options = {"lr": 1e-3, "batch_size": 4, "heldout": 0.25, "watch_every": 2, "epochs": 2}
-    models = {"actor": str(folder), "max_prompt_tokens": 900, "device": "cpu"}
+    models = {"actor": str(folder), "max_prompt_tokens": 1200, "device": "cpu"}
     return validate_config({"models": models, "sft": options | sft}, "test")
 
 

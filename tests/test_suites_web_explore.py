@@ -347,7 +347,7 @@ def test_names_of_a_long_form_are_cut_and_counted(tmp_path):
 
 def test_the_worked_example_of_the_guide_is_a_config_and_an_instruction(tmp_path, monkeypatch):
     monkeypatch.setenv("PASSWORD", "over-the-hill")
-    example = (ROOT / "docs" / "own_site.md").read_text(encoding="utf-8").partition("## A log-in, writes")[2]
+    example = (ROOT / "docs" / "own_site.md").read_text(encoding="utf-8").partition("## Worked example: a log-in")[2]
     web, entry = (example.partition(f"```{kind}\n")[2].partition("```")[0] for kind in ("yaml", "json"))
     files = "    start_urls: [http://127.0.0.1:5000/]\n    train_files: [one.jsonl]\n"
     (tmp_path / "site.yaml").write_text(f"tasks: {{suite: web}}\nrollout:\n  web:\n{files}{web}")

@@ -41,16 +41,14 @@ STAGES: dict[str, Command] = {
         ("filter", "generate", "tasks", "models"),
         "filter-tasks",
     ),
-    "rollout": Command("attempt the tasks in a real browser", ("rollout", "tasks", "models", "webarena"), "rollout"),
+    "rollout": Command("attempt the tasks in a real browser", ("rollout", "tasks", "models"), "rollout"),
     "label": Command("judge the trajectories with the outcome reward model", ("label", "models"), "label"),
     "replay": Command("add earlier successes inside the perplexity band", ("replay", "models"), "replay"),
     "train": Command("train critic, then actor", ("critic", "actor", "training", "models"), "train"),
     "accept": Command(
         "keep the old actor where the new one is worse on the same pages", ("accept", "rollout", "label"), "accept"
     ),
-    "eval": Command(
-        "success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks", "webarena"), "eval"
-    ),
+    "eval": Command("success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks"), "eval"),
     "run": Command("run all stages of all phases; resumes where it stopped", (), None),
 }
 """Subcommands that take a config, in the order in which a phase runs them."""

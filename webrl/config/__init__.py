@@ -250,6 +250,13 @@ class GenerateConfig(SamplingConfig):
     tasks_per_prompt: int = Field(10, ge=1, description="instructions asked for at once where no page conditions them")
     engine: EngineConfig = EngineConfig()
 
+    @field_validator("temperature")
+    @classmethod
+    def _failures_lead_to_new_tasks(cls, value: float) -> float:
+        if not value:
+            raise ValueError("must be greater than 0: greedy answers to the same failures are the same instructions")
+        return value
+
     @field_validator("strategies")
     @classmethod
     def _one_is_used(cls, value: dict[str, float]) -> dict[str, float]:

@@ -101,6 +101,19 @@ def test_a_process_of_another_machine_is_shown_for_as_long_as_it_holds_the_lock(
         assert process_in(tmp_path) == os.getpid()
 
 
+def test_a_record_of_another_machine_that_was_left_behind_is_named(tmp_path: Path, caplog) -> None:
+    folder = tmp_path / ".lock"
+    folder.mkdir()
+    record = {"pid": 1, "host": "elsewhere", "command": "webrl run", "started": 0.0, "since": 0.0}
+    (folder / "holder.json").write_text(json.dumps(record))
+    with hold_run(tmp_path):
+        pass
+    assert "elsewhere" in caplog.text
+    with hold_run(tmp_path):
+        pass
+    assert caplog.text.count("elsewhere") == 1
+
+
 def test_the_lock_nests_and_covers_outputs_inside_the_run_folder(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").touch()
     with hold_run(tmp_path), hold_run(tmp_path), hold_output(tmp_path / "phase_00" / "train.jsonl"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import socket
 import sys
@@ -22,6 +23,8 @@ from filelock import FileLock, Timeout
 
 from webrl.errors import StageError
 from webrl.runs.disk import full_disk_named, make_folder
+
+logger = logging.getLogger(__name__)
 
 _PATIENCE_S = 3.0
 """How long to try: a process that was just killed holds its lock until its memory is freed."""
@@ -67,6 +70,12 @@ def _hold(folder: Path, what: str) -> Iterator[None]:
             _take(lock, folder, what)
             stack.callback(lock.release, force=True)
             stack.callback((folder / "holder.json").unlink, missing_ok=True)
+            before = _read_holder(folder)
+            if before.get("host", socket.gethostname()) != socket.gethostname():
+                logger.warning(
+                    "%s was not released by %s; if that still runs, stop one of the two: this disk may not share locks "
+                    "between machines", what, _describe(before),
+                )  # fmt: skip
             (folder / "holder.json").write_text(json.dumps(_own_record()) + "\n", encoding="utf-8")
         yield
 

@@ -44,8 +44,7 @@ def settings(runs: Path, *, strict: bool = True, **changes: object) -> list[str]
     }  # fmt: skip
     if strict:
         options |= {
-            "rollout.num_workers": 1, "rollout.envs_per_worker": 1, "rollout.engine.max_batch": 1,
-            "engine.max_batch": 1,
+            "rollout.num_workers": 1, "rollout.envs_per_worker": 1, "engine.max_batch": 1,
         }  # fmt: skip
     options |= {name.replace("__", "."): value for name, value in changes.items()}
     return ["run", f"{root}/configs/demo.yaml", *(f"{name}={value}" for name, value in options.items())]

@@ -99,8 +99,7 @@ def _run(shop: Shop, kind: str, kills: int, changes: dict[str, object], strike: 
     num_tasks = 2 * min(kills, KILLS_A_RUN) if exact else 8
     common: dict[str, object] = {
         "num_phases": 0, "tasks__num_seed_tasks": num_tasks, "tasks__num_eval_tasks": max(2, num_tasks // 3),
-        "rollout__num_workers": 2, "rollout__envs_per_worker": 2, "rollout__engine__max_batch": 1,
-        "label__engine__max_batch": 1,
+        "rollout__num_workers": 2, "rollout__envs_per_worker": 2, "engine__max_batch": 1,
     }  # fmt: skip
     options = common | changes
     reference = _undisturbed(shop, options) if exact else None

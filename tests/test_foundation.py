@@ -326,6 +326,14 @@ def test_sections_share_what_they_do_not_say_themselves(tmp_path: Path) -> None:
     assert RunConfig.model_validate(saved) == config
     as_objects = RunConfig(engine=EngineConfig(kind="vllm"), rollout=RolloutConfig(max_steps=3))
     assert (as_objects.rollout.engine.kind, as_objects.rollout.max_steps) == ("vllm", 3)
+    assert load_config("demo").rollout.engine.max_batch == 32  # the file's
+    typed = load_config("demo", ["engine.max_batch=1", "label.engine.max_batch=2"])
+    assert [getattr(typed, name).engine.max_batch for name in ("rollout", "generate", "label")] == [1, 1, 2]
+    (tmp_path / "base.yaml").write_text("critic: {max_tokens: 4096}\ntraining: {lora_rank: 8}\n")
+    (tmp_path / "child.yaml").write_text("base: base.yaml\ntraining: {max_tokens: 2048}\nsft: {max_tokens: 512}\n")
+    child = load_config(tmp_path / "child.yaml")
+    assert [getattr(child, name).max_tokens for name in ("critic", "actor", "sft")] == [2048, 2048, 512]
+    assert child.critic.lora_rank == 8
     with pytest.raises(
         UsageError, match=r"^the command line: training.precision = 'fp8': Input should be 'fp32' or 'bf16'$"
     ):

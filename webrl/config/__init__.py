@@ -709,7 +709,7 @@ SHARED = {
     "engine": ("generate.engine", "rollout.engine", "label.engine"),
     "training": ("critic", "actor", "sft", "orm"),
 }
-"""Sections whose settings others take where they have none of their own."""
+"""Sections whose settings others take where they have none of their own in the same file, or on the command line."""
 
 
 def share(data: dict[str, Any]) -> dict[str, Any]:
@@ -722,7 +722,7 @@ def share(data: dict[str, Any]) -> dict[str, Any]:
             first, _, second = section.partition(".")
             own = _given(data.get(first))
             if own is None or isinstance(own, dict):  # what is no section is refused later, by name
-                data = {**data, first: overlay({second: below} if second else below, own or {})}
+                data = {**data, first: _merge({second: below} if second else below, own or {})}
     return data
 
 
@@ -838,9 +838,7 @@ def load_config(path: Path | str | None, overrides: Sequence[str] | None = None)
     """
     if isinstance(path, str):
         path = find_config(path)
-    data = read_config(path) if path else {}
-    for override in overrides or []:
-        apply_override(data, override)
+    data = apply_overrides(read_config(path) if path else {}, overrides or ())
     return validate_config(data, str(path) if path else TYPED, overrides or ())
 
 
@@ -918,12 +916,28 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Sections are merged; whatever else both have is taken from `above`."""
+    """Merge the sections of two configs; whatever else both have is taken from `above`.
+
+    A shared setting of `above` also comes before what `below` says for a section.
+    """
+    return _merge(below, share(above))
+
+
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
-        merged[key] = overlay(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
+
+
+def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a config's plain data with what `overrides` (`key.subkey=value`) say. Raises as `apply_override`."""
+    typed: dict[str, Any] = {}
+    for override in overrides:
+        apply_override(data, override)
+        apply_override(typed, override)
+    return overlay(data, typed)
 
 
 def apply_override(data: dict[str, Any], override: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from webrl.config import SHARED, RunConfig, apply_override, read_config, share, validate_config
+from webrl.config import SHARED, RunConfig, apply_overrides, read_config, share, validate_config
 from webrl.config.redaction import without_references
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import StageError, UsageError
@@ -249,9 +249,7 @@ def load_run_config(folder: RunFolder, overrides: Sequence[str] = ()) -> RunConf
         data = _moved(data, str(Path(str(runs_dir)) / str(name)), str(folder.path))
         path = folder.path.absolute() if folder.path.name in ("", "..") else folder.path
         data |= {"runs_dir": str(path.parent), "name": path.name}
-    for override in overrides:
-        apply_override(data, override)
-    return validate_config(data, str(folder.config), overrides)
+    return validate_config(apply_overrides(data, overrides), str(folder.config), overrides)
 
 
 def _moved(value: Any, old: str, new: str) -> Any:

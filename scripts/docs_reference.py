@@ -17,7 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from webrl.cli import EXTRA, STAGES, build_parser
+from webrl.cli import build_parser, summaries
 from webrl.cli.options import SectionHelp, default_text, section_names
 from webrl.config import RunConfig
 from webrl.suites.arena.draw import TEMPLATES
@@ -59,7 +59,7 @@ class _Schema(GenerateJsonSchema):
 
 def commands_page() -> str:
     """Every command's help as Markdown; where it lists config options, links to them."""
-    about = {name: command.help for name, command in STAGES.items()} | {name: text for name, (text, _) in EXTRA.items()}
+    about = summaries()
     lines = [_COMMANDS_HEAD, "| command | |", "|---|---|"]
     lines += [f"| [`webrl {name}`](#webrl-{name}) | {_escape(text)} |" for name, text in about.items()]
     for name in about:

@@ -1,14 +1,12 @@
 """`webrl/…` ids of gymnasium: what BrowserGym's own environment says, ours says; what it cannot do, it refuses."""
 
 import functools
-import http.server
 import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import psutil
@@ -20,6 +18,7 @@ from browsergym.core.action.functions import click
 from browsergym.core.action.highlevel import HighLevelActionSet
 from browsergym.core.action.python import PythonActionSet
 from browsergym.utils.obs import flatten_axtree_to_str
+from page_server import serving_page
 
 import webrl.gym  # noqa: F401
 from webrl.config import RolloutConfig
@@ -56,20 +55,8 @@ FRAMED = """<title>outer</title><h1>Outer</h1>
 def address():
     """A page with frames, a shadow root, and a button under another element."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.end_headers()
-            self.wfile.write(FRAMED.encode())
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
+    with serving_page(FRAMED) as url:
+        yield url
 
 
 @functools.cache

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from openenv_builders import client, server
+from page_server import serving_page
 from report_builders import trajectory
-from toy_suite import COLORS, ToyExpert, install, serving
+from toy_suite import COLORS, PAGE, ToyExpert, install
 
 from webrl.config import RunConfig, plugins
 from webrl.errors import UsageError
@@ -33,7 +34,7 @@ def toy(tmp_path, monkeypatch):
     """The toy package on the path of every process that is started."""
     folder = install(tmp_path / "site-packages", "webrl_toy", {"toy": "webrl_toy:Toy"})
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
-    with serving() as url:
+    with serving_page(PAGE) as url:
         monkeypatch.setenv("TOY_URL", url)
         yield folder
 

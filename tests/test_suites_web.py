@@ -601,6 +601,20 @@ def test_a_start_page_that_leads_to_a_host_that_is_not_allowed_says_which():
         run(play())
 
 
+def score_at_once(pages, checks):
+    """The score of an episode that ends on its first page."""
+
+    async def play():
+        async with serve(pages) as url, shared_browser() as browser:
+            env = WebEnv(browser, own_page(url + "/"))
+            await env.reset(at(url + "/", extra={"checks": checks}))
+            score = await env.finish()
+            await env.close()
+            return score
+
+    return run(play())
+
+
 def test_a_text_in_a_shadow_root_is_shown_by_the_page():
     page = """<title>t</title><p>plain</p><x-a></x-a><x-a hidden>slotted</x-a><script>
     customElements.define('x-a', class extends HTMLElement {
@@ -612,16 +626,7 @@ def test_a_text_in_a_shadow_root_is_shown_by_the_page():
     });</script>"""
     wanted = [{"text": "plain"}, {"text": "inner words"}]
     wanted += [{"text": words, "absent": True} for words in ("unseen", "nor this", "color")]
-
-    async def play():
-        async with serve({"/": page}) as url, shared_browser() as browser:
-            env = WebEnv(browser, own_page(url + "/"))
-            await env.reset(at(url + "/", extra={"checks": wanted}))
-            score = await env.finish()
-            await env.close()
-            return score
-
-    assert run(play()) == Score(1.0)
+    assert score_at_once({"/": page}, wanted) == Score(1.0)
 
 
 def test_a_page_that_replaces_what_its_text_is_read_with_decides_no_check():
@@ -634,16 +639,7 @@ def test_a_page_that_replaces_what_its_text_is_read_with_decides_no_check():
     }
     window.String = window.Array = window.eval = () => 'forged';</script>"""
     wanted = [{"text": "plain"}, {"text": "inner words"}, {"text": "forged", "absent": True}]
-
-    async def play():
-        async with serve({"/": lying, "/in": "<p>inner words</p>"}) as url, shared_browser() as browser:
-            env = WebEnv(browser, own_page(url + "/"))
-            await env.reset(at(url + "/", extra={"checks": wanted}))
-            score = await env.finish()
-            await env.close()
-            return score
-
-    assert run(play()) == Score(1.0)
+    assert score_at_once({"/": lying, "/in": "<p>inner words</p>"}, wanted) == Score(1.0)
 
 
 def test_a_page_whose_program_runs_in_a_worker_is_waited_for():

@@ -1,11 +1,8 @@
 """A suite of another package: buttons by color, of which the page asks for one. `install` lays it into a folder."""
 
-import contextlib
-import http.server
 import os
 import random
 import re
-import threading
 from pathlib import Path
 
 from webrl.rollouts.sites import UrlSite, Verdict
@@ -67,26 +64,6 @@ class Toy(Suite):
 
 def _task(seed, split):
     return Task(f"toy.press.{seed}", "toy.press", seed=seed, split=split)
-
-
-@contextlib.contextmanager
-def serving():
-    """The page, until the block ends; gives its address."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(PAGE.encode())
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
 
 
 def install(folder: Path, package: str, rows: dict[str, str], code: str = "") -> Path:

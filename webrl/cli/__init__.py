@@ -46,7 +46,7 @@ STAGES: dict[str, Command] = {
     "replay": Command("add earlier successes inside the perplexity band", ("replay", "models"), "replay"),
     "train": Command("train critic, then actor", ("critic", "actor", "training", "models"), "train"),
     "accept": Command(
-        "keep the old actor where the new one is worse on the same pages", ("accept", "rollout", "label"), "accept"
+        "keep the old actor if the new one is worse on the same pages", ("accept", "rollout", "label"), "accept"
     ),
     "eval": Command("success on held-out tasks, by the environment's reward", ("evaluate", "rollout", "tasks"), "eval"),
     "run": Command("run all stages of all phases; resumes where it stopped", (), None),
@@ -144,9 +144,13 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
+def summaries() -> dict[str, str]:
+    """What each command does, in a line."""
+    return {name: command.help for name, command in STAGES.items()} | {name: text for name, (text, _) in EXTRA.items()}
+
+
 def _command_list() -> str:
-    about = {name: command.help for name, command in STAGES.items()} | {name: text for name, (text, _) in EXTRA.items()}
-    lines = []
+    about, lines = summaries(), []
     for group, names in GROUPS.items():
         lines += [f"{group}:", *(f"  {name:<13} {about[name]}" for name in names), ""]
     return "\n".join([*lines, "`webrl COMMAND --help` lists the command's options with their defaults."])

@@ -150,9 +150,11 @@ class SectionHelp(argparse.Action):
         super().__init__(**kwargs)
         self.sections = sections
 
-    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, asked: Any, name: str | None = None
+    ) -> None:
         """Print the text for `--help`, `--help SECTION` or `--help-all`."""
-        _, asked, name = rest
+        del namespace
         if name == "--help-all":
             text = describe_sections(self.sections)
         elif asked is None:

@@ -123,6 +123,13 @@ class Suite(ABC):
         """Everything that an evaluation may ask: never trained on, however few tasks this run evaluates."""
         return self.eval_tasks(config)
 
+    def first_heldout_tasks(self, config: RunConfig) -> list[Task]:
+        """The `eval_tasks` of a suite whose `heldout_tasks` are a fixed list: its first `tasks.num_eval_tasks`."""
+        tasks, count = self.heldout_tasks(config), config.tasks.num_eval_tasks
+        if count < len(tasks):
+            logger.warning("tasks.suite=%s: %d of %d held-out tasks (num_eval_tasks)", self.name, count, len(tasks))
+        return tasks[:count]
+
     def check_settings(self, config: RunConfig, *, mixed: bool) -> None:  # noqa: B027 (most have nothing to refuse)
         """Raise UsageError where settings cannot work together; `mixed`: it is one of several suites."""
 

@@ -45,10 +45,7 @@ class OwnSite(Suite):
         return own_site.training_tasks(config)
 
     def eval_tasks(self, config: RunConfig) -> list[Task]:
-        tasks, count = self.heldout_tasks(config), config.tasks.num_eval_tasks
-        if count < len(tasks):
-            logger.warning("%d of %d held-out instructions (num_eval_tasks)", count, len(tasks))
-        return tasks[:count]
+        return self.first_heldout_tasks(config)
 
     def heldout_tasks(self, config: RunConfig) -> list[Task]:
         return own_site.heldout_tasks(config)

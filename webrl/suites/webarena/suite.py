@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,8 +23,6 @@ from webrl.suites.webarena.sites import find_sites
 from webrl.suites.webarena.verified import is_verified, require_scorer, verified_tasks
 from webrl.types import Label, Task, Trajectory
 
-logger = logging.getLogger(__name__)
-
 LOGIN_TIMEOUT_S = 120.0
 """A reset may log in to several sites."""
 
@@ -43,10 +40,7 @@ class WebArena(Suite):
         return webarena.training_tasks(config)
 
     def eval_tasks(self, config: RunConfig) -> list[Task]:
-        tasks, count = self.heldout_tasks(config), config.tasks.num_eval_tasks
-        if count < len(tasks):
-            logger.warning("%d of %s's %d tasks (num_eval_tasks)", count, self.name, len(tasks))
-        return tasks[:count]
+        return self.first_heldout_tasks(config)
 
     def heldout_tasks(self, config: RunConfig) -> list[Task]:
         return webarena.load_suite("webarena")

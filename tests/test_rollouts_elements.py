@@ -431,3 +431,16 @@ def test_icons_without_a_name_show_their_file_class_or_id():
     assert not re.search("'(named|text|field)'", text)
     (stock,), _ = on_page(page, every_element=None)
     assert "icon=" not in stock
+
+
+def test_an_svg_shape_says_what_a_person_sees_of_it():
+    page = """<body style="margin:0"><svg width=200 height=100 style="display:block">
+    <circle cx=20 cy=30 r=10 fill=blue style="cursor:pointer"></circle>
+    <polygon points="50,50 60,30 70,50" style="cursor:pointer;fill:#12ab34"></polygon>
+    <rect x=100 y=10 width=40 height=20 fill=none stroke=red style="cursor:pointer"></rect>
+    <text x=150 y=50 font-size="20px" fill=aqua style="cursor:pointer">w</text></svg>"""
+    texts, _ = on_page(page)
+    shapes = re.findall(r"\[\d+\] .*shape='(.*)'", texts[0])
+    assert shapes[:3] == ["circle blue 20x20 at 20,30", "triangle #12ab34 20x20 at 60,40", "rectangle red 40x20 at 120,20"]
+    assert shapes[3].startswith("text cyan 20px at 15")
+    assert "shape=" not in on_page(page, every_element=None)[0][0]

@@ -22,8 +22,8 @@ _ICONS = re.compile(r"\s*[\ue000-\uf8ff][\s\ue000-\uf8ff]*")
 _ICON_ROLES = {"image", "img", "button", "link", "SvgRoot", "menuitem", "tab", "generic"}
 
 Told = Sequence[str]
-"""How an element can be acted on if the tree does not say, its title, and its file, class or id if it has no text; ""
-otherwise."""
+"""How an element can be acted on if the tree does not say, its title, its file, class or id if it has no text, and what an
+SVG shape looks like; "" otherwise."""
 Uses = Mapping[str, Told]
 """By bid."""
 
@@ -36,7 +36,8 @@ def flatten_axtree(nodes: Sequence[dict[str, Any]], hidden: Collection[str] = ()
         hidden: bids whose nodes are left out with everything below them.
         uses: elements that BrowserGym does not print (`generic` ones without properties) are printed with that word,
             the text in the others is, too, where their name has it, what is named by an icon has its title for
-            a name, and images, buttons and links without a name have their file, class or id. None: as BrowserGym.
+            a name, images, buttons and links without a name have their file, class or id, and SVG shapes their kind,
+            color, size and center. None: as BrowserGym.
 
     Differences: `InlineTextBox` lines, `url` properties (both new in recent Chromium) and hidden subtrees are left out.
     """
@@ -75,11 +76,13 @@ def _describe(node: dict[str, Any], parent_name: str, uses: Uses | None) -> tupl
     name = node["name"]["value"]
     attributes = [text for text in map(_attribute, properties) if text]
     if uses is not None:
-        use, title, hint = uses.get(bid or "", ("", "", ""))
+        use, title, hint, shape = uses.get(bid or "", ("", "", "", ""))
         if role == "generic" and use:
             attributes.append(use)
         if hint and not name.strip() and role in _ICON_ROLES and (role != "generic" or use):
             attributes.append(f"icon={hint!r}")
+        if shape:
+            attributes.append(f"shape={shape!r}")
         if _ICONS.fullmatch(name):
             if role == "StaticText":
                 return name, bid, None

@@ -91,6 +91,27 @@
     return hint.length > MAX_HINT ? hint.split(/\s+/).pop().slice(-MAX_HINT) : hint;
   };
 
+  // What a person sees of an SVG shape or text that can be clicked or that no text names: its kind, color, size and center
+  // in pixels of the window.
+  const COLORS = { '0,0,0': 'black', '255,255,255': 'white', '255,0,0': 'red', '0,128,0': 'green', '0,0,255': 'blue',
+    '255,255,0': 'yellow', '0,255,255': 'cyan', '255,0,255': 'magenta', '128,128,128': 'gray', '255,165,0': 'orange' };
+  const colorOf = (paint) => {
+    const parts = /^rgba?\((\d+), (\d+), (\d+)/.exec(paint)?.slice(1, 4);
+    return !parts ? '' : COLORS[parts] ?? `#${parts.map((part) => Number(part).toString(16).padStart(2, '0')).join('')}`;
+  };
+  const shapeOf = (element) => {
+    const isText = element instanceof SVGTextElement;
+    if (!isText && !(element instanceof SVGGeometryElement)) return '';
+    const box = element.getBoundingClientRect();
+    const style = getComputedStyle(element);
+    const corners = element.points?.numberOfItems;
+    const kind = corners === 3 ? 'triangle' : { rect: box.width === box.height ? 'square' : 'rectangle' }[element.localName]
+      ?? element.localName;
+    const size = isText ? style.fontSize : `${Math.round(box.width)}x${Math.round(box.height)}`;
+    const place = `${Math.round(box.left + box.width / 2)},${Math.round(box.top + box.height / 2)}`;
+    return [kind, colorOf(style.fill) || colorOf(style.stroke), size, `at ${place}`].filter(Boolean).join(' ');
+  };
+
   // What is dropped anywhere on a page needs no place.
   const isMost = (element) => 2 * element.getElementsByTagName('*').length > document.getElementsByTagName('*').length;
 
@@ -154,7 +175,7 @@
     for (const element of elements) if (markOne(element, parentBid, owners, intoAria) && isFrame(element)) numFrames += 1;
     if (intoAria) watch(elements, parentBid, owners);
     const uses = api.every ? Object.fromEntries(elements.flatMap((element) => {
-      const told = [api.uses.get(element) ?? '', element.getAttribute('title') ?? '', hintOf(element)];
+      const told = [api.uses.get(element) ?? '', element.getAttribute('title') ?? '', hintOf(element), shapeOf(element)];
       return told.some(Boolean) ? [[element.getAttribute('bid'), told]] : [];
     })) : null;
     return { hidden: hiddenBids(hiddenIds), frames: numFrames, uses, unseen };

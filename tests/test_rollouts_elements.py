@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from rollouts_builders import at, bid_of, in_browser, serve
+from rollouts_builders import at, bid_of, in_browser, miniwob, serve
 
 pytestmark = pytest.mark.browser
 
@@ -52,6 +52,46 @@ def test_what_listens_to_clicks_or_takes_the_focus_has_an_id_though_it_has_no_ro
     assert "heard" in texts[1]
     assert "delegated" in texts[2]
     assert "'day'" in texts[3]
+
+
+def test_shapes_and_empty_cells_that_listen_have_an_id_and_are_clicked():
+    page = """<title>t</title><style>div { width: 30px; height: 30px } .cell { border: 1px solid }</style>
+    <svg width=200 height=40><rect id="(0,1)" class=point width=30 height=30 fill=blue />
+    <circle cx=60 cy=15 r=15 fill=red /><circle cx=120 cy=15 r=15 />
+    <rect id=clear x=150 width=30 height=30 fill=none /></svg>
+    <div id=a1 class=cell></div><div id=a2></div><div id=a3 class=cell style="opacity:0"></div>
+    <div id=a4 class=cell></div>
+    <div class=cell id=veil style="width:99vw;height:90vh"></div>
+    <b id=handle tabindex=0 style="display:block;width:9px;height:9px;background:red"></b>
+    <script>for (const element of document.querySelectorAll('rect, [r="15"][fill], div:not(#a4)'))
+      element.addEventListener('click', () => { document.title += ` ${element.id || element.localName}` });</script>"""
+    texts, errors = on_page(page, "click('{(0,1)}')", "click('{circle red}')", "click('{cell}')", "focus('{handle}')")
+    used = [line.strip().partition("] ")[2] for line in texts[0].splitlines() if "clickable" in line]
+    assert used == [
+        "graphics-symbol '', clickable, icon='(0,1)'",
+        "graphics-symbol '', clickable, icon='circle red'",
+        "generic, clickable, icon='cell'",
+        "generic, clickable, icon='handle'",
+    ], "neither what nobody sees, nor what covers the page, nor what does not listen"
+    assert not any(errors)
+    assert "'t (0,1) circle a1'" in texts[-1]
+    (stock,), _ = on_page(page, every_element=None)
+    assert "clickable" not in stock
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), [("tic-tac-toe", "ttt-4"), ("grid-coordinate", "(1,-2)"), ("navigate-tree", "hitarea")]
+)
+def test_miniwob_s_cells_and_shapes_can_be_clicked(page, words):
+    async def play(env):
+        text = (await env.reset(miniwob(page))).text
+        return await env.step(f"click('{id_of(text, words)}')")
+
+    result = in_browser(play, every_element=True)
+    assert not result.error
+    assert (
+        result.done or result.observation.text.count("icon='mark-") + result.observation.text.count("collapsable") > 0
+    )
 
 
 def test_without_the_option_the_text_is_browsergym_s():

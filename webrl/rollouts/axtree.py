@@ -19,7 +19,9 @@ _FLAGS = frozenset(("required", "focused", "atomic"))
 # Pictures of an icon font: characters for private use.
 _ICONS = re.compile(r"\s*[\ue000-\uf8ff][\s\ue000-\uf8ff]*")
 
-_ICON_ROLES = {"image", "img", "button", "link", "SvgRoot", "menuitem", "tab", "generic"}
+_ICON_ROLES = {"image", "img", "button", "link", "SvgRoot", "menuitem", "tab"}
+# Only those that can be used have an icon: all others are part of a layout or a drawing.
+_USED_ROLES = {"generic", "graphics-symbol"}
 
 Told = Sequence[str]
 """How an element can be acted on if the tree does not say, its title, its file, class or id if it has no text, and what an
@@ -77,9 +79,9 @@ def _describe(node: dict[str, Any], parent_name: str, uses: Uses | None) -> tupl
     attributes = [text for text in map(_attribute, properties) if text]
     if uses is not None:
         use, title, hint, shape = uses.get(bid or "", ("", "", "", ""))
-        if role == "generic" and use:
+        if use and role in _USED_ROLES:
             attributes.append(use)
-        if hint and not name.strip() and role in _ICON_ROLES and (role != "generic" or use):
+        if hint and not name.strip() and (role in _ICON_ROLES or (use and role in _USED_ROLES)):
             attributes.append(f"icon={hint!r}")
         if shape:
             attributes.append(f"shape={shape!r}")

@@ -73,16 +73,32 @@
   const holdsActive = (root) => root.querySelector(`${ACTIVE}, [tabindex], [contenteditable]`) !== null ||
     [root, ...root.querySelectorAll('*')].some((part) => (part.shadowRoot ? holdsActive(part.shadowRoot)
       : part.localName === 'slot' && part.assignedElements().some((given) => isActive(given) || holdsActive(given))));
+  const isShape = (element) => element instanceof SVGGeometryElement;
   const hasPointer = (element) => getComputedStyle(element).cursor === 'pointer';
   const saysSomething = (element) => element.shadowRoot !== null || element.textContent.trim() !== '' ||
     element.matches('[aria-label], [title]') || element.querySelector('img, svg, [aria-label], [title]') !== null;
 
-  // The file, class or id of an icon: all that names one which the page names for nobody. '' for what has a name or text.
+  // Whether a person sees an element that has no content: a shape of a drawing, the empty cell of a board. A transparent
+  // area shows nothing, and one that covers most of the window is there to catch clicks.
+  const MIN_SIDE_PX = 4;
+  const isDrawn = (element) => {
+    const { width, height } = element.getBoundingClientRect();
+    if (Math.min(width, height) < MIN_SIDE_PX || 2 * width * height > innerWidth * innerHeight) return false;
+    const style = getComputedStyle(element);
+    if (!element.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true })) return false;
+    if (isShape(element)) return style.fill !== 'none' || style.stroke !== 'none';
+    const hasBorder = style.borderStyle !== 'none' && style.borderWidth !== '0px';
+    return hasBorder || style.backgroundImage !== 'none' || !/^(transparent|rgba\(.*, 0\))$/.test(style.backgroundColor);
+  };
+
+  // The file, class or id of an icon: all that names one which the page names for nobody; a shape's id or class. '' for
+  // what has a name or text.
   // (By attributes: a form's `id` is its field of that name.)
   const MAX_HINT = 40;
   const hintOf = (element) => {
     if (element.childElementCount > 3 || element.textContent.trim() || element.labels?.length) return '';
     if (element.matches('[aria-label], [aria-labelledby], [title], [placeholder], [alt]:not([alt=""])')) return '';
+    if (isShape(element)) return (element.id || element.getAttribute('class') || '').slice(0, MAX_HINT);
     const inner = element.querySelector('img, svg, use, i, span');
     const path = element.getAttribute('src') ?? element.getAttribute('href') ?? element.getAttribute('xlink:href') ?? '';
     const file = path.startsWith('data:') || element.localName === 'a' ? '' : path.split(/[?]/)[0].split(/[/#]/).pop();
@@ -101,7 +117,7 @@
   };
   const shapeOf = (element) => {
     const isText = element instanceof SVGTextElement;
-    if (!isText && !(element instanceof SVGGeometryElement)) return '';
+    if (!isText && !isShape(element)) return '';
     const box = element.getBoundingClientRect();
     const style = getComputedStyle(element);
     const corners = element.points?.numberOfItems;
@@ -130,7 +146,8 @@
     if (points || isFocusable || listens || element.hasAttribute('tabindex')) {
       const isSure = !element.shadowRoot && (isFocusable || (points && listens));
       if (listens && isPartOfActive(element)) return 'clickable';
-      if ((points || saysSomething(element)) && !isInActive(element) && (isSure || !holdsActive(element))) return 'clickable';
+      const isSeen = points || saysSomething(element) || ((listens || isFocusable) && isDrawn(element));
+      if (isSeen && !isInActive(element) && (isSure || !holdsActive(element))) return 'clickable';
     }
     return api.isDropTarget(element) && !isMost(element) ? 'droppable' : '';
   };

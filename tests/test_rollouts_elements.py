@@ -68,8 +68,8 @@ def test_shapes_and_empty_cells_that_listen_have_an_id_and_are_clicked():
     texts, errors = on_page(page, "click('{(0,1)}')", "click('{circle red}')", "click('{cell}')", "focus('{handle}')")
     used = [line.strip().partition("] ")[2] for line in texts[0].splitlines() if "clickable" in line]
     assert used == [
-        "graphics-symbol '', clickable, icon='(0,1)'",
-        "graphics-symbol '', clickable, icon='circle red'",
+        "graphics-symbol '', clickable, icon='(0,1)', shape='square blue 30x30 at 23,23'",
+        "graphics-symbol '', clickable, shape='circle red 30x30 at 68,23'",
         "generic, clickable, icon='cell'",
         "generic, clickable, icon='handle'",
     ], "neither what nobody sees, nor what covers the page, nor what does not listen"
@@ -481,6 +481,10 @@ def test_an_svg_shape_says_what_a_person_sees_of_it():
     <text x=150 y=50 font-size="20px" fill=aqua style="cursor:pointer">w</text></svg>"""
     texts, _ = on_page(page)
     shapes = re.findall(r"\[\d+\] .*shape='(.*)'", texts[0])
-    assert shapes[:3] == ["circle blue 20x20 at 20,30", "triangle #12ab34 20x20 at 60,40", "rectangle red 40x20 at 120,20"]
+    assert shapes[:3] == [
+        "circle blue 20x20 at 20,30",
+        "triangle #12ab34 20x20 at 60,40",
+        "rectangle red 40x20 at 120,20",
+    ]
     assert shapes[3].startswith("text cyan 20px at 15")
     assert "shape=" not in on_page(page, every_element=None)[0][0]

@@ -24,8 +24,8 @@ _ICON_ROLES = {"image", "img", "button", "link", "SvgRoot", "menuitem", "tab"}
 _USED_ROLES = {"generic", "graphics-symbol"}
 
 Told = Sequence[str]
-"""How an element can be acted on if the tree does not say, its title, its file, class or id if it has no text, and the look
-of an SVG shape; "" otherwise."""
+"""How an element can be acted on if the tree does not say, its title, its file, class or id if it has no text, and the
+look of an SVG shape; "" otherwise."""
 Uses = Mapping[str, Told]
 """By bid."""
 

@@ -41,7 +41,18 @@ REFRESHED = ("orm.refresh_every=1", "orm.refresh_tasks=24", "orm.epochs=1")
 
 
 def command(runs: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "webrl.cli", "run", "configs/demo.yaml", f"runs_dir={runs}", *SMALL, *SECRETS, *more]
+    return [
+        sys.executable,
+        "-m",
+        "webrl.cli",
+        "run",
+        "configs/demo.yaml",
+        f"runs_dir={runs}",
+        *SMALL,
+        *SECRETS,
+        "trackers=[tensorboard]",
+        *more,
+    ]
 
 
 def contract(run: Path) -> dict[str, object]:

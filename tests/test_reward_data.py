@@ -20,6 +20,7 @@ from webrl.evaluate import wilson_interval
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
 from webrl.preflight import check_inputs
+from webrl.reports.page.figures import plot_reliability
 from webrl.reward.calibration import Calibration, calibrated, fit_calibration, log_odds
 from webrl.reward.data import (
     JudgedExample,
@@ -31,7 +32,7 @@ from webrl.reward.data import (
     training_examples,
 )
 from webrl.reward.refresh import refresh
-from webrl.reward.report import agreement, judge_report, plot_reliability, reliability_bins, undecided_sites
+from webrl.reward.report import agreement, judge_report, reliability_bins, undecided_sites
 from webrl.reward.stage import label_file
 from webrl.reward.train import encode_example, train_orm
 from webrl.runs.folder import RunFolder

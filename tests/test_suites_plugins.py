@@ -121,15 +121,21 @@ def test_a_suite_that_there_is_not_is_refused_with_those_that_there_are(toy):
     assert "there is no 'moon'; installed: 'arena', 'miniwob', 'toy', 'web', 'webarena'" in refused
 
 
-def test_a_companion_that_is_not_installed_is_one_line_with_its_command(tmp_path):
-    """An installed webrl is what its metadata say, here without the arena."""
+def core_alone(folder):
+    """A path on which webrl is installed without its companions: an installed package is what its metadata say."""
+    path = folder / "alone"
+    path.mkdir()
     for name in ("webrl", "configs", "data"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    metadata = tmp_path / "webrl-9.9.dist-info"
+        (path / name).symlink_to(ROOT / name)
+    metadata = path / "webrl-9.9.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: webrl\nVersion: 9.9\n")
     (metadata / "entry_points.txt").write_text("[webrl.suites]\nminiwob = webrl.suites.miniwob.suite:MiniWoB\n")
-    refused = webrl("run", "tasks.suite=arena", folder=tmp_path, path=[tmp_path])
+    return path
+
+
+def test_a_companion_that_is_not_installed_is_one_line_with_its_command(tmp_path):
+    refused = webrl("run", "tasks.suite=arena", folder=tmp_path, path=[core_alone(tmp_path)])
     assert refused.returncode == 2
     assert "'arena' is not installed: pip install 'webrl[arena]'" in refused.stderr
 
@@ -164,3 +170,54 @@ def test_an_instruction_that_no_page_rewards_counts_by_the_outcome_model_and_nev
     assert suite.needs_judge(episodes[0].task)
     counts = suite.summarize(config, episodes, Path(), labels)
     assert (counts["successes"], counts["episodes"], counts["undecided"]) == (1, 2, 1)
+
+
+COMMAND = "from webrl.cli.command import Command\nHELLO = Command('say hello', 'hello', 'look', False)\n"
+
+
+def test_a_command_of_another_package_is_listed_and_run(tmp_path):
+    body = (
+        "def add_arguments(parser): parser.add_argument('name')\ndef main(args): print('hello', args.name); return 3\n"
+    )
+    folder = install(tmp_path, "hello", {"hello": "hello:HELLO"}, COMMAND + body, group="webrl.commands")
+    path = [folder, ROOT]
+    assert "  hello         say hello\n" in webrl("--help", path=path).stdout
+    done = webrl("hello", "you", path=path)
+    assert (done.returncode, done.stdout) == (3, "hello you\n")
+
+
+def test_a_command_that_cannot_be_used_is_named_and_the_others_work(tmp_path):
+    install(tmp_path, "gone", {"gone": "gone:GONE", "view": "gone:VIEW"}, "import nowhere\n", group="webrl.commands")
+    path = [tmp_path, ROOT]
+    listed = webrl("--help", path=path)
+    assert listed.returncode == 0
+    assert "cannot be used: 'gone': gone:GONE of gone cannot be imported: ModuleNotFoundError" in listed.stdout
+    assert "cannot be used: 'view' is offered by gone and webrl" in listed.stdout
+    for name in ("gone", "view"):
+        refused = webrl(name, path=path)
+        assert refused.returncode == 2
+        assert f"webrl: '{name}'" in refused.stderr
+        assert "Traceback" not in refused.stderr
+    assert webrl("constraints", path=path).returncode == 0
+
+
+@pytest.mark.parametrize(("name", "extra"), [("view", "report"), ("serve-env", "serve"), ("init-site", "site")])
+def test_a_command_whose_companion_is_not_installed_says_what_installs_it(name, extra, tmp_path):
+    refused = webrl(name, "--help", folder=tmp_path, path=[core_alone(tmp_path)])
+    assert refused.returncode == 2
+    assert refused.stderr == f"webrl: '{name}' is not installed: pip install 'webrl[{extra}]'\n"
+
+
+def test_what_the_core_asks_of_a_companion_that_is_not_installed(tmp_path):
+    path = [core_alone(tmp_path)]
+    by_hand = webrl("record-demos", "--by-hand", folder=tmp_path, path=path)
+    assert (by_hand.returncode, by_hand.stderr) == (2, "webrl: 'by-hand' is not installed: pip install 'webrl[site]'\n")
+    sites = webrl("doctor", "--sites", folder=tmp_path, path=path)
+    assert (sites.returncode, sites.stderr) == (
+        2,
+        "webrl: 'check-sites' is not installed: pip install 'webrl[webarena]'\n",
+    )
+    remote = webrl(
+        "rollout", "demo", "rollout.env=openenv", "rollout.urls=[http://127.0.0.1:9]", folder=tmp_path, path=path
+    )
+    assert (remote.returncode, remote.stderr) == (2, "webrl: 'openenv' is not installed: pip install 'webrl[serve]'\n")

@@ -224,7 +224,8 @@ def _set_up_logging(verbose: bool, with_bars: bool) -> None:
     handler = _AboveBars()
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s" if verbose else "%(message)s", "%X"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("webrl").setLevel(logging.DEBUG if verbose else logging.INFO)
+    for name in plugins.PACKAGES:
+        logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.INFO)
     logging.captureWarnings(True)
     if not with_bars:  # The libraries' own (model shards, weights) are noise beside ours.
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

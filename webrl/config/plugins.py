@@ -54,6 +54,10 @@ COMPANIONS: dict[str, dict[str, tuple[str, ...]]] = {
 """By extra of webrl: what the companion package brings that it installs."""
 
 
+PACKAGES = ("webrl", *(f"webrl_{extra}" for extra in COMPANIONS))
+"""The import names of this release's packages, which are those of their loggers."""
+
+
 def names(group: str) -> list[str]:
     """The names of a group, sorted; broken ones too."""
     return sorted(_rows(group))

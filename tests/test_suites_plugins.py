@@ -76,7 +76,6 @@ def test_a_suite_of_another_package_is_rolled_out_trained_on_and_evaluated(toy, 
 
 
 _BROKEN = {
-    "twice": ({"miniwob": "twice:Toy"}, "Toy = None\n", "miniwob", "'miniwob' is offered by twice and webrl"),
     "old": ({"old": "old:Old"}, "from webrl_toy import Toy\nclass Old(Toy):\n    name, api_version = 'old', 0\n", "old",
             "'old' has api_version 0, and this webrl takes 1"),
     "gone": ({"gone": "gone:Gone"}, "import nowhere\n", "gone", "gone:Gone of gone cannot be imported: ModuleNotFound"),
@@ -93,6 +92,15 @@ def test_a_suite_that_cannot_be_used_is_named_and_the_others_work(toy, package):
     assert refused.returncode == 2
     assert words in refused.stderr
     assert "Traceback" not in refused.stderr
+    assert webrl("record-demos", "--dry-run", "tasks.suite=toy").returncode == 0
+
+
+def test_two_packages_that_offer_one_suite_are_named_and_the_others_work(toy):
+    for package in ("one", "two"):
+        install(toy, package, {"twins": f"{package}:Toy"}, "Toy = None\n")
+    refused = webrl("run", "tasks.suite=twins", "--dry-run")
+    assert refused.returncode == 2
+    assert "'twins' is offered by one and two" in refused.stderr
     assert webrl("record-demos", "--dry-run", "tasks.suite=toy").returncode == 0
 
 

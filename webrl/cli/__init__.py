@@ -175,7 +175,8 @@ def _command_list() -> str:
     rows = sorted(summaries().items(), key=lambda row: row[0] != "run")  # which most people want, first
     lines = []
     for group in GROUPS:
-        lines += [f"{group}:", *(f"  {name:<13} {text}" for name, (of, text) in rows if of == group), ""]
+        if shown := [f"  {name:<13} {text}" for name, (of, text) in rows if of == group]:
+            lines += [f"{group}:", *shown, ""]
     return "\n".join([*lines, "`webrl COMMAND --help` lists the command's options with their defaults."])
 
 

@@ -421,6 +421,7 @@ def test_what_cannot_be_refreshed_is_refused(settings, said):
         validate_config({"orm": {"refresh_every": 2}, **settings}, "test")
 
 
+@pytest.mark.companion("site")
 def test_a_judge_practises_on_pages_of_its_own_and_none_that_is_evaluated():
     config = load_config("demo", ["orm.refresh_every=1", "orm.refresh_tasks=60"])
     practice = [{(t.site, t.seed) for t in practice_tasks(config, phase)} for phase in (1, 2)]

@@ -18,8 +18,8 @@ from webrl.suites.web.env import WebEnv
 from webrl.suites.web.explore import Seen, explore
 from webrl.suites.web.form import fill_form
 from webrl.suites.web.instructions import read_instructions
+from webrl.suites.web.sites import SiteError
 from webrl.suites.web.starter import starter_instructions
-from webrl.suites.webarena.sites import SiteError
 
 pytestmark = pytest.mark.browser
 

@@ -28,8 +28,7 @@ from webrl.rollouts.observe import evaluate_in_frames
 from webrl.suites.web.hooks import filled, run_command
 from webrl.suites.web.instructions import Check
 from webrl.suites.web.login import logged_in
-from webrl.suites.webarena.login import page_of
-from webrl.suites.webarena.sites import SiteError
+from webrl.suites.web.sites import SiteError, page_of
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page

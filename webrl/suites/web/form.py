@@ -19,8 +19,7 @@ from webrl.rollouts.devtools import ChannelClosed, ChannelError
 from webrl.rollouts.env import HORIZON_MS
 from webrl.rollouts.observe import load_script, shown_frames
 from webrl.rollouts.tab import Tab
-from webrl.suites.webarena.login import page_of
-from webrl.suites.webarena.sites import SiteError
+from webrl.suites.web.sites import SiteError, page_of
 
 if TYPE_CHECKING:
     from playwright.async_api import Frame, Locator

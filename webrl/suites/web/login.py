@@ -20,9 +20,8 @@ from webrl.errors import DataError
 from webrl.runs.store import write_json
 from webrl.suites.web.form import fill_form, shows_in_browser
 from webrl.suites.web.hooks import run_command
-from webrl.suites.webarena.locks import exclusive
-from webrl.suites.webarena.login import shows_proof
-from webrl.suites.webarena.sites import SiteError
+from webrl.suites.web.locks import exclusive
+from webrl.suites.web.sites import SiteError, shows_proof
 
 if TYPE_CHECKING:
     import httpx

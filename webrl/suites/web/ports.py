@@ -21,7 +21,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from webrl.suites.webarena.sites import SiteError
+from webrl.suites.web.sites import SiteError
 
 _FOLDER = "folder"
 

@@ -19,7 +19,7 @@ from webrl.config.web import WebConfig
 from webrl.llm.servers import guard
 from webrl.suites.web import ports
 from webrl.suites.web.hooks import await_answer, filled
-from webrl.suites.webarena.sites import SiteError
+from webrl.suites.web.sites import SiteError
 
 _TRIES = 3
 _SHOWN_CHARS = 300

@@ -14,9 +14,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from webrl.config import WebArenaConfig
+from webrl.suites.web.sites import SiteError
 from webrl.suites.webarena.check import MAX_POLL_S, MIN_POLL_S, SiteCheck, await_healthy
 from webrl.suites.webarena.login import purge_logins
-from webrl.suites.webarena.sites import SiteError, Sites
+from webrl.suites.webarena.sites import Sites
 
 if TYPE_CHECKING:
     import httpx

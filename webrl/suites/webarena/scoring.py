@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from webrl.errors import JudgeError
 from webrl.rollouts.interface import Score
+from webrl.suites.web.sites import resolve
 from webrl.suites.webarena.final_state import FinalState
 from webrl.suites.webarena.judge import AnswerJudge
-from webrl.suites.webarena.sites import SITES, host_of, resolve
+from webrl.suites.webarena.sites import SITES, host_of
 from webrl.suites.webarena.tasks import config_of
 from webrl.types import Task
 
@@ -57,7 +58,7 @@ def score(
     if not _is_authorized(state, urls):
         return Score(0.0, f"left the sites: {', '.join(state.tabs)[:300]}")
     modules = _browsergym(urls, accounts, page, judge)
-    browser_task = _make_task(modules, task, resolve(config_of(task), urls, f"task {task.task_id!r}"), urls)
+    browser_task = _make_task(modules, task, resolve(config_of(task), urls, f"task {task.task_id!r}", SITES), urls)
     try:
         reward, *_ = browser_task.validate(page, _chat(state))
     except JudgeError as error:

@@ -46,7 +46,9 @@ def route_of(config: Any) -> Route:
     Raises:
         ModelError: the architecture is refused, or its log-probabilities depend on the sequences before.
     """
-    kind, rope = config.model_type, _rope_types(config)
+    kind, found = config.model_type, getattr(config.get_text_config(), "rope_parameters", None) or {}
+    parts = [found, *(part for part in found.values() if isinstance(part, dict))]
+    rope = {str(part.get("rope_type", "default")) for part in parts}
     if "dynamic" in rope:
         raise ModelError(
             f"{kind} cannot be trained here: in transformers a sequence's log-probabilities depend on the sequences "
@@ -71,12 +73,6 @@ def route_of(config: Any) -> Route:
 @cache
 def _warn_once(kind: str, reason: str) -> None:
     logger.warning("%s: one sequence a row, which is slower: %s", kind, reason)
-
-
-def _rope_types(config: Any) -> set[str]:
-    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    parts = [rope, *(part for part in rope.values() if isinstance(part, dict))]
-    return {str(part.get("rope_type", "default")) for part in parts}
 
 
 def attention_of(route: Route) -> str | None:

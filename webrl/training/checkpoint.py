@@ -99,12 +99,12 @@ class Checkpoints:
         engine.barrier()
 
     def restore(self, engine: Engine) -> int:
-        """Load the newest state; gives the number of optimizer steps done (0 without one).
+        """Load the newest state; returns the number of optimizer steps done (0 without one).
 
         Raises:
             DataError: it does not say where it stands.
             TrainingError: the state is of another config, data or engine, or of another number of ranks where the
-                engine's shards cannot be dealt out anew.
+                engine's shards cannot be distributed again.
         """
         states = self._finished()
         if not states:
@@ -139,7 +139,7 @@ class Checkpoints:
 
 
 def _remove(states: Sequence[Path]) -> None:
-    """First that by which they are found: who is killed in between leaves no state that lacks a part."""
+    """Delete all position files first, so an interrupted delete never leaves a partial state that looks complete."""
     for state in states:
         (state / _POSITION).unlink()
     for state in states:

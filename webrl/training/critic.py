@@ -57,7 +57,8 @@ def open_critic(
         skeleton, sees: as in `load_actor`.
 
     Raises:
-        ModelError: an actor folder where a critic is needed, or another number of heads.
+        ModelError: an actor folder where a critic is needed, another number of heads, or an architecture with buffers
+            that no file holds.
     """
     if sees:
         from webrl.llm.eyes import Eyes
@@ -73,7 +74,11 @@ def open_critic(
     if lm.config.pad_token_id is None:  # transformers' own pooling asks for one; ours does not need it
         lm.config.pad_token_id = lm.config.eos_token_id if isinstance(lm.config.eos_token_id, int) else 0
     if issubclass(type(lm), _LastTokenValue):
-        _refuse_tables(lm)
+        # buffers that no file holds are filled in by transformers' own classes alone: here they would be uninitialised
+        for prefix, module in lm.named_modules():
+            for name in module._non_persistent_buffers_set:
+                if getattr(module, name).numel() > 1 and "inv_freq" not in name:
+                    raise ModelError(f"{config.model_type} cannot have a value model: no file holds {prefix}.{name}")
     return PackedCritic(lm, route)
 
 
@@ -85,7 +90,15 @@ def load_value_lm(folder: str | Path, heads: str | None, seed: int = 0, dtype: t
     config, fresh = critic_config(folder, heads)
     kind = classifier_of(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)], type(config))
     if fresh:
-        lm = _with_new_heads(load_seeing_lm(str(folder), dtype=dtype), kind, fresh["num_labels"], seed)
+        # the model below the output layer is taken as it was loaded: by names alone not every family's is found
+        generator = load_seeing_lm(str(folder), dtype=dtype)
+        generator.config.num_labels = fresh["num_labels"]
+        with torch.device("meta"):
+            lm = kind(generator.config)
+        setattr(lm, lm.base_model_prefix, generator.base_model)
+        lm.score.to_empty(device="cpu")
+        lm.score.to(generator.dtype)
+        torch.nn.init.normal_(lm.score.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
     else:
         try:
             with quiet():
@@ -96,18 +109,6 @@ def load_value_lm(folder: str | Path, heads: str | None, seed: int = 0, dtype: t
             raise ModelError(f"cannot load the model {str(folder)!r}: {first_line(error)}") from error
         refuse_gaps(str(folder), lm, found)
     turn_off_dropout(lm)
-    return lm
-
-
-def _with_new_heads(generator: Any, kind: Any, num_labels: int, seed: int) -> Any:
-    """The model below a generating one's output layer, as it was loaded: by names alone not every family's is found."""
-    generator.config.num_labels = num_labels
-    with torch.device("meta"):
-        lm = kind(generator.config)
-    setattr(lm, lm.base_model_prefix, generator.base_model)
-    lm.score.to_empty(device="cpu")
-    lm.score.to(generator.dtype)
-    torch.nn.init.normal_(lm.score.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
     return lm
 
 
@@ -173,18 +174,6 @@ def classifier_of(generator: Any, config_class: type) -> Any:
     stem = re.sub("ForCausalLM|LMHeadModel|ForConditionalGeneration", "", generator.__name__)
     own = {"base_model_prefix": generator.base_model_prefix, "config_class": config_class, "__module__": __name__}
     return type(f"{stem}ForSequenceClassification", (_LastTokenValue, GenericForSequenceClassification, parent), own)
-
-
-def _refuse_tables(lm: Any) -> None:
-    """Tables that no file holds are filled in by transformers' own classes alone: in ours they would be chance memory.
-
-    Raises:
-        ModelError: there is one (it is named).
-    """
-    for prefix, module in lm.named_modules():
-        for name in module._non_persistent_buffers_set:
-            if getattr(module, name).numel() > 1 and "inv_freq" not in name:
-                raise ModelError(f"{lm.config.model_type} cannot have a value model: no file holds {prefix}.{name}")
 
 
 class _LastTokenValue:

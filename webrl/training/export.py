@@ -80,14 +80,18 @@ def exporter(
     """
 
     def save(state: dict[str, Tensor], folder: Path) -> None:
-        _write_model(start, config, state, folder)
+        model = start.load()
+        add_adapters(model, config)
+        load_trained(model, state)
+        lm = merge_adapters(model.lm) if config.lora_rank else model.lm
+        lm.to(_DTYPES[config.export_dtype]).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         mark_folder(folder, prompt)
         if config.lora_rank:
             merge = config.model_dump(include={"lora_rank", "lora_alpha", "export_dtype"})
-            origin = Origin(
-                base=_as_path(start.folder), base_weights=base_fingerprint(start.folder), heads=start.heads, **merge
-            )
+            is_ambiguous = Path(start.folder).is_dir() and HUB_NAME.fullmatch(start.folder)  # `models/llama`
+            base = f"./{start.folder}" if is_ambiguous else start.folder
+            origin = Origin(base=base, base_weights=base_fingerprint(start.folder), heads=start.heads, **merge)
             (folder / STATE).parent.mkdir()
             save_file(
                 {name: value.float().contiguous() for name, value in state.items()},
@@ -134,19 +138,6 @@ def stacked_adapter(folders: Sequence[Path]) -> tuple[dict[str, Tensor], int]:
 
 def _peft_name(name: str) -> str:
     return f"base_model.model.{name.removeprefix('lm.').replace('.default.', '.')}"
-
-
-def _as_path(name: str) -> str:
-    """A folder that has the form of a hub name (`models/llama`) with `./` before it."""
-    return f"./{name}" if Path(name).is_dir() and HUB_NAME.fullmatch(name) else name
-
-
-def _write_model(start: Start, config: OptimConfig, state: dict[str, Tensor], folder: Path) -> None:
-    model = start.load()
-    add_adapters(model, config)
-    load_trained(model, state)
-    lm = merge_adapters(model.lm) if config.lora_rank else model.lm
-    lm.to(_DTYPES[config.export_dtype]).save_pretrained(folder)
 
 
 def _read(path: Path) -> tuple[Origin, dict[str, Tensor]]:

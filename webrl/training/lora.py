@@ -26,34 +26,38 @@ _MERGED_AT_ONCE = 1 << 18
 
 
 def add_adapters(model: Any, config: OptimConfig) -> None:
-    """Freeze `model.lm`, put adapters into its decoder in place; a value head stays trainable."""
+    """Freeze `model.lm`, put adapters into its decoder in place; a value head stays trainable.
+
+    Raises:
+        UsageError: a decoder without a list of layers, or without matrices in them.
+    """
     if config.lora_rank == 0:
         return
     from peft import LoraConfig, inject_adapter_in_model
+    from peft.tuners.lora import Linear
 
+    layers = layers_of(model.lm)
+    if layers is None:
+        raise UsageError(f"lora_rank: {type(model.lm).__name__} has no list of layers to adapt; set lora_rank=0")
+    names = {name.rpartition(".")[2] for name, module in layers.named_modules() if isinstance(module, nn.Linear)}
+    if not names:
+        raise UsageError(f"lora_rank: the layers of {type(model.lm).__name__} have no linear maps; set lora_rank=0")
     lora = LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,  # type: ignore[arg-type]  # peft scales by any number
         lora_dropout=0.0,
-        target_modules=_targets(model.lm),
+        target_modules=sorted(names),
     )
     model.lm.requires_grad_(False)
     inject_adapter_in_model(lora, model.lm)
     for module in list(model.lm.modules()):
-        _fuse(module)
+        if type(module) is not Linear or module.lora_variant or type(module.lora_B[_ADAPTER]) is not nn.Linear:
+            continue
+        if module.lora_B[_ADAPTER].bias is None:  # a plain adapter gets our forward pass
+            module.forward = MethodType(_adapted, module)  # type: ignore[method-assign]
+            module.lora_B[_ADAPTER].forward = MethodType(_adding, module.lora_B[_ADAPTER])
     if hasattr(model.lm, "score"):
         model.lm.score.requires_grad_(True)
-
-
-def _fuse(module: nn.Module) -> None:
-    """Give a plain adapter of peft's our forward pass, in place."""
-    from peft.tuners.lora import Linear
-
-    if type(module) is not Linear or module.lora_variant or type(module.lora_B[_ADAPTER]) is not nn.Linear:
-        return
-    if module.lora_B[_ADAPTER].bias is None:
-        module.forward = MethodType(_adapted, module)  # type: ignore[method-assign]
-        module.lora_B[_ADAPTER].forward = MethodType(_adding, module.lora_B[_ADAPTER])
 
 
 def _adapted(self: Any, x: Tensor, *others: Any, **options: Any) -> Tensor:
@@ -75,33 +79,29 @@ def _adding(self: nn.Linear, x: Tensor, onto: Tensor | None = None) -> Tensor:
 
 
 def merge_adapters(lm: Any) -> Any:
-    """The plain model with every adapter merged into its matrix, in place."""
-    from peft.tuners.lora import LoraLayer
-
-    for name, module in list(lm.named_modules()):
-        if isinstance(module, LoraLayer):
-            _merge(module)
-            parent = lm.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], module.get_base_layer())
-    return lm
-
-
-def _merge(layer: Any) -> None:
-    """W + s B A, in place, as sums of outer products in a fixed order.
+    """Merge every adapter into its matrix, in place: W + s B A as sums of outer products in a fixed order.
 
     A matrix product adds up in whatever order suits the processor, and the merged weights are to be the same bits
     wherever they are made again.
     """
-    weight = layer.get_base_layer().weight.data  # [E, D]
-    down, up = layer.lora_A[_ADAPTER].weight.data, layer.lora_B[_ADAPTER].weight.data  # [R, D], [E, R]
-    up = up * layer.scaling[_ADAPTER]
-    rows = max(1, _MERGED_AT_ONCE // weight.shape[1])
-    for first in range(0, len(weight), rows):
-        part = slice(first, first + rows)
-        delta = torch.zeros_like(weight[part])
-        for rank in range(len(down)):
-            delta += up[part, rank : rank + 1] * down[rank]
-        weight[part] += delta
+    from peft.tuners.lora import LoraLayer
+
+    for name, module in list(lm.named_modules()):
+        if isinstance(module, LoraLayer):
+            layer: Any = module
+            weight = layer.get_base_layer().weight.data  # [E, D]
+            down, up = layer.lora_A[_ADAPTER].weight.data, layer.lora_B[_ADAPTER].weight.data  # [R, D], [E, R]
+            up = up * layer.scaling[_ADAPTER]
+            rows = max(1, _MERGED_AT_ONCE // weight.shape[1])
+            for first in range(0, len(weight), rows):
+                part = slice(first, first + rows)
+                delta = torch.zeros_like(weight[part])
+                for rank in range(len(down)):
+                    delta += up[part, rank : rank + 1] * down[rank]
+                weight[part] += delta
+            parent = lm.get_submodule(name.rpartition(".")[0])
+            setattr(parent, name.rpartition(".")[2], layer.get_base_layer())
+    return lm
 
 
 def load_trained(lm: Any, state: dict[str, Tensor]) -> None:
@@ -109,14 +109,3 @@ def load_trained(lm: Any, state: dict[str, Tensor]) -> None:
     own = dict(lm.named_parameters())
     for name, value in state.items():
         own[name].data.copy_(value)
-
-
-def _targets(lm: Any) -> list[str]:
-    """Names of the decoder's matrices."""
-    layers = layers_of(lm)
-    if layers is None:
-        raise UsageError(f"lora_rank: {type(lm).__name__} has no list of layers to adapt; set lora_rank=0")
-    names = {name.rpartition(".")[2] for name, module in layers.named_modules() if isinstance(module, nn.Linear)}
-    if not names:
-        raise UsageError(f"lora_rank: the layers of {type(lm).__name__} have no linear maps; set lora_rank=0")
-    return sorted(names)

@@ -27,7 +27,9 @@ class MetricLog:
         cut_torn_line(path)
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if not self._is_stale(line, resumed_step)]
+            parsed = map(json.loads, lines)
+            stale = [data.get("name") == name and data.get("step", 0) > resumed_step for data in parsed]
+            kept = [line for line, is_stale in zip(lines, stale, strict=True) if not is_stale]
             if len(kept) != len(lines):
                 write_text(path, "".join(line + "\n" for line in kept))
         else:
@@ -45,10 +47,6 @@ class MetricLog:
     def read(self) -> list[dict[str, Any]]:
         """Lines of this job, keys without the job's name."""
         return read_metrics(self._path, self._name)
-
-    def _is_stale(self, line: str, resumed_step: int) -> bool:
-        data = json.loads(line)
-        return bool(data.get("name") == self._name and data.get("step", 0) > resumed_step)
 
 
 def read_metrics(path: Path, name: str) -> list[dict[str, Any]]:

@@ -134,13 +134,19 @@ class PackedActor(_Packed):
         """[1, T] ids -> [N] float32 log-probabilities of `targets`; fields as in `Pack`.
 
         Raises:
-            TrainingError: a model that gives logits of other positions than it was asked for.
+            TrainingError: a model that returns logits of other positions than requested.
         """
         if self.packs:
             hidden = hidden_states(self.lm, input_ids, position_ids, layout)  # [N, D]
             logprobs: Tensor = self.lm.get_output_embeddings()(hidden, targets)
             return logprobs
-        logits = _own_logits(self.lm, input_ids, layout, image or {})  # [N, V]
+        # the model's own forward pass; without `position_ids`, which each family makes of ids and image by itself
+        options = {}
+        if image or "logits_to_keep" in inspect.signature(self.lm.forward).parameters:
+            options["logits_to_keep"] = layout.keep
+        ids = _one_sequence(input_ids, layout)
+        whole: Tensor = self.lm(input_ids=ids, use_cache=False, **(image or {}), **options).logits[0]
+        logits = whole if options else whole[layout.keep]  # [N, V]
         if len(logits) != len(targets):
             raise TrainingError(
                 f"{type(self.lm).__name__} gives logits of {len(logits)} positions where {len(targets)} were asked "
@@ -171,18 +177,6 @@ def hidden_states(lm: Any, input_ids: Tensor, position_ids: Tensor, layout: Layo
         input_ids=input_ids, position_ids=position_ids, layout=layout, use_cache=False
     ).last_hidden_state[0]
     return hidden if is_trimmed(base) else hidden[layout.keep]
-
-
-def _own_logits(lm: Any, input_ids: Tensor, layout: Layout, image: dict[str, Tensor]) -> Tensor:
-    """[N, V] by the model's own forward pass, at the positions `layout.keep` of one sequence.
-
-    (Without `position_ids`: each family has its own for images, which it makes of ids and image.)
-    """
-    options = {}
-    if image or "logits_to_keep" in inspect.signature(lm.forward).parameters:
-        options["logits_to_keep"] = layout.keep
-    logits: Tensor = lm(input_ids=_one_sequence(input_ids, layout), use_cache=False, **image, **options).logits[0]
-    return logits if options else logits[layout.keep]
 
 
 def _one_sequence(input_ids: Tensor, layout: Layout) -> Tensor:
@@ -223,7 +217,11 @@ def load_actor(
 def load_pretrained(
     model_class: Any, folder: str | Path, dtype: torch.dtype, *, skeleton: bool = False, **options: Any
 ) -> tuple[Any, Route]:
-    """`model_class.from_pretrained` without dropout, and how its rows are computed; one clear error."""
+    """Load `model_class` without dropout; returns the model and how its rows are computed.
+
+    Raises:
+        ModelError: as `load_actor`.
+    """
     from safetensors import SafetensorError
 
     name = str(folder)

@@ -160,22 +160,18 @@ def plan_rows(
         num_rows = max(num_rows, len(lengths))
     while True:
         num_rows = math.ceil(num_rows / num_ranks) * num_ranks
-        rows = _balance(lengths, num_rows)
-        if max((sum(lengths[i] for i in row) for row in rows), default=0) <= max(max_tokens, longest):
+        heap: list[tuple[int, int]] = [(0, row) for row in range(num_rows)]
+        rows: list[list[int]] = [[] for _ in range(num_rows)]
+        for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+            load, row = heapq.heappop(heap)
+            rows[row].append(index)
+            heapq.heappush(heap, (load + lengths[index], row))
+        if max((load for load, _ in heap), default=0) <= max(max_tokens, longest):
             break
         num_rows += 1
+    rows = [sorted(row) for row in rows]
     rows.sort(key=lambda row: -sum(lengths[i] for i in row))
     return [rows[rank::num_ranks] for rank in range(num_ranks)]
-
-
-def _balance(lengths: Sequence[int], num_rows: int) -> list[list[int]]:
-    heap: list[tuple[int, int]] = [(0, row) for row in range(num_rows)]
-    rows: list[list[int]] = [[] for _ in range(num_rows)]
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        load, row = heapq.heappop(heap)
-        rows[row].append(index)
-        heapq.heappush(heap, (load + lengths[index], row))
-    return [sorted(row) for row in rows]
 
 
 def actor_inputs(pack: Pack) -> dict[str, Any]:

@@ -52,7 +52,14 @@ def score_actions(records: Iterable[StepRecord], model_dir: str | Path, config: 
     dtype = scoring_dtype(config, device)
     examples = examples_of(items, config)
     model = _ready(load_actor(model_dir, dtype, sees=config.rollout.image_size is not None), device)
-    _check_ids(items, model.lm.config.get_text_config().vocab_size, model_dir)
+    vocab_size = model.lm.config.get_text_config().vocab_size
+    for record in items:  # one whose tokenizer is not known may hold ids that the model does not have
+        largest = max((*record.prompt_ids, *record.action_ids), default=0)
+        if largest >= vocab_size:
+            raise TrainingError(
+                f"step {record.step_id!r} holds token id {largest}, but {str(model_dir)!r} has {vocab_size} tokens: it "
+                "was recorded with another model; leave its token ids out, then its text is tokenised anew"
+            )
     if config.actor.compile:
         compile_layers(model.lm)
     limit = context_limit(model.lm, config.actor.max_tokens)
@@ -93,17 +100,6 @@ def _ready(model: Model, device: str) -> Model:
     return model.to(device).eval()
 
 
-def _check_ids(records: Sequence[StepRecord], vocab_size: int, model_dir: str | Path) -> None:
-    """Records whose tokenizer is not known may hold ids that the model does not have."""
-    for record in records:
-        largest = max((*record.prompt_ids, *record.action_ids), default=0)
-        if largest >= vocab_size:
-            raise TrainingError(
-                f"step {record.step_id!r} holds token id {largest}, but {str(model_dir)!r} has {vocab_size} tokens: it "
-                "was recorded with another model; leave its token ids out, then its text is tokenised anew"
-            )
-
-
 def score_values(records: Iterable[StepRecord], critic_dir: str | Path, config: RunConfig) -> list[StepRecord]:
     """Fill `value` and `next_value`, in the order given.
 
@@ -115,14 +111,14 @@ def score_values(records: Iterable[StepRecord], critic_dir: str | Path, config: 
     states = {(r.trajectory_id, r.index): state_of(r, root) for r in wanted}
     for record in wanted:
         if following := next_state_of(record, root):
-            states.setdefault(_following(record), following)
+            states.setdefault((record.trajectory_id, record.index + 1), following)
     check_tokenizer(critic_dir, {record.tokenizer for record in wanted})
     values = dict(zip(states, state_values(list(states.values()), critic_dir, config), strict=True))
     return [
         dataclasses.replace(
             r,
             value=values[r.trajectory_id, r.index],
-            next_value=values.get(_following(r), 0.0 if r.is_last else None),
+            next_value=values.get((r.trajectory_id, r.index + 1), 0.0 if r.is_last else None),
             # From here on its value is enough.
             next_prompt_ids=r.next_prompt_ids if r.is_last else (),
             next_screenshot=r.next_screenshot if r.is_last else "",
@@ -130,10 +126,6 @@ def score_values(records: Iterable[StepRecord], critic_dir: str | Path, config: 
         )
         for r in wanted
     ]
-
-
-def _following(record: StepRecord) -> tuple[str, int]:
-    return record.trajectory_id, record.index + 1
 
 
 def prompt_values(prompts: Sequence[Sequence[int]], critic_dir: str | Path, config: RunConfig) -> list[float]:
@@ -170,7 +162,7 @@ def run_rows(
     packs: bool = True,
     threads: int = 1,
 ) -> list[Tensor]:
-    """Pack, run `score` on every row without gradient, give its per-sample results in the order of `items`.
+    """Pack, run `score` on every row without gradient, return its per-sample results in the order of `items`.
 
     Under a process group each rank takes its share of the rows and all get all results.
 
@@ -195,7 +187,11 @@ def run_rows(
 
         parts = over(run, rows)
     own = {i: result for row, part in zip(rows, parts, strict=True) for i, result in zip(row, part, strict=True)}
-    results = _gather(own, ranks)
+    results = own
+    if ranks > 1:
+        gathered: list[Any] = [None] * ranks
+        torch.distributed.all_gather_object(gathered, own)
+        results = {i: result for part in gathered for i, result in part.items()}
     bad = next((i for i, result in results.items() if not torch.isfinite(result).all()), None)
     if bad is not None:
         raise TrainingError(
@@ -214,14 +210,6 @@ def scoring_dtype(config: RunConfig, device: str) -> torch.dtype:
     """float32 on the CPU, bfloat16 on a GPU, unless the config names one."""
     dtype: torch.dtype = getattr(torch, pick_dtype(config.models.dtype, device))
     return dtype
-
-
-def _gather(results: dict[int, Tensor], ranks: int) -> dict[int, Tensor]:
-    if ranks == 1:
-        return results
-    parts: list[Any] = [None] * ranks
-    torch.distributed.all_gather_object(parts, results)
-    return {index: value for part in parts for index, value in part.items()}
 
 
 def examples_of(records: Sequence[StepRecord], config: RunConfig) -> list[Example]:

@@ -76,7 +76,23 @@ def read_topology(environment: Mapping[str, str], num_gpus: int) -> Topology:
             processes="NPROC_PER_NODE", default=default,
         )  # fmt: skip
     if "SLURM_JOB_ID" in env and ("SLURM_NNODES" in env or "SLURM_JOB_NUM_NODES" in env):
-        return _from_slurm(env, default)
+        nodes = read_number(env.get("SLURM_NNODES") or env["SLURM_JOB_NUM_NODES"], "SLURM_NNODES")
+        nodelist = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
+        job = read_number(re.sub(r"(?<=\d)\D.*", "", env["SLURM_JOB_ID"]), "SLURM_JOB_ID")
+        return _check(
+            Topology(
+                min_nodes=nodes,
+                max_nodes=nodes,
+                node_rank=read_number(env.get("SLURM_NODEID", "0"), "SLURM_NODEID"),
+                master_addr=env.get("MASTER_ADDR") or (first_host(nodelist) if nodelist else "127.0.0.1"),
+                # jobs that share a node must not meet at the same port
+                master_port=read_number(env.get("MASTER_PORT") or str(20000 + job % 20000), "MASTER_PORT"),
+                processes_per_node=read_number(env.get("SLURM_GPUS_ON_NODE") or str(default), "SLURM_GPUS_ON_NODE"),
+                source="Slurm",
+            ),
+            "SLURM_JOB_NODELIST",
+            has_address=bool(nodelist or env.get("MASTER_ADDR")),
+        )
     if env.get("NODE_RANK", "0") != "0":  # each node would train alone, in one run folder
         raise UsageError(f"NODE_RANK={env['NODE_RANK']!r}, but NNODES is not set; set it to the number of nodes")
     return Topology(1, 1, 0, "127.0.0.1", DEFAULT_PORT, default, "this machine")
@@ -93,26 +109,6 @@ def first_host(nodelist: str) -> str:
         raise UsageError(f"SLURM_JOB_NODELIST={nodelist!r} is not a node list")
     prefix, ranges, suffix = match.groups()
     return prefix + (re.split(r"[,-]", ranges)[0] if ranges else "") + suffix
-
-
-def _from_slurm(env: dict[str, str], default: int) -> Topology:
-    nodes = read_number(env.get("SLURM_NNODES") or env["SLURM_JOB_NUM_NODES"], "SLURM_NNODES")
-    nodelist = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
-    job = read_number(re.sub(r"(?<=\d)\D.*", "", env["SLURM_JOB_ID"]), "SLURM_JOB_ID")
-    return _check(
-        Topology(
-            min_nodes=nodes,
-            max_nodes=nodes,
-            node_rank=read_number(env.get("SLURM_NODEID", "0"), "SLURM_NODEID"),
-            master_addr=env.get("MASTER_ADDR") or (first_host(nodelist) if nodelist else "127.0.0.1"),
-            # jobs that share a node must not meet at the same port
-            master_port=read_number(env.get("MASTER_PORT") or str(20000 + job % 20000), "MASTER_PORT"),
-            processes_per_node=read_number(env.get("SLURM_GPUS_ON_NODE") or str(default), "SLURM_GPUS_ON_NODE"),
-            source="Slurm",
-        ),
-        "SLURM_JOB_NODELIST",
-        has_address=bool(nodelist or env.get("MASTER_ADDR")),
-    )
 
 
 def _build(
@@ -153,7 +149,11 @@ def _check(topology: Topology, addr: str, *, has_address: bool) -> Topology:
 
 
 def read_number(text: str, name: str) -> int:
-    """A variable's number. Raises UsageError."""
+    """Parse a variable's number.
+
+    Raises:
+        UsageError: it is none.
+    """
     try:
         return int(text)
     except ValueError:

@@ -120,9 +120,9 @@ class Job:
 
 
 def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: Path, device: str) -> dict[str, Any]:
-    """Train, save to `out` (atomically), give means over the run: `<name>_loss`, `<name>_steps`, ….
+    """Train, save to `out` (atomically), return means over the run: `<name>_loss`, `<name>_steps`, ….
 
-    Goes on from the newest training state of an interrupted run with the same config and data.
+    Resumes from the newest training state of an interrupted run with the same config and data.
 
     Raises:
         DataError: no samples.
@@ -142,7 +142,8 @@ def train(job: Job, config: OptimConfig, *, out: Path, seed: int, metrics_path: 
         loop = _Loop(job, config, engine, device, len(batches), out, over)
         if job.trust:
             job.trust.num_steps = len(batches)
-            loop.enter_region()
+            loop.before = loop.score(job.trust.items)
+            job.trust.keep(engine.full_state(), 0)
         first = checkpoints.restore(engine)
         if first and job.trust:  # a state is written after a check that was passed
             job.trust.keep(engine.full_state(), first)
@@ -230,6 +231,8 @@ class _Loop:
     ) -> None:
         self.job, self.config, self.engine, self.num_steps, self.out = job, config, engine, num_steps, out
         self.over = over
+        self.before: dict[int, Tensor] = {}
+        """Log-probabilities of the trust region's sample before the first step."""
         self.device = engine.accelerator.device
         self.budget = row_budget(config.max_tokens, device)
         self.peak = peak_flops()
@@ -247,8 +250,12 @@ class _Loop:
         started = time.perf_counter()
         results = self._side_by_side(batch) if self.engine.num_threads > 1 else self._rows(batch)
         # what is logged is on its way before the update, so that neither waits for the other
-        sums = self._reduce(results)
-        on_host, values = receive_scalars(sums), self._histograms(results)
+        sums = {key: torch.stack([values[key].sum() for _, values in results]).sum() for key in results[0][1]}
+        # a fill, not a copy from the host, which would wait for all that the GPU was given
+        num_active = sum(i not in self.job.beside for indices, _ in results for i in indices)
+        sums["active_fraction"] = torch.full((), float(num_active), device=self.device)
+        sums = self.engine.reduce_sums(sums)
+        on_host, histograms = receive_scalars(sums), self._histograms(results)
         rate = learning_rate(step, self.num_steps, self.config)
         with memory_errors(self.config):
             norm = self.engine.step(rate, sums["loss"])
@@ -257,14 +264,34 @@ class _Loop:
             self._stop(step, batch, f"the loss is {means['loss']}", results)
         if not math.isfinite(norm):
             self._stop(step, batch, f"the gradient norm is {norm}", results)
-        speed = self._speed(batch.samples, time.perf_counter() - started)
-        return means | {"grad_norm": norm, "lr": rate} | speed | self._gather(values)
+        seconds = time.perf_counter() - started
+        lengths = [len(self.job.items[i].ids) for i in batch.samples if self.job.active[i]]
+        speed = {"tokens_per_s": sum(lengths) / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
+        if self.peak:
+            flops = training_flops(self.num_parameters, self.job.model.lm.config, lengths, self.num_frozen)
+            speed["mfu"] = flops / seconds / self.peak / self.engine.num_ranks
+        own = {key: [v for row in rows for v in row().tolist()] for key, rows in histograms.items()}
+        parts = self.engine.gather(own) if own else []
+        logged = {f"{key}_values": [round(v, 5) for part in parts for v in part[key]] for key in self.job.histograms}
+        return means | {"grad_norm": norm, "lr": rate} | speed | logged
 
     def look(self) -> dict[str, float]:
         """Validation loss and probe of the model as it is."""
         watch = self.job.watch
         assert watch is not None
-        values = self._heldout_loss(watch.items) if watch.items else {}
+        values: dict[str, float] = {}
+        if watch.items:
+            lengths, packs = [len(item.ids) for item in watch.items], self.job.model.packs
+            rows = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=packs)[self.engine.rank]
+            self.engine.model.eval()
+            total = torch.zeros((), device=self.device)
+            with torch.no_grad():
+                for row in rows:
+                    packed = pack([watch.items[i] for i in row or [0]], self.device)
+                    result = self.job.loss(self.engine.model(**self.job.model.inputs(packed)), packed, row or [0])
+                    total += result.loss.sum() * bool(row)
+            self.engine.model.train()
+            values["val_loss"] = float(self.engine.reduce_sums({"loss": total})["loss"]) / len(watch.items)
         if watch.probe:
             folder = self.out.with_name(f".{self.out.name}.probe")
             if self.engine.is_main:
@@ -276,32 +303,13 @@ class _Loop:
             self.engine.barrier()
         return values
 
-    def _heldout_loss(self, items: Sequence[Item]) -> dict[str, float]:
-        lengths, packs = [len(item.ids) for item in items], self.job.model.packs
-        rows = plan_rows(lengths, self.budget, self.engine.num_ranks, packs=packs)[self.engine.rank]
-        self.engine.model.eval()
-        total = torch.zeros((), device=self.device)
-        with torch.no_grad():
-            for row in rows:
-                packed = pack([items[i] for i in row or [0]], self.device)
-                result = self.job.loss(self.engine.model(**self.job.model.inputs(packed)), packed, row or [0])
-                total += result.loss.sum() * bool(row)
-        self.engine.model.train()
-        return {"val_loss": float(self.engine.reduce_sums({"loss": total})["loss"]) / len(items)}
-
-    def enter_region(self) -> None:
-        """Score the trust region's sample under the policy as it is, and keep that policy."""
-        assert self.job.trust is not None
-        self.before = self._score(self.job.trust.items)
-        self.job.trust.keep(self.engine.full_state(), 0)
-
     def check_region(self, step: int, *, is_last: bool) -> dict[str, float]:
         """Score the sample again; weights within the region are kept, but after the last step, where they are saved."""
         trust = self.job.trust
         assert trust is not None
         with spent_on("trust region"):
             sums = {name: torch.zeros((), dtype=torch.float64, device=self.device) for name in ("kl", "drop")}
-            for i, after in sorted(self._score(trust.items).items()):  # in one order, whichever thread was first
+            for i, after in sorted(self.score(trust.items).items()):  # in one order, whichever thread was first
                 ratio = after - self.before[i]
                 sums["kl"] += ratio.exp() - 1 - ratio
                 sums["drop"] -= ratio * trust.is_success[i]
@@ -310,8 +318,8 @@ class _Loop:
                 trust.keep(self.engine.full_state(), step)
         return metrics
 
-    def _score(self, items: Sequence[Item]) -> dict[int, Tensor]:
-        """Item -> log-probability of its targets, of those that this rank is dealt."""
+    def score(self, items: Sequence[Item]) -> dict[int, Tensor]:
+        """Return the log-probability of each item's targets, of the items that this rank computes."""
         lengths, threads = [len(item.ids) for item in items], self.engine.num_threads
         shares = plan_rows(lengths, self.budget, max(self.engine.num_ranks, threads), packs=self.job.model.packs)
         scored: dict[int, Tensor] = {}
@@ -393,32 +401,12 @@ class _Loop:
         values = {"loss": losses.detach(), **result.metrics}
         return losses.sum() * (share / batch.num_units), {key: value * share for key, value in values.items()}
 
-    def _reduce(self, results: Results) -> dict[str, Tensor]:
-        sums = {key: torch.stack([values[key].sum() for _, values in results]).sum() for key in results[0][1]}
-        # a fill, not a copy from the host, which would wait for all that the GPU was given
-        num_active = sum(i not in self.job.beside for indices, _ in results for i in indices)
-        sums["active_fraction"] = torch.full((), float(num_active), device=self.device)
-        return self.engine.reduce_sums(sums)
-
     def _histograms(self, results: Results) -> dict[str, list[Callable[[], Tensor]]]:
-        """Of this rank's rows."""
+        """Begin to copy the sample-by-sample metrics of this rank's rows to the host."""
         rows = [([n for n, i in enumerate(indices) if i not in self.job.beside], values) for indices, values in results]
         # picking by a list makes a GPU wait for the host: not where all are wanted
         chosen = [(own if self.job.beside else slice(None), values) for own, values in rows if own]
         return {key: [receive(values[key][own]) for own, values in chosen] for key in self.job.histograms}
-
-    def _gather(self, values: dict[str, list[Callable[[], Tensor]]]) -> dict[str, list[float]]:
-        own = {key: [v for row in rows for v in row().tolist()] for key, rows in values.items()}
-        parts = self.engine.gather(own) if own else []
-        return {f"{key}_values": [round(v, 5) for part in parts for v in part[key]] for key in self.job.histograms}
-
-    def _speed(self, batch: list[int], seconds: float) -> dict[str, float]:
-        lengths = [len(self.job.items[i].ids) for i in batch if self.job.active[i]]
-        speed = {"tokens_per_s": sum(lengths) / seconds, "seconds": seconds, "peak_gib": peak_memory_gib()}
-        if self.peak:
-            flops = training_flops(self.num_parameters, self.job.model.lm.config, lengths, self.num_frozen)
-            speed["mfu"] = flops / seconds / self.peak / self.engine.num_ranks
-        return speed
 
     def _stop(self, step: int, batch: Batch, reason: str, results: Results) -> None:
         """Write the offending samples out (all of the batch if no loss stands out) and end the run."""

@@ -148,7 +148,13 @@ def actor_job(
     chosen = list(range(len(samples)))
     if objective.batches_active:
         chosen = [i for i in chosen if objective.trains(advantages[i])] or chosen
-        _warn_of_few(len(chosen), samples)
+        if len(chosen) < FEW_ACTIVE * len(samples):
+            logger.warning(
+                "actor: %d of %d steps train; all attempts of the other groups ended alike and have nothing to "
+                "compare. Refill groups (rollout.refill), play more attempts of each task (rollout.num_generations), "
+                "or draw tasks that are sometimes solved (tasks.shares=learnability)",
+                len(chosen), len(samples),
+            )  # fmt: skip
     samples, advantages = [samples[i] for i in chosen], [advantages[i] for i in chosen]
     limit = context_limit(model.lm, config.max_tokens)
     shown = cut_items(demonstrations, limit, "actor, demonstrations")
@@ -163,17 +169,6 @@ def actor_job(
         loss=policy_loss_function(samples, advantages, objective, config, shown), save=save,
         histograms=("advantage", "log_ratio"), beside=range(len(items), len(items) + len(shown)),
         beside_weight=config.imitation, trust=make_region(samples, items, config),
-    )  # fmt: skip
-
-
-def _warn_of_few(num_active: int, samples: Sequence[StepRecord]) -> None:
-    if num_active >= FEW_ACTIVE * len(samples):
-        return
-    logger.warning(
-        "actor: %d of %d steps train; all attempts of the other groups ended alike and have nothing to compare. Refill "
-        "groups (rollout.refill), play more attempts of each task (rollout.num_generations), or draw tasks that are "
-        "sometimes solved (tasks.shares=learnability)",
-        num_active, len(samples),
     )  # fmt: skip
 
 
@@ -296,12 +291,24 @@ def policy_loss_function(
 
 
 def _policy_loss(batch: LossInput, objective: Objective, config: ActorConfig) -> LossOutput:
+    """Compute the objective's loss and success guard, and the [B] metrics that every objective logs."""
     result = objective.loss(batch, config)
     losses = result.loss
     if config.success_guard:
         lost = batch.sum_tokens(batch.ref_logprobs - batch.logprobs).clamp(min=0)
         losses = losses + config.success_guard * lost * (batch.advantage >= 0)
-    return LossOutput(losses, {**_policy_metrics(batch), **result.metrics})
+    with torch.no_grad():
+        ratio = batch.ref_logprobs - batch.logprobs  # [N] log(π_ref/π)
+        mean = batch.sum_tokens(batch.logprobs) / batch.num_tokens().clamp(min=1)
+        common = {
+            "log_ratio": -batch.sum_tokens(ratio),
+            # k3 estimate of KL(π_ref || π), summed over the action: never negative; unbiased where π_ref sampled the
+            # action at temperature 1 (not for replayed steps)
+            "kl": batch.sum_tokens((-ratio).exp() - 1 + ratio),
+            "perplexity": (-mean).exp(),
+            "advantage": batch.advantage,
+        }
+    return LossOutput(losses, {**common, **result.metrics})
 
 
 def cut_items(examples: Sequence[Example], limit: int, what: str) -> list[Item]:
@@ -310,21 +317,6 @@ def cut_items(examples: Sequence[Example], limit: int, what: str) -> list[Item]:
     if cut:
         logger.warning("%s: %d of %d samples exceed %d tokens; their pages were cut", what, cut, len(examples), limit)
     return [make_item(example, limit) for example in examples]
-
-
-def _policy_metrics(batch: LossInput) -> dict[str, Tensor]:
-    """[B] each: what every objective logs."""
-    with torch.no_grad():
-        ratio = batch.ref_logprobs - batch.logprobs  # [N] log(π_ref/π)
-        mean = batch.sum_tokens(batch.logprobs) / batch.num_tokens().clamp(min=1)
-        return {
-            "log_ratio": -batch.sum_tokens(ratio),
-            # k3 estimate of KL(π_ref || π), summed over the action: never negative; unbiased where π_ref sampled the
-            # action at temperature 1 (not for replayed steps)
-            "kl": batch.sum_tokens((-ratio).exp() - 1 + ratio),
-            "perplexity": (-mean).exp(),
-            "advantage": batch.advantage,
-        }
 
 
 def _open(start: Start, config: OptimConfig) -> Any:

@@ -14,20 +14,95 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from webrl.errors import TrainingError
 from webrl.training.architectures import cast_weights
-from webrl.training.engines.buckets import make_buckets
 from webrl.training.engines.ddp import Engine, make_optimizer
+from webrl.training.layers.fused import has_triton
 from webrl.training.transfer import receive
 
+_BUCKET_WEIGHTS = 1 << 28
+"""A bucket has no more, or is one weight."""
 _NORM_WEIGHTS = 1 << 22
 """A CPU sums squares one after the other in float32: the norm of 2^26 random ones is off by 5e-3, of so many 8e-5."""
+
+
+@dataclass
+class Bucket:
+    """Weights that decay, or not, in one type."""
+
+    names: list[str]
+    """Of the weights."""
+    weights: list[Tensor]
+    """What computes."""
+    master: nn.Parameter
+    """What learns; [1, N] for matrices, [N] for vectors: `make_optimizer` decays by the number of dimensions."""
+    room: Tensor | None = None
+    """The memory of `master.grad`, kept from batch to batch: activations would cut what is given back to pieces."""
+
+    def parts(self, whole: Tensor) -> list[Tensor]:
+        """Views of a tensor of the master's size, one a weight."""
+        return list(_unflatten_dense_tensors(whole.view(-1), self.weights))
+
+    def zeros(self) -> Tensor:
+        """A gradient of nothing."""
+        return self._room().zero_()
+
+    def add(self, gradients: Sequence[Tensor | None]) -> None:
+        """Add to the master's gradient, or begin it; one of each weight, None is zero."""
+        is_first = self.master.grad is None
+        if is_first:
+            self.master.grad = self._room()
+        total = self.master.grad
+        assert total is not None
+        if total.is_cuda and has_triton():
+            from webrl.training.engines.sums import add_up
+
+            add_up(total.view(-1), gradients, [w.numel() for w in self.weights], is_first=is_first)
+            return
+        whole = [torch.zeros_like(w) if g is None else g for w, g in zip(self.weights, gradients, strict=True)]
+        if is_first:
+            torch._foreach_copy_(self.parts(total), whole)
+        else:
+            total.view(-1).add_(_flatten_dense_tensors(whole))
+
+    def _room(self) -> Tensor:
+        if self.room is None:
+            self.room = torch.empty_like(self.master, requires_grad=False)
+        return self.room
+
+
+def make_buckets(weights: dict[str, nn.Parameter], exact: dict[str, Tensor], device: torch.device) -> list[Bucket]:
+    """Divide the weights by name into buckets; `exact` are their float32 values, and is emptied on the way."""
+    names_of: list[list[str]] = []
+    for kind in sorted({(p.ndim < 2, str(p.dtype)) for p in weights.values()}):
+        capacity = -1
+        for name, p in weights.items():
+            if (p.ndim < 2, str(p.dtype)) != kind:
+                continue
+            if p.numel() > capacity:
+                names_of.append([])
+                capacity = _BUCKET_WEIGHTS
+            names_of[-1].append(name)
+            capacity -= p.numel()
+    return [
+        Bucket(names, [weights[name] for name in names], _flat_master([exact.pop(name) for name in names], device))
+        for names in names_of
+    ]
+
+
+def _flat_master(tensors: Sequence[Tensor], device: torch.device) -> nn.Parameter:
+    flat = torch.empty(sum(t.numel() for t in tensors), device=device, dtype=torch.float32)
+    for part, tensor in zip(_unflatten_dense_tensors(flat, tensors), tensors, strict=True):
+        part.copy_(tensor)
+    return nn.Parameter(flat if tensors[0].ndim < 2 else flat[None])
 
 
 class Bf16Engine(Engine):
@@ -64,9 +139,17 @@ class Bf16Engine(Engine):
         yield
 
     def backward(self, loss: Tensor) -> None:
-        """As in `Engine.backward`; gradients are summed over ranks."""
+        """As in `Engine.backward`; adds the row's gradients to the masters', and `step` sums those over ranks."""
         loss.backward()
-        self._hand_over()
+        with torch.no_grad():
+            for bucket in self.buckets:
+                found = [w.grad for w in bucket.weights]
+                self.reached.update(n for n, g in zip(bucket.names, found, strict=True) if g is not None)
+                if all(g is None for g in found):
+                    continue
+                bucket.add(found)
+                for weight in bucket.weights:
+                    weight.grad = None
 
     @torch.no_grad()
     def step(self, rate: float, loss: Tensor | None = None) -> float:
@@ -78,9 +161,16 @@ class Bf16Engine(Engine):
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         if self.num_ranks > 1:
-            self._exchange()
+            for bucket in self.buckets:
+                if bucket.master.grad is None:  # experts that no token of this rank went to
+                    bucket.master.grad = bucket.zeros()
+            pending = [torch.distributed.all_reduce(b.master.grad, async_op=True) for b in self.buckets]
+            for work in pending:
+                work.wait()
         gradients = [b.master.grad.view(-1) for b in self.buckets if b.master.grad is not None]
-        norm = torch.nn.utils.get_total_norm(_in_parts(gradients))
+        # on a GPU, which adds up in a tree, the norm is taken of the gradients as they are
+        parts = [part for g in gradients for part in ([g] if g.is_cuda else g.split(_NORM_WEIGHTS))]
+        norm = torch.nn.utils.get_total_norm(parts)
         on_host = receive(norm)
         adamw = self.optimizer.optimizer
         adamw.grad_scale = ((norm + 1e-6) / self.config.max_grad_norm).clamp(min=1)
@@ -113,18 +203,6 @@ class Bf16Engine(Engine):
             return {}
         return {n: p.cpu() for b in self.buckets for n, p in zip(b.names, b.parts(b.master.detach()), strict=True)}
 
-    @torch.no_grad()
-    def _hand_over(self) -> None:
-        """Add the row's gradients to the masters'."""
-        for bucket in self.buckets:
-            found = [w.grad for w in bucket.weights]
-            self.reached.update(n for n, g in zip(bucket.names, found, strict=True) if g is not None)
-            if all(g is None for g in found):
-                continue
-            bucket.add(found)
-            for weight in bucket.weights:
-                weight.grad = None
-
     @contextlib.contextmanager
     def _unreached_spared(self) -> Iterator[None]:
         """Around the update: a weight that this batch has no gradient for (an expert without tokens) neither decays
@@ -150,16 +228,3 @@ class Bf16Engine(Engine):
     def _refresh(self) -> None:
         for bucket in self.buckets:
             torch._foreach_copy_(bucket.weights, bucket.parts(bucket.master))
-
-    def _exchange(self) -> None:
-        for bucket in self.buckets:
-            if bucket.master.grad is None:  # experts that no token of this rank went to
-                bucket.master.grad = bucket.zeros()
-        pending = [torch.distributed.all_reduce(b.master.grad, async_op=True) for b in self.buckets]
-        for work in pending:
-            work.wait()
-
-
-def _in_parts(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """What the norm is taken of: on a GPU, which adds up in a tree, the gradients as they are."""
-    return [part for g in gradients for part in ([g] if g.is_cuda else g.split(_NORM_WEIGHTS))]

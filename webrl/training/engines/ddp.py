@@ -106,7 +106,7 @@ class Engine:
         return num_row_threads(self.module, self.accelerator.device) if is_plain else 1
 
     def gradients(self, loss: Tensor) -> Gradients:
-        """What `backward` would add; from any thread."""
+        """Return what `backward` would add; callable from any thread."""
         return list(torch.autograd.grad(loss, self._trained(), allow_unused=True))
 
     def take(self, gradients: Gradients) -> None:
@@ -120,7 +120,7 @@ class Engine:
         return [p for p in self.module.parameters() if p.requires_grad]
 
     def step(self, rate: float, loss: Tensor | None = None) -> float:
-        """Clip, update, clear; gives the gradient norm before clipping. A non-finite norm (not under DeepSpeed) or
+        """Clip, update, clear; return the gradient norm before clipping. A non-finite norm (not under DeepSpeed) or
         loss leaves the weights alone; the trainer then ends the run without saving them.
 
         Args:
@@ -136,7 +136,7 @@ class Engine:
         return norm
 
     def clip(self) -> float:
-        """Scale gradients to the configured norm; gives the norm before."""
+        """Scale gradients to the configured norm; return the norm before."""
         return float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm))
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class Engine:
 
 
 def is_finite(loss: Tensor | None) -> bool:
-    """Of a batch's loss, if there is one to look at; waits for it."""
+    """Whether a batch's loss, if given, is finite; waits for it."""
     return loss is None or bool(loss.isfinite())
 
 

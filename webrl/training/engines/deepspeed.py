@@ -46,7 +46,9 @@ class DeepSpeedEngine(Engine):
 
         forget_accelerator()
         drop_dead_locks()
-        _stand_alone()
+        if "LOCAL_RANK" not in os.environ:  # a single process, which no launcher started
+            os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         plugin = DeepSpeedPlugin(hf_ds_config=deepspeed_config(self.config, self.plan.options, device))
         backend = InitProcessGroupKwargs(backend="gloo" if device == "cpu" else "nccl")
         return Accelerator(
@@ -120,14 +122,6 @@ class DeepSpeedEngine(Engine):
                 part.__dict__.clear()
 
 
-def _stand_alone() -> None:
-    """Give a single process, which no launcher started, the addresses that DeepSpeed asks for."""
-    if "LOCAL_RANK" in os.environ:
-        return
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-
-
 def deepspeed_config(config: OptimConfig, options: dict[str, Any], device: str) -> dict[str, Any]:
     """DeepSpeed's JSON from the keys of accelerate's `deepspeed_config`."""
     stage = int(options.get("zero_stage", 2))
@@ -167,9 +161,16 @@ def drop_dead_locks(grace_s: float = GRACE_S) -> None:
     torch waits for such a lock without end and without a word (`torch.utils.file_baton`). Whoever builds has it open.
     A young one that nobody here has open is waited for until it is old enough.
     """
-    for lock in sorted(_extensions_folder().glob("**/lock")):
+    from torch.utils.cpp_extension import get_default_build_root
+
+    folder = os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()
+    for lock in sorted(Path(folder).glob("**/lock")):
         told = False
-        while (age_s := _age(lock)) is not None and not _is_open(lock):
+        while lock.exists() and not _is_open(lock):
+            try:
+                age_s = time.time() - lock.stat().st_mtime
+            except FileNotFoundError:  # its builder has just finished
+                break
             if age_s >= grace_s:
                 logger.warning("%s was left by a build that was killed; removed", lock)
                 lock.unlink(missing_ok=True)
@@ -183,22 +184,8 @@ def drop_dead_locks(grace_s: float = GRACE_S) -> None:
                 time.sleep(_POLL_S)
 
 
-def _extensions_folder() -> Path:
-    if chosen := os.environ.get("TORCH_EXTENSIONS_DIR"):
-        return Path(chosen)
-    from torch.utils.cpp_extension import get_default_build_root
-
-    return Path(get_default_build_root())
-
-
-def _age(lock: Path) -> float | None:
-    try:
-        return time.time() - lock.stat().st_mtime
-    except FileNotFoundError:
-        return None
-
-
 def _is_open(lock: Path) -> bool:
+    """Whether a process of this machine has the file open."""
     path = str(lock.resolve())
     for process in psutil.process_iter():
         try:

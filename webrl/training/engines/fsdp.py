@@ -55,7 +55,8 @@ class FsdpEngine(Engine):
             "offload_policy": offload,
             "reshard_after_forward": bool(self.plan.options.get("fsdp_reshard_after_forward", True)),
         }
-        for layer in _layers(model):
+        base = getattr(getattr(model, "lm", None), "base_model", None)
+        for layer in getattr(base, "layers", []):
             fully_shard(layer, **options)
         fully_shard(model, **options)
         if skeleton:
@@ -116,8 +117,3 @@ class FsdpEngine(Engine):
                 if self.is_main:
                     state[name] = whole.detach().to("cpu", torch.float32).clone()
         return state
-
-
-def _layers(model: nn.Module) -> list[nn.Module]:
-    layers = getattr(getattr(model, "lm", None), "base_model", None)
-    return list(getattr(layers, "layers", []))

@@ -133,7 +133,10 @@ def packed_attention(
     if query.shape[0] != 1 or attention_mask is not None:
         raise ValueError(f"{NAME} takes one packed row without a mask, found batch {query.shape[0]}")
     layout = layout or Layout.single(key.shape[2], key.device)
-    query, key, value = _same_precision(query, key, value)
+    # the autocast region's precision, else the values': rotary tables in float32 leave queries and keys in it
+    kind = value.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
+    query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     lens = layout.seq_lens
     query_lens = layout.keep_lens if kept_only else lens
     scores = Scores(scaling, sliding_window, softcap, s_aux).within(max(lens))
@@ -148,13 +151,6 @@ def packed_attention(
         for q, k, v in zip(query.split(query_lens, 2), key.split(lens, 2), value.split(lens, 2), strict=True)
     ]
     return (parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, dim=1)), None
-
-
-def _same_precision(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """In the autocast region's precision, else the values': rotary tables in float32 leave queries and keys in it."""
-    kind = value.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
-    return query.to(dtype), key.to(dtype), value.to(dtype)
 
 
 def _one_sequence(query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
@@ -266,9 +262,5 @@ def register() -> str:
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(NAME, packed_attention)
-    AttentionMaskInterface.register(NAME, _no_mask)
+    AttentionMaskInterface.register(NAME, lambda *_, **__: None)
     return NAME
-
-
-def _no_mask(*_: Any, **__: Any) -> None:
-    return None

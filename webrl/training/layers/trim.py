@@ -50,13 +50,7 @@ def _trimmed(
         )
         return whole
     normed = self.input_layernorm(hidden_states)
-    attended: Tensor = _attend(self.self_attn, normed, position_embeddings, layout)
-    kept = hidden_states[:, layout.keep] + attended
-    transformed: Tensor = self.mlp(self.post_attention_layernorm(kept))
-    return kept + transformed
-
-
-def _attend(attention: Any, normed: Tensor, position_embeddings: tuple[Tensor, Tensor], layout: Layout) -> Tensor:
+    attention = self.self_attn
     rotate_half = sys.modules[type(attention).__module__].rotate_half
     cos, sin = position_embeddings[0].unsqueeze(1), position_embeddings[1].unsqueeze(1)  # [1, 1, T, head]
 
@@ -70,5 +64,7 @@ def _attend(attention: Any, normed: Tensor, position_embeddings: tuple[Tensor, T
         attention, query, key, heads(attention.v_proj(normed)), None,
         scaling=attention.scaling, layout=layout, kept_only=True,
     )  # fmt: skip
-    projected: Tensor = attention.o_proj(out.flatten(2))
-    return projected
+    attended: Tensor = attention.o_proj(out.flatten(2))
+    kept = hidden_states[:, layout.keep] + attended
+    transformed: Tensor = self.mlp(self.post_attention_layernorm(kept))
+    return kept + transformed

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.llm import Sampling, open_model
 from webrl.llm.local.llama_cpu import LlamaCpuRunner
-from webrl.llm.local.runner import GenericRunner, SlotCache
+from webrl.llm.local.runner import GenericRunner
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -60,13 +60,11 @@ def test_written_out_llama_equals_transformers(changes):
     runners = [GenericRunner(model), LlamaCpuRunner(model)]
     some = prompts(6)
     passes = [runner.prefill(some) for runner in runners]
-    assert torch.allclose(passes[0].logits, passes[1].logits, atol=1e-4)
-    caches = []
-    for prefilled in passes:
-        cache = SlotCache(model.config.num_hidden_layers, 8, "cpu")
-        for row, prompt in enumerate(some):
-            cache.admit(prefilled.keys[row], prefilled.values[row], len(prompt))
-        caches.append(cache)
+    assert torch.allclose(passes[0][0], passes[1][0], atol=1e-4)
+    caches = [runner.new_cache(8) for runner in runners]
+    for cache, (_, rows) in zip(caches, passes, strict=True):
+        for row in rows:
+            cache.admit(row)
     for token in range(20):
         last = [(token * 7 + row) % 300 for row in range(len(caches[0].lengths))]
         logits = [runner.decode(last, cache) for runner, cache in zip(runners, caches, strict=True)]
@@ -81,12 +79,12 @@ def test_decoding_steps_equal_one_pass_over_the_whole_text():
     model = llama()
     text = [*prompts(1)[0][:1], 5, 9, 200, 31, 8]
     for runner in (GenericRunner(model), LlamaCpuRunner(model)):
-        cache = SlotCache(3, 4, "cpu")
-        first = runner.prefill([text[:2]])
-        cache.admit(first.keys[0], first.values[0], 2)
+        cache = runner.new_cache(4)
+        logits, (row,) = runner.prefill([text[:2]])
+        cache.admit(row)
         steps = [runner.decode([token], cache)[0] for token in text[2:]]
         whole = model(torch.tensor([text])).logits[0]
-        assert torch.allclose(torch.stack([first.logits[0], *steps]), whole[1:], atol=1e-4)
+        assert torch.allclose(torch.stack([logits[0], *steps]), whole[1:], atol=1e-4)
 
 
 def test_what_is_not_plain_llama_is_not_written_out():

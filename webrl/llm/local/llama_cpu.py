@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from webrl.llm.local.runner import Prefilled, SlotCache
+from webrl.llm.local.runner import SlotCache, SlotRow
 from webrl.llm.products import linear
 
 
@@ -45,7 +45,24 @@ class LlamaCpuRunner:
         self._num_kv_heads: int = config.num_key_value_heads
         self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self._num_heads
         self._eps: float = config.rms_norm_eps
-        self._take_weights(model)
+        inner = model.model
+        with torch.no_grad():
+            self._layers = [
+                _Layer(
+                    qkv=torch.cat([x.self_attn.q_proj.weight, x.self_attn.k_proj.weight, x.self_attn.v_proj.weight]),
+                    out=x.self_attn.o_proj.weight,
+                    gate_up=torch.cat([x.mlp.gate_proj.weight, x.mlp.up_proj.weight]),
+                    down=x.mlp.down_proj.weight,
+                    norm_1=x.input_layernorm.weight,
+                    norm_2=x.post_attention_layernorm.weight,
+                )
+                for x in inner.layers
+            ]
+            self._embedding, self._norm = inner.embed_tokens.weight, inner.norm.weight
+            self._head = model.lm_head.weight
+            positions = torch.arange(config.max_position_embeddings)[None]
+            cos, sin = inner.rotary_emb(self._embedding[:1], positions)  # [1, P, head_dim]
+            self._cos, self._sin = cos[0].clone(), sin[0].clone()
 
     @staticmethod
     def supports(model: Any) -> bool:
@@ -59,34 +76,15 @@ class LlamaCpuRunner:
             and model.model.rotary_emb.rope_type in ("default", "linear", "llama3")
         )
 
-    @torch.no_grad()
-    def _take_weights(self, model: Any) -> None:
-        inner = model.model
-        self._layers = [
-            _Layer(
-                qkv=torch.cat([x.self_attn.q_proj.weight, x.self_attn.k_proj.weight, x.self_attn.v_proj.weight]),
-                out=x.self_attn.o_proj.weight,
-                gate_up=torch.cat([x.mlp.gate_proj.weight, x.mlp.up_proj.weight]),
-                down=x.mlp.down_proj.weight,
-                norm_1=x.input_layernorm.weight,
-                norm_2=x.post_attention_layernorm.weight,
-            )
-            for x in inner.layers
-        ]
-        self._embedding, self._norm, self._head = (
-            inner.embed_tokens.weight,
-            inner.norm.weight,
-            model.lm_head.weight,
-        )
-        positions = torch.arange(model.config.max_position_embeddings)[None]
-        cos, sin = inner.rotary_emb(self._embedding[:1], positions)  # [1, P, head_dim]
-        self._cos, self._sin = cos[0].clone(), sin[0].clone()
-
     def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:  # noqa: ARG002 - none is padded
         """Nothing is padded: all in one pass."""
         return [list(range(len(lengths)))] if lengths else []
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefilled:
+    def new_cache(self, capacity: int) -> SlotCache:
+        """As of `Runner`."""
+        return SlotCache(len(self._layers), capacity, "cpu")
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, list[SlotRow]]:
         """One pass over the concatenated prompts (N tokens in all, B prompts)."""
         lengths = [len(p) for p in prompts]
         ends = torch.tensor(lengths).cumsum(0) - 1  # [B]
@@ -104,18 +102,21 @@ class LlamaCpuRunner:
                 q, k, v = (t[part].transpose(0, 1) for t in (query, key, value))  # [heads, T, head_dim]
                 if is_last:
                     q = q[:, -1:]  # the last position sees everything: no mask
-                attended.append(_attend(q, k, v, is_causal=not is_last))
+                out = F.scaled_dot_product_attention(
+                    q[None], k[None], v[None], is_causal=not is_last, enable_gqa=self._num_heads != self._num_kv_heads
+                )
+                attended.append(out[0].transpose(0, 1).flatten(1))  # [T, heads * head_dim]
                 keys[row].append(k)
                 values[row].append(v)
                 start += length
             if is_last:
                 x = x[ends]  # [B, hidden]
             x = self._finish(layer, x, torch.cat(attended))
-        return Prefilled(self._logits(x), keys, values)
+        return self._logits(x), [SlotRow(*row) for row in zip(keys, values, lengths, strict=True)]
 
     def score(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
         """The logits of `prefill`."""
-        return self.prefill(prompts).logits
+        return self.prefill(prompts)[0]
 
     def decode(self, last: Sequence[int], cache: SlotCache) -> torch.Tensor:
         """One token for each of B rows."""
@@ -159,11 +160,3 @@ class LlamaCpuRunner:
         wide = x.float()
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self._eps)
         return weight * wide.to(x.dtype)
-
-
-def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, is_causal: bool) -> torch.Tensor:
-    """Attention of one prompt, [heads, T, head_dim] -> [T, heads * head_dim]."""
-    result = F.scaled_dot_product_attention(
-        query[None], key[None], value[None], is_causal=is_causal, enable_gqa=query.shape[0] != key.shape[0]
-    )
-    return result[0].transpose(0, 1).flatten(1)

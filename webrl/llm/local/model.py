@@ -1,13 +1,22 @@
-"""A transformers model in this process, batched across everybody who waits for it."""
+"""A transformers model in this process, which answers many prompts at once.
+
+Requests join and leave between decoding steps. Prompts are prefilled in groups, with logits at each prompt's last
+position only. Their rows then move into the runner's cache, with which one step advances every open answer by one
+token (`runner.py`).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import random
-from collections.abc import Callable, Sequence
-from functools import partial
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,18 +25,23 @@ from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError, PolicyError
 from webrl.llm.interface import Completion, Message, Sampling
 from webrl.llm.loading import load_causal_lm, load_tokenizer, model_fingerprint, pick_device, pick_dtype
-from webrl.llm.local.batcher import Answer, Batcher, Request
 from webrl.llm.local.llama_cpu import LlamaCpuRunner
-from webrl.llm.local.own_cache import OwnCacheRunner, OwnRows
-from webrl.llm.local.runner import GenericRunner, Runner, SlotCache
+from webrl.llm.local.runner import GenericRunner, OwnCacheRunner, Runner
+from webrl.llm.sampling import draw_tokens
 from webrl.llm.tokens import completion_of, encode_chat, refuse_image
 from webrl.llm.turns import end_token_ids
 from webrl.runs.clock import spent_on
 
+logger = logging.getLogger(__name__)
+
+_MAX_PREFILL_TOKENS = 16384
+"""Tokens, padding included, in one prefill pass (at least one prompt)."""
 _SMALL_MODEL_PARAMETERS = 50_000_000
 """Below this, each CPU thread runs a batch of its own instead of a share of one matrix product."""
 _MAX_SMALL_THREADS = 2
 """Threads of a small model by default: the browsers need the other cores."""
+
+Answer = tuple[list[int], list[float]]
 
 
 class LocalModel:
@@ -52,23 +66,23 @@ class LocalModel:
         self.tokenizer: Any = load_tokenizer(name)
         dtype = pick_dtype(models.dtype, device)
         self._model = load_causal_lm(name, dtype=dtype, device=device) if module is None else module
-        self._other_layers = _other_layers(self._model)
         self.fingerprint = model_fingerprint(name, self._model)
         self.end_ids = end_token_ids(name, self.tokenizer)
         if not self.end_ids:
             raise ModelError(f"model {name!r} names no end token (eos_token_id): answers would never stop")
-        self._small = self._model.device.type == "cpu" and self._model.num_parameters() < _SMALL_MODEL_PARAMETERS
+        is_small = self._model.device.type == "cpu" and self._model.num_parameters() < _SMALL_MODEL_PARAMETERS
+        runner: Runner
+        if other_layers := _other_layers(self._model):
+            runner = OwnCacheRunner(self._model, name, other_layers)
+        elif is_small and LlamaCpuRunner.supports(self._model):
+            runner = LlamaCpuRunner(self._model)
+        else:
+            runner = GenericRunner(self._model)
         # A small model's matrix products are too short to share among threads: each thread has a batch of its own.
-        num_batchers = (engine.num_threads or min(_MAX_SMALL_THREADS, os.cpu_count() or 1)) if self._small else 1
-        num_threads = 1 if self._small else engine.num_threads
+        num_batchers = (engine.num_threads or min(_MAX_SMALL_THREADS, os.cpu_count() or 1)) if is_small else 1
+        num_threads = 1 if is_small else engine.num_threads
         self._old_num_threads = torch.get_num_threads()
-        runner = self._new_runner()
-        new_cache: Callable[[], Any] = (
-            OwnRows if self._other_layers else partial(_new_cache, self._model, engine.max_batch)
-        )
-        self._batchers: list[Batcher[Any]] = [  # of the runner's kind of cache, which the model decides
-            Batcher(runner, new_cache, self.end_ids, engine.max_batch, num_threads) for _ in range(num_batchers)
-        ]
+        self._batchers = [Batcher(runner, self.end_ids, engine.max_batch, num_threads) for _ in range(num_batchers)]
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, image: bytes | None = None) -> Completion:
         """Continue token ids (`LanguageModel.generate`).
@@ -79,7 +93,7 @@ class LocalModel:
         refuse_image(self.name, image)
         prompt = self._checked(prompt_ids, sampling.max_new_tokens)
         with spent_on("sampling"):
-            ids, logprobs = await self._ask(Request(prompt, sampling, generator=_generator(sampling.seed)))
+            ids, logprobs = await self._ask(Request(prompt, sampling, generator=random.Random(sampling.seed)))
         if any(math.isnan(logprob) for logprob in logprobs):
             raise ModelError(
                 f"the log-probabilities of model {self.name!r} are nan: "
@@ -112,13 +126,12 @@ class LocalModel:
             request.abandoned = True
             raise
 
-    def _new_runner(self) -> Runner[Any]:
-        if self._other_layers:
-            return OwnCacheRunner(self._model, self.name, self._other_layers)
-        fast = self._small and LlamaCpuRunner.supports(self._model)
-        return LlamaCpuRunner(self._model) if fast else GenericRunner(self._model)
-
     def _checked(self, prompt_ids: Sequence[int], num_new: int) -> list[int]:
+        """Return token ids that the model can continue by `num_new`.
+
+        Raises:
+            PolicyError: there are none, unknown ones, or too many.
+        """
         prompt = list(prompt_ids)
         if not prompt:
             raise PolicyError("empty prompt")
@@ -134,14 +147,6 @@ class LocalModel:
         return prompt
 
 
-def _generator(seed: int | None) -> random.Random:
-    return random.Random(seed)
-
-
-def _new_cache(model: Any, capacity: int) -> SlotCache:
-    return SlotCache(model.config.get_text_config().num_hidden_layers, capacity, model.device)
-
-
 def _other_layers(model: Any) -> str:
     """The kinds of layers that a `SlotCache` does not hold; "" if there are none."""
     config = model.config.get_text_config()
@@ -151,3 +156,167 @@ def _other_layers(model: Any) -> str:
     if kinds == {"full_attention"} and not recurrent and not (sliding and not getattr(config, "layer_types", None)):
         return ""
     return ", ".join(sorted(kinds - {"full_attention"})) or ("recurrent" if recurrent else "sliding_attention")
+
+
+@dataclass(eq=False)
+class Request:
+    """One prompt waiting for, or in, generation."""
+
+    prompt_ids: list[int]
+    sampling: Sampling
+    choices: list[int] | None = None
+    """Score these tokens at the first answer position instead of generating."""
+    future: Future[Answer] = field(default_factory=Future)
+    """Result: (sampled ids, log-probs), or ([], log-probs of the choices)."""
+    generator: random.Random = field(default_factory=random.Random)
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    abandoned: bool = False
+    """Set by a caller that no longer waits: the row is freed at the next step."""
+
+
+class Batcher:
+    """Owns a thread that runs a model. All methods may be called from any thread.
+
+    `num_threads` (0: torch's own) is set for that thread, but MKL's part of it for the whole process: the owner of the
+    batcher resets it after `close`.
+    """
+
+    def __init__(self, runner: Runner, end_ids: Sequence[int], max_batch: int, num_threads: int) -> None:
+        self._runner = runner
+        self._end_ids = frozenset(end_ids)
+        self._max_batch = max_batch
+        self._num_threads = num_threads
+        self._waiting: deque[Request] = deque()
+        self._active: list[Request] = []
+        self._cache: Any = runner.new_cache(max_batch)
+        self._wake = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="webrl-llm", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_open(self) -> int:
+        """Requests waiting or in generation."""
+        return len(self._waiting) + len(self._active)
+
+    def submit(self, request: Request) -> Future[Answer]:
+        """Queue a request; cancelling its future takes it out of the queue, `abandoned` out of the batch."""
+        with self._wake:
+            if self._closing:
+                raise PolicyError("the model is closed")
+            self._waiting.append(request)
+            self._wake.notify()
+        return request.future
+
+    def close(self) -> None:
+        """Stop after the current pass; open requests fail with PolicyError."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        """Take waiting requests into free rows and decode one step, until closed."""
+        if self._num_threads:
+            torch.set_num_threads(self._num_threads)
+        try:
+            with torch.inference_mode():
+                while True:
+                    with self._wake:
+                        while not (self._closing or self._active or self._waiting):
+                            self._wake.wait()
+                        if self._closing:
+                            return
+                        free = self._max_batch - len(self._active)
+                        taken = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
+                    try:
+                        self._admit([r for r in taken if r.future.set_running_or_notify_cancel()])
+                        self._decode()
+                    except Exception as error:  # boundary: whatever the model raised becomes the requests' error
+                        logger.exception("the in-process model failed")
+                        self._fail_active(_as_policy_error(error))
+        finally:
+            closed = PolicyError("the model was closed while it answered")
+            self._fail_active(closed)
+            with self._wake:
+                waiting = list(self._waiting)
+                self._waiting.clear()
+            for request in waiting:
+                if request.future.set_running_or_notify_cancel():
+                    request.future.set_exception(closed)
+
+    def _admit(self, requests: list[Request]) -> None:
+        """Prefill or score requests in groups of one kind and similar length."""
+        requests.sort(key=lambda r: len(r.prompt_ids))
+        for scored in (True, False):
+            alike = [r for r in requests if (r.choices is not None) == scored]
+            for group in self._runner.group([len(r.prompt_ids) for r in alike], scored=scored):
+                size = max(1, _MAX_PREFILL_TOKENS // len(alike[group[-1]].prompt_ids))
+                for start in range(0, len(group), size):
+                    self._prefill([alike[i] for i in group[start : start + size]], scored=scored)
+
+    def _prefill(self, group: list[Request], *, scored: bool) -> None:
+        """Score a group, or draw its first tokens and assign rows to the answers that continue."""
+        prompts = [r.prompt_ids for r in group]
+        try:
+            if scored:
+                log_probs = torch.log_softmax(self._runner.score(prompts).float(), dim=-1)
+                for request, row in zip(group, log_probs, strict=True):
+                    request.future.set_result(([], row[request.choices].tolist()))
+                return
+            logits, rows = self._runner.prefill(prompts)
+            for request, row, is_done in zip(group, rows, self._take_tokens(group, logits), strict=True):
+                if is_done:
+                    request.future.set_result((request.ids, request.logprobs))
+                else:
+                    self._cache.admit(row)
+                    self._active.append(request)
+        except Exception as error:  # this group fails alone; answers already open continue
+            logger.exception("prefill failed")
+            for request in group:
+                if not request.future.done() and request not in self._active:
+                    request.future.set_exception(_as_policy_error(error))
+
+    def _decode(self) -> None:
+        """Advance every open answer by one token."""
+        for row in reversed(range(len(self._active))):
+            if self._active[row].abandoned:
+                self._release(row)
+        if not self._active:
+            return
+        logits = self._runner.decode([r.ids[-1] for r in self._active], self._cache)
+        finished = self._take_tokens(self._active, logits)
+        for row in reversed(range(len(finished))):
+            if finished[row]:
+                request = self._release(row)
+                request.future.set_result((request.ids, request.logprobs))
+
+    def _take_tokens(self, requests: list[Request], logits: torch.Tensor) -> list[bool]:
+        """Draw one token for each request; returns which answers are complete."""
+        tokens, logprobs = draw_tokens(logits, [r.sampling for r in requests], [r.generator for r in requests])
+        finished = []
+        for request, token, logprob in zip(requests, tokens, logprobs, strict=True):
+            request.ids.append(token)
+            request.logprobs.append(logprob)
+            finished.append(token in self._end_ids or len(request.ids) >= request.sampling.max_new_tokens)
+        return finished
+
+    def _release(self, row: int) -> Request:
+        """Take a row out; the last row takes its place, in the cache and here."""
+        request = self._active[row]
+        self._cache.release(row)
+        self._active[row] = self._active[-1]
+        self._active.pop()
+        return request
+
+    def _fail_active(self, error: Exception) -> None:
+        for request in self._active:
+            request.future.set_exception(error)
+        self._active.clear()
+        self._cache = self._runner.new_cache(self._max_batch)
+
+
+def _as_policy_error(error: Exception) -> PolicyError:
+    hint = "; lower engine.max_batch" if isinstance(error, torch.OutOfMemoryError) else ""
+    return PolicyError(f"the in-process model failed: {error}{hint}")

@@ -1,18 +1,71 @@
-"""The two passes of generation, prefill and one decoding step, for any transformers model with full attention."""
+"""The two passes of generation, prefill and one decoding step, for any transformers model.
+
+A model with full attention keeps its open answers in one `SlotCache`, where a decoding step is one pass over all of
+them. Models with sliding windows, recurrent or convolution layers have `OwnRows`: each answer has the cache that the
+model itself makes (a model that makes none reads its whole text anew), and rows run one after the other: exact for
+every architecture, and slower than vLLM. Prompts that are only scored, as a judge's, need no cache and share padded
+passes.
+"""
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+
+logger = logging.getLogger(__name__)
 
 _MIN_LENGTH_RATIO = 0.7
 """Prompts share a padded pass if the shortest has at least this share of the longest."""
 _GRAIN = 128
 """The cache grows by multiples of this many positions."""
+_MAX_SCORED = 16
+"""Prompts in one scoring pass of `OwnCacheRunner`: its logits take 16 x 16 x vocabulary numbers, 0.3 GB with Gemma's
+262 k."""
+
+
+class Runner(Protocol):
+    """Runs a model's forward passes; used from one thread, in inference mode.
+
+    The rows that `prefill` returns are admitted to a cache of `new_cache`, with which `decode` goes on.
+    """
+
+    def new_cache(self, capacity: int) -> SlotCache | OwnRows:
+        """Make an empty cache for at most so many rows."""
+        ...
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[Any]]:
+        """One pass over B whole prompts; returns the logits at each one's last position, [B, V], and B cache rows."""
+        ...
+
+    def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """Logits at each prompt's last position, [B, V], of prompts that are not continued."""
+        ...
+
+    def decode(self, last: Sequence[int], cache: Any) -> Tensor:
+        """Append one token to every row of the cache; returns the logits after it, [B, V]."""
+        ...
+
+    def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:
+        """Split prompts (ascending lengths) into passes of `score` or `prefill`; returns indices."""
+        ...
+
+
+class SlotRow(NamedTuple):
+    """A prefilled prompt on its way into a `SlotCache`."""
+
+    keys: list[Tensor]
+    """One [heads, >= length, head_dim] a layer; what lies beyond `length` is ignored."""
+    values: list[Tensor]
+    """The same."""
+    length: int
+    """Tokens of the prompt."""
 
 
 class SlotLayer(CacheLayerMixin):
@@ -26,13 +79,11 @@ class SlotLayer(CacheLayerMixin):
         self._index = index
         self.is_initialized = True
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Storage is made by `SlotCache.admit`."""
 
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write one token a row at the row's end; gives the used part of the cache."""
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Write one token a row at the row's end; returns the used part of the cache."""
         assert key_states.shape[2] == 1
         return self._cache.write(self._index, key_states[:, :, 0], value_states[:, :, 0])
 
@@ -57,22 +108,17 @@ class SlotCache(Cache):
 
     def __init__(self, num_layers: int, capacity: int, device: torch.device | str) -> None:
         super().__init__(layers=[SlotLayer(self, index) for index in range(num_layers)])
-        self._keys: list[torch.Tensor] = []
-        self._values: list[torch.Tensor] = []
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
         self._capacity = capacity
         self.lengths: list[int] = []
         self.width = 0
         self.row_index = self.write_at = torch.empty(0, dtype=torch.long, device=device)
         self._device = device
 
-    def admit(self, keys: list[torch.Tensor], values: list[torch.Tensor], length: int) -> None:
-        """Append a prefilled row.
-
-        Args:
-            keys: one [heads, >= length, head_dim] a layer; what lies beyond `length` is ignored.
-            values: the same.
-            length: tokens of the row.
-        """
+    def admit(self, row: SlotRow) -> None:
+        """Append a prefilled row."""
+        keys, values, length = row
         if not self._keys:
             self._keys = [layer.new_zeros((0, layer.shape[0], 0, layer.shape[2])) for layer in keys]
             self._values = [layer.new_zeros((0, layer.shape[0], 0, layer.shape[2])) for layer in values]
@@ -82,15 +128,15 @@ class SlotCache(Cache):
             stored[new, :, :length] = given[:, :length]
         self.lengths.append(length)
 
-    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store this step's [B, heads, head_dim]; gives the layer's [B, heads, width, head_dim] up to here."""
+    def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Store this step's [B, heads, head_dim]; returns the layer's [B, heads, width, head_dim] up to here."""
         keys, values, num_rows = self._keys[layer], self._values[layer], len(self.lengths)
         keys[self.row_index, :, self.write_at] = key
         values[self.row_index, :, self.write_at] = value
         return keys[:num_rows, :, : self.width], values[:num_rows, :, : self.width]
 
-    def begin_step(self, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Make room for one token a row; gives its positions [B] and the additive mask [B, width]."""
+    def begin_step(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Make room for one token a row; returns its positions [B] and the additive mask [B, width]."""
         self.width = max(self.lengths) + 1
         self._reserve(len(self.lengths), self.width)
         self.write_at = torch.tensor(self.lengths, device=self._device)  # [B]
@@ -119,76 +165,11 @@ class SlotCache(Cache):
             return
         new_rows = min(max(2 * old_rows, rows), self._capacity) if rows > old_rows else old_rows
         new_width = max(old_width, -(-width // _GRAIN) * _GRAIN)
-        self._keys = [_grown(old, new_rows, new_width) for old in self._keys]
-        self._values = [_grown(old, new_rows, new_width) for old in self._values]
-
-
-def _grown(old: torch.Tensor, rows: int, width: int) -> torch.Tensor:
-    # Zeros, not garbage: a masked NaN would still poison the attention's weighted sum.
-    new = old.new_zeros((rows, old.shape[1], width, old.shape[3]))
-    new[: old.shape[0], :, : old.shape[2]] = old
-    return new
-
-
-@dataclass(frozen=True)
-class Prefilled:
-    """What a prefill leaves for decoding."""
-
-    logits: torch.Tensor
-    """[B, V] at each prompt's last position."""
-    keys: list[list[torch.Tensor]]
-    """For each prompt, one [heads, >= T, head_dim] a layer."""
-    values: list[list[torch.Tensor]]
-    """The same."""
-
-    def admit(self, cache: SlotCache, row: int, length: int) -> None:
-        """Give a prompt of so many tokens a row of the cache."""
-        cache.admit(self.keys[row], self.values[row], length)
-
-
-class Rows(Protocol):
-    """Open answers; what else a cache holds is between it and its runner."""
-
-    def release(self, row: int) -> None:
-        """Free a row; the last one moves into the gap."""
-        ...
-
-
-C_contra = TypeVar("C_contra", bound=Rows, contravariant=True)
-"""The kind of cache that a runner decodes with."""
-
-
-class Prefill(Protocol[C_contra]):
-    """What a prefill leaves for decoding."""
-
-    @property
-    def logits(self) -> torch.Tensor:
-        """[B, V] at each prompt's last position."""
-        ...
-
-    def admit(self, cache: C_contra, row: int, length: int) -> None:
-        """Give a prompt of so many tokens a row of the cache."""
-        ...
-
-
-class Runner(Protocol[C_contra]):
-    """Runs a model's forward passes; used from one thread, in inference mode."""
-
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefill[C_contra]:
-        """One pass over whole prompts."""
-        ...
-
-    def score(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Logits at each prompt's last position, [B, V], of prompts that nobody continues."""
-        ...
-
-    def decode(self, last: Sequence[int], cache: C_contra) -> torch.Tensor:
-        """Append one token to every row of the cache; gives the logits after it, [B, V]."""
-        ...
-
-    def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:
-        """Split prompts (ascending lengths) into passes of `score` or `prefill`; gives indices."""
-        ...
+        for stored in (self._keys, self._values):
+            for layer, old in enumerate(stored):
+                # Zeros, not garbage: a masked NaN would still poison the attention's weighted sum.
+                stored[layer] = old.new_zeros((new_rows, old.shape[1], new_width, old.shape[3]))
+                stored[layer][: old.shape[0], :, : old.shape[2]] = old
 
 
 def similar(lengths: Sequence[int]) -> list[list[int]]:
@@ -202,7 +183,7 @@ def similar(lengths: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def padded_pass(model: Any, prompts: Sequence[Sequence[int]], **options: Any) -> torch.Tensor:
+def padded_pass(model: Any, prompts: Sequence[Sequence[int]], **options: Any) -> Tensor:
     """Logits at each prompt's last position, [B, V]; the head runs at the positions where some prompt ends.
 
     Padded on the right, where no causal layer looks: attention with or without windows, convolution, recurrence.
@@ -216,7 +197,7 @@ def padded_pass(model: Any, prompts: Sequence[Sequence[int]], **options: Any) ->
         logits_to_keep=torch.tensor(ends, device=model.device) - 1,
         **options,
     )
-    logits: torch.Tensor = output.logits[list(range(len(prompts))), [ends.index(n) for n in lengths]]
+    logits: Tensor = output.logits[list(range(len(prompts))), [ends.index(n) for n in lengths]]
     return logits
 
 
@@ -226,23 +207,25 @@ class GenericRunner:
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefilled:
+    def new_cache(self, capacity: int) -> SlotCache:
+        """As of `Runner`."""
+        return SlotCache(self._model.config.get_text_config().num_hidden_layers, capacity, self._model.device)
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[SlotRow]]:
         """One padded pass."""
         cache = DynamicCache()
         logits = padded_pass(self._model, prompts, past_key_values=cache, use_cache=True)
-        rows = range(len(prompts))
         layers: list[Any] = cache.layers
-        return Prefilled(
-            logits=logits,
-            keys=[[layer.keys[row] for layer in layers] for row in rows],
-            values=[[layer.values[row] for layer in layers] for row in rows],
-        )
+        return logits, [
+            SlotRow([layer.keys[i] for layer in layers], [layer.values[i] for layer in layers], len(prompt))
+            for i, prompt in enumerate(prompts)
+        ]
 
-    def score(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+    def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """One padded pass that keeps nothing."""
         return padded_pass(self._model, prompts, use_cache=False)
 
-    def decode(self, last: Sequence[int], cache: SlotCache) -> torch.Tensor:
+    def decode(self, last: Sequence[int], cache: SlotCache) -> Tensor:
         """One pass of [B, 1] tokens over the slot cache."""
         positions, mask = cache.begin_step(self._model.dtype)
         output = self._model(
@@ -252,9 +235,89 @@ class GenericRunner:
             past_key_values=cache,
             use_cache=True,
         )
-        logits: torch.Tensor = output.logits[:, -1]
+        logits: Tensor = output.logits[:, -1]
         return logits
 
     def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:  # noqa: ARG002 - padded both times
         """Similar lengths together."""
         return similar(lengths)
+
+
+@dataclass
+class OwnRow:
+    """One open answer."""
+
+    ids: list[int]
+    """Prompt and answer so far."""
+    cache: Any
+    """Of transformers, in the state after `ids`; None for a model without."""
+
+
+class OwnRows:
+    """Open answers; as `SlotCache`, `release` moves the last row into the gap."""
+
+    def __init__(self) -> None:
+        self.rows: list[OwnRow] = []
+
+    def admit(self, row: OwnRow) -> None:
+        """Append a prefilled row."""
+        self.rows.append(row)
+
+    def release(self, row: int) -> None:
+        """Free a row."""
+        self.rows[row] = self.rows[-1]
+        self.rows.pop()
+
+
+class OwnCacheRunner:
+    """Through transformers' own forward and its own caches."""
+
+    def __init__(self, model: Any, name: str, layers: str) -> None:
+        """`name` of the model and kinds of its `layers`, for the warning that it is slow."""
+        self._model = model
+        self._warning = (
+            f"model {name!r} has layers other than full attention ({layers}): its answers are written one by one, with "
+            "transformers' own cache; engine.kind=vllm is faster"
+        )
+        self._shares = "logits_to_keep" in inspect.signature(model.forward).parameters
+
+    def new_cache(self, capacity: int) -> OwnRows:  # noqa: ARG002 - it grows by itself
+        """As of `Runner`."""
+        return OwnRows()
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, list[OwnRow]]:
+        """One pass a prompt."""
+        if self._warning:
+            logger.warning(self._warning)
+            self._warning = ""
+        rows = [OwnRow([], None) for _ in prompts]
+        logits = [self._read(row, prompt) for row, prompt in zip(rows, prompts, strict=True)]
+        return torch.stack(logits), rows
+
+    def decode(self, last: Sequence[int], cache: OwnRows) -> Tensor:
+        """Append one token to every row; returns the logits after it, [B, V]."""
+        return torch.stack([self._read(row, [token]) for row, token in zip(cache.rows, last, strict=True)])
+
+    def score(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """One padded pass, or one a prompt where the model's forward has no `logits_to_keep`."""
+        if self._shares:
+            return padded_pass(self._model, prompts, use_cache=False)
+        return torch.stack([self._read(OwnRow([], None), prompt) for prompt in prompts])
+
+    def group(self, lengths: Sequence[int], *, scored: bool) -> list[list[int]]:
+        """Every prompt by itself; similar lengths together where they are only scored."""
+        if not scored:
+            return [[index] for index in range(len(lengths))]
+        return [group[i : i + _MAX_SCORED] for group in similar(lengths) for i in range(0, len(group), _MAX_SCORED)]
+
+    def _read(self, row: OwnRow, new: Sequence[int]) -> Tensor:
+        """[V] after some more tokens."""
+        row.ids += new
+        given = row.ids if row.cache is None else new
+        options = {} if row.cache is None else {"past_key_values": row.cache}
+        output = self._model(
+            input_ids=torch.tensor([list(given)], device=self._model.device), use_cache=True, **options
+        )
+        row.cache = getattr(output, "past_key_values", None)
+        logits: Tensor = output.logits[0, -1]
+        return logits

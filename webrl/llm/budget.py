@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,7 +93,9 @@ def fit_prompt(
             return Prompt(tuple(ids), page)
     tokenised = Page.of(tokenizer, page[: _MAX_CHARS_PER_TOKEN * max_tokens])
     num_tokens, is_clipped = len(tokenised.ends), len(tokenised.text) < len(page)
-    start = _first_history(encode, num_history, max_tokens - min(num_tokens, int(max_tokens * _PAGE_SHARE)))
+    # The fewest oldest entries to leave out, so that what is left and the page's share fit; the last one stays.
+    past_room = max_tokens - min(num_tokens, int(max_tokens * _PAGE_SHARE))
+    start = bisect_left(range(max(0, num_history - 1)), True, key=lambda n: len(encode(n, "")) <= past_room)
     fixed = len(encode(start, ""))
     if fixed > max_tokens:
         raise PromptTooLong(
@@ -110,18 +112,6 @@ def fit_prompt(
         room -= len(ids) - max_tokens
     num_cut = 0 if shown == page else max(0, num_tokens - (len(ids) - fixed))
     return Prompt(tuple(ids), shown, num_cut, start)
-
-
-def _first_history(encode: Callable[[int, str], list[int]], num_history: int, room: int) -> int:
-    """Fewest oldest entries to leave out so that the prompt without its page fits `room`; the last one stays."""
-    low, high = 0, max(0, num_history - 1)
-    while low < high:
-        middle = (low + high) // 2
-        if len(encode(middle, "")) <= room:
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 def cut_tail(page: Page, room: int) -> str:
@@ -152,8 +142,6 @@ def cut_lines(page: Page, room: int) -> str:
     if not dropped:
         return page.text
     kept = [line for i, line in enumerate(lines) if i not in dropped]
-    return "\n".join([*kept, _note(len(dropped), sum(interactive[i] for i in dropped))])
-
-
-def _note(num_lines: int, num_interactive: int) -> str:
-    return f"… {num_lines} lines left out, {num_interactive} of them with interactive elements"
+    num_interactive = sum(interactive[i] for i in dropped)
+    note = f"… {len(dropped)} lines left out, {num_interactive} of them with interactive elements"
+    return "\n".join([*kept, note])

@@ -93,11 +93,15 @@ def _empty_model(name: str, folder: Path, sees: bool | None, kind: Any) -> Any:
 
                 with torch.device("meta"):
                     return classes[type(config)]._from_config(config)
+            whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+            files = [whole]
+            if index.is_file() and not whole.is_file():
+                files = sorted({folder / file for file in read_json(index)["weight_map"].values()})
             model, found = classes[type(config)].from_pretrained(
                 None,
                 config=config,
                 generation_config=GenerationConfig(),
-                state_dict=_weights(name, folder),
+                state_dict={key: tensor for file in files for key, tensor in _headers(name, file).items()},
                 device_map={"": "meta"},
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
@@ -110,16 +114,8 @@ def _empty_model(name: str, folder: Path, sees: bool | None, kind: Any) -> Any:
     return model
 
 
-def _weights(name: str, folder: Path) -> dict[str, Any]:
-    """The weights' names, with tensors of their shapes."""
-    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if whole.is_file() or not index.is_file():
-        return _headers(name, whole)
-    files = sorted({folder / file for file in read_json(index)["weight_map"].values()})
-    return {key: tensor for file in files for key, tensor in _headers(name, file).items()}
-
-
 def _headers(name: str, file: Path) -> dict[str, Any]:
+    """Return the names of a file's weights, with empty tensors of their shapes."""
     import torch
     from safetensors import SafetensorError, safe_open
 

@@ -25,7 +25,28 @@ async def open_model(
     Raises:
         ModelError: unusable folder, architecture or server, or a model that cannot see.
     """
-    model = await _start(name, engine, models, sees)
+    # Engines are imported here: torch, httpx and process handling are wanted by the one that is used.
+    model: LanguageModel
+    if engine.kind == "transformers":
+        with without_collections():
+            if sees:
+                from webrl.llm.local.vision import VisionModel
+
+                model = VisionModel.load(name, engine, models)
+            else:
+                from webrl.llm.local.model import LocalModel
+
+                model = LocalModel(name, engine, models)
+    elif engine.kind == "openai":
+        if sees:
+            raise ModelError("engine.kind=openai: not yet with screenshots; take transformers or vllm")
+        from webrl.llm.servers.openai import OpenAIModel
+
+        model = await OpenAIModel.connect(name, engine, thinking=models.enable_thinking)
+    else:
+        from webrl.llm.servers.vllm import VllmModel
+
+        model = await VllmModel.start(name, engine, models, sees=sees)
     try:
         yield model
     finally:
@@ -58,25 +79,3 @@ async def open_policy(
         if verify is not None:
             await verify(model)
         yield ModelPolicy(model, config, temperature=temperature, training=training)
-
-
-async def _start(name: str, engine: EngineConfig, models: ModelsConfig, sees: bool) -> LanguageModel:
-    # Engines are imported here: torch, httpx and process handling are wanted by the one that is used.
-    if engine.kind == "transformers":
-        with without_collections():
-            if sees:
-                from webrl.llm.local.vision import VisionModel
-
-                return VisionModel.load(name, engine, models)
-            from webrl.llm.local.model import LocalModel
-
-            return LocalModel(name, engine, models)
-    if engine.kind == "openai":
-        if sees:
-            raise ModelError("engine.kind=openai: not yet with screenshots; take transformers or vllm")
-        from webrl.llm.servers.openai import OpenAIModel
-
-        return await OpenAIModel.connect(name, engine, thinking=models.enable_thinking)
-    from webrl.llm.servers.vllm import VllmModel
-
-    return await VllmModel.start(name, engine, models, sees=sees)

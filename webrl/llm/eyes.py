@@ -79,7 +79,7 @@ class Eyes:
         if getattr(config.get_text_config(), "conv_bias", False):
             raise ModelError(
                 f"model {name!r} has text_config.conv_bias=true: its convolutions would read the padding of a batch, "
-                "and an answer would hang on its neighbors; take a model without (LFM2's default)"
+                "and an answer would depend on the other rows of the batch; take a model without (LFM2's default)"
             )
         self.max_positions = int(getattr(config.get_text_config(), "max_position_embeddings", None) or 0)
         """Tokens that the model reads at most; 0: not known."""
@@ -106,27 +106,26 @@ class Eyes:
         """
         size = png_size(png)
         with self._looking:
-            if size not in self._looks:
-                self._looks[size] = self._look(open_picture(png))
-            return self._looks[size]
-
-    def _look(self, image: Any) -> Look:
-        try:
-            made = self.processor(
-                images=[[image]],
-                text=[self._placeholder],
-                add_special_tokens=False,
-                return_text_replacement_offsets=True,
-            )
-            text = str(made["text_replacement_offsets"][0][0]["replacement"])
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise ModelError(
-                f"the processor of model {self.name!r} cannot take a picture: {first_line(error)}"
-            ) from None
-        num_tokens = self.count(made["input_ids"][0])
-        if not num_tokens:
-            raise ModelError(f"the processor of model {self.name!r} gives a picture no tokens")
-        return Look(text, num_tokens, image.size)
+            if size in self._looks:
+                return self._looks[size]
+            image = open_picture(png)
+            try:
+                made = self.processor(
+                    images=[[image]],
+                    text=[self._placeholder],
+                    add_special_tokens=False,
+                    return_text_replacement_offsets=True,
+                )
+                text = str(made["text_replacement_offsets"][0][0]["replacement"])
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise ModelError(
+                    f"the processor of model {self.name!r} cannot take a picture: {first_line(error)}"
+                ) from None
+            num_tokens = self.count(made["input_ids"][0])
+            if not num_tokens:
+                raise ModelError(f"the processor of model {self.name!r} gives a picture no tokens")
+            look = self._looks[size] = Look(text, num_tokens, size)
+            return look
 
     def encode(self, messages: Sequence[Message], look: Look) -> list[int]:
         """Token ids of a chat whose last user message begins with the picture.
@@ -218,7 +217,11 @@ def _load_processor(name: str) -> Any:
         named = [p for p in ("torchvision", "num2words") if p in str(error).lower()]
         lacking = next((p for p in named if find_spec(p) is None), None)
         if lacking or isinstance(error, ImportError):
-            fix = _installs(lacking) if lacking else first_line(error)
+            fix = f"pip install {lacking}" if lacking else first_line(error)
+            if lacking == "torchvision":  # of the release and build that fits torch
+                version, _, build = str(torch.__version__).partition("+")
+                index = " --extra-index-url https://download.pytorch.org/whl/cpu" if build == "cpu" else ""
+                fix = f"pip install torchvision torch=={torch.__version__ if index else version}{index}"
             raise ModelError(f"the processor of model {name!r} needs {lacking or 'a package'}: {fix}") from None
         raise ModelError(f"cannot load a processor from {name!r}: {first_line(error)}") from error
     if not isinstance(processor, ProcessorMixin) or not hasattr(processor, "image_processor"):
@@ -227,12 +230,3 @@ def _load_processor(name: str) -> Any:
             f"it beside the weights with AutoProcessor.from_pretrained(<base model>).save_pretrained({name!r})"
         )
     return processor
-
-
-def _installs(package: str) -> str:
-    """The command that installs a package; torchvision, of the release and build that fits torch."""
-    if package != "torchvision":
-        return f"pip install {package}"
-    version, _, build = str(torch.__version__).partition("+")
-    index = " --extra-index-url https://download.pytorch.org/whl/cpu" if build == "cpu" else ""
-    return f"pip install torchvision torch=={torch.__version__ if index else version}{index}"

@@ -42,12 +42,8 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     Equal for a tokenizer and its saved and reloaded copy. Remembered as long as the tokenizer has the same length.
     """
     known = _fingerprints.get(tokenizer)
-    if known is None or known[0] != len(tokenizer):
-        known = _fingerprints[tokenizer] = (len(tokenizer), _compute_fingerprint(tokenizer))
-    return known[1]
-
-
-def _compute_fingerprint(tokenizer: Any) -> str:
+    if known is not None and known[0] == len(tokenizer):
+        return known[1]
     if getattr(tokenizer, "is_fast", False):
         state = json.loads(tokenizer.backend_tokenizer.to_str())
         state.pop("truncation", None)
@@ -55,7 +51,9 @@ def _compute_fingerprint(tokenizer: Any) -> str:
     else:
         added = {t.content: i for i, t in tokenizer.added_tokens_decoder.items()}
         state = {"class": type(tokenizer).__name__, "vocab": tokenizer.get_vocab(), "added": added}
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:_HEX_DIGITS]
+    fingerprint = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:_HEX_DIGITS]
+    _fingerprints[tokenizer] = (len(tokenizer), fingerprint)
+    return fingerprint
 
 
 def weights_fingerprint(folder: Path | str) -> str:

@@ -58,20 +58,18 @@ def load_tokenizer(name: str) -> Any:
         )
     key = f"{tokenizer_digest(folder)} {unmarked_prompt(folder)}" if folder else name
     tokenizer = _tokenizers.pop(key, None)
-    _tokenizers[key] = tokenizer = _read_tokenizer(name) if tokenizer is None else tokenizer
+    if tokenizer is None:
+        from transformers import AutoTokenizer
+
+        try:
+            with spent_on("model files"):
+                tokenizer = mark_tokenizer(AutoTokenizer.from_pretrained(name, trust_remote_code=False), name)
+        except Exception as error:  # a damaged file raises nearly anything in transformers and tokenizers
+            raise ModelError(f"cannot load a tokenizer from {name!r}: {first_line(error)}") from error
+    _tokenizers[key] = tokenizer
     if len(_tokenizers) > _MAX_TOKENIZERS:
         del _tokenizers[next(iter(_tokenizers))]
     return tokenizer
-
-
-@spent_on("model files")
-def _read_tokenizer(name: str) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return mark_tokenizer(AutoTokenizer.from_pretrained(name, trust_remote_code=False), name)
-    except Exception as error:  # a damaged file raises nearly anything in transformers and tokenizers
-        raise ModelError(f"cannot load a tokenizer from {name!r}: {first_line(error)}") from error
 
 
 @spent_on("model files")
@@ -137,7 +135,7 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
     for what, keys in (
         (f"has files without {_some(missing)}", missing),
         (f"has files with {_some(unexpected)}, for which there is no place", unexpected),
-        (f"has weights of other shapes: {'; '.join(wrong[:2])}{_more(wrong[2:])}", wrong),
+        (f"has weights of other shapes: {_some(wrong, '; ')}", wrong),
     ):
         if keys:
             raise ModelError(
@@ -147,12 +145,9 @@ def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: b
             )
 
 
-def _some(keys: list[str]) -> str:
-    return f"{', '.join(keys[:2])}{_more(keys[2:])}"
-
-
-def _more(rest: list[str]) -> str:
-    return f" and {len(rest)} more" if rest else ""
+def _some(things: list[str], separator: str = ", ") -> str:
+    """Name the first two, and say how many more there are."""
+    return separator.join(things[:2]) + (f" and {len(things) - 2} more" if len(things) > 2 else "")
 
 
 def add_adapter(model: Any, name: str, base: str, state: dict[str, Any] | None = None) -> Any:
@@ -258,7 +253,13 @@ def model_folder(name: str) -> Path | None:
     """
     path = Path(name).expanduser()
     if path.is_dir():
-        _refuse_pickles(path)
+        patterns = ("*model*.bin", "*.pt", "*.pth", "*.ckpt")
+        pickled = next((file for pattern in patterns for file in sorted(path.glob(pattern))), None)
+        if pickled and not any(path.glob("*.safetensors")):
+            raise ModelError(
+                f"model folder {str(path)!r} has its weights in {pickled.name}, a pickle, and pickles can run code; "
+                "convert it where you trust it: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW)"
+            )
         return path
     if path.is_file():
         raise ModelError(f"model {name!r} is a file; name its folder, with config.json, weights and tokenizer")
@@ -286,17 +287,6 @@ def hub_snapshot(name: str) -> Path:
     if not any(folder.glob("model*.safetensors")):
         raise ModelError(f"the model {name!r} has no weights in model*.safetensors")
     return folder
-
-
-def _refuse_pickles(folder: Path) -> None:
-    """Raises ModelError if the weights are pickles."""
-    patterns = ("*model*.bin", "*.pt", "*.pth", "*.ckpt")
-    pickled = next((path for pattern in patterns for path in sorted(folder.glob(pattern))), None)
-    if pickled and not any(folder.glob("*.safetensors")):
-        raise ModelError(
-            f"model folder {str(folder)!r} has its weights in {pickled.name}, a pickle, and pickles can run code; "
-            "convert it where you trust it: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW)"
-        )
 
 
 def base_of(name: str) -> str | None:

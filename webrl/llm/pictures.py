@@ -43,17 +43,6 @@ class Picture:
         """
         return cls(root / step.screenshot, step.screenshot_sha256) if step.screenshot_sha256 else None
 
-    @classmethod
-    def of_bytes(cls, png: bytes) -> Picture:
-        """One that lies in no file."""
-        return cls(Path("(in memory)"), sha256(png), png)
-
-    @classmethod
-    def of_next(cls, record: StepRecord, root: Path) -> Picture | None:
-        """That of `next_prompt_ids`; arguments as of `of`."""
-        digest = record.next_screenshot_sha256
-        return cls(root / record.next_screenshot, digest) if digest else None
-
     def read(self) -> bytes:
         """The bytes that were shown.
 

@@ -1,11 +1,10 @@
-"""The language model as a policy: builds the prompt, asks the model, gives back exactly what was sampled."""
+"""The language model as a policy: builds the prompt, asks the model, returns exactly what was sampled."""
 
 from __future__ import annotations
 
 import logging
 import random
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from webrl.config import RunConfig
@@ -13,7 +12,7 @@ from webrl.errors import PolicyError, StageError
 from webrl.llm.budget import Prompt
 from webrl.llm.interface import LanguageModel, PolicyOutput, Sampling, Turn
 from webrl.llm.prompts import build_policy_prompt, policy_messages
-from webrl.llm.sampling import policy_config, policy_sampling
+from webrl.llm.sampling import policy_config
 from webrl.llm.threads import with_tokenizer
 from webrl.llm.trained_prompt import prompt_of
 
@@ -39,7 +38,10 @@ class ModelPolicy:
     ) -> None:
         self._model = model
         self._config = policy_config(config, temperature, training)
-        self._sampling = sampling or partial(policy_sampling, self._config.rollout)
+        rollout = self._config.rollout
+        self._sampling = sampling or (
+            lambda seed: Sampling(temperature=rollout.temperature, max_new_tokens=rollout.max_new_tokens, seed=seed)
+        )
         self._seeds = random.Random(config.seed)
         if training and model.tokenizer is None:
             raise PolicyError(f"{model.name!r} gives no token ids, so its rollouts cannot be trained on")

@@ -25,7 +25,7 @@ from webrl.llm.trained_prompt import PromptName, prompt_of
 from webrl.types import Step
 
 if TYPE_CHECKING:
-    from webrl.llm.eyes import Eyes, Look
+    from webrl.llm.eyes import Eyes
 
 Dialect = Literal["browsergym", "webrl"]
 
@@ -145,7 +145,17 @@ def build_policy_prompt(
     """
     look = eyes.look(image) if eyes and image is not None else None
     if eyes and look:
-        _check_image(look, eyes.name, image_size, models.max_prompt_tokens)
+        size = "{}x{}".format(*look.size)
+        if 0 < image_size < max(look.size):
+            raise StageError(
+                f"a screenshot of {size} pixels is larger than rollout.image_size={image_size}: show it, and record "
+                "demonstrations, in that size"
+            )
+        if look.num_tokens >= models.max_prompt_tokens:
+            raise StageError(
+                f"a screenshot of {size} pixels is {look.num_tokens} tokens of model {eyes.name!r}, and "
+                f"models.max_prompt_tokens is {models.max_prompt_tokens}: lower rollout.image_size, or raise it"
+            )
     shows_text = look is None or show_text
     name = prompt_of(tokenizer, models.prompt) if shows_text else "brief"
 
@@ -165,21 +175,6 @@ def build_policy_prompt(
     page = observation if shows_text else ""
     prompt = fit_prompt(tokenizer, encode, page, len(history), models.max_prompt_tokens, cut)
     return replace(prompt, image=image)
-
-
-def _check_image(look: Look, name: str, limit: int, room: int) -> None:
-    """Raises StageError: the image is larger than asked for, or leaves no room for the rest."""
-    size = "{}x{}".format(*look.size)
-    if 0 < limit < max(look.size):
-        raise StageError(
-            f"a screenshot of {size} pixels is larger than rollout.image_size={limit}: show it, and record "
-            "demonstrations, in that size"
-        )
-    if look.num_tokens >= room:
-        raise StageError(
-            f"a screenshot of {size} pixels is {look.num_tokens} tokens of model {name!r}, and "
-            f"models.max_prompt_tokens is {room}: lower rollout.image_size, or raise it"
-        )
 
 
 def by_coordinates(messages: Sequence[Message]) -> list[Message]:
@@ -258,7 +253,14 @@ def build_judge_prompt(
     role = system or _JUDGE_ROLE
 
     def encode_released(start: int, page: str) -> list[int]:
-        return encode_text(tokenizer, _released_judge_parts(role, judge_text(intent, responses[start:], page)))
+        parts = [
+            ("<|start_header_id|>system<|end_header_id|>\n\n", True),
+            (role, False),
+            ("<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n", True),
+            (judge_text(intent, responses[start:], page), False),
+            ("<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n", True),
+        ]
+        return encode_text(tokenizer, parts)
 
     def encode_ours(start: int, page: str) -> list[int]:
         user = Message("user", judge_text(intent, responses[start:], page))
@@ -286,16 +288,6 @@ def judge_text(intent: str, responses: Sequence[str], final_page: str) -> str:
     """The user message of the released ORM: one line per step, newlines inside a response joined with `; `."""
     lines = "".join("; ".join(response.split("\n")).strip() + "\n" for response in responses)
     return f"The User Intent:\n{intent.strip()}\n\nAction History:\n{lines}\nThe Current Screenshot:\n{final_page}"
-
-
-def _released_judge_parts(role: str, text: str) -> list[tuple[str, bool]]:
-    return [
-        ("<|start_header_id|>system<|end_header_id|>\n\n", True),
-        (role, False),
-        ("<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n", True),
-        (text, False),
-        ("<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n", True),
-    ]
 
 
 def _history_line(step: Step) -> str:

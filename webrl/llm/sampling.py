@@ -43,15 +43,6 @@ def policy_config(config: RunConfig, temperature: float | None = None, training:
     return config.model_copy(update={"rollout": rollout})
 
 
-def policy_sampling(config: RolloutConfig, seed: int) -> Sampling:
-    """How a policy's answer is drawn."""
-    return Sampling(
-        temperature=config.temperature,
-        max_new_tokens=config.max_new_tokens,
-        seed=seed,
-    )
-
-
 def draw_tokens(
     logits: torch.Tensor, samplings: list[Sampling], generators: list[random.Random]
 ) -> tuple[list[int], list[float]]:

@@ -83,7 +83,11 @@ def render_chat(
             "or add chat_template.jinja to the model folder"
         )
     problem: Exception | None = None
-    for attempt in (list(chat), _without_system(chat)):
+    without_system = list(chat)
+    if len(chat) > 1 and chat[0]["role"] == "system":
+        joined = f"{chat[0]['content']}\n\n{chat[1]['content']}"
+        without_system = [{"role": chat[1]["role"], "content": joined}, *chat[2:]]
+    for attempt in (list(chat), without_system):
         try:
             text = str(
                 tokenizer.apply_chat_template(
@@ -125,13 +129,6 @@ def _reads_blocks(tokenizer: Any) -> bool:
         return False
 
 
-def _without_system(chat: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    if len(chat) < 2 or chat[0]["role"] != "system":
-        return list(chat)
-    joined = f"{chat[0]['content']}\n\n{chat[1]['content']}"
-    return [{"role": chat[1]["role"], "content": joined}, *chat[2:]]
-
-
 def encode_text(tokenizer: Any, parts: Sequence[tuple[str, bool]], *, add_prefix: bool = True) -> list[int]:
     """Token ids of (text, is_template) parts joined: control strings count only in template parts.
 
@@ -141,14 +138,25 @@ def encode_text(tokenizer: Any, parts: Sequence[tuple[str, bool]], *, add_prefix
     guard, contents = protect(tokenizer, [text for text, is_template in parts if not is_template])
     queue = iter(contents)
     text = "".join(text if is_template else next(queue) for text, is_template in parts)
-    prefix = _prefix_ids(tokenizer) if add_prefix else ()
-    return [*prefix, *encode_guarded(tokenizer, text, guard)]
+    ids = encode_guarded(tokenizer, text, guard)
+    if not add_prefix:
+        return ids
+    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+    full = tokenizer("a")["input_ids"]
+    starts = range(len(full) - len(bare) + 1)
+    return [*full[: next((n for n in starts if full[n : n + len(bare)] == bare), 0)], *ids]
 
 
 def encode_plain(tokenizer: Any, text: str) -> list[int]:
     """Token ids of content alone: no added tokens, control strings as plain text."""
     ids: list[int] = []
-    for piece in _cut_unflagged(controls(tokenizer).unflagged, text):
+    pattern = controls(tokenizer).unflagged
+    pieces = []
+    while pattern and (match := pattern.search(text)):  # tokenised apart, the parts of a control string stay parts
+        cut = match.start() + 1
+        pieces.append(text[:cut])
+        text = text[cut:]
+    for piece in (*pieces, text):
         ids += tokenizer(piece, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     return ids
 
@@ -179,7 +187,7 @@ def refuse_image(name: str, image: bytes | None) -> None:
 
 
 def protect(tokenizer: Any, contents: Sequence[str]) -> tuple[str, list[str]]:
-    """Put a guard character inside every control string of `contents`; gives ("", contents) if there is none."""
+    """Put a guard character inside every control string of `contents`; returns ("", contents) if there is none."""
     pattern = controls(tokenizer).any
     if pattern is None or not any(pattern.search(text) for text in contents):
         return "", list(contents)
@@ -210,15 +218,6 @@ def _break_controls(pattern: re.Pattern[str], text: str, guard: str) -> str:
         pieces.append(text[start : match.start() + 1])
         start = match.start() + 1
     return guard.join([*pieces, text[start:]])
-
-
-def _cut_unflagged(pattern: re.Pattern[str] | None, text: str) -> Iterable[str]:
-    # Tokenised apart, the two parts of a control string cannot become its token.
-    while pattern and (match := pattern.search(text)):
-        cut = match.start() + 1
-        yield text[:cut]
-        text = text[cut:]
-    yield text
 
 
 def controls(tokenizer: Any) -> _Controls:
@@ -257,12 +256,3 @@ def _as_pattern(tree: dict[str, Any]) -> str:
     if not branches:
         return ""
     return f"(?:{'|'.join(branches)})" + ("?" if "" in tree else "")
-
-
-def _prefix_ids(tokenizer: Any) -> tuple[int, ...]:
-    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-    full = tokenizer("a")["input_ids"]
-    for start in range(len(full) - len(bare) + 1):
-        if full[start : start + len(bare)] == bare:
-            return tuple(full[:start])
-    return ()

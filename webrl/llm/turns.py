@@ -27,8 +27,33 @@ def end_token_ids(name: str, tokenizer: Any) -> tuple[int, ...]:
     Raises:
         ModelError: generation_config.json or config.json name an id outside the vocabulary.
     """
+    from transformers import AutoConfig, GenerationConfig
+
+    folder = model_folder(name)
+    base = adapter_base(folder) if folder else None
+    configured: list[int] = []
+    size = len(tokenizer)
+    for source in filter(None, (name, base)):
+        try:
+            config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
+        except (OSError, ValueError):
+            config = None  # a LoRA folder, or a tokenizer alone
+        else:
+            size = max(size, int(getattr(config, "vocab_size", 0) or 0))
+        try:
+            generation: Any = GenerationConfig.from_pretrained(source)
+        except (OSError, ValueError):
+            generation = config
+        ends = getattr(generation, "eos_token_id", None)
+        configured += [ends] if isinstance(ends, int) else list(ends or [])
+    for end in configured:
+        if not 0 <= end < size:
+            raise ModelError(
+                f"model {name!r}: generation_config.json or config.json names end token {end} (eos_token_id), but the "
+                f"vocabulary has {size} tokens; correct eos_token_id there"
+            )
     found = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
-    found += _configured_ends(name, len(tokenizer))
+    found += configured
     found += [end for end in (_template_end(tokenizer), _added(tokenizer, RELEASED_END)) if end is not None]
     return tuple(dict.fromkeys(found))
 
@@ -46,38 +71,6 @@ def closing_ids(tokenizer: Any, prompt_format: str) -> tuple[int, ...]:
 def without_end(text: str) -> str:
     """An imported answer without the end token's text, which released actions carry along."""
     return text.removesuffix(RELEASED_END)
-
-
-def _configured_ends(name: str, num_tokens: int) -> list[int]:
-    from transformers import AutoConfig, GenerationConfig
-
-    folder = model_folder(name)
-    base = adapter_base(folder) if folder else None
-    ends: list[int] = []
-    size = num_tokens
-    for source in filter(None, (name, base)):
-        try:
-            config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
-        except (OSError, ValueError):
-            config = None  # a LoRA folder, or a tokenizer alone
-        else:
-            size = max(size, int(getattr(config, "vocab_size", 0) or 0))
-        try:
-            generation: Any = GenerationConfig.from_pretrained(source)
-        except (OSError, ValueError):
-            generation = config
-        ends += _as_list(getattr(generation, "eos_token_id", None))
-    for end in ends:
-        if not 0 <= end < size:
-            raise ModelError(
-                f"model {name!r}: generation_config.json or config.json names end token {end} (eos_token_id), but the "
-                f"vocabulary has {size} tokens; correct eos_token_id there"
-            )
-    return ends
-
-
-def _as_list(value: Any) -> list[int]:
-    return [value] if isinstance(value, int) else list(value or [])
 
 
 def _template_end(tokenizer: Any) -> int | None:

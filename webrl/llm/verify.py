@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from webrl.errors import ModelError
 from webrl.llm.budget import cut_tail, fit_prompt
@@ -62,10 +63,24 @@ async def verify_logprobs(
     Raises:
         ModelError: the difference is larger, so the engine does not have these weights.
     """
-    image = _image() if model.eyes else None
-    prompts = _short_prompts(model, image) * _SEEDS
-    if prompt_tokens:
-        prompts.append(_long_prompt(model, prompt_tokens, image))
+    text = " ".join(_PROMPTS)
+    long = " ".join([text] * (prompt_tokens // len(text.split()) + 1))
+    eyes: Any = model.eyes
+    image: bytes | None = None
+    if eyes is None:
+        prompts = [tuple(encode_plain(model.tokenizer, short)) for short in _PROMPTS] * _SEEDS
+        if prompt_tokens:
+            prompts.append(tuple(encode_plain(model.tokenizer, long)[:prompt_tokens]))
+    else:
+        image = _image()
+        look = eyes.look(image)
+
+        def encode(_start: int, shown: str) -> Any:
+            return eyes.encode([Message("user", shown)], look)
+
+        prompts = [tuple(encode(0, short)) for short in _PROMPTS] * _SEEDS
+        if prompt_tokens:
+            prompts.append(fit_prompt(eyes.tokenizer, encode, long, 0, prompt_tokens, cut_tail).ids)
     answers = await asyncio.gather(
         *(
             model.generate(prompt, Sampling(max_new_tokens=_MAX_NEW_TOKENS, seed=n), image)
@@ -89,26 +104,6 @@ async def verify_logprobs(
         )
     logger.info("log-probs match: mean difference %.2g over %d tokens", check.mean_difference, check.num_tokens)
     return check
-
-
-def _short_prompts(model: LanguageModel, image: bytes | None) -> list[tuple[int, ...]]:
-    if model.eyes is None or image is None:
-        return [tuple(encode_plain(model.tokenizer, text)) for text in _PROMPTS]
-    look = model.eyes.look(image)
-    return [tuple(model.eyes.encode([Message("user", text)], look)) for text in _PROMPTS]
-
-
-def _long_prompt(model: LanguageModel, length: int, image: bytes | None) -> tuple[int, ...]:
-    """Repeat the texts up to the length."""
-    text = " ".join(_PROMPTS)
-    page = " ".join([text] * (length // len(text.split()) + 1))
-    eyes = model.eyes
-    if eyes is None or image is None:
-        return tuple(encode_plain(model.tokenizer, page)[:length])
-    look = eyes.look(image)
-    return fit_prompt(
-        eyes.tokenizer, lambda _, shown: eyes.encode([Message("user", shown)], look), page, 0, length, cut_tail
-    ).ids
 
 
 def _image() -> bytes:

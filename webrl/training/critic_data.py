@@ -68,7 +68,8 @@ def next_state_of(record: StepRecord, root: Path) -> Example | None:
     """What is valued after a step that carries its successor's state along; None if it does not."""
     if not record.next_prompt_ids:
         return None
-    return Example(record.next_prompt_ids, (), Picture.of_next(record, root))
+    digest = record.next_screenshot_sha256
+    return Example(record.next_prompt_ids, (), Picture(root / record.next_screenshot, digest) if digest else None)
 
 
 def states_by_sample(states: Sequence[State]) -> list[list[int]]:

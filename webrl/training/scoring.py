@@ -18,7 +18,7 @@ from torch import Tensor
 from webrl.config import RunConfig
 from webrl.errors import TrainingError
 from webrl.llm.loading import pick_device, pick_dtype
-from webrl.llm.pictures import Picture
+from webrl.llm.pictures import Picture, sha256
 from webrl.llm.products import use_products
 from webrl.llm.verify import Sample
 from webrl.runs.clock import spent_on
@@ -73,7 +73,7 @@ def score_samples(
 ) -> list[list[float]]:
     """Log-probabilities of the actions of samples, all of which have an image, or none."""
     items = [
-        Item((*prompt, *action), len(action), Picture.of_bytes(image) if image else None)
+        Item((*prompt, *action), len(action), Picture(Path("(in memory)"), sha256(image), image) if image else None)
         for prompt, action, image in samples
     ]
     sees = any(item.picture for item in items)

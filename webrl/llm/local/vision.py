@@ -103,13 +103,14 @@ class VisionModel:
     def _answer(self, questions: list[_Question]) -> list[_Drawn | PolicyError]:
         draw = _Draw([q.sampling for q in questions])
         ends = {*self._end_ids, *self.eyes.picture_ids}
+        pad_id = int(self._end_ids[0] if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id)
         config = GenerationConfig(
             max_new_tokens=max(q.sampling.max_new_tokens for q in questions),
             eos_token_id=sorted(ends),
-            pad_token_id=self._pad_id,
+            pad_token_id=pad_id,
             do_sample=False,
         )
-        ids, mask = pad_left([q.ids for q in questions], self._pad_id, self._module.device)
+        ids, mask = pad_left([q.ids for q in questions], pad_id, self._module.device)
         own = self._module.generation_config
         # `generate` would take from the model's own whatever the given one leaves open.
         self._module.generation_config = GenerationConfig()
@@ -123,20 +124,15 @@ class VisionModel:
             )
         finally:
             self._module.generation_config = own
-        return [self._checked(draw.answer(row, ends, q.sampling.max_new_tokens)) for row, q in enumerate(questions)]
-
-    @property
-    def _pad_id(self) -> int:
-        pad = self.tokenizer.pad_token_id
-        return int(self._end_ids[0] if pad is None else pad)
-
-    def _checked(self, drawn: _Drawn) -> _Drawn | PolicyError:
-        if any(math.isnan(logprob) for logprob in drawn[1]):
-            return PolicyError(
-                f"the log-probabilities of model {self.name!r} are nan: "
-                "the folder is damaged, or its training diverged (lower lr)"
-            )
-        return drawn
+        answers: list[_Drawn | PolicyError] = []
+        for row, question in enumerate(questions):
+            drawn = draw.answer(row, ends, question.sampling.max_new_tokens)
+            if any(math.isnan(logprob) for logprob in drawn[1]):
+                problem = "the folder is damaged, or its training diverged (lower lr)"
+                answers.append(PolicyError(f"the log-probabilities of model {self.name!r} are nan: {problem}"))
+            else:
+                answers.append(drawn)
+        return answers
 
 
 class _Draw(LogitsProcessor):

@@ -24,10 +24,12 @@ def check_room(gpus: Sequence[str], engine: EngineConfig, model: str) -> None:
     for gpu, (free, total) in zip(gpus, gpu_memory(gpus), strict=False):
         wanted = engine.gpu_memory_utilization * total
         if free + _SLACK_MIB < wanted:
+            share = int(free / total * 20) / 20
+            advice = f"lower it (rollout.engine.gpu_memory_utilization={share:g}), or " if share > 0 else ""
             raise ModelError(
                 f"GPU {gpu} has {free / _MIB_PER_GIB:.1f} of {total / _MIB_PER_GIB:.1f} GiB free, and the vLLM server "
                 f"of {model} wants {wanted / _MIB_PER_GIB:.1f} (engine.gpu_memory_utilization="
-                f"{engine.gpu_memory_utilization:g}); {_advice(free / total)}"
+                f"{engine.gpu_memory_utilization:g}); {advice}end what else runs on this GPU"
             )
 
 
@@ -41,7 +43,7 @@ def gpu_memory(gpus: Sequence[str]) -> list[tuple[int, int]]:
         return []
 
 
-def name_the_knob(error: ModelError, engine: EngineConfig) -> ModelError:
+def add_memory_hint(error: ModelError, engine: EngineConfig) -> ModelError:
     """The same error; if a GPU was too small, it begins with the option to change."""
     if not _OUT_OF_MEMORY.search(str(error)):
         return error
@@ -50,10 +52,3 @@ def name_the_knob(error: ModelError, engine: EngineConfig) -> ModelError:
         f"{engine.gpu_memory_utilization:g}: raise it if nothing else uses the GPU, lower it if something does "
         f"(rollout.engine.gpu_memory_utilization=0.5), or lower models.max_prompt_tokens; {error}"
     )
-
-
-def _advice(free_share: float) -> str:
-    share = int(free_share * 20) / 20
-    if share <= 0:
-        return "end what else runs on this GPU"
-    return f"lower it (rollout.engine.gpu_memory_utilization={share:g}), or end what else runs on this GPU"

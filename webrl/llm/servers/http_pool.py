@@ -120,9 +120,12 @@ class HttpPool:
                 return answer
             finally:
                 server.num_open -= 1
-            self._rest(server, reasons[server.url])
+            server.num_failures += 1
+            server.rests_until = time.monotonic() + min(10.0, 2.0 ** (server.num_failures - 1))
+            logger.warning("%s failed (%d in a row): %s", server.url, server.num_failures, reasons[server.url])
             # Another server may be tried at once; the same one only after a pause.
-            if attempt < self._max_retries and not self._has_rested():
+            has_rested = any(s.rests_until <= time.monotonic() for s in self._servers)
+            if attempt < self._max_retries and not has_rested:
                 await asyncio.sleep(pause)
         raise PolicyError(
             f"no answer after {self._max_retries + 1} attempts: "
@@ -156,22 +159,21 @@ class HttpPool:
         """
         if self._is_closed:
             raise RuntimeError("the pool is closed")
-        client = self._free.pop() if self._free else self._new_client()
+        if self._free:
+            client = self._free.pop()
+        else:
+            local = all(urlsplit(s.address).hostname in ("localhost", "127.0.0.1", "::1") for s in self._servers)
+            client = httpx.AsyncClient(
+                headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else {},
+                timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, _CONNECT_TIMEOUT_S)),
+                trust_env=not local,  # a proxy from the environment must not see requests to this machine
+                verify=self._tls,
+            )
+            self._clients.append(client)
         try:
             yield client
         finally:
             self._free.append(client)
-
-    def _new_client(self) -> httpx.AsyncClient:
-        local = all(urlsplit(s.address).hostname in ("localhost", "127.0.0.1", "::1") for s in self._servers)
-        client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else {},
-            timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, _CONNECT_TIMEOUT_S)),
-            trust_env=not local,  # a proxy from the environment must not see requests to this machine
-            verify=self._tls,
-        )
-        self._clients.append(client)
-        return client
 
     async def _request(self, method: str, url: str, body: Mapping[str, Any] | None) -> Any:
         try:
@@ -185,7 +187,12 @@ class HttpPool:
         except RuntimeError as error:  # httpx: the client has been closed
             raise PolicyError(redact(f"the connection to {url} was closed: {error}")) from error
         if response.status_code >= 500 or response.status_code in _RETRIED_STATUSES:
-            raise _Retry(f"{response.status_code} {response.text[:_MAX_ERROR_CHARS]}", _retry_after(response))
+            try:
+                asked_s = float(response.headers.get("Retry-After", "0"))
+            except ValueError:
+                asked_s = 0.0
+            pause_s = min(_LONGEST_RETRY_AFTER_S, max(0.0, asked_s))
+            raise _Retry(f"{response.status_code} {response.text[:_MAX_ERROR_CHARS]}", pause_s)
         if response.status_code >= 300:
             where = response.headers.get("Location", "")
             raise Refused(url, response.status_code, f"redirects are not followed: {where}" if where else response.text)
@@ -195,7 +202,7 @@ class HttpPool:
             raise _Retry(f"malformed JSON ({error}): {response.text[:80]!r}") from error
 
     async def _exchange(self, method: str, url: str, body: Mapping[str, Any] | None) -> httpx.Response:
-        """One request and its whole answer.
+        """One request and its whole answer, unpacked and of a bounded size.
 
         A server may close a connection that was kept open just when it is used again, which says nothing about the
         server. Each such connection is thrown away, so that a fresh one comes at the latest after the last of them.
@@ -207,18 +214,21 @@ class HttpPool:
                 steps.append(step)
 
             try:
-                return await self._exchange_once(method, url, body, note)
+                with self._client() as client:
+                    async with client.stream(method, url, json=body, extensions={"trace": note}) as response:
+                        parts, size = [], 0
+                        async for part in response.aiter_bytes(_CHUNK_BYTES):
+                            size += len(part)
+                            if size > _MAX_ANSWER_BYTES:
+                                raise _Retry(f"the answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
+                            parts.append(part)
+                        # without the headers that no longer fit unpacked content
+                        packed = ("content-encoding", "content-length")
+                        headers = {k: v for k, v in response.headers.items() if k not in packed}
+                        return httpx.Response(response.status_code, headers=headers, content=b"".join(parts))
             except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
                 if _CONNECTED in steps or _ANSWERED in steps:
                     raise
-
-    async def _exchange_once(self, method: str, url: str, body: Mapping[str, Any] | None, note: Any) -> httpx.Response:
-        """The answer, unpacked and of a bounded size."""
-        with self._client() as client:
-            async with client.stream(method, url, json=body, extensions={"trace": note}) as response:
-                return httpx.Response(
-                    response.status_code, headers=_plain(response.headers), content=await _read(response)
-                )
 
     def _best(self) -> _Server:
         """A rested server with the fewest open requests; else the one that has rested longest."""
@@ -227,15 +237,6 @@ class HttpPool:
         if rested:
             return min(rested, key=lambda s: s.num_open)
         return min(self._servers, key=lambda s: s.rests_until)
-
-    def _rest(self, server: _Server, reason: str) -> None:
-        server.num_failures += 1
-        rest_s = min(10.0, 2.0 ** (server.num_failures - 1))
-        server.rests_until = time.monotonic() + rest_s
-        logger.warning("%s failed (%d in a row): %s", server.url, server.num_failures, reason)
-
-    def _has_rested(self) -> bool:
-        return any(s.rests_until <= time.monotonic() for s in self._servers)
 
 
 def _server(url: SecretUrl) -> _Server:
@@ -251,26 +252,3 @@ class _Retry(Exception):
     def __init__(self, reason: str, retry_after_s: float = 0.0) -> None:
         super().__init__(redact(reason))
         self.retry_after_s = retry_after_s
-
-
-def _retry_after(response: httpx.Response) -> float:
-    try:
-        return min(_LONGEST_RETRY_AFTER_S, max(0.0, float(response.headers.get("Retry-After", "0"))))
-    except ValueError:
-        return 0.0
-
-
-async def _read(response: httpx.Response) -> bytes:
-    """The content, of a bounded size."""
-    parts, size = [], 0
-    async for part in response.aiter_bytes(_CHUNK_BYTES):
-        size += len(part)
-        if size > _MAX_ANSWER_BYTES:
-            raise _Retry(f"the answer is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _plain(headers: httpx.Headers) -> dict[str, str]:
-    """Without those that no longer fit unpacked content."""
-    return {k: v for k, v in headers.items() if k not in ("content-encoding", "content-length")}

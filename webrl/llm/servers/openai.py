@@ -76,7 +76,11 @@ class OpenAIModel:
         pool = HttpPool(urls or engine.urls, timeout_s=engine.timeout_s, max_retries=engine.max_retries, api_key=key)
         try:
             served_name = await _served_name(pool, engine)
-            tokenizer = _try_tokenizer(name)
+            tokenizer = None
+            try:
+                tokenizer = load_tokenizer(name)
+            except ModelError as error:
+                logger.info("no tokenizer for %r: %s", name, error)
             takes_ids = tokenizer is not None and await _takes_ids(pool, served_name)
         except BaseException:
             await pool.close()
@@ -130,18 +134,19 @@ class OpenAIModel:
         body = self._completion_body(prompt, Sampling(temperature=0.0, max_new_tokens=1)) | extra
         with spent_on("scoring"):
             found = await self.ask("/completions", body, parse_first_position)
-            return [found[t] if t in found else await self._prompt_logprob(prompt, t) for t in token_ids]
+            for token in (t for t in token_ids if t not in found):
+                body = self._completion_body([*prompt, token], Sampling(temperature=0.0, max_new_tokens=1))
+                last = await self.ask("/completions", body | {"prompt_logprobs": 0}, parse_prompt_logprobs)
+                if str(token) not in last:
+                    raise ModelError(
+                        f"{self.served_name!r} reports no log-probability for token {token} (prompt_logprobs)"
+                    )
+                found[token] = last[str(token)]
+        return [found[token] for token in token_ids]
 
     async def close(self) -> None:
         """Close the connections."""
         await self._pool.close()
-
-    async def _prompt_logprob(self, prompt: list[int], token: int) -> float:
-        body = self._completion_body([*prompt, token], Sampling(temperature=0.0, max_new_tokens=1))
-        parsed: dict[str, float] = await self.ask("/completions", body | {"prompt_logprobs": 0}, parse_prompt_logprobs)
-        if str(token) not in parsed:
-            raise ModelError(f"{self.served_name!r} reports no log-probability for token {token} (prompt_logprobs)")
-        return parsed[str(token)]
 
     def _completion_body(self, prompt: list[int], sampling: Sampling) -> dict[str, Any]:
         return {
@@ -153,7 +158,7 @@ class OpenAIModel:
         } | sampling_options(sampling)
 
     async def ask(self, path: str, body: dict[str, Any], parse: Any) -> Any:
-        """What `parse` makes of the servers' answer to a request.
+        """Return what `parse` makes of the servers' answer to a request.
 
         Raises:
             PolicyError, ModelError: no answer, or a refusal.
@@ -183,7 +188,8 @@ async def _served_name(pool: HttpPool, engine: EngineConfig) -> str:
     except (PolicyError, Refused) as error:
         if engine.model_name and isinstance(error, Refused) and error.status == 404:
             return engine.model_name
-        hint = "; is the key in engine.api_key_env right?" if _is_locked(error) else ""
+        is_locked = isinstance(error, Refused) and error.status in (401, 403)
+        hint = "; is the key in engine.api_key_env right?" if is_locked else ""
         raise ModelError(f"no model server: {error}{hint}") from error
     models = listing.get("data") if isinstance(listing, dict) else None
     names = [str(m["id"]) for m in models if isinstance(m, dict) and "id" in m] if isinstance(models, list) else []
@@ -196,15 +202,19 @@ async def _served_name(pool: HttpPool, engine: EngineConfig) -> str:
     return engine.model_name
 
 
-def _is_locked(error: Exception) -> bool:
-    return isinstance(error, Refused) and error.status in (401, 403)
-
-
 async def _takes_ids(pool: HttpPool, served_name: str) -> bool:
     body = {"model": served_name, "prompt": [1], "max_tokens": 1, "temperature": 0.0, "logprobs": 1}
+
+    def has_ids(answer: Any) -> bool:
+        try:
+            parse_completion(answer)
+        except MalformedAnswer:
+            return False
+        return True
+
     try:
-        await pool.post(
-            "/completions", body | {"return_token_ids": True, "return_tokens_as_token_ids": True}, _parse_probe
+        return await pool.post(
+            "/completions", body | {"return_token_ids": True, "return_tokens_as_token_ids": True}, has_ids
         )
     except Refused as error:
         if error.status in (401, 403):
@@ -212,28 +222,6 @@ async def _takes_ids(pool: HttpPool, served_name: str) -> bool:
         return False
     except PolicyError as error:
         raise ModelError(f"{served_name!r} does not answer: {error}") from error
-    except _NoIds:
-        return False
-    return True
-
-
-class _NoIds(Exception):
-    """The server answers completions without token ids."""
-
-
-def _parse_probe(answer: Any) -> None:
-    try:
-        parse_completion(answer)
-    except MalformedAnswer as error:
-        raise _NoIds(str(error)) from error
-
-
-def _try_tokenizer(name: str) -> Any:
-    try:
-        return load_tokenizer(name)
-    except ModelError as error:
-        logger.info("no tokenizer for %r: %s", name, error)
-        return None
 
 
 def sampling_options(sampling: Sampling) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class ServerProcess:
         raise ModelError(f"the model server was not healthy within {timeout_s:g} s; {self.log_tail()}")
 
     async def post(self, path: str, body: dict[str, Any] | None, *, api_key: str, timeout_s: float) -> str:
-        """POST JSON to the server; gives the text of its answer.
+        """POST JSON to the server; returns the text of its answer.
 
         Raises:
             ModelError: anything but 200, or no answer.
@@ -106,7 +106,12 @@ class ServerProcess:
         self._process = None
         _signal_group(process.pid, signal.SIGTERM)
         deadline = time.monotonic() + _STOP_GRACE_S
-        while _group_exists(process) and time.monotonic() < deadline:  # noqa: ASYNC110 - polled
+        while time.monotonic() < deadline:
+            process.poll()  # reap the leader, or the group never empties
+            try:
+                os.killpg(process.pid, 0)
+            except (ProcessLookupError, PermissionError):
+                break
             await asyncio.sleep(0.1)
         _finish(process)
 
@@ -137,12 +142,3 @@ def _finish(process: subprocess.Popen[bytes]) -> None:
 def _signal_group(group: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
-
-
-def _group_exists(process: subprocess.Popen[bytes]) -> bool:
-    process.poll()  # reap the leader, or the group never empties
-    try:
-        os.killpg(process.pid, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True

@@ -65,7 +65,13 @@ class VllmModel:
         if sees:
             from webrl.llm.eyes import Eyes
 
-            _refuse_unproven(name)
+            family = config_of(name).model_type
+            if family not in PROVEN:
+                raise ModelError(
+                    f"model {name!r} is of type {family!r}, whose answers from vLLM to screenshots have not been held "
+                    f"against the trainer; those that have: {', '.join(sorted(PROVEN))}. Set "
+                    "rollout.engine.kind=transformers"
+                )
             eyes = Eyes(name)
             engine = engine.model_copy(update={"extra_args": (*VISION_OPTIONS, *engine.extra_args)})
         fleet = await borrow(name, engine, models)
@@ -226,13 +232,3 @@ class VllmModel:
         except ModelError as error:
             logger.error("%s", error)
             self._fail(error)
-
-
-def _refuse_unproven(name: str) -> None:
-    """Raises ModelError: a vision-language model of a family that vLLM was not tried with."""
-    family = config_of(name).model_type
-    if family not in PROVEN:
-        raise ModelError(
-            f"model {name!r} is of type {family!r}, whose answers from vLLM to screenshots have not been held against "
-            f"the trainer; those that have: {', '.join(sorted(PROVEN))}. Set rollout.engine.kind=transformers"
-        )

@@ -23,7 +23,7 @@ from typing import Any
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm.loading import model_folder
-from webrl.llm.servers.gpu_memory import check_room, name_the_knob
+from webrl.llm.servers.gpu_memory import add_memory_hint, check_room
 from webrl.llm.servers.process import ServerProcess
 from webrl.llm.servers.vllm_command import (
     SERVED_NAME,
@@ -127,7 +127,7 @@ class Fleet:
                 await self.stop()
                 await self._start()
                 return
-            raise name_the_knob(error, self.engine) from None
+            raise add_memory_hint(error, self.engine) from None
         self.served_name = SERVED_NAME
         self.is_verified = self._is_asleep = False
         if self.weights.adapter:
@@ -160,7 +160,7 @@ class Fleet:
                     await self._post_all("/wake_up", None)
                     self._is_asleep = False
                 except ModelError as error:
-                    logger.warning("vLLM of %s does not wake and is started anew: %s", self.weights.base, error)
+                    logger.warning("vLLM of %s does not wake and is restarted: %s", self.weights.base, error)
                     await self.stop()
         if not self.alive:
             await self.stop()
@@ -190,7 +190,13 @@ class Fleet:
         if self.alive and can_reload(self.weights, new, self.engine):
             try:
                 with spent_on("server weights"):
-                    await self._load(new)
+                    if new.adapter:
+                        await self._load_adapter(new)
+                    elif self.weights.adapter:  # their base has been there all along
+                        await self._unload_adapter(self.served_name)
+                        self.served_name = SERVED_NAME
+                    else:
+                        await self._load_checkpoint(new)
             except ModelError as error:
                 logger.warning("%s; restarting the servers instead", error)
             else:
@@ -236,16 +242,6 @@ class Fleet:
         env = server_environment(gpus, self.api_key, self._folder)
         return ServerProcess(command, port=port, log=self._folder / f"server{index}.log", env=env)
 
-    async def _load(self, new: Weights) -> None:
-        """Without a restart (`can_reload`)."""
-        if new.adapter:
-            await self._load_adapter(new)
-        elif self.weights.adapter:  # their base has been there all along
-            await self._unload_adapter(self.served_name)
-            self.served_name = SERVED_NAME
-        else:
-            await self._load_checkpoint(new)
-
     async def _load_adapter(self, weights: Weights) -> None:
         """Under a new name each time, so that no cache can mix two adapters."""
         old, self._num_adapters = self.served_name, self._num_adapters + 1
@@ -278,7 +274,7 @@ class Fleet:
             await self._post_all("/reset_encoder_cache", None)
 
     async def _post_all(self, path: str, body: dict[str, Any] | None) -> list[str]:
-        """POST to every server; gives the texts of the answers. Raises ModelError if one did not answer 200."""
+        """POST to every server; returns the texts of the answers. Raises ModelError if one did not answer 200."""
         timeout_s = self.engine.start_timeout_s
         posts = [server.post(path, body, api_key=self.api_key, timeout_s=timeout_s) for server in self._servers]
         return await asyncio.gather(*posts)

@@ -39,7 +39,12 @@ def keep_servers() -> Iterator[None]:
     finally:
         _idle.reset(token)
         if idle:
-            asyncio.run(_stop(idle))
+            logger.info("stopping vLLM")
+
+            async def stop() -> None:
+                await asyncio.gather(*[fleet.stop() for fleet in idle])
+
+            asyncio.run(stop())
 
 
 async def borrow(name: str, engine: EngineConfig, models: ModelsConfig) -> Fleet:
@@ -98,8 +103,3 @@ def _settings(engine: EngineConfig, models: ModelsConfig) -> tuple[Any, ...]:
         models.dtype,
         models.max_prompt_tokens,
     )
-
-
-async def _stop(fleets: list[Fleet]) -> None:
-    logger.info("stopping vLLM")
-    await asyncio.gather(*[fleet.stop() for fleet in fleets])

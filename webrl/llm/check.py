@@ -50,20 +50,9 @@ def check_model(name: str, *, sees: bool | None = None, kind: Any = None) -> Non
     if base:
         path = Path(name).expanduser() / ADAPTER_FILE
         add_adapter(model, name, base, _headers(name, path))
-    rows, largest = len(model.get_input_embeddings().weight), _largest_id(load_tokenizer(name))
-    if largest >= rows:
-        raise ModelError(
-            f"model {name!r} has embeddings of {rows} tokens, and its tokenizer writes ids up to {largest}: put the "
-            "tokenizer there that the model was trained with, or let the model grow and train it: "
-            "model.resize_token_embeddings(len(tokenizer))"
-        )
-
-
-def _largest_id(tokenizer: Any) -> int:
-    """The largest id in prompts and answers. Control tokens that neither template nor page writes may be larger.
-
-    (Gemma 3's placeholder of pictures has no row in the embeddings of its models of text.)
-    """
+    tokenizer = load_tokenizer(name)
+    # Control tokens that neither template nor page writes may lie beyond the embeddings: Gemma 3's placeholder of
+    # pictures has no row in its models of text.
     pattern = controls(tokenizer).any
     unwritten = {i for i, t in tokenizer.added_tokens_decoder.items() if pattern and pattern.fullmatch(t.content)}
     ids: set[int] = {*tokenizer.get_vocab().values()} - unwritten
@@ -71,7 +60,13 @@ def _largest_id(tokenizer: Any) -> int:
     chat = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
     with contextlib.suppress(ModelError):  # no template, or one for other chats
         ids |= {*tokenizer(render_chat(tokenizer, chat)).input_ids}
-    return int(max(ids))
+    rows, largest = len(model.get_input_embeddings().weight), max(ids)
+    if largest >= rows:
+        raise ModelError(
+            f"model {name!r} has embeddings of {rows} tokens, and its tokenizer writes ids up to {largest}: put the "
+            "tokenizer there that the model was trained with, or let the model grow and train it: "
+            "model.resize_token_embeddings(len(tokenizer))"
+        )
 
 
 def _empty_model(name: str, folder: Path, sees: bool | None, kind: Any) -> Any:

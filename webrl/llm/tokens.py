@@ -12,6 +12,7 @@ Control tokens are the tokenizer's special tokens and those of its other added t
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -118,17 +119,6 @@ def in_blocks(chat: Sequence[dict[str, str]], with_picture: bool) -> list[dict[s
     return blocks
 
 
-def _reads_blocks(tokenizer: Any) -> bool:
-    """`_Controls.reads_blocks`."""
-    chat = [{"role": "user", "content": _MARK}]
-    try:
-        return _MARK not in tokenizer.apply_chat_template(chat, tokenize=False) and _MARK in (
-            tokenizer.apply_chat_template(in_blocks(chat, with_picture=False), tokenize=False)
-        )
-    except Exception:  # jinja errors share no base class that transformers exports
-        return False
-
-
 def encode_text(tokenizer: Any, parts: Sequence[tuple[str, bool]], *, add_prefix: bool = True) -> list[int]:
     """Token ids of (text, is_template) parts joined: control strings count only in template parts.
 
@@ -232,8 +222,15 @@ def controls(tokenizer: Any) -> _Controls:
             for token in added
             if token.content.strip() and (_STRUCTURAL.fullmatch(token.content) or token.content in (template or ""))
         } - flagged
+        reads_blocks = False
+        if template:
+            chat = [{"role": "user", "content": _MARK}]
+            with contextlib.suppress(Exception):  # jinja errors share no base class that transformers exports
+                reads_blocks = _MARK not in tokenizer.apply_chat_template(chat, tokenize=False) and _MARK in (
+                    tokenizer.apply_chat_template(in_blocks(chat, with_picture=False), tokenize=False)
+                )
         known = _CACHE[tokenizer] = _Controls(
-            template, _compile(flagged | unflagged), _compile(unflagged), bool(template) and _reads_blocks(tokenizer)
+            template, _compile(flagged | unflagged), _compile(unflagged), reads_blocks
         )
     return known
 

@@ -131,13 +131,10 @@ def stacked_adapter(folders: Sequence[Path]) -> tuple[dict[str, Tensor], int]:
     for down in names:
         up = down.replace(".lora_A.", ".lora_B.")
         scaled = [state[up] * (origin.lora_alpha / origin.lora_rank) for origin, state in parts]
-        stacked[_peft_name(down)] = torch.cat([state[down] for _, state in parts])  # [ΣR, D]
-        stacked[_peft_name(up)] = torch.cat(scaled, dim=1)  # [E, ΣR]
-    return stacked, sum(origin.lora_rank for origin, _ in parts)
-
-
-def _peft_name(name: str) -> str:
-    return f"base_model.model.{name.removeprefix('lm.').replace('.default.', '.')}"
+        stacked[down] = torch.cat([state[down] for _, state in parts])  # [ΣR, D]
+        stacked[up] = torch.cat(scaled, dim=1)  # [E, ΣR]
+    named = {f"base_model.model.{k.removeprefix('lm.').replace('.default.', '.')}": v for k, v in stacked.items()}
+    return named, sum(origin.lora_rank for origin, _ in parts)
 
 
 def _read(path: Path) -> tuple[Origin, dict[str, Tensor]]:

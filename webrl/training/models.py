@@ -34,7 +34,7 @@ from webrl.training.layers.attention import Layout
 from webrl.training.layers.fused import fuse
 from webrl.training.layers.head import LogitRule, take_targets
 from webrl.training.layers.trim import is_trimmed, trim_last_layer
-from webrl.training.packing import Pack, actor_inputs, critic_inputs
+from webrl.training.packing import Pack, critic_inputs
 from webrl.training.ranks import is_main
 
 if TYPE_CHECKING:
@@ -54,18 +54,11 @@ class _Packed(nn.Module):
     def __init__(self, lm: Any, route: Route = "packed", eyes: Eyes | None = None) -> None:
         super().__init__()
         self.lm, self.route, self.eyes = lm, route, eyes
-        if route == "packed":
-            self._prepare_head()
+        self.packs = route == "packed"
+        """True if a row may hold several sequences."""
+        if self.packs:
             fuse(lm)
             trim_last_layer(decoder_of(lm))
-
-    def _prepare_head(self) -> None:
-        """Change the output layer, where the route computes it otherwise."""
-
-    @property
-    def packs(self) -> bool:
-        """True if a row may hold several sequences."""
-        return self.route == "packed"
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode; a text model that is not known computes as for inference in both (`architectures.py`)."""
@@ -84,14 +77,10 @@ class _Packed(nn.Module):
             DataError: its image is not there, or another one.
             TrainingError: an image for a text model, none for one that sees, or a prompt written for another one.
         """
-        return critic_inputs(row) | self._image(row)
-
-    def _image(self, row: Pack) -> dict[str, Any]:
-        """`image` of `forward`: the mask, and what the vision tower takes."""
         if self.eyes is None:
             if any(row.pictures):
                 raise TrainingError("a sample with a screenshot for a model of text: nothing is trained blind")
-            return {}
+            return critic_inputs(row)
         (picture,) = row.pictures
         if picture is None:
             raise TrainingError("a sample without its screenshot: nothing is trained blind")
@@ -103,7 +92,7 @@ class _Packed(nn.Module):
                 f"its picture {look.num_tokens}: collect the episodes again with this model"
             )
         mask = {"attention_mask": torch.ones_like(row.input_ids)}
-        return {"image": mask | self.eyes.inputs(row.input_ids, [png])}
+        return critic_inputs(row) | {"image": mask | self.eyes.inputs(row.input_ids, [png])}
 
 
 class PackedActor(_Packed):
@@ -113,15 +102,17 @@ class PackedActor(_Packed):
         ModelError: an output layer that the route cannot use.
     """
 
+    def __init__(self, lm: Any, route: Route = "packed", eyes: Eyes | None = None) -> None:
+        super().__init__(lm, route, eyes)
+        if self.packs:
+            head = lm.get_output_embeddings()
+            if not isinstance(head, nn.Linear):
+                raise ModelError(f"{type(lm).__name__} has no linear output layer, found {type(head).__name__}")
+            take_targets(head, LogitRule.of(lm.config))
+
     def inputs(self, row: Pack) -> dict[str, Any]:
         """As of `_Packed`, with the targets."""
-        return actor_inputs(row) | self._image(row)
-
-    def _prepare_head(self) -> None:
-        head = self.lm.get_output_embeddings()
-        if not isinstance(head, nn.Linear):
-            raise ModelError(f"{type(self.lm).__name__} has no linear output layer, found {type(head).__name__}")
-        take_targets(head, LogitRule.of(self.lm.config))
+        return super().inputs(row) | {"targets": row.targets}
 
     def forward(
         self,

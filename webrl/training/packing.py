@@ -75,11 +75,6 @@ class Pack:
         """B."""
         return len(self.layout.seq_lens)
 
-    @property
-    def num_tokens(self) -> int:
-        """T."""
-        return self.input_ids.shape[1]
-
 
 def pack(items: Sequence[Item], device: torch.device | str = "cpu") -> Pack:
     """Lay samples end to end.

@@ -9,10 +9,44 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from webrl.errors import UsageError
 
 DEFAULT_PORT = 29500
+
+
+class _Launcher(NamedTuple):
+    """The variables of one way to start a job; `marks` are sets of them of which one is set whole."""
+
+    source: str
+    marks: tuple[tuple[str, ...], ...]
+    nodes: str
+    rank: str
+    addr: str
+    port: str
+    processes: str
+
+
+_LAUNCHERS = (
+    _Launcher(
+        "NNODES", (("NNODES",), ("NPROC_PER_NODE",)),
+        "NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE",
+    ),
+    _Launcher(
+        "MLP_*", (("MLP_WORKER_NUM",),),
+        "MLP_WORKER_NUM", "MLP_ROLE_INDEX", "MLP_WORKER_0_HOST", "MLP_WORKER_0_PORT", "MLP_WORKER_GPU",
+    ),
+    _Launcher(
+        "PyTorchJob", (("PET_NNODES",),),
+        "PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NPROC_PER_NODE",
+    ),
+    _Launcher(  # the training operator sets these for each pod
+        "PyTorchJob", (("WORLD_SIZE", "MASTER_ADDR"),),
+        "WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE",
+    ),
+)  # fmt: skip
+"""In the order in which they are looked for."""
 
 
 @dataclass(frozen=True)
@@ -55,26 +89,9 @@ def read_topology(environment: Mapping[str, str], num_gpus: int) -> Topology:
     """
     env = {name: value for name, value in environment.items() if value != ""}
     default = max(num_gpus, 1)
-    if "NNODES" in env or "NPROC_PER_NODE" in env:
-        return _build(
-            env, "NNODES", nodes="NNODES", rank="NODE_RANK", addr="MASTER_ADDR", port="MASTER_PORT",
-            processes="NPROC_PER_NODE", default=default,
-        )  # fmt: skip
-    if "MLP_WORKER_NUM" in env:
-        return _build(
-            env, "MLP_*", nodes="MLP_WORKER_NUM", rank="MLP_ROLE_INDEX", addr="MLP_WORKER_0_HOST",
-            port="MLP_WORKER_0_PORT", processes="MLP_WORKER_GPU", default=default,
-        )  # fmt: skip
-    if "PET_NNODES" in env:
-        return _build(
-            env, "PyTorchJob", nodes="PET_NNODES", rank="PET_NODE_RANK", addr="PET_MASTER_ADDR",
-            port="PET_MASTER_PORT", processes="PET_NPROC_PER_NODE", default=default,
-        )  # fmt: skip
-    if "WORLD_SIZE" in env and "MASTER_ADDR" in env:  # the training operator sets these for each pod
-        return _build(
-            env, "PyTorchJob", nodes="WORLD_SIZE", rank="RANK", addr="MASTER_ADDR", port="MASTER_PORT",
-            processes="NPROC_PER_NODE", default=default,
-        )  # fmt: skip
+    for launcher in _LAUNCHERS:
+        if any(all(name in env for name in names) for names in launcher.marks):
+            return _build(env, launcher, default)
     if "SLURM_JOB_ID" in env and ("SLURM_NNODES" in env or "SLURM_JOB_NUM_NODES" in env):
         nodes = read_number(env.get("SLURM_NNODES") or env["SLURM_JOB_NUM_NODES"], "SLURM_NNODES")
         nodelist = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
@@ -111,21 +128,19 @@ def first_host(nodelist: str) -> str:
     return prefix + (re.split(r"[,-]", ranges)[0] if ranges else "") + suffix
 
 
-def _build(
-    env: dict[str, str], source: str, *, nodes: str, rank: str, addr: str, port: str, processes: str, default: int
-) -> Topology:
-    low, _, high = env.get(nodes, "1").partition(":")
-    count = env.get(processes, "auto")
+def _build(env: dict[str, str], launcher: _Launcher, default: int) -> Topology:
+    low, _, high = env.get(launcher.nodes, "1").partition(":")
+    count = env.get(launcher.processes, "auto")
     topology = Topology(
-        min_nodes=read_number(low, nodes),
-        max_nodes=read_number(high or low, nodes),
-        node_rank=read_number(env.get(rank, "0"), rank),
-        master_addr=env.get(addr, "127.0.0.1"),
-        master_port=read_number(env.get(port, str(DEFAULT_PORT)), port),
-        processes_per_node=default if count in ("auto", "gpu", "cpu") else read_number(count, processes),
-        source=source,
+        min_nodes=read_number(low, launcher.nodes),
+        max_nodes=read_number(high or low, launcher.nodes),
+        node_rank=read_number(env.get(launcher.rank, "0"), launcher.rank),
+        master_addr=env.get(launcher.addr, "127.0.0.1"),
+        master_port=read_number(env.get(launcher.port, str(DEFAULT_PORT)), launcher.port),
+        processes_per_node=default if count in ("auto", "gpu", "cpu") else read_number(count, launcher.processes),
+        source=launcher.source,
     )
-    return _check(topology, addr, has_address=addr in env)
+    return _check(topology, launcher.addr, has_address=launcher.addr in env)
 
 
 def _check(topology: Topology, addr: str, *, has_address: bool) -> Topology:

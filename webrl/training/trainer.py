@@ -80,12 +80,6 @@ class Batch:
         """Indices of all of them."""
         return self.own + self.beside
 
-    def num_averaged(self, metric: str) -> int:
-        """How many samples a metric's sum is over."""
-        if metric == "loss":
-            return self.num_units
-        return max(len(self.beside), 1) if metric.startswith("imitation_") else len(self.own)
-
 
 @dataclass(frozen=True)
 class Job:
@@ -259,7 +253,10 @@ class _Loop:
         rate = learning_rate(step, self.num_steps, self.config)
         with memory_errors(self.config):
             norm = self.engine.step(rate, sums["loss"])
-        means = {key: total / batch.num_averaged(key) for key, total in on_host().items()}
+        totals = on_host()
+        means = {key: total / len(batch.own) for key, total in totals.items()}
+        means |= {k: v / max(len(batch.beside), 1) for k, v in totals.items() if k.startswith("imitation_")}
+        means["loss"] = totals["loss"] / batch.num_units
         if not math.isfinite(means["loss"]):
             self._stop(step, batch, f"the loss is {means['loss']}", results)
         if not math.isfinite(norm):

@@ -75,7 +75,15 @@ class HttpPool:
     ) -> None:
         if not urls:
             raise ModelError("no server URL; set engine.urls, e.g. engine.urls=[http://localhost:8000/v1]")
-        self._servers = [_server(url if isinstance(url, SecretUrl) else SecretUrl(url)) for url in urls]
+        self._servers: list[_Server] = []
+        for url in urls:
+            secret = url if isinstance(url, SecretUrl) else SecretUrl(url)
+            address = secret.reveal()
+            if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
+                raise ModelError(f"server URL {str(secret)!r} is not of the form http://host:port/v1")
+            self._servers.append(_Server(address, str(secret).rstrip("/")))
+        self.urls = [server.url for server in self._servers]
+        """Base URLs, as they are shown."""
         self._timeout_s = timeout_s
         self._max_retries = max_retries
         self._jitter = random.Random(0)
@@ -84,11 +92,6 @@ class HttpPool:
         self._clients: list[httpx.AsyncClient] = []
         self._free: list[httpx.AsyncClient] = []
         self._is_closed = False
-
-    @property
-    def urls(self) -> list[str]:
-        """Base URLs."""
-        return [server.url for server in self._servers]
 
     async def post(self, path: str, body: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
         """Send JSON to the best server and parse its answer.
@@ -104,7 +107,10 @@ class HttpPool:
         """
         reasons: dict[str, str] = {}
         for attempt in range(self._max_retries + 1):
-            server = self._best()
+            # the rested server with the fewest open requests, else the one that has rested longest
+            rested = [s for s in self._servers if s.rests_until <= time.monotonic()]
+            by_load = min(rested, key=lambda s: s.num_open, default=None)
+            server = by_load or min(self._servers, key=lambda s: s.rests_until)
             pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * self._jitter.uniform(0.5, 1.0)
             server.num_open += 1
             try:
@@ -229,21 +235,6 @@ class HttpPool:
             except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
                 if _CONNECTED in steps or _ANSWERED in steps:
                     raise
-
-    def _best(self) -> _Server:
-        """A rested server with the fewest open requests; else the one that has rested longest."""
-        now = time.monotonic()
-        rested = [s for s in self._servers if s.rests_until <= now]
-        if rested:
-            return min(rested, key=lambda s: s.num_open)
-        return min(self._servers, key=lambda s: s.rests_until)
-
-
-def _server(url: SecretUrl) -> _Server:
-    address = url.reveal()
-    if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
-        raise ModelError(f"server URL {str(url)!r} is not of the form http://host:port/v1")
-    return _Server(address, str(url).rstrip("/"))
 
 
 class _Retry(Exception):

@@ -36,16 +36,11 @@ class ServerProcess:
     """
 
     def __init__(self, command: Sequence[str], *, port: int, log: Path, env: Mapping[str, str]) -> None:
-        self.port = port
+        self.port, self.base_url = port, f"http://127.0.0.1:{port}"
         self.log = log
         self._command = list(command)
         self._env = dict(env)
         self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def base_url(self) -> str:
-        """`http://127.0.0.1:port`."""
-        return f"http://127.0.0.1:{self.port}"
 
     @property
     def alive(self) -> bool:

@@ -177,7 +177,7 @@ class VllmModel:
                 thinking=self._models.enable_thinking,
             )
         except ModelError as error:
-            raise ModelError(f"{error}\n{self.fleet.describe_dead()}".rstrip()) from error
+            raise ModelError("\n".join([str(error), *self.fleet.dead_logs])) from error
         if client.tokenizer is None:
             await client.close()
             raise ModelError(f"the vLLM server of {self.name!r} gives no token ids; its log: {self.fleet.logs[0]}")

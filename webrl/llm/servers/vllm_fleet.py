@@ -84,6 +84,11 @@ class Fleet:
         return [server.log for server in self._servers]
 
     @property
+    def dead_logs(self) -> list[str]:
+        """Log tails of the servers that died."""
+        return [server.log_tail() for server in self._servers if not server.alive]
+
+    @property
     def alive(self) -> bool:
         """True if there are servers and all of them run."""
         return bool(self._servers) and all(server.alive for server in self._servers)
@@ -176,10 +181,6 @@ class Fleet:
             atexit.unregister(server.kill)
         if clean:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def describe_dead(self) -> str:
-        """Log tails of the servers that died, or ""."""
-        return "\n".join(server.log_tail() for server in self._servers if not server.alive)
 
     async def change_weights(self, new: Weights) -> None:
         """Make all servers answer with `new`; call it when no answer is open.

@@ -34,6 +34,9 @@ class Engine:
     def __init__(self, model: nn.Module, config: OptimConfig, device: str, plan: EnginePlan) -> None:
         self.config, self.plan, self.module = config, plan, model
         self.accelerator = self.make_accelerator(device)
+        self.num_ranks, self.rank = int(self.accelerator.num_processes), int(self.accelerator.process_index)
+        self.is_main = bool(self.accelerator.is_main_process)
+        """True on the process that writes files and logs."""
         self.model, self.optimizer = self.prepare(model)
         self.check_type()
 
@@ -67,21 +70,6 @@ class Engine:
                 f"engine {self.plan.name!r} should have given a {self.wants}, accelerate gave {found}: the plugin does "
                 "not apply here (device, number of processes, or another accelerate config in the environment)"
             )
-
-    @property
-    def num_ranks(self) -> int:
-        """Processes of the job."""
-        return int(self.accelerator.num_processes)
-
-    @property
-    def rank(self) -> int:
-        """Number of this process."""
-        return int(self.accelerator.process_index)
-
-    @property
-    def is_main(self) -> bool:
-        """True on the process that writes files and speaks."""
-        return bool(self.accelerator.is_main_process)
 
     @contextlib.contextmanager
     def micro_batch(self, is_last: bool) -> Iterator[None]:

@@ -90,11 +90,6 @@ class Layout:
             cu_keep_lens=send(torch.cat([zero, kept.cumsum(0)]).to(torch.int32), device),
         )
 
-    @classmethod
-    def single(cls, length: int, device: torch.device | str) -> Layout:
-        """One sequence, all of it wanted."""
-        return cls.of((length,), (length,), device)
-
 
 @torch.compiler.disable
 def packed_attention(
@@ -132,7 +127,7 @@ def packed_attention(
         raise ValueError(f"{NAME} does not know the attention keyword {', '.join(map(repr, what))}")
     if query.shape[0] != 1 or attention_mask is not None:
         raise ValueError(f"{NAME} takes one packed row without a mask, found batch {query.shape[0]}")
-    layout = layout or Layout.single(key.shape[2], key.device)
+    layout = layout or Layout.of((key.shape[2],), (key.shape[2],), key.device)  # one sequence, all of it wanted
     # the autocast region's precision, else the values': rotary tables in float32 leave queries and keys in it
     kind = value.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype

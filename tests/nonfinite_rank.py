@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import torch
-from training_builders import make_records
+from training_builders import make_items
 
 from webrl.config import OptimConfig
 from webrl.training.engines import open_engine
 from webrl.training.engines.ddp import Engine
 from webrl.training.models import load_actor
-from webrl.training.packing import Item, actor_inputs, pack
+from webrl.training.packing import actor_inputs, pack
 from webrl.training.ranks import join, leave
 from webrl.training.update import prepare
 
@@ -38,8 +38,7 @@ def main(folder: Path, engine_name: str, precision: str) -> None:
 
 def step(engine: Engine, loss: torch.Tensor) -> None:
     """Finite gradients, and a loss of this rank's."""
-    record = make_records()[engine.rank]
-    row = actor_inputs(pack([Item((*record.prompt_ids, *record.action_ids), len(record.action_ids))]))
+    row = actor_inputs(pack([make_items()[engine.rank]]))
     with engine.micro_batch(is_last=True):
         engine.backward(-engine.model(**row).sum())
     engine.step(1e-2, engine.reduce_sums({"loss": loss})["loss"])

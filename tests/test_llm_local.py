@@ -30,7 +30,7 @@ def prompts(count, longest=120, seed=0):
 def run(folder, use, dtype="float32", **engine):
     async def main():
         models = ModelsConfig(dtype=dtype, device="cpu")
-        async with open_model(str(folder), EngineConfig(num_threads=1, **engine), models) as model:
+        async with open_model(str(folder), EngineConfig(**{"num_threads": 1, **engine}), models) as model:
             return await use(model)
 
     return asyncio.run(main())
@@ -234,14 +234,10 @@ def test_closing_gives_torch_its_threads_back(folder):
 
 def test_threads_of_a_small_model_share_the_requests(folder):
     some = prompts(12)
-
-    async def main():
-        models = ModelsConfig(device="cpu", dtype="float32")
-        async with open_model(str(folder), EngineConfig(num_threads=3, max_batch=2), models) as model:
-            return await generate_all(model, some)
-
-    alone = run(folder, lambda m: generate_all(m, some))
-    assert [a.ids for a in asyncio.run(main())] == [a.ids for a in alone]
+    alone, together = (
+        run(folder, lambda m: generate_all(m, some), **e) for e in ({}, {"num_threads": 3, "max_batch": 2})
+    )
+    assert [a.ids for a in together] == [a.ids for a in alone]
 
 
 def test_weights_that_are_no_numbers_are_laid_at_the_door_of_the_training_too(tmp_path):
@@ -267,13 +263,10 @@ def test_sampled_logprobs_on_a_gpu_equal_a_plain_forward_pass(folder, dtype, tol
         assert answer.logprobs == pytest.approx(score(folder, prompt, answer.ids, dtype), abs=tolerance)
 
 
-def test_a_text_model_refuses_an_image_by_name(tmp_path):
-    folder = save_tiny_model(tmp_path)
+def test_a_text_model_refuses_an_image_by_name(folder):
+    async def show(model):
+        assert model.eyes is None
+        with pytest.raises(ModelError, match="reads text alone: it cannot be shown an image"):
+            await model.generate([1, 2], SAMPLING, b"png")
 
-    async def main():
-        async with open_model(str(folder), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
-            assert model.eyes is None
-            with pytest.raises(ModelError, match="reads text alone: it cannot be shown an image"):
-                await model.generate([1, 2], Sampling(max_new_tokens=1), b"png")
-
-    asyncio.run(main())
+    run(folder, show)

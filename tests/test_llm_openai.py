@@ -1,6 +1,7 @@
 """The OpenAI-compatible engine against a real server on loopback, and every way that server can fail."""
 
 import asyncio
+import contextlib
 
 import pytest
 from aiohttp import web
@@ -29,7 +30,9 @@ def run(folder, use, *, servers=1, name=None, timeout_s=10.0, max_retries=3, eng
         local = EngineConfig(num_threads=1)
         async with open_model(str(folder), local, ModelsConfig(device="cpu", dtype="float32")) as model:
             running = [LoopbackServer(model, **server) for _ in range(servers)]
-            async with _all_running(running):
+            async with contextlib.AsyncExitStack() as stack:
+                for one in running:
+                    await stack.enter_async_context(one.running())
                 urls = tuple(s.url for s in running)
                 config = EngineConfig(
                     kind="openai", urls=urls, timeout_s=timeout_s, max_retries=max_retries, **(engine or {})
@@ -42,34 +45,14 @@ def run(folder, use, *, servers=1, name=None, timeout_s=10.0, max_retries=3, eng
     return asyncio.run(asyncio.wait_for(main(), 120))
 
 
-class _all_running:  # noqa: N801
-    def __init__(self, servers):
-        self.contexts = [s.running() for s in servers]
-
-    async def __aenter__(self):
-        for context in self.contexts:
-            await context.__aenter__()
-
-    async def __aexit__(self, *exc):
-        for context in self.contexts:
-            await context.__aexit__(None, None, None)
-
-
-def test_ids_and_logprobs_come_through_exactly(folder):
+@pytest.mark.parametrize("token_list", [True, False])
+def test_ids_and_logprobs_come_through_exactly_from_a_list_of_ids_or_from_token_names(folder, token_list):
     async def both(client, local, server):
         return await client.generate(PROMPT, SAMPLING), await local.generate(PROMPT, SAMPLING)
 
-    remote, local = run(folder, both)
+    remote, local = run(folder, both, token_list=token_list)
     assert remote == local
     assert remote.logprobs == pytest.approx(score(folder, PROMPT, remote.ids), abs=1e-4)
-
-
-def test_ids_are_read_from_token_names_where_there_is_no_id_list(folder):
-    async def both(client, local, server):
-        return await client.generate(PROMPT, SAMPLING), await local.generate(PROMPT, SAMPLING)
-
-    remote, local = run(folder, both, token_list=False)
-    assert remote == local
 
 
 def test_nothing_is_left_to_the_servers_generation_config(folder):

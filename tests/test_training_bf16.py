@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_builders import FAR, make_actor, make_records
+from training_builders import FAR, make_actor, make_items, make_records
 
 from webrl.config import OptimConfig, RunConfig
 from webrl.errors import TrainingError
@@ -26,10 +26,6 @@ def open_actor(folder: Path, **options: object) -> tuple[PackedActor, Engine]:
     model = load_actor(folder)
     prepare(model, config, 0)
     return model, open_engine(model, config, "cpu")
-
-
-def make_items(count: int = 4) -> list[Item]:
-    return [Item((*r.prompt_ids, *r.action_ids), len(r.action_ids)) for r in make_records(count)]
 
 
 def accumulate(model: PackedActor, engine: Engine, rows: list[list[Item]]) -> None:
@@ -68,7 +64,7 @@ def test_steps_smaller_than_a_rounding_of_bfloat16_are_not_lost(tmp_path: Path) 
     before = {name: value.clone() for name, value in engine.full_state().items()}
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     for _ in range(3):
-        accumulate(model, engine, [make_items()])
+        accumulate(model, engine, [make_items(4)])
         engine.step(1e-6)
     moved = {name: (value - before[name]).abs() for name, value in engine.full_state().items()}
     unseen = "lm.model.embed_tokens.weight"  # rows of tokens that occur nowhere move through the softmax alone
@@ -111,7 +107,7 @@ def test_training_computes_what_scoring_computed(tmp_path: Path) -> None:
     first = json.loads((tmp_path / "m.jsonl").read_text().splitlines()[0])
     assert first["actor/log_ratio"] == pytest.approx(0, abs=2e-2)  # rows are packed otherwise, products rounded so
     _, engine = open_actor(folder)
-    item = [make_items()[0]]
+    item = [make_items(4)[0]]
     scored = load_actor(folder, torch.bfloat16)(**actor_inputs(pack(item)))
     assert torch.equal(engine.model(**actor_inputs(pack(item))), scored)
 
@@ -137,7 +133,7 @@ def test_a_tied_weight_stays_tied_and_gets_both_gradients(tmp_path: Path) -> Non
     model, engine = open_actor(make_actor(tmp_path / "actor", tied=True))
     head, table = model.lm.get_output_embeddings().weight, model.lm.get_input_embeddings().weight
     assert head is table
-    accumulate(model, engine, [make_items()])
+    accumulate(model, engine, [make_items(4)])
     grad = master_gradients(engine)["lm.model.embed_tokens.weight"]
     assert (grad.abs().sum(1) > 0).all()  # the head's reaches every token, the table's only those that occur
 
@@ -163,7 +159,7 @@ def test_critic_and_adapters_learn_in_bfloat16(tmp_path: Path) -> None:
 def test_a_step_is_adamws_with_clipped_gradients_whatever_the_buckets(
     most: int, limit: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webrl.training.engines.buckets._BUCKET_WEIGHTS", most)
+    monkeypatch.setattr("webrl.training.engines.bf16._BUCKET_WEIGHTS", most)
     model, engine = experts(max_grad_norm=limit)
     assert len(engine.buckets) == {1: 4, 12: 3, 1 << 28: 2}[most]
     plain = {name: torch.nn.Parameter(value.clone()) for name, value in engine.full_state().items()}
@@ -265,7 +261,7 @@ def test_a_resumed_state_goes_on_with_the_same_bits(tmp_path: Path) -> None:
 
 def test_a_state_of_other_buckets_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experts()[1].save_state(tmp_path / "state" / "step_1")
-    monkeypatch.setattr("webrl.training.engines.buckets._BUCKET_WEIGHTS", 12)
+    monkeypatch.setattr("webrl.training.engines.bf16._BUCKET_WEIGHTS", 12)
     with pytest.raises(TrainingError, match=r"step_1 does not hold this model's float32 masters"):
         experts()[1].load_state(tmp_path / "state" / "step_1")
 

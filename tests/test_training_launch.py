@@ -25,6 +25,7 @@ from webrl.cli.train_worker import _parse, _parse_sft
 from webrl.config import RunConfig, load_config
 from webrl.config.resources import find_config
 from webrl.errors import UsageError
+from webrl.phase import run_stage
 from webrl.preflight import check_inputs
 from webrl.runs.store import read_json, write_records
 from webrl.training.topology import first_host, read_topology
@@ -43,35 +44,33 @@ def test_without_variables_it_is_this_machine() -> None:
     assert shape({}) == (1, 1, 0, "127.0.0.1", 29500, 8)
 
 
-def test_plain_variables_come_first() -> None:
-    plain = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "7", "NPROC_PER_NODE": "4"}
-    assert shape(plain | {"MLP_WORKER_NUM": "9", "SLURM_JOB_ID": "1", "SLURM_NNODES": "5"}) == (2, 2, 1, "a", 7, 4)
-    assert shape({"NPROC_PER_NODE": "2"}) == (1, 1, 0, "127.0.0.1", 29500, 2)
-    assert shape({"NNODES": "2:4", "MASTER_ADDR": "a"})[:2] == (2, 4)
+PLAIN = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "7", "NPROC_PER_NODE": "4"}
+MLP = {
+    "MLP_WORKER_NUM": "3", "MLP_ROLE_INDEX": "2", "MLP_WORKER_0_HOST": "w0", "MLP_WORKER_0_PORT": "2222",
+    "MLP_WORKER_GPU": "8",
+}  # fmt: skip
+POD = {"WORLD_SIZE": "4", "RANK": "3", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
+PET = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "m", "PET_NPROC_PER_NODE": "auto"}
+SLURM = {"SLURM_JOB_ID": "123456", "SLURM_NNODES": "2", "SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "gpu[03-04]"}
 
 
-def test_mlp_variables() -> None:
-    environment = {
-        "MLP_WORKER_NUM": "3",
-        "MLP_ROLE_INDEX": "2",
-        "MLP_WORKER_0_HOST": "w0",
-        "MLP_WORKER_0_PORT": "2222",
-        "MLP_WORKER_GPU": "8",
-    }
-    assert shape(environment) == (3, 3, 2, "w0", 2222, 8)
-
-
-def test_pytorchjob_variables_of_both_generations() -> None:
-    pod = {"WORLD_SIZE": "4", "RANK": "3", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
-    assert shape(pod) == (4, 4, 3, "job-master-0", 23456, 8)
-    pet = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "m", "PET_NPROC_PER_NODE": "auto"}
-    assert shape(pet | pod) == (2, 2, 1, "m", 29500, 8)
-
-
-def test_slurm_variables() -> None:
-    job = {"SLURM_JOB_ID": "123456", "SLURM_NNODES": "2", "SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "gpu[03-04]"}
-    assert shape(job) == (2, 2, 1, "gpu03", 20000 + 123456 % 20000, 8)
-    assert shape(job | {"SLURM_GPUS_ON_NODE": "4"})[-1] == 4
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (PLAIN | {"MLP_WORKER_NUM": "9", "SLURM_JOB_ID": "1", "SLURM_NNODES": "5"}, (2, 2, 1, "a", 7, 4)),
+        ({"NPROC_PER_NODE": "2"}, (1, 1, 0, "127.0.0.1", 29500, 2)),
+        ({"NNODES": "2:4", "MASTER_ADDR": "a"}, (2, 4, 0, "a", 29500, 8)),
+        (MLP, (3, 3, 2, "w0", 2222, 8)),
+        (POD, (4, 4, 3, "job-master-0", 23456, 8)),
+        (PET | POD, (2, 2, 1, "m", 29500, 8)),
+        (SLURM, (2, 2, 1, "gpu03", 20000 + 123456 % 20000, 8)),
+        (SLURM | {"SLURM_GPUS_ON_NODE": "4"}, (2, 2, 1, "gpu03", 20000 + 123456 % 20000, 4)),
+    ],
+)
+def test_every_launchers_variables_are_read_and_plain_ones_come_first(
+    environment: dict[str, str], expected: tuple[int, int, int, str, int, int]
+) -> None:
+    assert shape(environment) == expected
 
 
 @pytest.mark.parametrize(
@@ -105,19 +104,20 @@ def test_a_name_of_node_0_that_nobody_knows_ends_the_job(
     assert f"MASTER_ADDR={host!r} is not known after 0 s" in caplog.text
 
 
-def test_contradictions_are_refused_by_name() -> None:
-    with pytest.raises(UsageError, match="MASTER_ADDR is not set"):
-        read_topology({"NNODES": "2"}, 1)
-    with pytest.raises(UsageError, match="node rank 2 is outside a job of 2"):
-        read_topology({"NNODES": "2", "NODE_RANK": "2", "MASTER_ADDR": "a"}, 1)
-    with pytest.raises(UsageError, match="NNODES='two' is not a number"):
-        read_topology({"NNODES": "two"}, 1)
-    with pytest.raises(UsageError, match="make no job"):
-        read_topology({"NNODES": "0"}, 1)
-    with pytest.raises(UsageError, match="NODE_RANK='1', but NNODES is not set; set it to the number of nodes"):
-        read_topology({"NODE_RANK": "1", "MASTER_ADDR": "a"}, 1)
-    with pytest.raises(UsageError, match="SLURM_JOB_ID='abc' is not a number"):
-        read_topology({"SLURM_JOB_ID": "abc", "SLURM_NNODES": "1"}, 1)
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"NNODES": "2"}, "MASTER_ADDR is not set"),
+        ({"NNODES": "2", "NODE_RANK": "2", "MASTER_ADDR": "a"}, "node rank 2 is outside a job of 2"),
+        ({"NNODES": "two"}, "NNODES='two' is not a number"),
+        ({"NNODES": "0"}, "make no job"),
+        ({"NODE_RANK": "1", "MASTER_ADDR": "a"}, "NODE_RANK='1', but NNODES is not set; set it to the number of nodes"),
+        ({"SLURM_JOB_ID": "abc", "SLURM_NNODES": "1"}, "SLURM_JOB_ID='abc' is not a number"),
+    ],
+)
+def test_contradictions_are_refused_by_name(environment: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        read_topology(environment, 1)
 
 
 def launch(*command: str | Path, **environment: str) -> tuple[int, str]:
@@ -307,6 +307,23 @@ def test_a_dead_rank_beside_others_on_its_machine_is_restarted_with_them(tmp_pat
     assert codes == [0], outputs
     assert [line["step"] for line in actor_lines(run)] == list(range(1, 91))
     assert "resumed from" in outputs[0]
+
+
+@pytest.mark.slow
+def test_a_kill_after_the_model_is_in_place_loses_neither_counts_nor_space(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    config = load_config(run / "config.yaml")
+    phase = run / "phase_01"
+    whole = run_stage(config, "train", 1)
+    for late in (phase / "stages" / "train.json", phase / "critic_counts.json", phase / "actor_counts.json"):
+        late.unlink()
+    (phase / ".critic.state" / "step_00000001").mkdir(parents=True)
+    again = run_stage(config, "train", 1)
+    assert {k: v for k, v in again.items() if "seconds" not in k and "tokens_per_s" not in k and "gib" not in k} == {
+        k: v for k, v in whole.items() if "seconds" not in k and "tokens_per_s" not in k and "gib" not in k
+    }
+    assert read_json(phase / "critic_counts.json")["critic_steps"] == again["critic_steps"]
+    assert not list(phase.glob(".*.state"))
 
 
 @pytest.mark.parametrize("parse", [_parse, _parse_sft])

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_builders import make_actor, make_records
+from training_builders import make_actor, make_items
 
 from webrl.config import OptimConfig
 from webrl.errors import TrainingError
 from webrl.training.models import load_actor
 from webrl.training.objectives.interface import LossOutput
-from webrl.training.packing import Item, Pack
+from webrl.training.packing import Pack
 from webrl.training.trainer import Job, train
 from webrl.training.update import prepare
 
@@ -33,7 +33,7 @@ def test_the_training_ends_with_the_weights_it_had_before_the_step(tmp_path: Pat
     config = OptimConfig.model_validate({"precision": precision, "lr": 1e-2, "batch_size": 2, "epochs": 1.0})
     model = load_actor(make_actor(tmp_path / "actor"))
     prepare(model, config, 0)
-    items = [Item((*r.prompt_ids, *r.action_ids), len(r.action_ids)) for r in make_records()[:2]]
+    items = make_items()[:2]
 
     def loss(output: torch.Tensor, row: Pack, indices: list[int]) -> LossOutput:
         plain = -output.sum()[None] / len(indices)

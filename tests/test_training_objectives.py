@@ -32,39 +32,21 @@ def gradient(name: str, batch: LossInput, config: ActorConfig | None = None) -> 
     return batch.logprobs.grad
 
 
-def check_finite_difference(name: str, batch: LossInput, config: ActorConfig | None = None) -> None:
-    config = config or ActorConfig()
-    analytic = gradient(name, batch, config)
-    for i in range(batch.logprobs.shape[0]):
-        moved = []
-        for sign in (1, -1):
-            values = batch.logprobs.detach().clone()
-            values[i] += sign * 1e-6
-            probe = LossInput(values, batch.ref_logprobs, batch.old_logprobs, batch.sample, batch.advantage)
-            moved.append(get_objective(name).loss(probe, config).loss.sum())
-        assert float((moved[0] - moved[1]) / 2e-6) == pytest.approx(float(analytic[i]), abs=1e-5)
-
-
-def test_webrl_advantage_mixes_one_step_and_monte_carlo() -> None:
-    record = make_record("t", 0, 3, 1, value=0.4, next_value=0.7)
-    # 0.5 * (0.7 - 0.4) + 0.5 * (1 - 0.4) = 0.15 + 0.3
-    assert get_objective("webrl").advantages([record], ActorConfig()) == [pytest.approx(0.45)]
-
-
-def test_webrl_advantage_of_the_last_step_is_outcome_minus_value() -> None:
-    records = [make_record("t", 2, 3, r, value=0.4, next_value=0.0) for r in (1, 0)]
-    assert get_objective("webrl").advantages(records, ActorConfig()) == [pytest.approx(0.6), pytest.approx(-0.4)]
-
-
-def test_webrl_advantage_of_a_failed_step_whose_value_rises_is_mixed_too() -> None:
-    record = make_record("t", 0, 3, 0, value=0.2, next_value=0.8)
-    # 0.25 * 0.6 + 0.75 * (0 - 0.2) with lambda = 0.25
-    assert get_objective("webrl").advantages([record], ActorConfig(gae_lambda=0.25)) == [pytest.approx(0.0)]
-
-
-def test_webrl_advantage_without_a_next_value_is_monte_carlo() -> None:
-    record = make_record("t", 0, 3, 1, value=0.3)
-    assert get_objective("webrl").advantages([record], ActorConfig()) == [pytest.approx(0.7)]
+@pytest.mark.parametrize(
+    ("index", "outcome", "values", "lam", "expected"),
+    [
+        (0, 1, (0.4, 0.7), 0.5, 0.45),  # 0.5 * (0.7 - 0.4) + 0.5 * (1 - 0.4) = 0.15 + 0.3
+        (2, 1, (0.4, 0.0), 0.5, 0.6),  # of the last step: outcome minus value
+        (2, 0, (0.4, 0.0), 0.5, -0.4),
+        (0, 0, (0.2, 0.8), 0.25, 0.0),  # 0.25 * 0.6 + 0.75 * (0 - 0.2): a failed step whose value rises is mixed too
+        (0, 1, (0.3, None), 0.5, 0.7),  # without a next value: Monte Carlo
+    ],
+)
+def test_webrl_advantage_mixes_one_step_and_monte_carlo(
+    index: int, outcome: int, values: tuple[float, float | None], lam: float, expected: float
+) -> None:
+    record = make_record("t", index, 3, outcome, value=values[0], next_value=values[1])
+    assert get_objective("webrl").advantages([record], ActorConfig(gae_lambda=lam)) == [pytest.approx(expected)]
 
 
 def test_webrl_loss_is_the_squared_error_of_the_summed_log_ratio() -> None:
@@ -141,15 +123,21 @@ def test_sft_imitates_successes_and_demonstrations_only() -> None:
     assert get_objective("sft").advantages(records, ActorConfig()) == [1.0, 0.0, 1.0]
 
 
-@pytest.mark.parametrize("name", ["webrl", "sft"])
+@pytest.mark.parametrize("name", ["webrl", "sft", "webrl_released", "webrl_kl", "filtered_bc", "awr", "digirl", "grpo"])
 def test_gradients_agree_with_finite_differences(name: str) -> None:
-    batch = make_input([-0.7, -1.3, -0.2, -2.0], [-1.0, -1.0, -0.3, -1.0], [0.8, -0.6], [0, 0, 1, 1])
-    check_finite_difference(name, batch)
-
-
-def test_released_gradient_agrees_with_finite_differences_where_beta_is_constant() -> None:
-    batch = make_input([-0.9, -0.95, -0.2], [-1.0, -1.0, -0.3], [1.0, 1.0], [0, 0, 1])  # beta = b on both
-    check_finite_difference("webrl_released", batch)
+    batch = make_input([-0.7, -1.3, -0.2, -2.0], [-1.0, -1.35, -0.3, -1.0], [0.8, -0.6], [0, 0, 1, 1])
+    if name == "webrl_released":  # beta, which has no gradient, is constant here
+        batch = make_input([-0.9, -0.95, -0.2], [-1.0, -1.0, -0.3], [1.0, 1.0], [0, 0, 1])
+    config = ActorConfig(length_norm=4)
+    analytic = gradient(name, batch, config)
+    for i in range(batch.logprobs.shape[0]):
+        moved = []
+        for sign in (1, -1):
+            values = batch.logprobs.detach().clone()
+            values[i] += sign * 1e-6
+            probe = LossInput(values, batch.ref_logprobs, batch.old_logprobs, batch.sample, batch.advantage)
+            moved.append(get_objective(name).loss(probe, config).loss.sum())
+        assert float((moved[0] - moved[1]) / 2e-6) == pytest.approx(float(analytic[i]), abs=1e-5)
 
 
 def test_filtered_bc_keeps_the_best_trajectories() -> None:
@@ -315,9 +303,3 @@ def test_beta_is_the_objectives_own_unless_set() -> None:
 def test_an_impossible_scale_is_refused_by_name(setting: str) -> None:
     with pytest.raises(UsageError, match=f"actor.{setting.split('=')[0]}"):
         load_config(None, [f"actor.{setting}"])
-
-
-@pytest.mark.parametrize("name", ["webrl_kl", "filtered_bc", "awr", "digirl", "grpo"])
-def test_other_gradients_agree_with_finite_differences(name: str) -> None:
-    batch = make_input([-0.7, -1.3, -0.2, -2.0], [-1.0, -1.35, -0.3, -1.0], [0.8, -0.6], [0, 0, 1, 1])
-    check_finite_difference(name, batch, ActorConfig(length_norm=4))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_builders import make_actor, make_records
+from training_builders import make_actor, make_items
 
 from webrl.training.layers.head import token_logprobs
 from webrl.training.models import load_actor
@@ -57,7 +57,7 @@ def test_a_sample_longer_than_the_budget_gets_its_own_row() -> None:
 @pytest.mark.parametrize(("tied", "kv_heads"), [(True, 4), (False, 2)])
 def test_packed_gradients_equal_one_by_one_to_1e_5(tmp_path: Path, tied: bool, kv_heads: int) -> None:
     model = load_actor(make_actor(tmp_path / "actor", tied=tied, kv_heads=kv_heads))
-    items = [Item((*r.prompt_ids, *r.action_ids), len(r.action_ids)) for r in make_records()]
+    items = make_items()
 
     def gradients(rows: list[list[Item]]) -> dict[str, torch.Tensor]:
         model.zero_grad()
@@ -77,7 +77,7 @@ def test_packed_gradients_equal_one_by_one_to_1e_5(tmp_path: Path, tied: bool, k
 
 def test_packed_logprobs_equal_transformers_own_logits(tmp_path: Path) -> None:
     folder = make_actor(tmp_path / "actor")
-    items = [Item((*r.prompt_ids, *r.action_ids), len(r.action_ids)) for r in make_records(2)]
+    items = make_items(2)
     row = pack(items)
     ours = load_actor(folder)(**actor_inputs(row)).detach()
     from transformers import AutoModelForCausalLM

@@ -12,26 +12,14 @@ import pytest
 import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
-from training_builders import FAR, make_actor, make_record, make_records
+from training_builders import FAR, make_actor, make_config, make_record, make_records, make_scored
 
-from webrl.config import RunConfig
 from webrl.errors import DataError
 from webrl.evaluate import sign_test
 from webrl.training import score_actions, train_actor
 from webrl.training.checkpoint import Checkpoints
 from webrl.training.packing import Example
 from webrl.training.trust import TrustRegion, make_region
-from webrl.types import StepRecord
-
-
-def make_config(**actor: object) -> RunConfig:
-    train = {"lr": 1e-2, "batch_size": 8, "max_tokens": 128, "epochs": 3.0}
-    return RunConfig.model_validate({"models": {"device": "cpu"}, "actor": train | actor})
-
-
-def make_scored(folder: Path, config: RunConfig) -> list[StepRecord]:
-    records = score_actions(make_records(), folder, config)
-    return [dataclasses.replace(r, value=0.5, next_value=0.0 if r.is_last else 0.5) for r in records]
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:

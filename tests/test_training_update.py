@@ -8,26 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_builders import FAR, make_actor, make_record, make_records, make_tokenizer
+from training_builders import FAR, make_actor, make_config, make_record, make_records, make_scored, make_tokenizer
 
-from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError, TrainingError, UsageError
 from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.training import load_critic, score_actions, score_values, train_actor, train_critic, train_sft
 from webrl.training.critic import critic_loss, values_of
-from webrl.types import StepRecord
-
-
-def make_config(*, epochs: float = 3.0, **actor: object) -> RunConfig:
-    train = {"lr": 1e-2, "batch_size": 8, "max_tokens": 128, "epochs": epochs}
-    return RunConfig.model_validate(
-        {"models": {"device": "cpu"}, "actor": train | actor, "critic": train, "orm": train}
-    )
-
-
-def make_scored(folder: Path, config: RunConfig) -> list[StepRecord]:
-    records = score_actions(make_records(), folder, config)
-    return [dataclasses.replace(r, value=0.5, next_value=0.0 if r.is_last else 0.5) for r in records]
 
 
 def test_scores_are_the_models_own_logprobs_and_keep_the_order(tmp_path: Path) -> None:
@@ -57,6 +43,9 @@ def test_a_critic_learns_outcomes_and_its_values_are_chained(tmp_path: Path) -> 
     actor = make_actor(tmp_path / "actor")
     losses = train_critic(records, actor, tmp_path / "critic", config, seed=0, metrics_path=tmp_path / "metrics.jsonl")
     assert losses["critic_samples"] == 18
+    calibration = losses["critic_calibration"]
+    assert calibration["count"] == sum(b["count"] for b in calibration["bins"]) == 18, "each state once"
+    assert 0 <= calibration["auc"] <= 1
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 10))  # 3 epochs of 18 in batches of 8
     assert lines[-1]["critic/loss"] < lines[0]["critic/loss"]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_builders import make_actor, make_record, make_records
+from training_builders import make_actor, make_config, make_items, make_record, make_records
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from webrl.config import CriticConfig, OptimConfig, RunConfig
+from webrl.config import CriticConfig, OptimConfig
 from webrl.errors import ModelError, TrainingError
 from webrl.training import score_actions, score_values, train_actor, train_critic
 from webrl.training.architectures import layers_of
@@ -27,21 +27,10 @@ from webrl.training.schedule import sample_batches
 from webrl.training.trainer import Job, Watch, memory_errors, train
 
 
-def make_config(**train: object) -> RunConfig:
-    shared = {"lr": 1e-2, "batch_size": 8, "max_tokens": 128, "epochs": 3.0} | train
-    critic = {k: v for k, v in shared.items() if k in OptimConfig.model_fields}
-    return RunConfig.model_validate({"models": {"device": "cpu"}, "actor": shared, "critic": critic})
-
-
-def make_row() -> tuple[list[Item], object]:
-    items = [Item((*r.prompt_ids, *r.action_ids), len(r.action_ids)) for r in make_records(4)]
-    return items, pack(items)
-
-
 @pytest.mark.parametrize("policy", ["full", "selective"])
 def test_checkpointing_changes_no_gradient(tmp_path: Path, policy: str) -> None:
     folder = make_actor(tmp_path / "actor")
-    _, row = make_row()
+    row = pack(make_items(4))
     gradients = []
     for checkpointing in ("none", policy):
         model = load_actor(folder)
@@ -79,7 +68,7 @@ def test_a_model_that_is_not_known_is_checkpointed_and_its_value_is_read_at_the_
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_row_that_is_trained_is_checkpointed(tmp_path: Path, precision: str) -> None:
     """transformers' layers keep everything, without a word, as long as they are not told that they train."""
-    model, (items, _) = load_actor(make_actor(tmp_path / "actor")), make_row()
+    model, items = load_actor(make_actor(tmp_path / "actor")), make_items(4)
     config = OptimConfig.model_validate(
         {"precision": precision, "checkpointing": "full", "batch_size": 4, "epochs": 2.0, "lr": 1e-3}
     )
@@ -102,7 +91,7 @@ def test_every_row_that_is_trained_is_checkpointed(tmp_path: Path, precision: st
 
 def test_fresh_adapters_change_nothing_and_merge_exactly(tmp_path: Path) -> None:
     model = load_actor(make_actor(tmp_path / "actor"))
-    _, row = make_row()
+    row = pack(make_items(4))
     before = model(**actor_inputs(row)).detach()
     add_adapters(model, OptimConfig(lora_rank=4))
     torch.testing.assert_close(model(**actor_inputs(row)).detach(), before)
@@ -122,7 +111,7 @@ def test_fresh_adapters_change_nothing_and_merge_exactly(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_adapters_compute_what_pefts_own_compute(tmp_path: Path, dtype: torch.dtype) -> None:
-    _, row = make_row()
+    row = pack(make_items(4))
     outcomes = []
     for own in (False, True):
         model = load_actor(make_actor(tmp_path / "actor"))
@@ -219,15 +208,6 @@ def test_a_batch_of_the_released_critic_is_of_steps_each_with_both_its_states(tm
     assert line["critic/loss"] == pytest.approx((total / 4).item(), rel=1e-4)
     assert line["critic/grad_norm"] == pytest.approx(norm.item(), rel=1e-3)
     assert 0 <= line["critic/accuracy"] <= 1
-
-
-def test_critic_calibration_covers_each_state_once(tmp_path: Path) -> None:
-    config, folder = make_config(), make_actor(tmp_path / "actor")
-    losses = train_critic(make_records(), folder, tmp_path / "c", config, seed=0, metrics_path=tmp_path / "m.jsonl")
-    calibration = losses["critic_calibration"]
-    assert calibration["count"] == 18
-    assert sum(b["count"] for b in calibration["bins"]) == 18
-    assert 0 <= calibration["auc"] <= 1
 
 
 def test_the_log_has_what_the_paper_is_held_against(tmp_path: Path) -> None:

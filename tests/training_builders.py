@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from webrl.config import OptimConfig, RunConfig
+from webrl.training import score_actions
+from webrl.training.packing import Item
 from webrl.types import StepRecord
 
 VOCAB = 64
@@ -67,3 +71,20 @@ def make_record(trajectory: str, index: int, num_steps: int, outcome: int | None
 def make_records(num_trajectories: int = 6, num_steps: int = 3) -> list[StepRecord]:
     """Every other trajectory succeeds."""
     return [make_record(f"t{t}", i, num_steps, t % 2) for t in range(num_trajectories) for i in range(num_steps)]
+
+
+def make_items(num_trajectories: int = 6) -> list[Item]:
+    return [Item((*r.prompt_ids, *r.action_ids), len(r.action_ids)) for r in make_records(num_trajectories)]
+
+
+def make_config(**train: object) -> RunConfig:
+    """A run on the CPU whose critic and outcome model are trained like its actor."""
+    shared = {"lr": 1e-2, "batch_size": 8, "max_tokens": 128, "epochs": 3.0} | train
+    others = {k: v for k, v in shared.items() if k in OptimConfig.model_fields}
+    return RunConfig.model_validate({"models": {"device": "cpu"}, "actor": shared, "critic": others, "orm": others})
+
+
+def make_scored(folder: Path, config: RunConfig) -> list[StepRecord]:
+    """`make_records` with the actor's log-probabilities, and values of one half."""
+    records = score_actions(make_records(), folder, config)
+    return [dataclasses.replace(r, value=0.5, next_value=0.0 if r.is_last else 0.5) for r in records]

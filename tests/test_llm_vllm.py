@@ -15,7 +15,7 @@ from llm_builders import save_tiny_model, score
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm import Sampling, open_model
-from webrl.llm.servers.gpu_memory import gpu_memory
+from webrl.llm.servers.vllm_fleet import gpu_memory
 from webrl.llm.servers.vllm_owner import keep_servers
 from webrl.llm.verify import verify_logprobs
 from webrl.runs.machine import visible_gpus

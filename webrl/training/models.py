@@ -34,7 +34,7 @@ from webrl.training.layers.attention import Layout
 from webrl.training.layers.fused import fuse
 from webrl.training.layers.head import LogitRule, take_targets
 from webrl.training.layers.trim import is_trimmed, trim_last_layer
-from webrl.training.packing import Pack, critic_inputs
+from webrl.training.packing import Pack, actor_inputs, critic_inputs
 from webrl.training.ranks import is_main
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class PackedActor(_Packed):
 
     def inputs(self, row: Pack) -> dict[str, Any]:
         """As of `_Packed`, with the targets."""
-        return super().inputs(row) | {"targets": row.targets}
+        return super().inputs(row) | actor_inputs(row)
 
     def forward(
         self,

@@ -17,13 +17,13 @@ import re
 import secrets
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import ModelError
 from webrl.llm.loading import model_folder
-from webrl.llm.servers.gpu_memory import add_memory_hint, check_room
 from webrl.llm.servers.process import ServerProcess
 from webrl.llm.servers.vllm_command import (
     SERVED_NAME,
@@ -37,7 +37,7 @@ from webrl.llm.servers.vllm_command import (
     server_environment,
 )
 from webrl.runs.clock import spent_on
-from webrl.runs.machine import free_port
+from webrl.runs.machine import free_port, query_gpus
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,10 @@ _NO_SLEEP = re.compile(r"Sleep mode is not supported|unrecognized arguments:.*--
 """What vLLM says on platforms, and in versions, without it."""
 _MAX_RESTARTS = 1
 """Times that a server which died is started again before it counts as broken."""
+_MIB_PER_GIB = 1024
+_SLACK_MIB = 512
+"""The driver counts a little differently from CUDA; in between, vLLM's own check decides."""
+_OUT_OF_MEMORY = re.compile(r"out of memory|gpu_memory_utilization|No available memory for the cache blocks", re.I)
 
 
 class Fleet:
@@ -279,3 +283,42 @@ class Fleet:
         timeout_s = self.engine.start_timeout_s
         posts = [server.post(path, body, api_key=self.api_key, timeout_s=timeout_s) for server in self._servers]
         return await asyncio.gather(*posts)
+
+
+def check_room(gpus: Sequence[str], engine: EngineConfig, model: str) -> None:
+    """Refuse to start a server where its share of the GPUs is taken, e.g. by a trainer in this process.
+
+    Raises:
+        ModelError: how much there is, how much is wanted, and which option to change.
+    """
+    for gpu, (free, total) in zip(gpus, gpu_memory(gpus), strict=False):
+        wanted = engine.gpu_memory_utilization * total
+        if free + _SLACK_MIB < wanted:
+            share = int(free / total * 20) / 20
+            advice = f"lower it (rollout.engine.gpu_memory_utilization={share:g}), or " if share > 0 else ""
+            raise ModelError(
+                f"GPU {gpu} has {free / _MIB_PER_GIB:.1f} of {total / _MIB_PER_GIB:.1f} GiB free, and the vLLM server "
+                f"of {model} wants {wanted / _MIB_PER_GIB:.1f} (engine.gpu_memory_utilization="
+                f"{engine.gpu_memory_utilization:g}); {advice}end what else runs on this GPU"
+            )
+
+
+def gpu_memory(gpus: Sequence[str]) -> list[tuple[int, int]]:
+    """(free, total) MiB of each GPU; nothing where the driver does not tell."""
+    if not gpus:
+        return []
+    try:
+        return [(int(free), int(total)) for free, total in query_gpus("memory.free,memory.total", gpus)]
+    except ValueError:  # [N/A]
+        return []
+
+
+def add_memory_hint(error: ModelError, engine: EngineConfig) -> ModelError:
+    """The same error; if a GPU was too small, it begins with the option to change."""
+    if not _OUT_OF_MEMORY.search(str(error)):
+        return error
+    return ModelError(
+        f"GPU memory is too small for this vLLM server with engine.gpu_memory_utilization="
+        f"{engine.gpu_memory_utilization:g}: raise it if nothing else uses the GPU, lower it if something does "
+        f"(rollout.engine.gpu_memory_utilization=0.5), or lower models.max_prompt_tokens; {error}"
+    )

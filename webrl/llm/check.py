@@ -1,4 +1,4 @@
-"""Whether what a model is loaded from fits together: config, weights, adapter and tokenizer; no weights are read."""
+"""Checks that a model's config, weights, adapter and tokenizer fit together, without reading the weights."""
 
 from __future__ import annotations
 

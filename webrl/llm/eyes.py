@@ -1,4 +1,4 @@
-"""What a vision-language model's processor does for an agent: a chat with one picture as token ids and tensors.
+"""Turns a chat with one picture into token ids and tensors, by a vision-language model's processor.
 
 API: `Eyes(name)`; `look(png)` says how the picture is written in a prompt, `encode(messages, look)` is that prompt, and
 `inputs(ids, pngs)` is what the model takes beside token ids. Page text cannot forge a picture, as it cannot forge a
@@ -54,7 +54,7 @@ class Look:
 
 
 def has_vision(config: Any) -> bool:
-    """Whether a model of this transformers config has a vision tower."""
+    """Return whether a model of this transformers config has a vision tower."""
     return hasattr(config, "vision_config")
 
 
@@ -99,7 +99,7 @@ class Eyes:
         self._looking = threading.Lock()  # rows are made in threads, and tokenizers are not to be shared between them
 
     def look(self, png: bytes) -> Look:
-        """How a picture is written in a prompt, which its size decides.
+        """Return how a picture is written in a prompt, which its size decides.
 
         Raises:
             ModelError: the processor cannot say.
@@ -168,7 +168,7 @@ class Eyes:
         return [*ids[:start], placeholder, *ids[start + len(written) :]]
 
     def inputs(self, ids: Tensor, pngs: Sequence[bytes]) -> dict[str, Tensor]:
-        """What the model takes beside token ids and mask.
+        """Return what the model takes besides token ids and mask.
 
         Args:
             ids: [B, T] padded on either side; answers hold none of `picture_ids` (`without_pictures`).
@@ -204,7 +204,7 @@ class Eyes:
         return image
 
     def count(self, ids: Sequence[int]) -> int:
-        """How many of the tokens stand for a part of a picture."""
+        """Count the tokens that stand for a part of a picture."""
         return sum(i in self.picture_ids for i in ids)
 
 

@@ -1,4 +1,4 @@
-"""What every engine offers: token ids in, token ids with their log-probabilities out. Standard library only.
+"""Defines what every engine offers: token ids in, token ids with log-probabilities out. Standard library only.
 
 Log-probability convention, the same for all engines: `Completion.logprobs` are log π(token | prefix) of the
 model itself, at temperature 1 and before top-p/top-k. At temperature 1 without top-p/top-k, which is what training
@@ -126,7 +126,7 @@ class PolicyOutput:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a policy is asked at one step of an episode.
+    """The input of a policy at one step of an episode.
 
     Example: `Turn("Click OK.", (), "[7] button 'OK'", seed=5)`
     """

@@ -112,7 +112,7 @@ def _load(model_class: Any, name: str, dtype: Any) -> Any:
 
 
 def refuse_gaps(name: str, model: Any, found: Mapping[str, Any], *, new_heads: bool = False) -> None:
-    """Return if a model has all of its weights from its files, and a place for each that they hold.
+    """Check that a model has all of its weights from its files, and a place for each that they hold.
 
     Args:
         found: transformers' loading info, made with `ignore_mismatched_sizes`.
@@ -393,7 +393,7 @@ def pick_dtype(dtype: str, device: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What a library's error says, in one line."""
+    """Return a library's error message in one line."""
     text = str(error).strip()
     if "trust_remote_code" in text:
         return CODE_REFUSED
@@ -404,5 +404,5 @@ def first_line(error: BaseException) -> str:
 
 
 def adapter_of_hub(name: str) -> str:
-    """What is said of a hub name that is an adapter's: it is merged from a folder only."""
+    """Return the message for a hub name that is an adapter's: adapters are merged from a folder only."""
     return f"{name!r} on the Hub is an adapter: get it with `hf download {name} --local-dir FOLDER`, and name FOLDER"

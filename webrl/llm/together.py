@@ -1,4 +1,4 @@
-"""Whoever waits for an answer is answered in one batch, in a thread."""
+"""Batches concurrent requests in a worker thread."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Together(Generic[Q, A]):
     async def _drain(self) -> None:
         """Answer all who wait, and those who have come meanwhile."""
         while self._waiting:
-            await asyncio.sleep(0)  # whoever is about to ask
+            await asyncio.sleep(0)  # let others ask who are about to
             size = self._max_batch or len(self._waiting)
             batch, self._waiting = self._waiting[:size], self._waiting[size:]
             taken: Sequence[A | PolicyError]

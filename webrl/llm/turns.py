@@ -1,4 +1,4 @@
-"""Where a model's turn ends.
+"""Finds the tokens that end a model's turn.
 
 A model may end its turn by several tokens: its tokenizer's, those of its generation config (Gemma's `<end_of_turn>`,
 Llama's `<|eom_id|>`), the one its chat template writes behind an answer. Sampling stops at any of them; training

@@ -1,4 +1,4 @@
-"""Do the sampler and the trainer have the same weights? Compared by the log-probs of the same token ids."""
+"""Checks that sampler and trainer have the same weights, by the log-probs of the same token ids."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def verify_logprobs(
 ) -> LogprobCheck:
     """Sample a few answers and have the trainer score the same ids; run it after every change of weights.
 
-    A server can go on with part of the old weights after a reload (vLLM keeps a prepacked copy of a tied head).
+    A server may keep part of the old weights after a reload (vLLM keeps a prepacked copy of a tied head).
 
     Args:
         model: the engine that samples.

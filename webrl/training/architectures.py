@@ -1,4 +1,4 @@
-"""How the rows of an architecture are computed, and building and preparing its models.
+"""Decides how the rows of an architecture are computed, and builds and prepares its models.
 
 Packing is exact only if every layer keeps the sequences of a row apart, and if what is left out of a model's own
 forward pass (its mask, its head) is known. So the architectures below are named one by one: `python

@@ -1,4 +1,4 @@
-"""How good a value model is: explained variance, calibration, and how well it ranks."""
+"""Measures a value model: explained variance, calibration, and how well it ranks."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def open_critic(
     skeleton: bool = False,
     sees: bool = False,
 ) -> PackedCritic:
-    """A critic to go on training: a critic folder as it is, an actor folder with fresh heads.
+    """Open a critic to train further: a critic folder as it is, or an actor folder with fresh heads.
 
     Args:
         heads: `single` or `double` for fresh heads, and checked against a critic folder's; None: must be a critic.

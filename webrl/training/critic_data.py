@@ -1,4 +1,4 @@
-"""What the critic is trained on, its loss for the trainer, and how well it predicted."""
+"""Makes the critic's training data, its loss for the trainer, and the summary of how well it predicted."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def critic_states(records: Sequence[StepRecord], config: CriticConfig, root: Pat
 
 
 def state_of(record: StepRecord, root: Path) -> Example:
-    """What is valued of a step."""
+    """Return the state of a step, without its action."""
     return Example(record.prompt_ids, (), Picture.of(record, root))
 
 
 def next_state_of(record: StepRecord, root: Path) -> Example | None:
-    """What is valued after a step that carries its successor's state along; None if it does not."""
+    """Return the next state that a step carries along; None if it carries none."""
     if not record.next_prompt_ids:
         return None
     digest = record.next_screenshot_sha256

@@ -54,10 +54,10 @@ class Start:
 
 
 class Origin(Section):
-    """What the merged weights of a folder are made of, beside the trained ones."""
+    """The base that a folder's merged weights were made from, and how."""
 
     base: str
-    """Starting model: a hub name, or a folder, written so that nobody takes it for a hub name."""
+    """Starting model: a hub name, or a folder, written so that it cannot be taken for a hub name."""
     base_weights: str
     """Its `base_fingerprint`."""
     heads: Literal["single", "double"] | None
@@ -103,7 +103,7 @@ def exporter(
 
 
 def read_origin(folder: Path) -> Origin | None:
-    """What a model folder's adapters were trained on; None if its weights were trained whole.
+    """Read what a model folder's adapters were trained on; None if its weights were trained whole.
 
     Raises:
         ModelError: the file is damaged, or another program's.
@@ -117,7 +117,7 @@ def stacked_adapter(folders: Sequence[Path]) -> tuple[dict[str, Tensor], int]:
     W + s₁B₁A₁ + s₂B₂A₂ + … = W + [s₁B₁ s₂B₂ …] [A₁; A₂; …]: ranks add up, and the scale is 1.
 
     Returns:
-        float32 tensors under the names that peft gives them; (rank) with `lora_alpha` = rank.
+        float32 tensors under peft's names; (rank) with `lora_alpha` = rank.
 
     Raises:
         ModelError: a state that is damaged, or not of the same matrices as the others.

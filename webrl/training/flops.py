@@ -41,7 +41,7 @@ def training_flops(num_parameters: int, config: Any, lengths: Sequence[int], num
 
 
 def peak_flops() -> float | None:
-    """Of one CUDA device in dense bf16; None if it is not known."""
+    """Return one CUDA device's peak in dense bf16; None if it is not known."""
     if not torch.cuda.is_available():
         return None
     name = torch.cuda.get_device_name()

@@ -3,7 +3,7 @@
 The critic is thus adapter and value head on the frozen actor base. Adapters are merged when the model is written, so
 that vLLM, transformers and the next phase load an ordinary folder. peft makes and stores them; their forward
 pass is ours, which writes no more tensors of an output's size than the frozen matrix does (peft's: three more), and so
-is the merge, which gives the same bits on every machine.
+is the merge, which makes the same bits on every machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from webrl.errors import UsageError
 from webrl.training.architectures import layers_of
 
 _ADAPTER = "default"
-"""Name that peft gives the only adapter."""
+"""Peft's name of the only adapter."""
 _MERGED_AT_ONCE = 1 << 18
 """Weights whose sums stay in the processor's cache."""
 

@@ -1,4 +1,4 @@
-"""What the forward pass keeps for the backward pass, and how its layers run: checkpointing, compilation, float8."""
+"""Switches on checkpointing, compilation and float8: what the forward pass keeps, and how its layers run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a model that is trained beside a run comes from and goes to: the supervised start, the outcome model."""
+"""Paths of a model that is trained outside a run's phases: the supervised start, the outcome model."""
 
 from __future__ import annotations
 

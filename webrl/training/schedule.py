@@ -1,4 +1,4 @@
-"""What happens at which optimizer step: the order of the samples and the learning rate, both pure functions."""
+"""Plans the optimizer steps: the order of the samples and the learning rate, both pure functions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rows of a small model side by side on a CPU, one thread each.
 
 The products of a small model are too short to share: threads that split each of them wait for one another after each,
-and one that has lost its core to a browser holds up all. A thread with a row of its own waits for nobody.
+and one that has lost its core to a browser holds up all. A thread with a row of its own waits for no other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_THREADS = 4
 
 
 def num_row_threads(model: nn.Module, device: torch.device | str) -> int:
-    """How many rows of the model are computed at a time on this device."""
+    """Return how many rows of the model are computed at a time on this device."""
     if torch.device(device).type != "cpu" or sum(p.numel() for p in model.parameters()) >= SMALL_MODEL_PARAMETERS:
         return 1
     return min(torch.get_num_threads(), _MAX_THREADS)

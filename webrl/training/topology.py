@@ -1,4 +1,4 @@
-"""How many nodes and processes, and where they meet: read from whichever launcher's variables are set.
+"""Reads the job's nodes, processes and meeting point from whichever launcher's variables are set.
 
 Order: plain `NNODES …`, then `MLP_*`, then Kubernetes PyTorchJob (`PET_*`, or `WORLD_SIZE`/`RANK` per pod), then Slurm,
 else this machine alone. No interface name and no NCCL option is set: what the site exports is passed on.

@@ -47,7 +47,7 @@ Results = list[tuple[list[int], dict[str, Tensor]]]
 
 @dataclass(frozen=True)
 class Watch:
-    """What is looked at while a job trains; it changes nothing of what is trained."""
+    """Validation while a job trains; it does not change the training."""
 
     every: int
     """Optimizer steps between looks; the last step is looked at in any case."""
@@ -83,7 +83,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Job:
-    """What to train on what."""
+    """A model, its samples and its loss."""
 
     name: str
     """Prefix of the metrics: `actor`, `critic`, `orm`."""
@@ -218,7 +218,7 @@ def _run(
 
 
 class _Loop:
-    """What the steps of one run share."""
+    """The state that the steps of one run share."""
 
     def __init__(
         self, job: Job, config: OptimConfig, engine: Engine, device: str, num_steps: int, out: Path, over: Map

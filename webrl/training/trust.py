@@ -60,7 +60,7 @@ class TrustRegion:
     """Trained weights after `kept_steps`, on the main process."""
 
     def is_due(self, step: int, batch_kl: float) -> bool:
-        """Whether the sample is scored after `step` (1-based)."""
+        """Return whether the sample is scored after `step` (1-based)."""
         return step == self.num_steps or step & (step - 1) == 0 or not batch_kl <= self.max_kl
 
     def judge(self, sums: dict[str, float], step: int) -> dict[str, float]:
@@ -89,7 +89,7 @@ class TrustRegion:
 
     @property
     def retries(self) -> bool:
-        """Whether the update ended so early that it is begun again at a lower rate."""
+        """True if the update ended so early that it is begun again at a lower rate."""
         return bool(self.stopped) and self.may_retry and self.kept_steps < _EARLY * self.num_steps
 
 

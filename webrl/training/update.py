@@ -1,6 +1,6 @@
 """Critic, actor and supervised training: records in, Hugging Face folders out.
 
-A finished output folder is left alone, so that an interrupted phase goes on where it stopped.
+A finished output folder is left alone, so that an interrupted phase resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def actor_job(
     examples: Sequence[Example] | None = None,
     demonstrations: Sequence[Example] = (),
 ) -> Job:
-    """What `train_actor` trains: the objective's samples with their advantages, and demonstrations beside them.
+    """Make the job of `train_actor`: the objective's samples with their advantages, and any demonstrations.
 
     Args:
         model: after `prepare`.
@@ -344,7 +344,7 @@ def _read(records: Records, what: str) -> list[StepRecord]:
 
 
 def _is_finished(out_dir: Path) -> bool:
-    """Whether the model is there already.
+    """Return whether the model is there already.
 
     Raises:
         UsageError: other files are, which the model's folder would replace.

@@ -2,7 +2,7 @@
 
 A model with full attention keeps its open answers in one `SlotCache`, where a decoding step is one pass over all of
 them. Models with sliding windows, recurrent or convolution layers have `OwnRows`: each answer has the cache that the
-model itself makes (a model that makes none reads its whole text anew), and rows run one after the other: exact for
+model itself makes (a model that makes none reads its whole text again), and rows run one after the other: exact for
 every architecture, and slower than vLLM. Prompts that are only scored, as a judge's, need no cache and share padded
 passes.
 """
@@ -33,7 +33,7 @@ _MAX_SCORED = 16
 class Runner(Protocol):
     """Runs a model's forward passes; used from one thread, in inference mode.
 
-    The rows that `prefill` returns are admitted to a cache of `new_cache`, with which `decode` goes on.
+    The rows that `prefill` returns are admitted to a cache of `new_cache`, with which `decode` continues.
     """
 
     def new_cache(self, capacity: int) -> SlotCache | OwnRows:

@@ -151,7 +151,7 @@ class _Draw(LogitsProcessor):
         return chosen
 
     def answer(self, row: int, ends: set[int], limit: int) -> _Drawn:
-        """What a row has drawn up to its end token, and at most `limit` tokens."""
+        """Return what a row has drawn up to its end token, and at most `limit` tokens."""
         ids = [tokens[row] for tokens, _ in self._drawn[:limit]]
         length = next((i + 1 for i, token in enumerate(ids) if token in ends), len(ids))
         return ids[:length], [logprobs[row] for _, logprobs in self._drawn[:length]]

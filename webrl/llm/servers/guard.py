@@ -1,4 +1,4 @@
-"""Runs a command and ends its whole process group with it, or when whoever started it is gone.
+"""Runs a command and ends its whole process group with it, or when its starter is gone.
 
 `python guard.py COMMAND ARG…`, started with a pipe on standard input and as the leader of a new session. The pipe
 closes when the starter dies, by whatever signal: a server and its workers never outlive it. Standard library only.

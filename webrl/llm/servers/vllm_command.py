@@ -31,7 +31,7 @@ _MIN_LORA_RANK = 16
 
 @dataclass(frozen=True)
 class Weights:
-    """What a server is to answer with."""
+    """The weights that a server answers with."""
 
     base: str
     """Folder or hub name of the whole model."""

@@ -229,7 +229,7 @@ class Fleet:
             logger.error("vLLM server %d of %s died and is started again; %s", index, self.weights.base, tail)
             await server.stop()
             atexit.unregister(server.kill)
-            # Built anew: the weights may have changed since it was first started.
+            # Rebuilt: the weights may have changed since it was first started.
             self._servers[index] = self._new_server(index, server.port)
             self._servers[index].start()
             atexit.register(self._servers[index].kill)
@@ -248,7 +248,7 @@ class Fleet:
         return ServerProcess(command, port=port, log=self._folder / f"server{index}.log", env=env)
 
     async def _load_adapter(self, weights: Weights) -> None:
-        """Under a new name each time, so that no cache can mix two adapters."""
+        """Load an adapter under a new name each time, so that no cache can mix two adapters."""
         old, self._num_adapters = self.served_name, self._num_adapters + 1
         name = f"adapter-{self._num_adapters}"
         path = str(Path(weights.adapter or "").resolve())

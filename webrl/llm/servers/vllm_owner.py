@@ -1,4 +1,4 @@
-"""Who owns vLLM's servers: a run, from which its stages borrow them, or the one model that was opened on them.
+"""Keeps vLLM's servers for a run, whose stages borrow them; otherwise they end with the model opened on them.
 
 Within `keep_servers`, closing a model puts its servers to sleep, and opening the next one of the same shape and
 settings wakes them: the actor of the next phase, a generator or a judge with the same base model.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _idle: ContextVar[list[Fleet] | None] = ContextVar("idle_servers", default=None)
-"""Servers that nobody uses now; None outside `keep_servers`."""
+"""Servers that are not in use; None outside `keep_servers`."""
 
 
 @contextlib.contextmanager
@@ -78,7 +78,7 @@ async def give_back(fleet: Fleet) -> None:
 
 
 def _take(weights: Weights, engine: EngineConfig, models: ModelsConfig) -> Fleet | None:
-    """Of the idle servers with this shape and these settings one with these weights, else any of them."""
+    """Return idle servers of this shape and these settings, preferably with these weights already loaded."""
     idle = _idle.get() or []
     fitting = [
         fleet
@@ -93,7 +93,7 @@ def _take(weights: Weights, engine: EngineConfig, models: ModelsConfig) -> Fleet
 
 
 def _settings(engine: EngineConfig, models: ModelsConfig) -> tuple[Any, ...]:
-    """What a server is started with, apart from its weights."""
+    """Return what a server is started with, apart from its weights."""
     return (
         engine.vllm_python,
         engine.gpu_memory_utilization,

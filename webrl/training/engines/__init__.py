@@ -1,4 +1,4 @@
-"""What makes one optimizer step, by the name in the config: one file an engine."""
+"""Opens the engine that makes the optimizer steps, by the name in the config; one file an engine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from webrl.training.engines.ddp import Engine
 
 @spent_on("model files")
 def open_engine(model: nn.Module, config: OptimConfig, device: str) -> Engine:
-    """The engine that `config.engine` names.
+    """Open the engine that `config.engine` names.
 
     Raises:
         UsageError: unknown name.
         TrainingError: it does not apply here.
     """
     plan = load_plan(config.engine)
-    if device == "cpu":  # said before DeepSpeed's first import (accelerate does it too), lest it prints its guess
+    if device == "cpu":  # set before DeepSpeed's first import (accelerate imports it too), or it prints its guess
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     if plan.kind == "deepspeed":
         from webrl.training.engines.deepspeed import DeepSpeedEngine

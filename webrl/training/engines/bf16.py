@@ -1,6 +1,6 @@
 """bfloat16 weights that compute, float32 masters that learn: `precision: bf16` on one process, or on replicas.
 
-Autocast over float32 weights would cast weights and activations anew in every layer, keep norms and residuals in
+Autocast over float32 weights would cast weights and activations again in every layer, keep norms and residuals in
 float32, and hold frozen weights (a LoRA's base) in float32 as well. Here a row is computed as scoring computes it, so
 that the log-ratio of an untouched policy is zero; its gradients are added up in float32, and AdamW's step, which is
 smaller than a rounding of bfloat16, goes to the masters. Per trained weight 18 bytes: 2 the weight, 4 each its
@@ -205,8 +205,8 @@ class Bf16Engine(Engine):
 
     @contextlib.contextmanager
     def _unreached_spared(self) -> Iterator[None]:
-        """Around the update: a weight that this batch has no gradient for (an expert without tokens) neither decays
-        nor goes on by its moments. On several processes its gradient is zero.
+        """Protect weights that this batch has no gradient for (experts without tokens) from the update: they neither
+        decay nor move by their moments. On several processes their gradient is zero.
 
         A bucket's steps are counted together: a weight that is reached late has AdamW's bias correction of then.
         """

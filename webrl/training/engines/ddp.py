@@ -73,7 +73,7 @@ class Engine:
 
     @contextlib.contextmanager
     def micro_batch(self, is_last: bool) -> Iterator[None]:
-        """Around forward and backward of one row: gradients are exchanged on the last row only."""
+        """Surround forward and backward of one row: gradients are exchanged on the last row only."""
         if is_last or self.num_ranks == 1:
             yield
         else:
@@ -167,7 +167,7 @@ class Engine:
 
 
 def is_finite(loss: Tensor | None) -> bool:
-    """Whether a batch's loss, if given, is finite; waits for it."""
+    """Return whether a batch's loss, if given, is finite; waits for it."""
     return loss is None or bool(loss.isfinite())
 
 

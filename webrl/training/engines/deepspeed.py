@@ -28,8 +28,8 @@ from webrl.training.engines.ddp import Engine, forget_accelerator, is_finite, ma
 logger = logging.getLogger(__name__)
 
 GRACE_S = 600.0
-"""Age from which a lock that no process here has open is nobody's; a younger one may be another machine's, on a shared
-home."""
+"""Age from which a lock that no process here has open is abandoned; a younger one may be another machine's, on a
+shared home."""
 _POLL_S = 1.0
 
 
@@ -159,7 +159,7 @@ def drop_dead_locks(grace_s: float = GRACE_S) -> None:
     """Remove the locks that killed builders have left in torch's folder of compiled extensions.
 
     torch waits for such a lock without end and without a word (`torch.utils.file_baton`). Whoever builds has it open.
-    A young one that nobody here has open is waited for until it is old enough.
+    A young one that no process here has open is waited for until it is old enough.
     """
     from torch.utils.cpp_extension import get_default_build_root
 
@@ -185,7 +185,7 @@ def drop_dead_locks(grace_s: float = GRACE_S) -> None:
 
 
 def _is_open(lock: Path) -> bool:
-    """Whether a process of this machine has the file open."""
+    """Return whether a process of this machine has the file open."""
     path = str(lock.resolve())
     for process in psutil.process_iter():
         try:

@@ -1,1 +1,1 @@
-"""How a model computes a packed row: attention, norms, kernels and the output head."""
+"""Layers that compute a packed row: attention, norms, kernels and the output head."""

@@ -61,7 +61,7 @@ class Layout:
     """Where the sequences of a packed row lie, and at which positions its output is wanted; not to be changed.
 
     One object rather than five arguments, because compiled layers hand it on without looking inside. (Into a frozen
-    dataclass they look, and compile anew for each number of sequences.)
+    dataclass they look, and compile again for each number of sequences.)
     """
 
     seq_lens: tuple[int, ...]

@@ -1,9 +1,9 @@
 """Log-probabilities of given tokens from hidden states, in chunks: no term grows with tokens x vocabulary.
 
 The backward pass recomputes a chunk's logits instead of keeping them, so that peak memory is one chunk whatever
-the number of positions, with the bias, scale and cap that an architecture may have. `take_targets` gives the model's
-own output layer another forward; its weight, name and tying stay as they are, and engines that gather a module's
-weights around its forward (ZeRO-3) gather them once.
+the number of positions, with the bias, scale and cap that an architecture may have. `take_targets` replaces the
+forward of the model's own output layer; its weight, name and tying stay as they are, and engines that gather a
+module's weights around its forward (ZeRO-3) gather them once.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class LogitRule:
 
     @classmethod
     def of(cls, config: Any) -> LogitRule:
-        """As the configuration of an architecture that packs says (`architectures.py`)."""
+        """Read the rule from the configuration of an architecture that packs (`architectures.py`)."""
         config = config.get_text_config()
         scale = float(getattr(config, "logit_scale", None) or 1.0) * float(getattr(config, "lm_head_multiplier", 1.0))
         scale /= float(getattr(config, "logits_scaling", None) or 1.0)
         return cls(scale, getattr(config, "final_logit_softcapping", None))
 
     def apply(self, logits: Tensor) -> Tensor:
-        """In place."""
+        """Apply the rule in place."""
         if self.scale != 1.0:
             logits.mul_(self.scale)
         return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)

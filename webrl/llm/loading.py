@@ -82,7 +82,7 @@ def load_causal_lm(name: str, *, dtype: str, device: str = "cpu") -> Any:
     from transformers import AutoModelForCausalLM
 
     refuse_vision(name)
-    model = _load(AutoModelForCausalLM, name, dtype)
+    model = load_pretrained(AutoModelForCausalLM, name, dtype)
     if hasattr(model.config, "vision_config"):  # of a hub
         raise ModelError(_sees(name))
     return model.to(device).eval()
@@ -93,17 +93,25 @@ def load_seeing_lm(name: str, *, dtype: Any, device: str = "cpu") -> Any:
     """A vision-language model in eval mode, whole; otherwise as `load_causal_lm`."""
     from transformers import AutoModelForImageTextToText
 
-    return _load(AutoModelForImageTextToText, name, dtype).to(device).eval()
+    return load_pretrained(AutoModelForImageTextToText, name, dtype).to(device).eval()
 
 
-def _load(model_class: Any, name: str, dtype: Any) -> Any:
+def load_pretrained(model_class: Any, name: str, dtype: Any, *, new_heads: bool = False, **options: Any) -> Any:
+    """Load a model by a class of transformers; the adapter of a LoRA folder is merged into its base.
+
+    Args:
+        new_heads: as of `refuse_gaps`.
+        options: of `from_pretrained`.
+
+    Raises:
+        ModelError: absent, broken or unfitting weights.
+    """
     whole = base_of(name) or name
+    options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}  # for refuse_gaps
     try:
         with quiet():
-            model, found = model_class.from_pretrained(
-                whole, dtype=dtype, trust_remote_code=False, ignore_mismatched_sizes=True, output_loading_info=True
-            )
-        refuse_gaps(whole, model, found)
+            model, found = model_class.from_pretrained(whole, dtype=dtype, trust_remote_code=False, **options)
+        refuse_gaps(whole, model, found, new_heads=new_heads)
         return model if whole == name else add_adapter(model, name, whole).merge_and_unload()
     except ModelError:
         raise

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn import functional
 
 from webrl.errors import ModelError
 from webrl.llm.check import check_model
-from webrl.llm.loading import config_of, first_line, load_seeing_lm, model_folder, quiet, refuse_gaps
+from webrl.llm.loading import config_of, load_pretrained, load_seeing_lm, model_folder
 from webrl.runs.clock import spent_on
 from webrl.training.architectures import decoder_of, turn_off_dropout
-from webrl.training.models import PackedCritic, load_pretrained
+from webrl.training.models import PackedCritic, load_routed
 
 NUM_LABELS = {"single": 1, "double": 4}
 
@@ -68,7 +67,7 @@ def open_critic(
     config, options = critic_config(folder, heads)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        lm, route = load_pretrained(sequence_classifier(config), folder, dtype, skeleton=skeleton, **options)
+        lm, route = load_routed(sequence_classifier(config), folder, dtype, skeleton=skeleton, **options)
         if options and not skeleton:
             torch.nn.init.normal_(lm.score.weight, std=0.02)
     if lm.config.pad_token_id is None:  # transformers' own pooling asks for one; ours does not need it
@@ -100,14 +99,7 @@ def load_value_lm(folder: str | Path, heads: str | None, seed: int = 0, dtype: t
         lm.score.to(generator.dtype)
         torch.nn.init.normal_(lm.score.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
     else:
-        try:
-            with quiet():
-                lm, found = kind.from_pretrained(
-                    str(folder), dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True
-                )
-        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-            raise ModelError(f"cannot load the model {str(folder)!r}: {first_line(error)}") from error
-        refuse_gaps(str(folder), lm, found)
+        lm = load_pretrained(kind, str(folder), dtype)
     turn_off_dropout(lm)
     return lm
 

@@ -17,17 +17,7 @@ from torch import Tensor, nn
 from webrl.config.engine_plans import load_plan
 from webrl.errors import ModelError, TrainingError
 from webrl.llm.fingerprint import tokenizer_fingerprint
-from webrl.llm.loading import (
-    CODE_REFUSED,
-    add_adapter,
-    base_of,
-    config_of,
-    first_line,
-    load_seeing_lm,
-    load_tokenizer,
-    quiet,
-    refuse_gaps,
-)
+from webrl.llm.loading import CODE_REFUSED, config_of, load_pretrained, load_seeing_lm, load_tokenizer
 from webrl.runs.clock import spent_on
 from webrl.training.architectures import Route, attention_of, build, decoder_of, route_of, turn_off_dropout
 from webrl.training.layers.attention import Layout
@@ -202,40 +192,33 @@ def load_actor(
         eyes, lm = Eyes(str(folder)), load_seeing_lm(str(folder), dtype=dtype)
         turn_off_dropout(lm)
         return PackedActor(lm, "plain", eyes)
-    return PackedActor(*load_pretrained(AutoModelForCausalLM, folder, dtype, skeleton=skeleton))
+    return PackedActor(*load_routed(AutoModelForCausalLM, folder, dtype, skeleton=skeleton))
 
 
-def load_pretrained(
+def load_routed(
     model_class: Any, folder: str | Path, dtype: torch.dtype, *, skeleton: bool = False, **options: Any
 ) -> tuple[Any, Route]:
-    """Load `model_class` without dropout; returns the model and how its rows are computed.
+    """Load a text model without dropout; returns it and how its rows are computed.
+
+    Args:
+        skeleton: as of `load_actor`.
+        options: of the config, for a model with fresh heads.
 
     Raises:
         ModelError: as `load_actor`.
     """
-    from safetensors import SafetensorError
-
     name = str(folder)
-    whole = base_of(name) or name
     config = config_of(name, **options)
-    try:
-        if hasattr(config, "auto_map") and type(config) not in getattr(model_class, "_model_mapping", (type(config),)):
-            raise ModelError(f"cannot load the model {name!r}: {CODE_REFUSED}")
-        route = route_of(config)
-        attention = attention_of(route)
-        if skeleton:
-            with torch.device("meta"):
-                model = build(model_class, config, dtype, attention)
-        else:
-            given: dict[str, Any] = {"ignore_mismatched_sizes": True, "output_loading_info": True}  # for refuse_gaps
-            given |= {"attn_implementation": attention} if attention else {}
-            with quiet():
-                model, found = model_class.from_pretrained(whole, dtype=dtype, **given, **options)
-            refuse_gaps(whole, model, found, new_heads=bool(options))
-            if whole != name:
-                model = add_adapter(model, name, whole).merge_and_unload()
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"cannot load the model {name!r}: {first_line(error)}") from error
+    if hasattr(config, "auto_map") and type(config) not in getattr(model_class, "_model_mapping", (type(config),)):
+        raise ModelError(f"cannot load the model {name!r}: {CODE_REFUSED}")
+    route = route_of(config)
+    attention = attention_of(route)
+    if skeleton:
+        with torch.device("meta"):
+            model = build(model_class, config, dtype, attention)
+    else:
+        given = {"attn_implementation": attention} if attention else {}
+        model = load_pretrained(model_class, name, dtype, new_heads=bool(options), **given, **options)
     turn_off_dropout(model)
     return model, route
 

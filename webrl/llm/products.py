@@ -22,7 +22,15 @@ _MIN_ROWS = 16
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """`functional.linear` without bias: [..., K] and [N, K] -> [..., N]."""
-    if not _fits(x, weight):
+    is_plain = x.is_cpu and weight.is_cpu and x.dtype == weight.dtype == torch.float32 and x.ndim > 1
+    fits = (
+        is_plain
+        and x.numel() >= _MIN_ROWS * x.shape[-1]
+        and has_faster_products()
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+    )
+    if not fits:
         return functional.linear(x, weight)
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         out: Tensor = _Linear.apply(x, weight)
@@ -71,17 +79,6 @@ class _Linear(torch.autograd.Function):
             _product(grad, weight.t()).view_as(x) if needs_x else None,
             _product(grad.t(), x.flatten(0, -2).t()) if needs_weight else None,
         )
-
-
-def _fits(x: Tensor, weight: Tensor) -> bool:
-    plain = x.is_cpu and weight.is_cpu and x.dtype == weight.dtype == torch.float32 and x.ndim > 1
-    return (
-        plain
-        and x.numel() >= _MIN_ROWS * x.shape[-1]
-        and has_faster_products()
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-    )
 
 
 def _product(x: Tensor, weight: Tensor) -> Tensor:

@@ -53,7 +53,12 @@ class Weights:
         """
         base = base_of(name)
         rank = int(json.loads((Path(name).expanduser() / "adapter_config.json").read_text())["r"]) if base else 0
-        config = _config(base or name)
+        whole = config_of(base or name)
+        config: dict[str, Any] = whole.get_text_config().to_dict()
+        if vision := getattr(whole, "vision_config", None):
+            config["vision_config"] = vision.to_dict()
+        for key in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"):
+            config.pop(key, None)
         shape = json.dumps(config, sort_keys=True)
         return cls(base or name, name if base else None, rank, shape, model_fingerprint(name))
 
@@ -162,13 +167,3 @@ def context_length(weights: Weights, models: ModelsConfig) -> int:
     wanted = models.max_prompt_tokens + _NEW_TOKENS_RESERVE
     limit = int(json.loads(weights.shape).get("max_position_embeddings", wanted))
     return min(wanted, limit)
-
-
-def _config(name: str) -> dict[str, Any]:
-    whole = config_of(name)
-    config: dict[str, Any] = whole.get_text_config().to_dict()
-    if vision := getattr(whole, "vision_config", None):
-        config["vision_config"] = vision.to_dict()
-    for key in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"):
-        config.pop(key, None)
-    return config

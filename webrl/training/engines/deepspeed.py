@@ -161,9 +161,11 @@ def drop_dead_locks(grace_s: float = GRACE_S) -> None:
     torch waits for such a lock without end and without a word (`torch.utils.file_baton`). Whoever builds has it open.
     A young one that no process here has open is waited for until it is old enough.
     """
-    from torch.utils.cpp_extension import get_default_build_root
+    folder = os.environ.get("TORCH_EXTENSIONS_DIR")
+    if not folder:
+        from torch.utils.cpp_extension import get_default_build_root
 
-    folder = os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()
+        folder = get_default_build_root()
     for lock in sorted(Path(folder).glob("**/lock")):
         told = False
         while lock.exists() and not _is_open(lock):

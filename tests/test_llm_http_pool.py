@@ -45,7 +45,7 @@ async def server(answers_per_connection):
 def ask(answers_per_connection, rounds, max_retries):
     async def main():
         async with server(answers_per_connection) as (url, seen):
-            pool = HttpPool([url], timeout_s=10, max_retries=max_retries)
+            pool = HttpPool([url], timeout_s=30, max_retries=max_retries)
             try:
                 for width in rounds:
                     await asyncio.gather(*[pool.post("/x", {}, lambda answer: answer["a"]) for _ in range(width)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -159,9 +160,19 @@ def test_a_device_or_pipe_is_written_to_and_a_link_is_followed(tmp_path: Path) -
     assert target.read_text() == "new"
 
 
-def test_an_unknown_key_suggests_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"unknown key 'rollout.max_step'; did you mean 'rollout.max_steps'"):
-        load_config(None, ["rollout.max_step=3"])
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("rollout.max_step", "did you mean 'rollout.max_steps'?"),
+        ("rolout.max_steps", "did you mean 'rollout'?"),
+        ("rollout.lora_rank", "did you mean 'training.lora_rank'?"),  # an option, of another section
+        ("rollout.top_p", "`webrl run --help rollout` lists the options of that section"),  # like no known one
+        ("rollout.attempts", "it is called 'rollout.num_generations' now"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_key_that_was_meant(key: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=rf"unknown key '{key.partition('.')[0]}[^;]*'; {re.escape(hint)}$"):
+        load_config(None, [f"{key}=3"])
 
 
 def test_a_config_is_laid_over_its_base_section_by_section(tmp_path: Path) -> None:

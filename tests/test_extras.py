@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from webrl import cli
-from webrl.cli.checks import run_checks
+from webrl.cli.doctor import run_checks
 from webrl.config import load_config
 from webrl.config.extras import EXTRAS, TESTED, check_extras, require
 from webrl.errors import ExtraMissing

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import typing
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -120,7 +121,16 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
     if args.run is not None:
         folder = args.run.absolute() if args.run.name in ("", "..") else args.run
         overrides += [f"runs_dir={json.dumps(str(folder.parent))}", f"name={json.dumps(folder.name)}"]
-    run = _run_without_config(args.run, overrides, prefer_newest) if name is None else None
+    run = None  # the run folder whose settings apply where no CONFIG is given
+    if name is None and args.run is not None:
+        if is_file(args.run / "config.yaml"):
+            run = RunFolder(args.run)
+        elif prefer_newest:
+            raise UsageError(f"{str(args.run)!r:.200} is not a run folder (no config.yaml); start one with `webrl run`")
+    elif name is None and prefer_newest and not any(o.startswith("name=") for o in overrides):
+        runs_dir = next((o.partition("=")[2] for o in reversed(overrides) if o.startswith("runs_dir=")), "runs")
+        if run := newest_run(Path(runs_dir)):
+            print(f"webrl: newest run folder: {run.path}", file=sys.stderr)
     path = run.config if run else find_config(DEFAULT_CONFIG if name is None else name)
     config = load_run_config(run, overrides) if run else load_config(path, overrides)
     check_settings(config, str(path))
@@ -179,6 +189,8 @@ def describe_sections(sections: Sequence[str], *, common: bool = False) -> str:
         common: those of `COMMON` alone.
     """
     defaults = RunConfig()
+    layout: Any = {"initial_indent": "      ", "subsequent_indent": "      ", "break_on_hyphens": False}
+    wrap = partial(textwrap.wrap, width=112, **layout)
     lines = ["config options (key=value), with the defaults that a config file overrides:"]
     for option in describe_options():
         keys = [key for key in option.keys if "." not in key or not sections or key.partition(".")[0] in sections]
@@ -188,32 +200,13 @@ def describe_sections(sections: Sequence[str], *, common: bool = False) -> str:
             continue
         choices = _choices(keys[0])
         lines.append(f"  {keys[0]}={default_text(defaults, keys[0])}")
-        lines += _wrapped(f"{option.description}{f' ({choices})' if choices else ''}")
+        lines += wrap(f"{option.description}{f' ({choices})' if choices else ''}")
         others = [f"{key}={default_text(defaults, key)}" for key in keys[1:]]
         if others:
-            lines += _wrapped(f"also {', '.join(others)}")
+            lines += wrap(f"also {', '.join(others)}")
     if common:
         lines.append(f"all options: --help-all, or --help SECTION: {', '.join(sections or section_names())}")
     return "\n".join(lines)
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 112, initial_indent="      ", subsequent_indent="      ", break_on_hyphens=False)
-
-
-def _run_without_config(run: Path | None, overrides: Sequence[str], prefer_newest: bool) -> RunFolder | None:
-    """The run folder whose settings apply where no CONFIG is given; None: the shipped demo's do."""
-    if run is not None:
-        if is_file(run / "config.yaml"):
-            return RunFolder(run)
-        if prefer_newest:
-            raise UsageError(f"{str(run)!r:.200} is not a run folder (no config.yaml); start one with `webrl run`")
-    if run is None and prefer_newest and not any(o.startswith("name=") for o in overrides):
-        runs_dir = next((o.partition("=")[2] for o in reversed(overrides) if o.startswith("runs_dir=")), "runs")
-        if newest := newest_run(Path(runs_dir)):
-            print(f"webrl: newest run folder: {newest.path}", file=sys.stderr)
-            return newest
-    return None
 
 
 def default_text(defaults: RunConfig, key: str) -> str:

@@ -21,7 +21,7 @@ from webrl.reward.system_text import describe as describe_text
 from webrl.rollouts.suite import find_suite
 from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
-from webrl.runs.memory import pass_over_what_is_loaded
+from webrl.runs.memory import freeze_gc
 from webrl.runs.store import read_json
 
 
@@ -83,7 +83,7 @@ def run_all(config: RunConfig) -> int:
     def on_phase(summary: dict[str, Any]) -> None:
         console.print(phase_table(summary))
         _describe(config, summary["eval"], sys.stdout)
-        pass_over_what_is_loaded()
+        freeze_gc()
 
     show_results(run(config, on_phase=on_phase))
     return 0

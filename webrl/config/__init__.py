@@ -337,7 +337,7 @@ class WebArenaConfig(SuiteConfig):
 
     @field_validator("sites", mode="before")
     @classmethod
-    def _one_url_is_a_list_of_one(cls, value: Any) -> Any:
+    def _as_tuple(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
         return {site: (urls,) if isinstance(urls, str | SecretUrl) else urls for site, urls in value.items()}
@@ -443,7 +443,7 @@ class RolloutConfig(SamplingConfig):
         return self
 
     @model_validator(mode="after")
-    def _ids_are_ours_to_number(self) -> Self:
+    def _check_random_ids(self) -> Self:
         for other, is_so in (("env=openenv", self.env == "openenv"), ("observation=html", self.observation == "html")):
             if self.random_ids and is_so:
                 raise ValueError(f"random_ids=true needs BrowserGym's ids, given here: {other} brings its own")
@@ -694,7 +694,7 @@ class EvaluateConfig(Section):
 
     @field_validator("temperature", mode="before")
     @classmethod
-    def _one_needs_no_list(cls, value: Any) -> Any:
+    def _as_tuple(cls, value: Any) -> Any:
         return (value,) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
     @field_validator("temperature")
@@ -765,7 +765,7 @@ class RunConfig(Section):
         return share(data) if isinstance(data, dict) else data
 
     @model_serializer(mode="wrap")
-    def _name_once(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _drop_shared(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out of a section what it shares."""
         data: dict[str, Any] = handler(self)
         for shared, sections in SHARED.items():

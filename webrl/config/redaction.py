@@ -56,17 +56,12 @@ class Secret:
         Raises:
             UsageError: a variable is not set, or the text comes from a saved config, which holds no secrets.
         """
-        if self.is_masked:
+        if MASK in self._text:
             raise UsageError(f"{str(self)!r} was read from a saved config, which holds no secrets: {_GIVE_AGAIN}")
         text = _REFERENCE.sub(self._value, self._text)
         for part in (*self._parts(text), *(os.environ[name] for name in _REFERENCE.findall(self._text))):
             remember(part)
         return text
-
-    @property
-    def is_masked(self) -> bool:
-        """Whether the secret itself is not here, because the text was read from a saved config."""
-        return MASK in self._text
 
     @property
     def template(self) -> str:
@@ -134,7 +129,8 @@ class SecretUrl(Secret):
         login, at, host = parts.netloc.rpartition("@")
         user, colon, password = login.partition(":")
         shown = f"{user}:{_mask(password)}" if colon else _mask(login)
-        query = "&".join(_mask_value(pair) for pair in re.split("[&;]", parts.query)) if parts.query else ""
+        pairs = [pair.partition("=") for pair in re.split("[&;]", parts.query)] if parts.query else []
+        query = "&".join(f"{name}={_mask(value)}" if equals else _mask(name) for name, equals, value in pairs)
         fragment = MASK if parts.fragment else ""
         return urlunsplit(parts._replace(netloc=f"{shown if at else ''}{at}{host}", query=query, fragment=fragment))
 
@@ -198,19 +194,13 @@ def without_references(text: str) -> str:
     return _REFERENCE.sub(MASK, text)
 
 
-def masked_secrets(config: BaseModel, prefix: str = "") -> Iterator[str]:
-    """Keys of the secrets that a saved config lacks, or whose environment variable is not set."""
-    for name in type(config).model_fields:
-        yield from _masked(getattr(config, name), f"{prefix}{name}")
-
-
 def require_secrets(config: BaseModel, sections: tuple[str, ...] = ()) -> None:
     """See that the secrets of some sections (all, if none is named) are there before anything starts.
 
     Raises:
         UsageError: names every key that lacks its secret.
     """
-    missing = [key for key in masked_secrets(config) if not sections or key.partition(".")[0] in sections]
+    missing = [key for key in _masked(config) if not sections or key.partition(".")[0] in sections]
     if missing:
         raise UsageError(f"a saved config holds no secrets, and {', '.join(missing)} had one: {_GIVE_AGAIN}")
 
@@ -229,9 +219,22 @@ def revealed(config: BaseModel) -> dict[str, Any]:
 
 def guard_output() -> None:
     """Clean everything that this process logs, and its tracebacks, from now on."""
-    logging.setLogRecordFactory(_clean_record)
-    sys.excepthook = lambda kind, error, trace: _show(kind, error, trace)
-    threading.excepthook = lambda args: _show(args.exc_type, args.exc_value, args.exc_traceback)
+
+    def clean(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = _make_record(*args, **kwargs)
+        with contextlib.suppress(TypeError, ValueError, KeyError):  # a message that does not fit its arguments
+            record.msg, record.args = redact(record.getMessage()), ()
+        if record.exc_info and record.exc_info[0] is not None:
+            record.exc_text = redact("".join(traceback.format_exception(*record.exc_info)).rstrip())
+        return record
+
+    def show(kind: Any, error: BaseException | None, trace: Any) -> None:
+        if kind is not SystemExit:
+            sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))
+
+    logging.setLogRecordFactory(clean)
+    sys.excepthook = show
+    threading.excepthook = lambda args: show(args.exc_type, args.exc_value, args.exc_traceback)
 
 
 _GIVE_AGAIN = (
@@ -240,12 +243,14 @@ _GIVE_AGAIN = (
 )
 
 
-def _masked(value: Any, key: str) -> Iterator[str]:
+def _masked(value: Any, key: str = "") -> Iterator[str]:
+    """Keys of the secrets that a saved config lacks."""
     if isinstance(value, Secret):
-        if value.is_masked:
+        if MASK in value.template:
             yield key
     elif isinstance(value, BaseModel):
-        yield from masked_secrets(value, f"{key}.")
+        for name in type(value).model_fields:
+            yield from _masked(getattr(value, name), f"{key}.{name}" if key else name)
     elif isinstance(value, dict):
         for name, item in value.items():
             yield from _masked(item, f"{key}.{name}")
@@ -259,23 +264,4 @@ def _mask(text: str) -> str:
     return text if text and not _REFERENCE.sub("", text) else MASK
 
 
-def _mask_value(pair: str) -> str:
-    name, equals, value = pair.partition("=")
-    return f"{name}={_mask(value)}" if equals else _mask(pair)
-
-
 _make_record = logging.getLogRecordFactory()
-
-
-def _clean_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
-    record = _make_record(*args, **kwargs)
-    with contextlib.suppress(TypeError, ValueError, KeyError):  # a message that does not fit its arguments
-        record.msg, record.args = redact(record.getMessage()), ()
-    if record.exc_info and record.exc_info[0] is not None:
-        record.exc_text = redact("".join(traceback.format_exception(*record.exc_info)).rstrip())
-    return record
-
-
-def _show(kind: Any, error: BaseException | None, trace: Any) -> None:
-    if kind is not SystemExit:
-        sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))

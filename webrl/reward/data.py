@@ -227,7 +227,7 @@ CLAIMS = (
 def planted_claim(failures: Sequence[JudgedTrajectory], rng: random.Random) -> list[JudgedExample]:
     """Failures that claim success: in the agent's closing message, or as a line of the page.
 
-    Comments of actions are not among them: a judge does not see those (`webrl/reward/history.py`).
+    Comments of actions are not among them: a judge does not see those (`webrl/reward/orm.py`).
     """
     negatives = []
     for item in failures:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,87 +34,42 @@ FREE_KEYS = (
 """Keys that may change between the start of a run and its continuation: they do not alter its results."""
 
 
-@dataclass(frozen=True)
 class PhaseFolder:
     """Paths of one phase."""
 
-    path: Path
-    phase: int
-
-    @property
-    def generated(self) -> Path:
+    def __init__(self, path: Path, phase: int) -> None:
+        self.path = path
+        self.phase = phase
+        self.generated = path / "generated.jsonl"
         """Generated instructions before the filters."""
-        return self.path / "generated.jsonl"
-
-    @property
-    def dropped(self) -> Path:
+        self.dropped = path / "dropped.jsonl"
         """What the filters dropped, with reasons."""
-        return self.path / "dropped.jsonl"
-
-    @property
-    def pages(self) -> Path:
+        self.pages = path / "pages.jsonl"
         """Initial page text of each candidate task."""
-        return self.path / "pages.jsonl"
-
-    @property
-    def tasks(self) -> Path:
+        self.tasks = path / "tasks.jsonl"
         """Tasks of this phase."""
-        return self.path / "tasks.jsonl"
-
-    @property
-    def trajectories(self) -> Path:
+        self.trajectories = path / "trajectories.jsonl"
         """Collected episodes."""
-        return self.path / "trajectories.jsonl"
-
-    @property
-    def practice(self) -> Path:
+        self.practice = path / "practice.jsonl"
         """Episodes that a refreshed judge learns from."""
-        return self.path / "practice.jsonl"
-
-    @property
-    def orm(self) -> Path:
+        self.orm = path / "orm"
         """The judge, where this phase has refreshed it."""
-        return self.path / "orm"
-
-    @property
-    def labels(self) -> Path:
+        self.labels = path / "labels.jsonl"
         """The outcome model's judgements."""
-        return self.path / "labels.jsonl"
-
-    @property
-    def train(self) -> Path:
+        self.train = path / "train.jsonl"
         """Training records of this phase's own steps."""
-        return self.path / "train.jsonl"
-
-    @property
-    def train_filter(self) -> Path:
+        self.train_filter = path / "train_filter.jsonl"
         """Own steps plus replayed ones."""
-        return self.path / "train_filter.jsonl"
-
-    @property
-    def actor(self) -> Path:
+        self.actor = path / "actor"
         """Policy after this phase."""
-        return self.path / "actor"
-
-    @property
-    def critic(self) -> Path:
+        self.critic = path / "critic"
         """Value model after this phase."""
-        return self.path / "critic"
-
-    @property
-    def probe(self) -> Path:
+        self.probe = path / "probe.jsonl"
         """The phase's actor on the probe pages that the next one must do as well on."""
-        return self.path / "probe.jsonl"
-
-    @property
-    def eval(self) -> Path:
+        self.eval = path / "eval.jsonl"
         """Evaluation episodes."""
-        return self.path / "eval.jsonl"
-
-    @property
-    def metrics(self) -> Path:
+        self.metrics = path / "metrics.jsonl"
         """Training metrics, one JSON object a line."""
-        return self.path / "metrics.jsonl"
 
     def marker(self, stage: str) -> Path:
         """What a stage writes last."""
@@ -158,21 +112,15 @@ class PhaseFolder:
             raise StageError(f"{self.path}: stage {stage!r} has not finished; run `webrl run` or that stage first")
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """Paths of one run."""
 
-    path: Path
-
-    @property
-    def config(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
         """Resolved config of the run."""
-        return self.path / "config.yaml"
-
-    @property
-    def summary(self) -> Path:
+        self.summary = path / "summary.json"
         """`summary.json`."""
-        return self.path / "summary.json"
 
     def phase(self, phase: int) -> PhaseFolder:
         """Paths of phase `phase`."""
@@ -196,8 +144,11 @@ def open_run(config: RunConfig) -> RunFolder:
     data = config.model_dump(mode="json")
     try:
         _check_whole(folder)
-        if folder.config.exists():
-            _check_same(folder, config)
+        if folder.config.exists() and (changed := changed_settings(folder, config)):
+            raise StageError(
+                f"{folder.path} was made with another config ({name_changes(changed)}). Choose another `name=`, "
+                "remove the folder, or restore the settings"
+            )
         write_text(folder.config, yaml.safe_dump(data, sort_keys=False))
     except OSError as error:
         if error.errno in DISK_FULL:
@@ -277,25 +228,12 @@ def name_changes(changed: Mapping[str, str]) -> str:
     return "; ".join(f"{key}: {change}" for key, change in list(changed.items())[:5])
 
 
-def _check_same(folder: RunFolder, config: RunConfig) -> None:
-    changed = changed_settings(folder, config)
-    if changed:
-        raise StageError(
-            f"{folder.path} was made with another config ({name_changes(changed)}). Choose another `name=`, remove the "
-            "folder, or restore the settings"
-        )
-
-
 def _flatten(data: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(data, dict):
-        return {prefix[:-1]: _comparable(data)}
+        values = data if isinstance(data, list) else [data]
+        compared = [without_references(value) if isinstance(value, str) else value for value in values]
+        return {prefix[:-1]: compared if isinstance(data, list) else compared[0]}
     flat: dict[str, Any] = {}
     for key, value in data.items():
         flat |= _flatten(value, f"{prefix}{key}.")
     return flat
-
-
-def _comparable(value: Any) -> Any:
-    if isinstance(value, str):
-        return without_references(value)
-    return [_comparable(item) for item in value] if isinstance(value, list) else value

@@ -76,7 +76,14 @@ def _hold(folder: Path, what: str) -> Iterator[None]:
                     "%s was not released by %s; if that still runs, stop one of the two: this disk may not share locks "
                     "between machines", what, _describe(before),
                 )  # fmt: skip
-            (folder / "holder.json").write_text(json.dumps(_own_record()) + "\n", encoding="utf-8")
+            record = {
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "started": psutil.Process().create_time(),
+                "since": time.time(),
+                "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:300],
+            }
+            (folder / "holder.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
         yield
 
 
@@ -133,16 +140,6 @@ def _holder(folder: Path) -> dict[str, Any]:
             return {}
     except (Timeout, OSError):
         return record
-
-
-def _own_record() -> dict[str, Any]:
-    return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "started": psutil.Process().create_time(),
-        "since": time.time(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:300],
-    }
 
 
 def _read_holder(folder: Path) -> dict[str, Any]:

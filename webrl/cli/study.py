@@ -10,7 +10,7 @@ from typing import Any
 
 from webrl.cli.options import count
 from webrl.config.redaction import redact_argument
-from webrl.config.resources import find_study
+from webrl.config.resources import find_config
 from webrl.errors import UsageError
 
 
@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
         "num_phases": args.phases,
     }
     given = {key: value for key, value in changes.items() if value is not None}
-    study = load_study(find_study(args.study), given, args.methods, args.settings)
+    study = load_study(find_config(args.study, "study"), given, args.methods, args.settings)
     if args.dry_run:
         return _show_plan(study)
     from webrl.study.cells import is_finished

@@ -491,10 +491,25 @@ def test_somebodys_rollouts_take_format_and_limits_from_the_actor_that_is_given(
     assert said("--actor_path", "runs/run/phase_00/actor").endswith("chat, at most 120 tokens")
 
 
-def test_the_judges_prompt_is_said_too(tmp_path, actor):
+@pytest.fixture
+def script(tmp_path, monkeypatch, capsys):
+    """The command in `tmp_path`, without a process of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        try:
+            code = process_data.main(list(map(str, arguments)))
+        except SystemExit as end:  # argparse's
+            code = end.code
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+    return call
+
+
+def test_the_judges_prompt_is_said_too(tmp_path, actor, script):
     write_trace(tmp_path / "vab")
     arguments = ["--rollout_path", "vab", "--actor_path", actor, "--orm_path", actor, "--add_reward", "--dry-run"]
-    result = run_script(*arguments, cwd=tmp_path)
+    result = script(*arguments)
     assert "judge's prompt    webrl, at most 3584 tokens, system text ours\n" in result.stdout
 
 
@@ -508,26 +523,26 @@ def test_what_the_models_need_is_looked_for_first(tmp_path, actor):
     assert sorted(p.name for p in tmp_path.rglob("*.jsonl")) == ["labels.jsonl", "trajectories.jsonl"]
 
 
-def test_errors_are_one_line_with_exit_code_1_or_2(tmp_path, actor):
+def test_errors_are_one_line_with_exit_code_1_or_2(tmp_path, script):
     (tmp_path / "c.yaml").write_text("{}")
     base = ["--setting", "c.yaml", "--actor_path", "none"]
-    missing = run_script(*base, "--rollout_path", "nowhere", cwd=tmp_path)
+    missing = script(*base, "--rollout_path", "nowhere")
     assert (missing.returncode, missing.stderr.strip()) == (1, "process_data: nowhere: no such file or folder")
-    pickled = run_script(*base, "--rollout_path", "x", "--output_path", "deep/train.pt", cwd=tmp_path)
+    pickled = script(*base, "--rollout_path", "x", "--output_path", "deep/train.pt")
     assert pickled.returncode == 2
     assert pickled.stderr == (
         "process_data: --output_path 'deep/train.pt': training records are written as JSONL, never as a pickle; "
         "name it deep/train.jsonl\n"
     )
-    assert run_script("--stage", "7", *base, cwd=tmp_path).returncode == 2
-    assert run_script("--bogus", cwd=tmp_path).returncode == 2
-    second = run_script(*base, "--stage", "2", "--rollout_path", "x", "--output_path", "gone.jsonl", cwd=tmp_path)
+    assert script("--stage", "7", *base).returncode == 2
+    assert script("--bogus").returncode == 2
+    second = script(*base, "--stage", "2", "--rollout_path", "x", "--output_path", "gone.jsonl")
     assert second.returncode == 1
     assert "stage 2 adds history to the output of stage 1" in second.stderr
 
 
-def test_help_names_every_published_option_with_its_default(tmp_path):
-    result = run_script("--help", cwd=tmp_path)
+def test_help_names_every_published_option_with_its_default(script):
+    result = script("--help")
     assert result.returncode == 0
     names = ("stage", "add_reward", "rollout_path", "experience_paths", "orm_path", "actor_path", "output_path")
     for name in names:

@@ -424,16 +424,11 @@ def _evaluate_at(context: Context, tasks: Sequence[Task], temperature: float, ma
         judge(config, unscored, path, len(unscored))
         labels = read_labels(path)
     folder = context.folder.path / f"eval{mark}" if mark else context.folder.path
-    return summarize(config, trajectories, folder, labels, _start(context, out.name))
-
-
-def _start(context: Context, name: str) -> list[Trajectory]:
-    """The supervised start's evaluation without its pages, where it is there and another phase is evaluated."""
-    first = context.run.phase(0)
-    path = first.path / name
-    if context.phase == 0 or not first.is_done("eval") or not path.is_file():
-        return []
-    return [replace(t, steps=(), final_observation="") for t in read_records(path, Trajectory)]
+    first, start = context.run.phase(0), list[Trajectory]()
+    if context.phase and first.is_done("eval") and (first.path / out.name).is_file():
+        played = read_records(first.path / out.name, Trajectory)
+        start = [replace(t, steps=(), final_observation="") for t in played]  # their pages would fill the memory
+    return summarize(config, trajectories, folder, labels, start)
 
 
 @spent_on("model files")

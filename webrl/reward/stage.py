@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import fmean
@@ -24,6 +24,8 @@ from webrl.runs.store import Appender, count_lines, read_lines, read_records
 from webrl.types import Label, Trajectory
 
 logger = logging.getLogger(__name__)
+JUDGE = "environment"
+"""Judge of the labels that the environment's own reward makes."""
 
 
 def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str, Any]:
@@ -144,36 +146,26 @@ def group_counts(trajectories: Path, labels: Path) -> dict[str, Any]:
     if all(len(group) == 1 for group in groups.values()):
         return {}
     judged = [[reward for reward in group if reward is not None] for group in groups.values()]
-    kinds = Counter(map(_kind, judged))
+    kinds: Counter[str] = Counter()
+    for group in judged:
+        if len(group) < 2:
+            kinds["single"] += 1
+        elif len(set(group)) > 1:
+            kinds["mixed"] += 1
+        else:
+            kinds["succeeded" if group[0] else "failed"] += 1
+    most, passed = max(map(len, judged)), {}
+    for k in sorted({most, *(2**i for i in range(most.bit_length()))} - {0}):
+        chosen = [(len(group), sum(group), k) for group in judged if len(group) >= k]
+        any_, all_ = (fmean(chance(*group) for group in chosen) for chance in (pass_any, pass_all))
+        passed[str(k)] = {"any": any_, "all": all_, "tasks": len(chosen)}
     return {
         "num": len(groups),
         **{f"num_{kind}": kinds[kind] for kind in ("mixed", "succeeded", "failed", "single")},
         "num_masked": sum(reward is None for group in groups.values() for reward in group),
         "no_signal": 1 - kinds["mixed"] / len(groups),
-        "passed": _passed(judged),
+        "passed": passed,
     }
-
-
-def _passed(judged: Collection[Sequence[int]]) -> dict[str, Any]:
-    most = max(map(len, judged))
-    found = {}
-    for k in sorted({most, *(2**i for i in range(most.bit_length()))} - {0}):
-        groups = [(len(group), sum(group), k) for group in judged if len(group) >= k]
-        any_, all_ = (fmean(chance(*group) for group in groups) for chance in (pass_any, pass_all))
-        found[str(k)] = {"any": any_, "all": all_, "tasks": len(groups)}
-    return found
-
-
-def _kind(rewards: list[int]) -> str:
-    if len(rewards) < 2:
-        return "single"
-    if len(set(rewards)) > 1:
-        return "mixed"
-    return "succeeded" if rewards[0] else "failed"
-
-
-JUDGE = "environment"
-"""Its name in labels."""
 
 
 def label_by_environment(
@@ -194,13 +186,11 @@ def label_by_environment(
             if trajectory.trajectory_id in known:
                 counts["skipped"] += 1
                 continue
-            keep_label(_label(trajectory), file, counts, on_label)
+            if trajectory.env_reward is None:
+                why = trajectory.env_error or "the environment has no reward for this task"
+                label = Label(trajectory.trajectory_id, None, None, JUDGE, why)
+            else:
+                won = is_success(trajectory)
+                label = Label(trajectory.trajectory_id, float(won), int(won), JUDGE)
+            keep_label(label, file, counts, on_label)
     return counts
-
-
-def _label(trajectory: Trajectory) -> Label:
-    if trajectory.env_reward is None:
-        why = trajectory.env_error or "the environment has no reward for this task"
-        return Label(trajectory.trajectory_id, None, None, JUDGE, why)
-    won = is_success(trajectory)
-    return Label(trajectory.trajectory_id, float(won), int(won), JUDGE)

@@ -24,6 +24,8 @@ NUM_BINS = 20
 NUM_EXAMPLES = 5
 """Kept and dropped examples of each filter that go into the report."""
 
+Drop = tuple[str, str] | None
+"""(reason, detail) of a drop, or None for a task that stays."""
 Judge = Callable[[Sequence[Task]], Awaitable[Feasibility]]
 Numbers = Callable[[Sequence[Task]], Sequence[float | None]]
 Rates = Callable[[Sequence[Task]], Awaitable[Sequence[float | None]]]
@@ -227,10 +229,6 @@ def _unknown(numbers: Sequence[float | None], why: str) -> str:
     return f"not applied to {unknown} tasks: {why}" if unknown else ""
 
 
-Drop = tuple[str, str] | None
-"""(reason, detail) of a drop, or None for a task that stays."""
-
-
 def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> list[Drop]:
     """Drop what an evaluation would meet again.
 
@@ -240,7 +238,9 @@ def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> l
     """
     states = {state_of(task)[:2] for task in heldout if suite_of(task).is_seeded(task)}
     closed = {task.site for task in heldout if task.split == "eval_heldout"}
-    asked = _held_out_instructions(tasks, heldout, threshold)
+    candidates = _on_each_site(tasks)
+    copies = zip(candidates, find_copies(candidates, _on_each_site(heldout), threshold), strict=True)
+    asked = {task.task_id: match.instruction for task, match in copies if match is not None}
     drops: list[Drop] = []
     for task in tasks:
         suite = suite_of(task)
@@ -253,13 +253,6 @@ def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> l
         else:
             drops.append(None)
     return drops
-
-
-def _held_out_instructions(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> dict[str, str]:
-    """Task id -> the held-out instruction that it repeats; seeded sites are left out."""
-    candidates = _on_each_site(tasks)
-    found = zip(candidates, find_copies(candidates, _on_each_site(heldout), threshold), strict=True)
-    return {task.task_id: match.instruction for task, match in found if match is not None}
 
 
 def _on_each_site(tasks: Sequence[Task]) -> list[Task]:

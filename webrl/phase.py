@@ -98,7 +98,7 @@ def run_stage(config: RunConfig, name: str, phase: int | None = None) -> dict[st
 
 
 def next_phase(folder: RunFolder, spec: StageSpec) -> int:
-    """The first phase in which the stage is not done and the stage before it is; else the newest phase."""
+    """Return the first phase in which the stage is not done and the stage before it is; else the newest phase."""
     last = max(folder.last_phase(), 0)
     for phase in range(last + 2):
         target = folder.phase(phase)
@@ -112,7 +112,7 @@ def next_phase(folder: RunFolder, spec: StageSpec) -> int:
 
 
 def plan(config: RunConfig) -> list[str]:
-    """One line per stage of the run: done or to do (`--dry-run`)."""
+    """Return one line per stage of the run: done or to do (`--dry-run`)."""
     folder = RunFolder(config.run_dir)
     lines = []
     for phase in range(config.num_phases + 1):
@@ -122,7 +122,7 @@ def plan(config: RunConfig) -> list[str]:
 
 
 def is_phase_done(folder: PhaseFolder) -> bool:
-    """Whether all stages of a phase have finished."""
+    """Return whether all stages of a phase have finished."""
     return all(folder.is_done(spec.name) for spec in STAGES)
 
 

@@ -215,7 +215,7 @@ def _refresh_judge(context: Context) -> Counts:
 
 
 def replay(context: Context) -> Counts:
-    """Training records of this phase, scored under π_{k-1}, and earlier successes inside the perplexity band."""
+    """Write this phase's training records, scored under π_{k-1}, and earlier successes inside the perplexity band."""
     from webrl.replay.stage import mix_replay
 
     history = [context.run.phase(k).train for k in range(context.phase)]

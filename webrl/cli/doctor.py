@@ -95,7 +95,7 @@ class Check(Record):
 
 
 def check_python() -> Check:
-    """Interpreter in the supported range."""
+    """Check that the interpreter is in the supported range."""
     version = platform.python_version()
     if (3, 11) <= sys.version_info < (3, 14):
         return Check("python", OK, f"{version} ({sys.executable})")
@@ -103,7 +103,7 @@ def check_python() -> Check:
 
 
 def check_browser() -> Check:
-    """Chromium starts, opens a page and runs a script in it."""
+    """Check that Chromium starts, opens a page and runs a script in it."""
     from webrl.rollouts.browser import Browser, find_chromium
 
     async def start() -> str:
@@ -122,7 +122,7 @@ def check_browser() -> Check:
 
 
 def check_tasks() -> Check:
-    """The MiniWoB++ pages are there."""
+    """Check that the MiniWoB++ pages are there."""
     from webrl.rollouts.miniwob import miniwob_root
 
     fix = f"{_pip()} install {'-c constraints.txt ' if _in_clone() else ''}miniwob"
@@ -137,7 +137,7 @@ def check_tasks() -> Check:
 
 
 def check_models() -> Check:
-    """The tiny starting checkpoints: the current folder's, else those that ship with webrl."""
+    """Check the tiny starting checkpoints: the current folder's, else those that ship with webrl."""
     from webrl.config import ModelsConfig
 
     models = ModelsConfig()
@@ -155,7 +155,7 @@ def check_models() -> Check:
 
 
 def check_orm_prompt() -> Check:
-    """The released outcome model's system text, where the paper's configs look for it."""
+    """Check the released outcome model's system text, where the paper's configs look for it."""
     from webrl.reward.system_text import DEFAULT_PATH, RELEASED_SHA256, describe, is_released, system_text
 
     fix = "webrl orm-prompt CLONE, with a clone of github.com/THUDM/WebRL"
@@ -171,7 +171,7 @@ def check_orm_prompt() -> Check:
 
 
 def check_torch() -> Check:
-    """Torch imports."""
+    """Check that torch imports."""
     found = _try_import("torch", "import torch; print(torch.__version__, torch.get_num_threads())")
     if found.state != OK:
         return Check("torch", MISSING, found.detail, "make setup")
@@ -180,7 +180,7 @@ def check_torch() -> Check:
 
 
 def check_gpu() -> Check:
-    """NVIDIA GPUs as the driver lists them, and whether torch can use them."""
+    """List the NVIDIA GPUs that the driver knows, and check that torch can use them."""
     gpus = [f"{name}, {mib} MiB" for name, mib in query_gpus("name,memory.total")]
     if not gpus:
         return Check("gpu", OPTIONAL, "no NVIDIA GPU; the demo runs on the CPU")
@@ -192,7 +192,7 @@ def check_gpu() -> Check:
 
 
 def check_extra(name: str) -> Check:
-    """An optional package imports."""
+    """Check that an optional package imports."""
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -207,7 +207,7 @@ def check_extra(name: str) -> Check:
 
 
 def check_openenv() -> Check:
-    """One package owns the module `openenv`, not two."""
+    """Check that one package owns the module `openenv`, not two."""
     if conflict := openenv_conflict():
         detail, _, fix = conflict.partition(": ")
         return Check("openenv", WARNING, detail, fix)
@@ -215,7 +215,7 @@ def check_openenv() -> Check:
 
 
 def check_memory() -> Check:
-    """Memory that is free now."""
+    """Check how much memory is free now."""
     memory = psutil.virtual_memory()
     free = memory.available / 2**30
     detail = f"{free:.1f} of {memory.total / 2**30:.1f} GiB free, {os.cpu_count()} CPUs"
@@ -226,7 +226,7 @@ def check_memory() -> Check:
 
 
 def check_disk() -> Check:
-    """Room where run folders are written."""
+    """Check how much room there is where run folders are written."""
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     detail = f"{free:.1f} GiB free in {Path.cwd()}"
     if free < DEMO_DISK_GIB:
@@ -235,7 +235,7 @@ def check_disk() -> Check:
 
 
 def check_writing() -> Check:
-    """The folder for run folders can be written."""
+    """Check that the folder for run folders can be written."""
     runs = Path("runs")
     folder = runs if runs.is_dir() else Path()
     try:
@@ -248,7 +248,7 @@ def check_writing() -> Check:
 
 
 def _install(extra: str) -> str:
-    """What installs an extra: in a clone with the pinned versions."""
+    """Return what installs an extra: in a clone with the pinned versions."""
     return f"{_pip()} install " + (f"-c constraints.txt -e '.[{extra}]'" if _in_clone() else f"'webrl[{extra}]'")
 
 
@@ -257,7 +257,7 @@ def _in_clone() -> bool:
 
 
 def _pip() -> str:
-    """The pip of this environment, as one would type it here."""
+    """Return the pip of this environment, as one would type it here."""
     path = Path(sys.executable).parent / "pip"
     return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 

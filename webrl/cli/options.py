@@ -77,7 +77,7 @@ def add_training_arguments(
 
 
 def parse_around_options(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """`parser.parse_args`, but with settings on both sides of an option, which argparse alone refuses."""
+    """Call `parser.parse_args`, but with settings on both sides of an option, which argparse alone refuses."""
     args, rest = parser.parse_known_args(arguments)
     if rest and not hasattr(args, "settings"):
         command = " ".join(filter(None, (parser.prog, getattr(args, "command", None))))
@@ -88,12 +88,12 @@ def parse_around_options(parser: argparse.ArgumentParser, arguments: Sequence[st
 
 
 def names_run(args: argparse.Namespace) -> bool:
-    """Whether `args` say which config or run is meant, by a CONFIG, `--run` or `name=`."""
+    """Return whether `args` say which config or run is meant, by a CONFIG, `--run` or `name=`."""
     return args.run is not None or any("=" not in s or s.startswith("name=") for s in args.settings)
 
 
 def split_settings(settings: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The CONFIG among them, and the overrides.
+    """Return the CONFIG among them, and the overrides.
 
     Raises:
         UsageError: two CONFIGs.
@@ -105,7 +105,7 @@ def split_settings(settings: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfig:
-    """The config that `args` name.
+    """Return the config that `args` name.
 
     Args:
         prefer_newest: without a name the newest run folder's, where there is one, before the shipped demo.
@@ -210,7 +210,7 @@ def describe_sections(sections: Sequence[str], *, common: bool = False) -> str:
 
 
 def default_text(defaults: RunConfig, key: str) -> str:
-    """An option's default as `--help` and the reference page show it."""
+    """Return an option's default as `--help` and the reference page show it."""
     value: Any = defaults
     for part in key.split("."):
         value = getattr(value, part)
@@ -222,7 +222,7 @@ def default_text(defaults: RunConfig, key: str) -> str:
 
 
 def _choices(key: str) -> str:
-    """The values a `Literal` option admits, or ""."""
+    """Return the values a `Literal` option admits, or ""."""
     model: type[BaseModel] = RunConfig
     *parents, leaf = key.split(".")
     for part in parents:

@@ -58,7 +58,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def describe_report(report: dict[str, Any]) -> list[str]:
-    """Lines of the report: examples, and each figure with its interval and count."""
+    """Return the lines of the report: examples, and each figure with its interval and count."""
     lines = ["examples " + ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in report["data"].items())]
     for name in ("heldout", "calibrated"):
         figures = report.get(name)

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:
-    """The train stage of a phase (default: the first in which it is due), on all processes of the job."""
+    """Run the train stage of a phase (default: the first in which it is due), on all processes of the job."""
     from webrl import phase as phases
     from webrl import stages
     from webrl.runs.folder import RunFolder, open_run
@@ -96,7 +96,7 @@ def train_samples(config: RunConfig, out: Path) -> dict[str, Any]:
 
 
 def sample_records(config: RunConfig) -> list[Any]:
-    """Training records of the shipped sample trajectories."""
+    """Return the training records of the shipped sample trajectories."""
     from webrl.llm.fingerprint import tokenizer_fingerprint
     from webrl.llm.loading import load_tokenizer
     from webrl.replay.records import build_records, released_next_prompt, step_encoder

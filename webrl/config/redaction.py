@@ -51,7 +51,7 @@ class Secret:
             remember(part)
 
     def reveal(self) -> str:
-        """The text, environment variables filled in.
+        """Return the text, environment variables filled in.
 
         Raises:
             UsageError: a variable is not set, or the text comes from a saved config, which holds no secrets.
@@ -87,7 +87,7 @@ class Secret:
 
     @staticmethod
     def _parts(text: str) -> Iterator[str]:
-        """What must not be seen of the text."""
+        """Yield what must not be seen of the text."""
         yield text
 
     def _value(self, match: re.Match[str]) -> str:
@@ -149,7 +149,7 @@ class SecretUrl(Secret):
 
 
 def with_path(url: str, path: str) -> str:
-    """The address below a base URL; its query (a token, say) stays at the end."""
+    """Return the address below a base URL; its query (a token, say) stays at the end."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path))
 
@@ -162,7 +162,7 @@ def remember(secret: str) -> None:
 
 
 def redact(text: str) -> str:
-    """The text without this process's secrets, users and passwords of URLs, and tokens in their queries."""
+    """Return the text without this process's secrets, users and passwords of URLs, and tokens in their queries."""
     for secret in sorted(_known, key=len, reverse=True):
         if secret in text:
             text = re.sub(rf"(?<![^\W_]){re.escape(secret)}(?![^\W_])", MASK, text)
@@ -179,7 +179,7 @@ def redact_all(data: Any) -> Any:
 
 
 def redact_argument(argument: str) -> str:
-    """A command-line argument as it is shown; of an account nothing is."""
+    """Return a command-line argument as it is shown; of an account nothing is."""
     key, equals, _ = argument.partition("=")
     return f"{key}={MASK}" if equals and ".accounts" in key else redact(argument)
 
@@ -190,7 +190,7 @@ def hide_arguments() -> None:
 
 
 def without_references(text: str) -> str:
-    """The text as it is compared: a variable is as good as the secret that it stands for."""
+    """Return the text as it is compared: a variable is as good as the secret that it stands for."""
     return _REFERENCE.sub(MASK, text)
 
 
@@ -206,7 +206,7 @@ def require_secrets(config: BaseModel, sections: tuple[str, ...] = ()) -> None:
 
 
 def revealed(config: BaseModel) -> dict[str, Any]:
-    """A config with its secrets, for another process of ours.
+    """Return a config with its secrets, for another process of ours.
 
     Raises:
         UsageError: a variable with a secret is not set.
@@ -244,7 +244,7 @@ _GIVE_AGAIN = (
 
 
 def _masked(value: Any, key: str = "") -> Iterator[str]:
-    """Keys of the secrets that a saved config lacks."""
+    """Yield the keys of the secrets that a saved config lacks."""
     if isinstance(value, Secret):
         if MASK in value.template:
             yield key
@@ -260,7 +260,7 @@ def _masked(value: Any, key: str = "") -> Iterator[str]:
 
 
 def _mask(text: str) -> str:
-    """`***`, or the text where it is nothing but references."""
+    """Return `***`, or the text where it is nothing but references."""
     return text if text and not _REFERENCE.sub("", text) else MASK
 
 

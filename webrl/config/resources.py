@@ -12,7 +12,7 @@ _CONFIG_FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
 
 
 def configs_dir() -> Path:
-    """`configs/`: beside the package in a clone, inside it once installed.
+    """Return `configs/`: beside the package in a clone, inside it once installed.
 
     Raises:
         UsageError: the folder is not there (a broken installation).
@@ -31,12 +31,12 @@ def shipped_model(name: str) -> str:
 
 
 def shipped_data(path: Path) -> Path:
-    """The same for a file (`data/tiny/demos.jsonl`)."""
+    """Return the same for a file (`data/tiny/demos.jsonl`)."""
     return Path(shipped_model(str(path)))
 
 
 def constraints_text() -> str:
-    """The text of `constraints.txt`: the versions that this release was tested with.
+    """Return the text of `constraints.txt`: the versions that this release was tested with.
 
     Raises:
         UsageError: the file is not there (a broken installation).
@@ -58,7 +58,7 @@ def shipped_configs(kind: Literal["run", "study", "grpo"] = "run") -> list[Path]
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; False, too, where the system takes no such name (too long)."""
+    """Return whether there is such a file; False, too, where the system takes no such name (too long)."""
     try:
         return path.is_file()
     except OSError:

@@ -69,7 +69,7 @@ class ProcessPlan:
         return self.output.with_name(f"{self.output.stem}_problems.txt")
 
     def describe(self) -> list[str]:
-        """One line per decision."""
+        """Return one line per decision."""
         lines = [
             f"stages            {' '.join(map(str, self.stages))}",
             f"rollouts          {self.rollout}",

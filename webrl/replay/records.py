@@ -127,7 +127,7 @@ def open_encoder(tokenizer: Any, actor: str, config: RunConfig) -> StepEncoder:
 
 
 def read_picture(trajectory: Trajectory, index: int, config: RunConfig) -> tuple[Picture, bytes]:
-    """The screenshot of a step that a run's actor is to see, and its bytes.
+    """Return the screenshot of a step that a run's actor is to see, and its bytes.
 
     Raises:
         DataError: the step has none, or one of another size than the actor is shown, or the file is not as it was.
@@ -166,7 +166,7 @@ def step_encoder(tokenizer: Any, models: ModelsConfig, dialect: Dialect = "brows
 
 
 def released_next_prompt(config: RunConfig, tokenizer: Any) -> NextPrompt | None:
-    """The prompt of the round after the last one, with the last page again, where the objective asks for it.
+    """Return the prompt of the round after the last one, with the last page again, where the objective asks for it.
 
     Only `webrl_released` values that state (THUDM/WebRL); None for the others.
     """

@@ -68,7 +68,7 @@ class ReplayFilter:
     """`task_key` of each task that a success has been admitted of."""
 
     def choose(self, first: StepRecord) -> Reason:
-        """May this trajectory be replayed? "kept" or why not; each task's first success is, and only once.
+        """Return "kept" if this trajectory may be replayed, else why not; each task's first success is, and only once.
 
         Args:
             first: record of the trajectory's first step.
@@ -88,7 +88,7 @@ class ReplayFilter:
         return "kept"
 
     def check_step(self, action_ids: Sequence[int], ref_logprobs: Sequence[float] | None) -> Reason:
-        """Is a chosen trajectory's step in the band? Only `strategy: perplexity` asks for log-probabilities."""
+        """Check a chosen trajectory's step against the band. Only `strategy: perplexity` asks for log-probabilities."""
         if self.config.strategy != "perplexity":
             return "kept"
         if ref_logprobs is None:
@@ -139,7 +139,7 @@ def draw(
 
 
 def need_of(sites: Collection[str], attempts: Iterable[tuple[str, str, int | None]]) -> dict[str, float]:
-    """How much each site of the buffer needs replay: the rate at which the current phase fails there.
+    """Return how much each site of the buffer needs replay: the rate at which the current phase fails there.
 
     Not below `LEAST_NEED`, so that what is never failed any more is still rehearsed.
 
@@ -177,5 +177,5 @@ def action_perplexity(
 
 
 def in_band(perplexity: float, low: float, high: float) -> bool:
-    """`low <= perplexity < high`; with the paper's 1/0.95 and 2, token probability in (0.5, 0.95]."""
+    """Return `low <= perplexity < high`; with the paper's 1/0.95 and 2, token probability in (0.5, 0.95]."""
     return low * (1 - _EDGE) <= perplexity < high * (1 - _EDGE)

@@ -72,7 +72,7 @@ class Tools:
     """Pictures below it are named from there, so that the folder can move; None: all by absolute path."""
 
     def judged(self, outcomes: Mapping[bytes, int | None] | None) -> Tools:
-        """The same for another source, of which nothing is counted yet."""
+        """Return the same for another source, of which nothing is counted yet."""
         return replace(self, counts=Counter(), outcomes=outcomes)
 
 

@@ -22,7 +22,7 @@ def keep_label(label: Label, file: Appender, counts: Counter[str], on_label: Cal
 
 
 def read_labels(path: Path, on_error: Callable[[str], None] | None = None) -> dict[str, Label]:
-    """Judgement by trajectory id; an unjudged trajectory that was judged on a later try counts as judged.
+    """Return the judgement by trajectory id; an unjudged trajectory that was judged on a later try counts as judged.
 
     Args:
         on_error: called with "path:line: reason" for a bad line; None raises.
@@ -34,7 +34,7 @@ def read_labels(path: Path, on_error: Callable[[str], None] | None = None) -> di
 
 
 def read_outcomes(path: Path, on_error: Callable[[str], None] | None = None) -> dict[bytes, int | None]:
-    """Reward by `outcome_key(trajectory_id)`: what is left of the labels when there are millions of them."""
+    """Return the reward by `outcome_key(trajectory_id)`: what is left of the labels when there are millions of them."""
     return {outcome_key(label.trajectory_id): label.reward for label in read_records(path, Label, on_error)}
 
 
@@ -47,7 +47,7 @@ PRIOR_TASKS = 4
 
 
 def count_failures(attempts: Iterable[tuple[str, str, int | None]]) -> tuple[dict[str, int], dict[str, float]]:
-    """(tasks tried, how many of them failed) by site, from (site, task id, label) of each attempt.
+    """Return (tasks tried, how many of them failed) by site, from (site, task id, label) of each attempt.
 
     Attempts at one task are no news of other tasks: together they count as one, by the share of them that failed.
     Attempts without a label do not count.

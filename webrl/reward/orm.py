@@ -110,7 +110,7 @@ async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfi
 
 
 def judge_prompt(trajectory: Trajectory, tokenizer: Any, config: LabelConfig) -> Prompt:
-    """The outcome model's prompt for a trajectory; see `outcome_prompt`."""
+    """Return the outcome model's prompt for a trajectory; see `outcome_prompt`."""
     responses = [step.response for step in trajectory.steps]
     return outcome_prompt(trajectory.instruction, responses, trajectory.final_observation, tokenizer, config)
 
@@ -118,7 +118,7 @@ def judge_prompt(trajectory: Trajectory, tokenizer: Any, config: LabelConfig) ->
 def outcome_prompt(
     instruction: str, responses: Sequence[str], final_page: str, tokenizer: Any, config: LabelConfig
 ) -> Prompt:
-    """The outcome model's prompt, the final page cut so that it fits.
+    """Return the outcome model's prompt, the final page cut so that it fits.
 
     Raises:
         PolicyError: the intent alone does not fit.
@@ -181,7 +181,7 @@ async def label_trajectories(
 
 
 async def _in_order(asked: Iterator[Coroutine[Any, Any, Label]], at_once: int) -> AsyncGenerator[Label, None]:
-    """The labels in the order they are asked for; what is left at an error is cancelled."""
+    """Yield the labels in the order they are asked for; what is left at an error is cancelled."""
     pending: deque[asyncio.Task[Label]] = deque()
     try:
         for question in asked:
@@ -246,6 +246,6 @@ def shown_actions(responses: Sequence[str], config: LabelConfig) -> list[str]:
 
 
 def canonical(response: str) -> str:
-    """The action of an answer in its one spelling, in either action language; `UNREADABLE` if there is none."""
+    """Return the action of an answer in its one spelling, in either action language; `UNREADABLE` if there is none."""
     action = read_any(response)
     return action.canonical if action else UNREADABLE

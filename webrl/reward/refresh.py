@@ -62,7 +62,7 @@ def refresh(config: RunConfig, practice: Path, earlier: Sequence[Path], out: Pat
 
 
 def _is_worse(report: dict[str, Any]) -> bool:
-    """Whether the judge errs more often than before beyond chance: the intervals are apart."""
+    """Return whether the judge errs more often than before beyond chance: the intervals are apart."""
     before, after = report.get("start", {}).get("accuracy"), report.get("heldout", {}).get("accuracy")
     return bool(before and after and after["ci95"][1] < before["ci95"][0])
 

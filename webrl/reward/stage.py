@@ -77,7 +77,7 @@ def _require_agreement(report: dict[str, Any], config: RunConfig, labels: Path) 
 
 
 def judge(config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, total: int = 0) -> dict[str, int]:
-    """`judge_all`, for code without an event loop."""
+    """Call `judge_all` from code without an event loop."""
     return asyncio.run(judge_all(config, trajectories, labels, total))
 
 

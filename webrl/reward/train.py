@@ -76,7 +76,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
 
 
 def _read(paths: TrainingPaths) -> tuple[list[JudgedTrajectory], list[JudgedTrajectory], dict[str, int]]:
-    """What to learn from, what is rehearsed, and how many lines of either could not be used, by reason."""
+    """Return what to learn from, what is rehearsed, and how many lines of either could not be used, by reason."""
     with ProblemLog(paths.report / "problems.txt") as problems:
         judged = [item for path in paths.data for item in read_judged(path, problems)]
         earlier = [item for path in paths.rehearsed for item in read_judged(path, problems)]
@@ -102,7 +102,7 @@ def _rehearsed(
 def encode_example(
     example: JudgedExample, tokenizer: Any, config: LabelConfig
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(judge prompt, answer and end token), the page cut by tokens as when judging."""
+    """Return (judge prompt, answer and end token), the page cut by tokens as when judging."""
     tokens = answer_tokens(tokenizer)
     end = closing_ids(tokenizer, config.prompt_format)
     return prompt_ids(example, tokenizer, config), (tokens.yes if example.success else tokens.no, *end)

@@ -104,7 +104,7 @@ def full_disk_named(path: Path) -> Iterator[None]:
 
 
 def _is_full(folder: Path) -> bool:
-    """Whether a folder's disk takes no more."""
+    """Return whether a folder's disk takes no more."""
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(bytes(_PROBE_BYTES))

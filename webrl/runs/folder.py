@@ -72,15 +72,15 @@ class PhaseFolder:
         """Training metrics, one JSON object a line."""
 
     def marker(self, stage: str) -> Path:
-        """What a stage writes last."""
+        """Return what a stage writes last."""
         return self.path / "stages" / f"{stage}.json"
 
     def is_done(self, stage: str) -> bool:
-        """True if the stage finished."""
+        """Return True if the stage finished."""
         return self.marker(stage).exists()
 
     def read_stage(self, stage: str) -> dict[str, Any]:
-        """What the finished stage left: at least `counts` and `seconds`."""
+        """Return what the finished stage left: at least `counts` and `seconds`."""
         path = self.marker(stage)
         data = read_json(path)
         if not isinstance(data, dict) or not {"counts", "seconds", "peak_mib"} <= data.keys():
@@ -123,11 +123,11 @@ class RunFolder:
         """`summary.json`."""
 
     def phase(self, phase: int) -> PhaseFolder:
-        """Paths of phase `phase`."""
+        """Return the paths of phase `phase`."""
         return PhaseFolder(self.path / f"phase_{phase:02d}", phase)
 
     def last_phase(self) -> int:
-        """Number of the newest phase folder; -1 if there is none."""
+        """Return the number of the newest phase folder; -1 if there is none."""
         names = [p.name.removeprefix("phase_") for p in self.path.glob("phase_*") if p.is_dir()]
         numbers = [int(name) for name in names if name.isdecimal()]
         return max(numbers, default=-1)
@@ -158,13 +158,13 @@ def open_run(config: RunConfig) -> RunFolder:
 
 
 def newest_run(runs_dir: Path) -> RunFolder | None:
-    """The run folder that was started or continued last; None if there is none."""
+    """Return the run folder that was started or continued last; None if there is none."""
     runs = [p for p in runs_dir.glob("*/config.yaml") if p.is_file()]
     return RunFolder(max(runs, key=os.path.getmtime).parent) if runs else None
 
 
 def require_run(path: Path) -> RunFolder:
-    """The run folder of that path.
+    """Return the run folder of that path.
 
     Raises:
         UsageError: it is no run folder.
@@ -189,7 +189,7 @@ def _check_whole(folder: RunFolder) -> None:
 
 
 def load_run_config(folder: RunFolder, overrides: Sequence[str] = ()) -> RunConfig:
-    """The settings that a run was made with. A run folder may have moved since: its own paths follow it.
+    """Return the settings that a run was made with. A run folder may have moved since: its own paths follow it.
 
     Raises:
         UsageError: see `load_config`.
@@ -204,7 +204,7 @@ def load_run_config(folder: RunFolder, overrides: Sequence[str] = ()) -> RunConf
 
 
 def _moved(value: Any, old: str, new: str) -> Any:
-    """A value in which paths below the folder `old` are below `new`."""
+    """Return a value in which paths below the folder `old` are below `new`."""
     if isinstance(value, dict):
         return {key: _moved(item, old, new) for key, item in value.items()}
     if isinstance(value, list):
@@ -224,7 +224,7 @@ def changed_settings(folder: RunFolder, config: RunConfig) -> dict[str, str]:
 
 
 def name_changes(changed: Mapping[str, str]) -> str:
-    """`actor.lr: was 0.1, now 0.2; …`, the first five of them."""
+    """Return `actor.lr: was 0.1, now 0.2; …`, the first five of them."""
     return "; ".join(f"{key}: {change}" for key, change in list(changed.items())[:5])
 
 

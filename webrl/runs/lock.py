@@ -128,7 +128,7 @@ def process_in(run_dir: Path) -> int | None:
 
 
 def _holder(folder: Path) -> dict[str, Any]:
-    """The record of the process that holds a lock now; {} if none does."""
+    """Return the record of the process that holds a lock now; {} if none does."""
     record = _read_holder(folder)
     if not record or _is_dead(record):
         return {}
@@ -151,7 +151,7 @@ def _read_holder(folder: Path) -> dict[str, Any]:
 
 
 def _is_dead(record: dict[str, Any]) -> bool:
-    """Whether the recorded process was one of this machine and has ended (or is ending)."""
+    """Return whether the recorded process was one of this machine and has ended (or is ending)."""
     if record.get("host") != socket.gethostname():
         return False
     try:

@@ -10,7 +10,7 @@ from webrl.runs.folder import RunFolder
 
 
 def usual_seconds(run: RunFolder, stage: str, phase: int) -> tuple[int, float] | None:
-    """(phase, seconds) of this stage in the newest earlier phase like this one; None if there is none.
+    """Return (phase, seconds) of this stage in the newest earlier phase like this one; None if there is none.
 
     Phase 0 is like no other: it writes no tasks from failures and trains no actor.
     """

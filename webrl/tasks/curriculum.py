@@ -157,7 +157,7 @@ def select(
 def select_seeds(
     config: RunConfig, folder: PhaseFolder, *, shares: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """The suite's own tasks of phase 0, or of a phase without curriculum, into the phase's `tasks`; none that an
+    """Write the suite's own tasks of phase 0, or of a phase without curriculum, into the phase's `tasks`; none that an
     evaluation asks.
 
     Args:
@@ -183,7 +183,7 @@ def select_seeds(
 
 
 def shared_out(config: RunConfig, phase: int, shares: Mapping[str, float]) -> list[Task]:
-    """`tasks.num_seed_tasks` fresh tasks of a phase, each type's number in proportion to its weight.
+    """Return `tasks.num_seed_tasks` fresh tasks of a phase, each type's number in proportion to its weight.
 
     A type that has not so many different tasks leaves its places to the others, in turn. Types without a weight (never
     judged so far) get the mean one.
@@ -209,7 +209,7 @@ def _fresh(config: RunConfig, draw: int, number: int) -> list[Task]:
 
 
 def practice_tasks(config: RunConfig, phase: int) -> list[Task]:
-    """The tasks a judge practises on in a phase: `orm.refresh_tasks` of the suite's own that have a reward.
+    """Return the tasks a judge practises on in a phase: `orm.refresh_tasks` of the suite's own that have a reward.
 
     Raises:
         DataError: nothing is left.
@@ -223,7 +223,7 @@ def practice_tasks(config: RunConfig, phase: int) -> list[Task]:
 
 
 def probe_tasks(config: RunConfig) -> list[Task]:
-    """The tasks that an updated actor is accepted on: at most `accept.tasks`, the same in every phase of a run.
+    """Return the tasks that an updated actor is accepted on: at most `accept.tasks`, the same in every phase of a run.
 
     None of them is trained on, so that suites of fixed tasks may have none.
     """
@@ -247,7 +247,7 @@ def spare_tasks(config: RunConfig, draw: int, number: int, *, rewarded: bool) ->
 
 
 def attempted(trajectories: Sequence[Path]) -> Iterator[Task]:
-    """Every task that was rolled out, with the instruction the agent was given."""
+    """Yield every task that was rolled out, with the instruction the agent was given."""
     for path in trajectories:
         for trajectory in read_records(path, Trajectory):
             yield replace(trajectory.task, instruction=trajectory.instruction)

@@ -59,12 +59,12 @@ class Match:
 
 
 def normalise(instruction: str) -> str:
-    """The form in which instructions are compared: NFKC, lower case, single spaces, no final punctuation."""
+    """Return the form in which instructions are compared: NFKC, lower case, single spaces, no final punctuation."""
     return " ".join(unicodedata.normalize("NFKC", instruction).lower().split()).rstrip(" .!?;,")
 
 
 def values_of(instruction: str) -> frozenset[str]:
-    """What must be the same: quoted strings, tokens with a digit, and deciding words, in lower case."""
+    """Return what must be the same: quoted strings, tokens with a digit, and deciding words, in lower case."""
     text = " ".join(unicodedata.normalize("NFKC", instruction).lower().split())
     quoted = {next(filter(None, groups)).strip(" .,") for groups in _QUOTED.findall(text)}
     rest = _QUOTED.sub(" ", text)
@@ -73,7 +73,7 @@ def values_of(instruction: str) -> frozenset[str]:
 
 
 def same_goal(first: str, second: str) -> bool:
-    """True if each mentions every value of the other, and both have the same meaningful words.
+    """Return True if each mentions every value of the other, and both have the same meaningful words.
 
     Quotes, capitals, endings and generic words ("click", "press", "please", "in the text") may differ. A word
     in another's place ("the driving time to …", "the walking time to …") or a further one ("… sorted by date")
@@ -95,7 +95,7 @@ def _stems(instruction: str) -> set[str]:
 
 
 def state_of(task: Task) -> tuple[str, int, str]:
-    """(site, seed, start_url): what the episode starts from."""
+    """Return (site, seed, start_url): what the episode starts from."""
     return (task.site, task.seed, task.start_url or "")
 
 
@@ -169,7 +169,7 @@ class _Group:
 def _matches(
     task: Task, groups: dict[str, _Group], near: dict[str, list[tuple[str, float]]]
 ) -> list[tuple[_Group, Match]]:
-    """The groups that an instruction belongs to, the same instruction's first, then the most similar."""
+    """Return the groups that an instruction belongs to, the same instruction's first, then the most similar."""
     instruction = task.instruction or ""
     text = normalise(instruction)
     matches = []

@@ -81,7 +81,7 @@ class FailureSet:
         return {site: rate * (1 - rate) for site, rate in rates.items()}
 
     def by_site(self) -> dict[str, list[Failure]]:
-        """Failures of each site, sites in order of first appearance."""
+        """Return the failures of each site, sites in order of first appearance."""
         groups: dict[str, list[Failure]] = {}
         for failure in self.failures:
             groups.setdefault(failure.task.site, []).append(failure)
@@ -139,7 +139,7 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
 
 
 def _failure_of(trajectory: Trajectory) -> Failure:
-    """The seed that a trajectory gives."""
+    """Return the seed that a trajectory gives."""
     fields = trajectory.task.to_json() | {"instruction": trajectory.instruction}
     return Failure(
         task=Task.from_json(fields),

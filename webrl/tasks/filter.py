@@ -85,7 +85,7 @@ class FilterReport:
         return dict(Counter(drop.reason for drop in self.dropped))
 
     def histogram(self) -> list[int]:
-        """Tasks by critic value: `NUM_BINS` equal bins over [0, 1], the last one closed."""
+        """Count tasks by critic value: `NUM_BINS` equal bins over [0, 1], the last one closed."""
         bins = [0] * NUM_BINS
         for value in self.values.values():
             bins[min(NUM_BINS - 1, max(0, int(value * NUM_BINS)))] += 1
@@ -256,7 +256,7 @@ def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> l
 
 
 def _on_each_site(tasks: Sequence[Task]) -> list[Task]:
-    """What is asked on sites that are addressed by URL; a cross-site task once for each of its sites."""
+    """Return what is asked on sites that are addressed by URL; a cross-site task once for each of its sites."""
     return [
         replace(task, site=site, instruction=suite.instruction_of(task))
         for task in tasks

@@ -58,11 +58,11 @@ class GenerationRequest:
     """Instructions to ask for."""
 
     def at(self, target: Task, page: str) -> GenerationRequest:
-        """The same request at an initial state."""
+        """Return the same request at an initial state."""
         return replace(self, target=target, page=page)
 
     def prompt(self, rules: Sequence[str] = ()) -> ChatPrompt:
-        """What the model is asked; `rules` are the site's."""
+        """Return what the model is asked; `rules` are the site's."""
         if self.strategy == "exploration":
             return in_breadth_prompt(self.site, (), self.page, self.num_tasks, rules)
         first = self.failures[0]

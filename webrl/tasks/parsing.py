@@ -80,12 +80,12 @@ def parse_instructions(answer: str, num_wanted: int = 1, truncated: bool = False
 
 
 def strip_thinking(answer: str) -> str:
-    """The answer without its chain of thought."""
+    """Return the answer without its chain of thought."""
     return _THINKING.sub("", answer)
 
 
 def malformed_reason(instruction: str) -> str | None:
-    """Why this text cannot be an instruction, or None."""
+    """Return why this text cannot be an instruction, or None."""
     text, words = instruction.strip(), instruction.lower().split()
     checks = {
         "is empty": not text,

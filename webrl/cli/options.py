@@ -8,7 +8,6 @@ import sys
 import textwrap
 import typing
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -189,8 +188,8 @@ def describe_sections(sections: Sequence[str], *, common: bool = False) -> str:
         common: those of `COMMON` alone.
     """
     defaults = RunConfig()
-    layout: Any = {"initial_indent": "      ", "subsequent_indent": "      ", "break_on_hyphens": False}
-    wrap = partial(textwrap.wrap, width=112, **layout)
+    indent = "      "
+    wrapper = textwrap.TextWrapper(112, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
     lines = ["config options (key=value), with the defaults that a config file overrides:"]
     for option in describe_options():
         keys = [key for key in option.keys if "." not in key or not sections or key.partition(".")[0] in sections]
@@ -200,10 +199,10 @@ def describe_sections(sections: Sequence[str], *, common: bool = False) -> str:
             continue
         choices = _choices(keys[0])
         lines.append(f"  {keys[0]}={default_text(defaults, keys[0])}")
-        lines += wrap(f"{option.description}{f' ({choices})' if choices else ''}")
+        lines += wrapper.wrap(f"{option.description}{f' ({choices})' if choices else ''}")
         others = [f"{key}={default_text(defaults, key)}" for key in keys[1:]]
         if others:
-            lines += wrap(f"also {', '.join(others)}")
+            lines += wrapper.wrap(f"also {', '.join(others)}")
     if common:
         lines.append(f"all options: --help-all, or --help SECTION: {', '.join(sections or section_names())}")
     return "\n".join(lines)

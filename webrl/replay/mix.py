@@ -74,7 +74,9 @@ def add_history(
         counts["kept"] = len(chosen)
         if len(chosen) < len(phases):
             counts["over_ratio"] = len(phases) - len(chosen)
-        is_chosen = frozenset(chosen)
+        is_chosen = bytearray(len(phases) + 1)  # [N + 1] 1 if a step is replayed; 0 after the last one
+        for position in chosen:
+            is_chosen[position] = 1
         num_unknown = 0
 
         def lines(positions: Sequence[int]) -> Iterator[bytes]:
@@ -84,7 +86,7 @@ def add_history(
                 spool.seek(borders[position])
                 data = orjson.loads(spool.read(borders[position + 1] - borders[position]))
                 is_last = data["index"] == data["num_steps"] - 1
-                if position + 1 in is_chosen and follows[position + 1]:
+                if is_chosen[position + 1] and follows[position + 1]:
                     data["next_prompt_ids"] = []
                 elif not data["next_prompt_ids"] and (not is_last or tools.next_prompt is not None):
                     num_unknown += 1

@@ -235,6 +235,17 @@ def test_a_stage_whose_input_is_missing_says_so(tmp_path, monkeypatch, capsys):
     assert "stage 'rollout' has not finished" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("arguments", [["run"], ["run", "--dry-run"], ["rollout"], ["accept", "--dry-run"]])
+def test_episodes_to_train_on_that_are_not_drawn_at_temperature_1_are_refused_first(
+    arguments, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*arguments, "demo", "rollout.temperature=0.7"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("webrl: rollout.temperature=0.7: training rollouts need temperature 1")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_read_only_run_folder_is_one_message(tmp_path, monkeypatch, capsys):
     path = write_config(tmp_path)
     (tmp_path / "runs").write_text("a file where the folder should be", encoding="utf-8")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from webrl import cli
-from webrl.cli.checks import run_checks
+from webrl.cli.doctor import run_checks
 from webrl.config import load_config
 from webrl.config.extras import EXTRAS, TESTED, check_extras, require
 from webrl.errors import ExtraMissing
@@ -52,6 +52,18 @@ def test_an_option_whose_extra_is_missing(
     assert len(said) == 1
     assert said[0].startswith(f"webrl: {option} needs {extra}, which is not installed: {fix}")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_dry_run_names_every_extra_that_is_missing(tmp_path: Path, monkeypatch, capsys) -> None:
+    for name in ("ray", "vllm"):
+        hide(name, monkeypatch)
+    options = ["rollout.backend=ray", "rollout.engine.kind=vllm"]
+    assert cli.main(["run", "demo", f"runs_dir={tmp_path}", *options, "--dry-run"]) == 0
+    named = [line for line in capsys.readouterr().out.splitlines() if line.startswith("# missing on this machine: ")]
+    assert [line.split(": ", 1)[1].partition(" needs ")[0] for line in named] == options
+    assert f"which is not installed: {RAY}" in named[0]
+    assert cli.main(["label", "demo", f"runs_dir={tmp_path}", *options, "--dry-run"]) == 0
+    assert "# missing" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

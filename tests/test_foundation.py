@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -159,9 +160,19 @@ def test_a_device_or_pipe_is_written_to_and_a_link_is_followed(tmp_path: Path) -
     assert target.read_text() == "new"
 
 
-def test_an_unknown_key_suggests_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"unknown key 'rollout.max_step'; did you mean 'rollout.max_steps'"):
-        load_config(None, ["rollout.max_step=3"])
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("rollout.max_step", "did you mean 'rollout.max_steps'?"),
+        ("rolout.max_steps", "did you mean 'rollout'?"),
+        ("rollout.lora_rank", "did you mean 'training.lora_rank'?"),  # an option, of another section
+        ("rollout.top_p", "`webrl run --help rollout` lists the options of that section"),  # like no known one
+        ("rollout.attempts", "it is called 'rollout.num_generations' now"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_key_that_was_meant(key: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=rf"unknown key '{key.partition('.')[0]}[^;]*'; {re.escape(hint)}$"):
+        load_config(None, [f"{key}=3"])
 
 
 def test_a_config_is_laid_over_its_base_section_by_section(tmp_path: Path) -> None:
@@ -305,7 +316,9 @@ def test_a_stage_runs_in_the_phase_where_it_is_due(tmp_path: Path) -> None:
     assert next_phase(folder, STAGES[0]) == 0
     assert next_phase(folder, STAGES[1]) == 0
     assert plan(config)[:2] == ["phase 0: gen-tasks    done", "phase 0: filter-tasks to do"]
-    assert newest_run(tmp_path) == folder
+    newest = newest_run(tmp_path)
+    assert newest is not None
+    assert newest.path == folder.path
     marker = json.loads((folder.phase(0).path / "stages" / "gen-tasks.json").read_text())
     assert {"config", "versions", "git_commit", "seed", "counts", "seconds"} <= set(marker)
 

@@ -14,7 +14,7 @@ import pytest
 
 from webrl import cli
 from webrl.config import RunConfig, load_config
-from webrl.config.resources import configs_dir, find_config, run_configs
+from webrl.config.resources import configs_dir, find_config, shipped_configs
 from webrl.errors import UsageError
 from webrl.runs.provenance import git_commit, package_versions, run_info
 
@@ -135,13 +135,13 @@ def test_the_tiny_models_are_found_from_any_folder(tmp_path, monkeypatch):
 
 
 def test_every_shipped_config_is_valid():
-    shipped = run_configs()
+    shipped = shipped_configs()
     assert "demo.yaml" in [path.name for path in shipped]
     for path in shipped:
         load_config(path)
 
 
-@pytest.mark.parametrize("path", run_configs(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", shipped_configs(), ids=lambda path: path.stem)
 def test_every_shipped_config_passes_the_dry_run(path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["run", path.stem, "--dry-run"]) == 0

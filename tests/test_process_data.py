@@ -25,7 +25,7 @@ from webrl.llm.fingerprint import tokenizer_fingerprint
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import build_policy_prompt
 from webrl.llm.tokens import encode_plain
-from webrl.replay.mix import add_history, write_steps
+from webrl.replay.mix import add_history
 from webrl.replay.process import make_plan, process
 from webrl.replay.records import build_records, step_encoder
 from webrl.replay.score import score_on_devices
@@ -90,7 +90,7 @@ def run_script(*arguments, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def test_the_hot_path_gives_byte_for_byte_what_build_records_gives(tmp_path):
+def test_steps_of_a_trajectory_file_are_those_that_build_records_makes(tmp_path):
     trajectories = [make_trajectory(f"t{i}", i % 4 + 1) for i in range(8)]
     trajectories[3] = replace(trajectories[3], status=Status.ENV_ERROR)
     trajectories[5] = replace(trajectories[5], steps=(replace(trajectories[5].steps[0], logprobs=(-0.1,)),))
@@ -101,7 +101,7 @@ def test_the_hot_path_gives_byte_for_byte_what_build_records_gives(tmp_path):
     expected = [dump_line(r) for r in build_records(trajectories, labels, expected_counts, tokenizer="tok")]
     outcomes = {outcome_key(i): label.reward for i, label in labels.items()}
     steps, counts, problems = read_all(find_source(tmp_path), outcomes=outcomes, tokenizer="tok")
-    assert [orjson.dumps(s, option=orjson.OPT_APPEND_NEWLINE) for s in steps] == expected
+    assert [dump_line(step) for step in steps] == expected
     assert counts == expected_counts
     assert counts == {"trajectories": 6, "steps": len(expected), "unfinished": 1, "unlabelled": 1}
     assert problems == {}
@@ -110,13 +110,13 @@ def test_the_hot_path_gives_byte_for_byte_what_build_records_gives(tmp_path):
 def test_without_labels_no_reward_is_added_and_nothing_is_left_out(tmp_path):
     write_records(tmp_path / "trajectories.jsonl", [make_trajectory("a")])
     steps, _, _ = read_all(find_source(tmp_path))
-    assert [s["outcome"] for s in steps] == [None, None]
+    assert [step.outcome for step in steps] == [None, None]
 
 
 def test_the_environments_reward_never_reaches_a_training_record(tmp_path):
     write_phase(tmp_path, [replace(make_trajectory("a"), env_reward=0.987654)], [0])
     steps, _, _ = read_all(find_source(tmp_path), outcomes={outcome_key("a"): 0})
-    assert all("0.987654" not in json.dumps(s) and s["outcome"] == 0 for s in steps)
+    assert all(b"0.987654" not in dump_line(step) and step.outcome == 0 for step in steps)
 
 
 def test_steps_without_ids_are_tokenised_as_the_policy_would_have_seen_them(tmp_path, actor):
@@ -126,9 +126,9 @@ def test_steps_without_ids_are_tokenised_as_the_policy_would_have_seen_them(tmp_
     write_records(tmp_path / "trajectories.jsonl", [trajectory])
     steps, counts, _ = read_all(find_source(tmp_path), encode=step_encoder(tokenizer, models))
     prompt = build_policy_prompt(tokenizer, "do a", trajectory.steps[:1], "page 1 of a", models)
-    assert steps[1]["prompt_ids"] == list(prompt.ids)
-    assert steps[1]["action_ids"] == [*encode_plain(tokenizer, "click('1')"), tokenizer.eos_token_id]
-    assert steps[1]["logprobs"] is None
+    assert steps[1].prompt_ids == tuple(prompt.ids)
+    assert steps[1].action_ids == (*encode_plain(tokenizer, "click('1')"), tokenizer.eos_token_id)
+    assert steps[1].logprobs is None
     assert counts == {"trajectories": 1, "steps": 2}
     assert read_all(find_source(tmp_path))[1] == {"trajectories": 1, "no_token_ids": 2}
 
@@ -167,20 +167,20 @@ def test_damaged_trajectory_files_are_processed_and_each_problem_listed_with_its
     problems = ProblemLog(tmp_path / "problems.txt")
     with problems:
         steps = list(read_steps(Source(path, "trajectories"), Tools(problems)))
-    assert {s["trajectory_id"] for s in steps} == {"a"}
+    assert {step.trajectory_id for step in steps} == {"a"}
     listed = problems.path.read_text().splitlines()
     numbers = [int(line.split(f"{path}:")[1].split(":")[0]) for line in listed]
     assert numbers == [2, 3, 5, 6, 7, 8, 9, 10]
     assert "duplicate_id" in listed[0]
-    assert "no field 'steps'" in listed[3]
-    assert "'exploded' is not a valid Status" in listed[4]
+    assert "missing field 'steps' in Trajectory" in listed[3]
+    assert "field 'status' is 'exploded'; expected 'page_ended'" in listed[4]
     assert problems.counts == {"duplicate_id": 1, "broken_line": 3, "bad_trajectory": 4}
 
 
 def test_a_source_is_recognised_by_what_it_holds(tmp_path):
     write_trace(tmp_path / "vab")
     phase = write_phase(tmp_path / "phase_00", [make_trajectory("a")])
-    write_steps(read_all(find_source(phase))[0], phase / "train.jsonl")
+    write_records(phase / "train.jsonl", read_all(find_source(phase))[0])
     assert find_source(tmp_path / "vab").kind == "vab"
     assert find_source(tmp_path / "vab" / "traces").kind == "vab"
     assert find_source(phase).path == phase / "trajectories.jsonl"
@@ -286,7 +286,7 @@ def test_memory_does_not_grow_with_the_number_of_trajectories(tmp_path):
         source = find_source(folder)
         outcomes = {outcome_key(f"t{i}"): 1 for i in range(num)}
         tracemalloc.start()
-        steps = write_steps(read_steps(source, Tools(ProblemLog(), outcomes=outcomes)), folder / "train.jsonl")
+        steps = write_records(folder / "train.jsonl", read_steps(source, Tools(ProblemLog(), outcomes=outcomes)))
         past, every = [Source(folder / "train.jsonl", "records")], ReplayConfig(strategy="all")
         tools, rng = Tools(ProblemLog()), random.Random(0)
         add_history(folder / "train.jsonl", steps, past, tools, every, rng, folder / "out.jsonl")
@@ -491,10 +491,25 @@ def test_somebodys_rollouts_take_format_and_limits_from_the_actor_that_is_given(
     assert said("--actor_path", "runs/run/phase_00/actor").endswith("chat, at most 120 tokens")
 
 
-def test_the_judges_prompt_is_said_too(tmp_path, actor):
+@pytest.fixture
+def script(tmp_path, monkeypatch, capsys):
+    """The command in `tmp_path`, without a process of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        try:
+            code = process_data.main(list(map(str, arguments)))
+        except SystemExit as end:  # argparse's
+            code = end.code
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+    return call
+
+
+def test_the_judges_prompt_is_said_too(tmp_path, actor, script):
     write_trace(tmp_path / "vab")
     arguments = ["--rollout_path", "vab", "--actor_path", actor, "--orm_path", actor, "--add_reward", "--dry-run"]
-    result = run_script(*arguments, cwd=tmp_path)
+    result = script(*arguments)
     assert "judge's prompt    webrl, at most 3584 tokens, system text ours\n" in result.stdout
 
 
@@ -508,26 +523,26 @@ def test_what_the_models_need_is_looked_for_first(tmp_path, actor):
     assert sorted(p.name for p in tmp_path.rglob("*.jsonl")) == ["labels.jsonl", "trajectories.jsonl"]
 
 
-def test_errors_are_one_line_with_exit_code_1_or_2(tmp_path, actor):
+def test_errors_are_one_line_with_exit_code_1_or_2(tmp_path, script):
     (tmp_path / "c.yaml").write_text("{}")
     base = ["--setting", "c.yaml", "--actor_path", "none"]
-    missing = run_script(*base, "--rollout_path", "nowhere", cwd=tmp_path)
+    missing = script(*base, "--rollout_path", "nowhere")
     assert (missing.returncode, missing.stderr.strip()) == (1, "process_data: nowhere: no such file or folder")
-    pickled = run_script(*base, "--rollout_path", "x", "--output_path", "deep/train.pt", cwd=tmp_path)
+    pickled = script(*base, "--rollout_path", "x", "--output_path", "deep/train.pt")
     assert pickled.returncode == 2
     assert pickled.stderr == (
         "process_data: --output_path 'deep/train.pt': training records are written as JSONL, never as a pickle; "
         "name it deep/train.jsonl\n"
     )
-    assert run_script("--stage", "7", *base, cwd=tmp_path).returncode == 2
-    assert run_script("--bogus", cwd=tmp_path).returncode == 2
-    second = run_script(*base, "--stage", "2", "--rollout_path", "x", "--output_path", "gone.jsonl", cwd=tmp_path)
+    assert script("--stage", "7", *base).returncode == 2
+    assert script("--bogus").returncode == 2
+    second = script(*base, "--stage", "2", "--rollout_path", "x", "--output_path", "gone.jsonl")
     assert second.returncode == 1
     assert "stage 2 adds history to the output of stage 1" in second.stderr
 
 
-def test_help_names_every_published_option_with_its_default(tmp_path):
-    result = run_script("--help", cwd=tmp_path)
+def test_help_names_every_published_option_with_its_default(script):
+    result = script("--help")
     assert result.returncode == 0
     names = ("stage", "add_reward", "rollout_path", "experience_paths", "orm_path", "actor_path", "output_path")
     for name in names:

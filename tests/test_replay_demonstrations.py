@@ -200,7 +200,7 @@ def seeing_demonstration(folder: Path, size: tuple[int, int] = (96, 64)) -> Traj
 def demonstration_records(path: Path, config: RunConfig, tokenizer=None) -> list[StepRecord]:
     encode = open_encoder(tokenizer, config.models.actor, config)
     tools = Tools(ProblemLog(), encode=encode, run_dir=config.run_dir)
-    return [StepRecord.from_json(step) for step in read_steps(Source(path, "demonstrations"), tools)]
+    return list(read_steps(Source(path, "demonstrations"), tools))
 
 
 def seeing_config(tmp_path: Path, *more: str) -> RunConfig:

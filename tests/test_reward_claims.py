@@ -14,8 +14,7 @@ from webrl.llm import open_model
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.prompts import llm_judge_messages
 from webrl.reward.data import CLAIMS, JudgedExample, JudgedTrajectory, planted_claim, training_examples
-from webrl.reward.history import UNREADABLE, canonical, shown_actions
-from webrl.reward.orm import judge, judge_prompt
+from webrl.reward.orm import UNREADABLE, canonical, judge, judge_prompt, shown_actions
 from webrl.runs.store import read_records
 from webrl.types import Trajectory
 

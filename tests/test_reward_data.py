@@ -396,15 +396,15 @@ def test_each_phase_labels_with_the_newest_judge(tmp_path):
         {"runs_dir": str(tmp_path), "orm": {"refresh_every": 2}, "models": {"orm": "first"}}, "test"
     )
     contexts = [Context(config, RunFolder(tmp_path / "run"), phase) for phase in range(6)]
-    assert {context.judging.models.orm for context in contexts} == {"first"}, "none was made"
+    assert {context.config_with_judge().models.orm for context in contexts} == {"first"}, "none was made"
     for phase in (2, 4):
         contexts[phase].folder.orm.mkdir(parents=True)
-    judges = [Path(context.judging.models.orm).parent.name for context in contexts]
+    judges = [Path(context.config_with_judge().models.orm).parent.name for context in contexts]
     assert judges == ["", "", "phase_02", "phase_02", "phase_04", "phase_04"]
     assert [context.refreshes_judge for context in contexts] == [False, False, True, False, True, False]
-    assert contexts[4].judge_before.models.orm == contexts[2].judging.models.orm
+    assert contexts[4].config_with_judge(3).models.orm == contexts[2].config_with_judge().models.orm
     never = validate_config({}, "test")
-    assert Context(never, RunFolder(tmp_path), 4).judging.models.orm == never.models.orm
+    assert Context(never, RunFolder(tmp_path), 4).config_with_judge().models.orm == never.models.orm
 
 
 @pytest.mark.parametrize(

@@ -174,16 +174,6 @@ def test_a_failing_judge_leaves_the_trajectory_unjudged_and_is_asked_again_next_
     assert read_labels(out)["t0"].reward == 1
 
 
-def test_a_torn_last_line_is_judged_again(tmp_path):
-    out = tmp_path / "labels.jsonl"
-    trajectories = [make_trajectory(i, "p=0.9") for i in range(3)]
-    label(trajectories, out)
-    whole = out.read_bytes()
-    out.write_bytes(whole[:-20])
-    assert label(trajectories, out) == {"judged": 1, "success": 1, "skipped": 2}
-    assert out.read_bytes() == whole
-
-
 def test_at_most_a_batch_is_in_flight(tmp_path):
     judge = RuleJudge()
     label(

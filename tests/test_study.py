@@ -181,10 +181,10 @@ def test_switches_that_act_after_phase_0_may_differ_between_methods(tmp_path: Pa
 
 
 def test_every_shipped_study_is_valid_and_its_cells_have_equal_budgets(capsys: pytest.CaptureFixture[str]) -> None:
-    from webrl.config.resources import study_configs
+    from webrl.config.resources import shipped_configs
 
-    assert {path.stem for path in study_configs()} >= {"study_demo"}
-    for path in study_configs():
+    assert {path.stem for path in shipped_configs("study")} >= {"study_demo"}
+    for path in shipped_configs("study"):
         study = load_study(path, {})
         runs = [cell.config.model_dump_json(exclude={"name"}) for cell in study.cells]
         assert len(set(runs)) == len(runs), f"{path}: two methods are the same"

@@ -27,7 +27,7 @@ from webrl.suites.arena.expert import MAX_WAITS, WAIT
 from webrl.suites.arena.scoring import End, score, string_match, url_match
 from webrl.suites.arena.task_files import read_task_file
 from webrl.tasks.feasibility import load_rules
-from webrl.tasks.leakage import leaks
+from webrl.tasks.filter import leaks
 
 ROOT = Path(__file__).parents[1]
 _ENTRY = {"task_id": "a", "sites": ["shop"], "start_url": "__SHOP__/", "intent": "Look."}

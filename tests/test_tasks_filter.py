@@ -147,17 +147,6 @@ def test_no_tasks_at_all_give_an_empty_report():
     assert (report.kept, report.dropped, report.counts) == ((), (), {})
 
 
-def test_success_rates_of_rollouts_have_their_own_band():
-    config = CONFIG.model_copy(update={"success_low": 0.25, "success_high": 0.75})
-
-    async def rates(left):
-        return [0.25, 0.0, 1.0]
-
-    report = run(named("Open the cart", "Sort the mice", "Find a hat"), config=config, success_rates=rates)
-    assert [task.instruction for task in report.kept] == ["Open the cart"]
-    assert report.counts == {"success_low": 1, "success_high": 1}
-
-
 def test_held_out_seeds_types_and_instructions_never_pass():
     heldout = [
         build_task(None, "miniwob.click-tab", 1_000_001, split="eval"),

@@ -8,8 +8,7 @@ import pytest
 from curriculum_builders import build_task
 
 from webrl.config import FilterConfig
-from webrl.tasks.dedupe import find_duplicates, normalise, same_goal, values_of
-from webrl.tasks.neighbours import neighbours, vectorise
+from webrl.tasks.dedupe import find_duplicates, neighbours, normalise, same_goal, values_of, vectorise
 
 PAIRS = [json.loads(line) for line in (Path(__file__).parent / "data/instruction_pairs.jsonl").open()]
 

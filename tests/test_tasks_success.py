@@ -11,8 +11,8 @@ from curriculum_builders import build_task
 from webrl.config import FilterConfig, RunConfig, validate_config
 from webrl.reward.labels import read_labels
 from webrl.runs.store import read_records
+from webrl.tasks.curriculum import success_rates
 from webrl.tasks.filter import filter_tasks
-from webrl.tasks.success import success_rates
 from webrl.types import Trajectory
 
 DATA = Path(__file__).parent.parent / "data" / "tiny"

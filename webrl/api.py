@@ -95,7 +95,7 @@ class TaskEnv(BlockingEnv):
 
 
 def make_env(task: Task | str, config: RolloutConfig | None = None) -> TaskEnv:
-    """An environment; nothing starts before its first reset.
+    """Return an environment; nothing starts before its first reset.
 
     Args:
         task: a task of any suite, or the name of a MiniWoB++ page (`miniwob.click-button`) or of a task type of the
@@ -147,7 +147,7 @@ class Actor:
         seed: int | None = None,
         screenshot: bytes | None = None,
     ) -> PolicyOutput:
-        """The next action on a page: its text, token ids and log-probabilities. Raises PolicyError.
+        """Return the next action on a page: its text, token ids and log-probabilities. Raises PolicyError.
 
         Args:
             screenshot: a PNG in the size that the model is to see, with `rollout.image_size`.
@@ -179,7 +179,7 @@ class Actor:
 
 
 def load_actor(name: str | None = None, config: RunConfig | None = None) -> Actor:
-    """An actor on the engine that the config names (`rollout.engine`).
+    """Return an actor on the engine that the config names (`rollout.engine`).
 
     Args:
         name: a model folder, a hub name or a shipped model (`data/tiny/actor`); default `models.actor` of the config.

@@ -50,7 +50,7 @@ def wilson_interval(successes: int, episodes: int, confidence: float = 0.95) -> 
 
 
 def success_so_far(successes: int, episodes: int) -> str:
-    """`50/100 = 50 % [40, 60]`, with the Wilson interval: short enough for a progress line."""
+    """Return `50/100 = 50 % [40, 60]`, with the Wilson interval: short enough for a progress line."""
     low, high = wilson_interval(successes, episodes)
     return f"{successes}/{episodes} = {100 * successes / episodes:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
 
@@ -58,7 +58,7 @@ def success_so_far(successes: int, episodes: int) -> str:
 def paired_difference(
     both: int, first: int, second: int, neither: int, confidence: float = 0.95
 ) -> tuple[float, float, float]:
-    """Difference of two success rates on the same tasks, (first − second), with its interval.
+    """Return the difference of two success rates on the same tasks, (first − second), with its interval.
 
     Newcombe 1998 (Statistics in Medicine 17:2635), method 10: the Wilson limits of both rates, joined with their
     correlation; exact enough where a cell is empty.
@@ -103,7 +103,7 @@ def pass_all(attempts: int, successes: int, k: int) -> float:
 
 
 def paired_cells(pairs: Counter[Any]) -> tuple[int, int, int, int]:
-    """How often both succeeded, the first alone, the second alone, neither, of counted (first, second)."""
+    """Return how often both succeeded, the first alone, the second alone, neither, of counted (first, second)."""
     return pairs[True, True], pairs[True, False], pairs[False, True], pairs[False, False]
 
 
@@ -114,7 +114,7 @@ def sign_test(worse: int, better: int) -> float:
 
 
 def success_rate(trajectories: Iterable[Trajectory], confidence: float = 0.95) -> Rate:
-    """Rate over episodes; an episode that never finished counts as failed and is counted in `errors` too."""
+    """Return the rate over episodes; an episode that never finished counts as failed and is counted in `errors` too."""
     episodes = successes = errors = 0
     for trajectory in trajectories:
         episodes += 1
@@ -124,13 +124,13 @@ def success_rate(trajectories: Iterable[Trajectory], confidence: float = 0.95) -
 
 
 def rate_of(successes: int, episodes: int, confidence: float = 0.95, errors: int = 0) -> Rate:
-    """The rate of so many successes; not rounded, so that it is rounded once, where it is shown."""
+    """Return the rate of so many successes; not rounded, so that it is rounded once, where it is shown."""
     interval = wilson_interval(successes, episodes, confidence)
     return Rate(successes, episodes, successes / max(episodes, 1), interval, errors)
 
 
 def is_success(trajectory: Trajectory) -> bool:
-    """The environment's verdict; an episode without a reward is not a success."""
+    """Return the environment's verdict; an episode without a reward is not a success."""
     return trajectory.status.finished and (trajectory.env_reward or 0) > 0
 
 
@@ -140,7 +140,7 @@ def is_decided(trajectory: Trajectory) -> bool:
 
 
 def summarize_evaluation(trajectories: Sequence[Trajectory], confidence: float = 0.95) -> dict[str, Any]:
-    """`summary.json`'s `eval` object: total, per task type, and held-out task types apart."""
+    """Return `summary.json`'s `eval` object: total, per task type, and held-out task types apart."""
     seen = [t for t in trajectories if t.task.split != "eval_heldout"]
     heldout = [t for t in trajectories if t.task.split == "eval_heldout"]
     summary = success_rate(seen, confidence).to_json() | {"by_task": rates_by(site_of, seen, confidence)}
@@ -165,7 +165,7 @@ def add_over_start(
 
 
 def page_difference(now: Sequence[Trajectory], start: Sequence[Trajectory], confidence: float) -> dict[str, Any] | None:
-    """`difference` (`now` − `start`), `ci95` and the number of `tasks` with a verdict in both.
+    """Return `difference` (`now` − `start`), `ci95` and the number of `tasks` with a verdict in both.
 
     None where the two have not played the same tasks, each once, or none has a verdict in both.
     """
@@ -202,7 +202,7 @@ def named_rates(evaluation: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def over_start_text(rate: Mapping[str, Any]) -> str:
-    """`-11.1 points [-16.1, -6.0], paired`, or "" where it is not known."""
+    """Return `-11.1 points [-16.1, -6.0], paired`, or "" where it is not known."""
     found = rate.get("over_start")
     if not found:
         return ""
@@ -211,14 +211,14 @@ def over_start_text(rate: Mapping[str, Any]) -> str:
 
 
 def is_evaluated(evaluation: Mapping[str, Any]) -> bool:
-    """Whether the counts are of any episode."""
+    """Return whether the counts are of any episode."""
     return any(rate.get("episodes") for rate in named_rates(evaluation).values())
 
 
 def rates_by(
     key: Callable[[Trajectory], str], trajectories: Iterable[Trajectory], confidence: float = 0.95
 ) -> dict[str, Any]:
-    """`success_rate` of each group, as JSON by the group's name."""
+    """Return `success_rate` of each group, as JSON by the group's name."""
     groups: dict[str, list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
         groups[key(trajectory)].append(trajectory)
@@ -226,5 +226,5 @@ def rates_by(
 
 
 def site_of(trajectory: Trajectory) -> str:
-    """The task's site, which is its type on MiniWoB."""
+    """Return the task's site, which is its type on MiniWoB."""
     return trajectory.task.site

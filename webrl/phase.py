@@ -98,17 +98,21 @@ def run_stage(config: RunConfig, name: str, phase: int | None = None) -> dict[st
 
 
 def next_phase(folder: RunFolder, spec: StageSpec) -> int:
-    """The first phase in which the stage is not done and the stage before it is; else the newest phase."""
+    """Return the first phase in which the stage is not done and the stage before it is; else the newest phase."""
     last = max(folder.last_phase(), 0)
     for phase in range(last + 2):
         target = folder.phase(phase)
-        if not target.is_done(spec.name) and _is_ready(folder, spec, phase):
+        if spec.needs:
+            is_ready = target.is_done(spec.needs) or _is_evaluation_alone(spec, phase)
+        else:
+            is_ready = phase == 0 or folder.phase(phase - 1).is_done(STAGES[-1].name)
+        if is_ready and not target.is_done(spec.name):
             return phase
     return last
 
 
 def plan(config: RunConfig) -> list[str]:
-    """One line per stage of the run: done or to do (`--dry-run`)."""
+    """Return one line per stage of the run: done or to do (`--dry-run`)."""
     folder = RunFolder(config.run_dir)
     lines = []
     for phase in range(config.num_phases + 1):
@@ -118,24 +122,40 @@ def plan(config: RunConfig) -> list[str]:
 
 
 def is_phase_done(folder: PhaseFolder) -> bool:
-    """Whether all stages of a phase have finished."""
+    """Return whether all stages of a phase have finished."""
     return all(folder.is_done(spec.name) for spec in STAGES)
 
 
 def write_summary(config: RunConfig, folder: RunFolder) -> dict[str, Any]:
     """Collect the counts of all finished stages into `summary.json`."""
-    phases = [_summarize(folder.phase(k)) for k in range(folder.last_phase() + 1)]
+    phases = []
+    for target in map(folder.phase, range(folder.last_phase() + 1)):
+        done = {spec.name: target.read_stage(spec.name) for spec in STAGES if target.is_done(spec.name)}
+        counts: dict[str, Any] = {name: stage["counts"] for name, stage in done.items()}
+        generated, kept = counts.get("gen-tasks", {}), counts.get("filter-tasks", {})
+        phases.append(
+            {
+                "phase": target.phase,
+                "num_generated": generated.get("num_generated", 0),
+                "num_kept": kept.get("num_kept", 0),
+                "dropped": kept.get("dropped", {}),
+                "filter_notes": kept.get("notes", {}),
+                "num_rollouts": counts.get("rollout", {}).get("num_rollouts", 0),
+                "rollout_status": counts.get("rollout", {}).get("status", {}),
+                "num_labelled_success": counts.get("label", {}).get("num_success", 0),
+                "label": counts.get("label", {}),
+                "num_replayed": counts.get("replay", {}).get("num_replayed", 0),
+                "replay": counts.get("replay", {}),
+                "losses": counts.get("train", {}),
+                "accept": counts.get("accept", {}),
+                "eval": counts.get("eval", {}),
+                "seconds": {name: stage["seconds"] for name, stage in done.items()},
+                "peak_mib": {name: stage["peak_mib"] for name, stage in done.items()},
+            }
+        )
     summary = {"name": config.name, "seed": config.seed, "phases": phases}
     write_json(folder.summary, summary)
     return summary
-
-
-def _is_ready(folder: RunFolder, spec: StageSpec, phase: int) -> bool:
-    if _is_evaluation_alone(spec, phase):
-        return True
-    if spec.needs:
-        return folder.phase(phase).is_done(spec.needs)
-    return phase == 0 or folder.phase(phase - 1).is_done(STAGES[-1].name)
 
 
 def _is_evaluation_alone(spec: StageSpec, phase: int) -> bool:
@@ -154,7 +174,13 @@ def _run_spec(spec: StageSpec, context: Context) -> dict[str, Any]:
         folder.require(spec.needs)
     elif context.phase > 0:
         context.previous.require(STAGES[-1].name)
-    logger.info("phase %d: %s%s", context.phase, spec.name, _estimate(spec, context))
+    usual = usual_seconds(context.run, spec.name, context.phase)
+    names = [stage.name for stage in STAGES]
+    _, left = seconds_left(context.run, names, context.phase, context.config.num_phases)
+    parts = [f"{duration(usual[1])} in phase {usual[0]}"] if usual else []
+    parts += [f"about {duration(left)} of the run left"] if left is not None else []
+    estimate = f" ({'; '.join(parts)})" if parts else ""
+    logger.info("phase %d: %s%s", context.phase, spec.name, estimate)
     started = time.monotonic()
     with PeakMemory() as memory, Clock() as clock:
         counts = spec.run(context)
@@ -162,37 +188,3 @@ def _run_spec(spec: StageSpec, context: Context) -> dict[str, Any]:
     free_heap()
     folder.mark_done(spec.name, counts, seconds, memory.peak_mib, context.config, clock.seconds)
     return counts
-
-
-def _estimate(spec: StageSpec, context: Context) -> str:
-    """` (26.1 s in phase 1; about 4 min 3 s of the run left)`, as far as the earlier phases tell."""
-    usual = usual_seconds(context.run, spec.name, context.phase)
-    names = [stage.name for stage in STAGES]
-    _, left = seconds_left(context.run, names, context.phase, context.config.num_phases)
-    parts = [f"{duration(usual[1])} in phase {usual[0]}"] if usual else []
-    parts += [f"about {duration(left)} of the run left"] if left is not None else []
-    return f" ({'; '.join(parts)})" if parts else ""
-
-
-def _summarize(folder: PhaseFolder) -> dict[str, Any]:
-    done = {spec.name: folder.read_stage(spec.name) for spec in STAGES if folder.is_done(spec.name)}
-    counts: dict[str, Any] = {name: stage["counts"] for name, stage in done.items()}
-    generated, kept = counts.get("gen-tasks", {}), counts.get("filter-tasks", {})
-    return {
-        "phase": folder.phase,
-        "num_generated": generated.get("num_generated", 0),
-        "num_kept": kept.get("num_kept", 0),
-        "dropped": kept.get("dropped", {}),
-        "filter_notes": kept.get("notes", {}),
-        "num_rollouts": counts.get("rollout", {}).get("num_rollouts", 0),
-        "rollout_status": counts.get("rollout", {}).get("status", {}),
-        "num_labelled_success": counts.get("label", {}).get("num_success", 0),
-        "label": counts.get("label", {}),
-        "num_replayed": counts.get("replay", {}).get("num_replayed", 0),
-        "replay": counts.get("replay", {}),
-        "losses": counts.get("train", {}),
-        "accept": counts.get("accept", {}),
-        "eval": counts.get("eval", {}),
-        "seconds": {name: stage["seconds"] for name, stage in done.items()},
-        "peak_mib": {name: stage["peak_mib"] for name, stage in done.items()},
-    }

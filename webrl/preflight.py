@@ -7,9 +7,11 @@ from collections.abc import Collection
 
 from webrl.config import RunConfig
 from webrl.config.engine_plans import load_plan
-from webrl.errors import UsageError
+from webrl.config.extras import require, wanted_extras
+from webrl.errors import ExtraMissing, UsageError
 from webrl.llm.check import check_model
 from webrl.llm.loading import check_sight, model_folder
+from webrl.llm.sampling import check_sampling
 from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder
 from webrl.suites import check_installed, held_out, seed_tasks
@@ -67,13 +69,14 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     """Return if what these stages start from is there.
 
     Raises:
-        UsageError: the judge's system text or a demonstration is not there, the training takes no screenshots, or needs
-            several processes.
+        UsageError: the judge's system text or a demonstration is not there, the actor would not be sampled at
+            temperature 1, the training takes no screenshots, or needs several processes.
         ModelError: as of `check_models`.
         ExtraMissing: a package that the suite needs is not installed.
         DataError: a file of tasks is not there, or not understood.
     """
     due = frozenset(stages)
+    check_rollouts(config, due)
     check_installed(config, due)
     if due & {"filter-tasks", "accept", "eval"}:
         held_out(config)
@@ -92,6 +95,27 @@ def check_inputs(config: RunConfig, stages: Collection[str]) -> None:
     if due & {"replay", "train"} and config.rollout.image_size is not None:
         _check_seeing_training(config)
     check_models(config, due)
+
+
+def missing_extras(config: RunConfig, stages: Collection[str]) -> list[str]:
+    """Return what `check_extras` and `check_inputs` would say of each optional package that is not there."""
+    found = []
+    for name, wanted_by in wanted_extras(config, stages):
+        try:
+            require(name, wanted_by)
+        except ExtraMissing as error:
+            found.append(str(error))
+    try:
+        check_installed(config, stages)
+    except ExtraMissing as error:
+        found.append(str(error))
+    return found
+
+
+def check_rollouts(config: RunConfig, stages: Collection[str]) -> None:
+    """Raise UsageError where one of these stages samples episodes to train on, and not at temperature 1."""
+    if not {"rollout", "accept"}.isdisjoint(stages):
+        check_sampling(config.rollout, training=True)
 
 
 def check_models(config: RunConfig, stages: Collection[str]) -> None:

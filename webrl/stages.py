@@ -8,7 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +17,7 @@ from webrl.errors import DataError
 from webrl.evaluate import named_rates, over_start_text
 from webrl.runs.clock import spent_on
 from webrl.runs.disk import atomic_path
-from webrl.runs.folder import PhaseFolder, RunFolder
+from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_json, read_records, write_json, write_records
 from webrl.types import Label, StepRecord, Task, Trajectory
 
@@ -32,43 +32,31 @@ REJECTED_RATE = 0.5
 """The learning rate after an update that was not accepted is this much of the one before."""
 
 
-@dataclass(frozen=True)
 class Context:
     """What a stage is told."""
 
-    config: RunConfig
-    run: RunFolder
-    phase: int
-
-    @property
-    def folder(self) -> PhaseFolder:
+    def __init__(self, config: RunConfig, run: RunFolder, phase: int) -> None:
+        self.config = config
+        self.run = run
+        self.phase = phase
+        self.folder = run.phase(phase)
         """Folder of the phase."""
-        return self.run.phase(self.phase)
-
-    @property
-    def previous(self) -> PhaseFolder:
+        self.previous = run.phase(phase - 1)
         """The phase before."""
-        return self.run.phase(self.phase - 1)
-
-    @property
-    def actor(self) -> str:
+        self.actor = config.models.actor if phase == 0 else str(self.previous.actor)
         """π_{k-1}: the actor that this phase starts from."""
-        return self.config.models.actor if self.phase == 0 else str(self.previous.actor)
-
-    @property
-    def critic(self) -> str | None:
+        self.critic = config.models.critic if phase == 0 else str(self.previous.critic)
         """The critic that this phase starts from; None: the actor plus a fresh value head."""
-        return self.config.models.critic if self.phase == 0 else str(self.previous.critic)
+        self.has_curriculum = phase > 0 and config.tasks.source == "curriculum"
+        """Whether this phase's tasks are written from the last one's failures."""
 
-    @property
-    def judging(self) -> RunConfig:
-        """The config with the newest judge, where the run refreshes it (`orm.refresh_every`)."""
-        return self._judged_by(self.phase)
-
-    @property
-    def judge_before(self) -> RunConfig:
-        """The config with the judge of the phase before."""
-        return self._judged_by(self.phase - 1)
+    def config_with_judge(self, phase: int | None = None) -> RunConfig:
+        """Return the config with the newest judge of a phase (default: this one), where the run refreshes it."""
+        every, phase = self.config.orm.refresh_every, self.phase if phase is None else phase
+        due = range(phase - phase % every, 0, -every) if every else ()
+        found = (self.run.phase(k).orm for k in due)
+        orm = next((str(path) for path in found if path.is_dir()), self.config.models.orm)
+        return self.config.model_copy(update={"models": self.config.models.model_copy(update={"orm": orm})})
 
     @property
     def refreshes_judge(self) -> bool:
@@ -76,29 +64,12 @@ class Context:
         every = self.config.orm.refresh_every
         return bool(every and self.phase and self.phase % every == 0)
 
-    def _judged_by(self, phase: int) -> RunConfig:
-        every = self.config.orm.refresh_every
-        due = range(phase - phase % every, 0, -every) if every else ()
-        found = (self.run.phase(k).orm for k in due)
-        orm = next((str(path) for path in found if path.is_dir()), self.config.models.orm)
-        return self.config.model_copy(update={"models": self.config.models.model_copy(update={"orm": orm})})
-
     @property
     def rate_factor(self) -> float:
         """What earlier phases have made of `actor.lr`: less after updates that went too far or were not accepted."""
         if self.phase == 0 or not self.previous.is_done("accept"):
             return 1.0
         return float(self.previous.read_stage("accept")["counts"]["rate_factor"])
-
-    @property
-    def past_trajectories(self) -> list[Path]:
-        """Trajectory files of all earlier phases, oldest first."""
-        return [self.run.phase(k).trajectories for k in range(self.phase)]
-
-    @property
-    def has_curriculum(self) -> bool:
-        """Whether this phase's tasks are written from the last one's failures."""
-        return self.phase > 0 and self.config.tasks.source == "curriculum"
 
     @property
     def is_proposed(self) -> bool:
@@ -130,7 +101,7 @@ def generate(context: Context) -> Counts:
     return curriculum.propose(
         context.config,
         load_failures(context.run.path, before=context.phase),
-        known=list(curriculum.attempted(context.past_trajectories)),
+        known=list(curriculum.attempted([context.run.phase(k).trajectories for k in range(context.phase)])),
         rng=context.rng("generate"),
         folder=folder,
     )
@@ -146,7 +117,7 @@ def filter_generated(context: Context) -> Counts:
     return curriculum.select(
         context.config,
         folder,
-        known=list(curriculum.attempted(context.past_trajectories)),
+        known=list(curriculum.attempted([context.run.phase(k).trajectories for k in range(context.phase)])),
         critic=context.previous.critic if context.phase else None,
         actor=context.actor,
     )
@@ -202,7 +173,7 @@ def _refill(context: Context, attempts: Sequence[Task], prefix: str) -> list[Tas
     if size == 1:
         return []
     labels = folder.path / "refill_labels.jsonl"
-    judge(context.judging, list(read_records(folder.trajectories, Trajectory)), labels)
+    judge(context.config_with_judge(), list(read_records(folder.trajectories, Trajectory)), labels)
     rewards = {name: label.reward for name, label in read_labels(labels).items()}
     groups: dict[str, set[int | None]] = {}
     for name, task in name_episodes(attempts, prefix):  # not what a later round of an interrupted call has played
@@ -225,7 +196,7 @@ def label(context: Context) -> Counts:
     from webrl.reward.stage import label_file
 
     refreshed = {"refresh": _refresh_judge(context)} if context.refreshes_judge else {}
-    return label_file(context.judging, context.folder.trajectories, context.folder.labels) | refreshed
+    return label_file(context.config_with_judge(), context.folder.trajectories, context.folder.labels) | refreshed
 
 
 def _refresh_judge(context: Context) -> Counts:
@@ -240,11 +211,11 @@ def _refresh_judge(context: Context) -> Counts:
     play(config, tasks, context.actor, folder.practice, phase=phase, prefix=f"j{phase:02d}", on_episode=breaker)
     learnt = [past for past in map(context.run.phase, range(phase)) if past.orm.is_dir()]
     earlier = [*config.orm.refresh_data, *(past.practice for past in learnt)]
-    return refresh(context.judge_before, folder.practice, earlier, folder.orm, seed=config.seed + phase)
+    return refresh(context.config_with_judge(phase - 1), folder.practice, earlier, folder.orm, seed=config.seed + phase)
 
 
 def replay(context: Context) -> Counts:
-    """Training records of this phase, scored under π_{k-1}, and earlier successes inside the perplexity band."""
+    """Write this phase's training records, scored under π_{k-1}, and earlier successes inside the perplexity band."""
     from webrl.replay.stage import mix_replay
 
     history = [context.run.phase(k).train for k in range(context.phase)]
@@ -381,7 +352,7 @@ def _compare(context: Context, before: Path, after: Path) -> Counts:
     from webrl.reward.labels import read_labels
     from webrl.reward.stage import judge
 
-    config, solved, unreadable = context.judging, [], []
+    config, solved, unreadable = context.config_with_judge(), [], []
     for number, path in enumerate((before, after)):
         labels = context.folder.path / f"probe_labels_{number}.jsonl"
         judge(config, list(read_records(path, Trajectory)), labels)
@@ -453,16 +424,11 @@ def _evaluate_at(context: Context, tasks: Sequence[Task], temperature: float, ma
         judge(config, unscored, path, len(unscored))
         labels = read_labels(path)
     folder = context.folder.path / f"eval{mark}" if mark else context.folder.path
-    return summarize(config, trajectories, folder, labels, _start(context, out.name))
-
-
-def _start(context: Context, name: str) -> list[Trajectory]:
-    """The supervised start's evaluation without its pages, where it is there and another phase is evaluated."""
-    first = context.run.phase(0)
-    path = first.path / name
-    if context.phase == 0 or not first.is_done("eval") or not path.is_file():
-        return []
-    return [replace(t, steps=(), final_observation="") for t in read_records(path, Trajectory)]
+    first, start = context.run.phase(0), list[Trajectory]()
+    if context.phase and first.is_done("eval") and (first.path / out.name).is_file():
+        played = read_records(first.path / out.name, Trajectory)
+        start = [replace(t, steps=(), final_observation="") for t in played]  # their pages would fill the memory
+    return summarize(config, trajectories, folder, labels, start)
 
 
 @spent_on("model files")

@@ -20,8 +20,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from tiny import corpus, synthetic
 from webrl.config import LabelConfig
 from webrl.reward.data import CLAIMS, JudgedExample, JudgedTrajectory, cut_short, other_instruction
-from webrl.reward.history import shown_actions
-from webrl.reward.orm import answer_tokens
+from webrl.reward.orm import answer_tokens, shown_actions
 
 logger = logging.getLogger(__name__)
 WHO = ("The task", "This task", "Task", "The job", "Everything", "The form", "Work", "All of it", "The goal", "It")

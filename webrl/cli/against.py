@@ -49,7 +49,12 @@ def compare(config: RunConfig, phase: int, found: Path | RunConfig) -> dict[str,
         found = RunFolder(found.run_dir).phase(0).eval
     mine = RunFolder(config.run_dir).phase(phase).eval
     first, second = (list(read_records(path, Trajectory)) for path in (mine, found))
-    pages = [sorted(_page(t.task) for t in side) for side in (first, second)]
+
+    def page(task: Task) -> str:
+        text = f"{task.site} {task.task_id} seed {task.seed}"
+        return text if task.instruction is None else f"{text} {task.instruction!r:.100}"
+
+    pages = [sorted(page(t.task) for t in side) for side in (first, second)]
     if pages[0] != pages[1]:
         differing = sorted(set(pages[0]) ^ set(pages[1])) or ["pages that were played twice"]
         raise DataError(
@@ -85,8 +90,3 @@ def describe(parts: dict[str, Any]) -> list[str]:
                 f"[{points[1]:+.1f}, {points[2]:+.1f}], paired over {found['tasks']} pages"
             )
     return lines
-
-
-def _page(task: Task) -> str:
-    text = f"{task.site} {task.task_id} seed {task.seed}"
-    return text if task.instruction is None else f"{text} {task.instruction!r:.100}"

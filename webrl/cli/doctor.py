@@ -1,12 +1,28 @@
-"""`webrl doctor`."""
+"""`webrl doctor`: tries what this machine has, and names the fix for what it lacks."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 
-from webrl.cli.checks import CHECKS, MISSING, OK, Check, run_checks, show
-from webrl.errors import UsageError
+import psutil
+
+from webrl.config.extras import openenv_conflict
+from webrl.errors import UsageError, WebRLError
+from webrl.runs.machine import query_gpus
+from webrl.types import Record
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +40,14 @@ def main(args: argparse.Namespace) -> int:
     if args.sites and args.checks:
         raise UsageError(f"--sites checks the WebArena sites only; leave {' '.join(args.checks)!r} out, or --sites")
     checks = _site_checks(args.config) if args.sites else run_checks(args.checks)
-    show(checks, as_json=args.json)
+    if args.json:
+        print(json.dumps([check.to_json() for check in checks], indent=2))
+    else:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            print(f"{check.state:<8}  {check.name:<{width}}  {check.detail}")
+            if check.fix:
+                print(f"{'':<8}  {'':<{width}}  fix: {check.fix}")
     return int(any(check.state == MISSING for check in checks))
 
 
@@ -46,3 +69,235 @@ def _site_checks(config: str | None) -> list[Check]:
         )
         for site in found
     ]
+
+
+OK, OPTIONAL, WARNING, MISSING = "ok", "optional", "warning", "missing"
+DEMO_MEMORY_GIB = 6
+DEMO_DISK_GIB = 2
+
+
+@dataclass(frozen=True)
+class Check(Record):
+    """One finding.
+
+    Example: `Check(name="vllm", state="optional", detail="not installed", fix="pip install 'webrl[vllm]'")`
+    """
+
+    name: str
+    """What was looked at."""
+    state: str
+    """`ok`; `optional`: absent, and only some configs need it; `warning`: works, but poorly; `missing`: nothing works
+    without it."""
+    detail: str
+    """What was found."""
+    fix: str = ""
+    """What to do about it, or ""."""
+
+
+def check_python() -> Check:
+    """Check that the interpreter is in the supported range."""
+    version = platform.python_version()
+    if (3, 11) <= sys.version_info < (3, 14):
+        return Check("python", OK, f"{version} ({sys.executable})")
+    return Check("python", MISSING, f"{version} is not 3.11, 3.12 or 3.13", "make clean setup PYTHON=python3.12")
+
+
+def check_browser() -> Check:
+    """Check that Chromium starts, opens a page and runs a script in it."""
+    from webrl.rollouts.browser import Browser, find_chromium
+
+    async def start() -> str:
+        async with asyncio.timeout(60), Browser() as browser:
+            context = await browser.new_context()
+            page = await context.new_page()
+            agent: str = await page.evaluate("navigator.userAgent")
+            return agent.partition("Chrome/")[2].split(" ")[0]
+
+    try:
+        version = asyncio.run(start())
+    except (WebRLError, TimeoutError) as error:
+        fix = "make setup; or apt-get install chromium-headless-shell, or playwright install --with-deps chromium"
+        return Check("browser", MISSING, str(error) or "Chromium did not answer within 60 s", fix)
+    return Check("browser", OK, f"Chromium {version} ({find_chromium()})")
+
+
+def check_tasks() -> Check:
+    """Check that the MiniWoB++ pages are there."""
+    from webrl.rollouts.miniwob import miniwob_root
+
+    fix = f"{_pip()} install {'-c constraints.txt ' if _in_clone() else ''}miniwob"
+    try:
+        root = miniwob_root()
+    except WebRLError as error:
+        return Check("tasks", MISSING, str(error), fix)
+    pages = len(list(root.glob("miniwob/*.html")))
+    if not pages:
+        return Check("tasks", MISSING, f"no MiniWoB++ pages in {root}/miniwob", fix)
+    return Check("tasks", OK, f"{pages} MiniWoB++ pages ({root})")
+
+
+def check_models() -> Check:
+    """Check the tiny starting checkpoints: the current folder's, else those that ship with webrl."""
+    from webrl.config import ModelsConfig
+
+    models = ModelsConfig()
+    lacking = [
+        path for path in (models.actor, models.orm, models.generator) if not (Path(path) / "config.json").is_file()
+    ]
+    if lacking:
+        return Check(
+            "models",
+            WARNING,
+            f"{', '.join(lacking)}: no model there",
+            "remove the folder, or run elsewhere: webrl has its own",
+        )
+    return Check("models", OK, str(Path(models.actor).resolve().parent))
+
+
+def check_orm_prompt() -> Check:
+    """Check the released outcome model's system text, where the paper's configs look for it."""
+    from webrl.reward.system_text import DEFAULT_PATH, RELEASED_SHA256, describe, is_released, system_text
+
+    fix = "webrl orm-prompt CLONE, with a clone of github.com/THUDM/WebRL"
+    if not DEFAULT_PATH.exists():
+        return Check("orm-prompt", OPTIONAL, f"{DEFAULT_PATH} is missing; the released outcome model needs it", fix)
+    try:
+        known = is_released(system_text(DEFAULT_PATH))
+    except WebRLError as error:
+        return Check("orm-prompt", WARNING, str(error), fix)
+    if not known:
+        return Check("orm-prompt", WARNING, f"{describe(DEFAULT_PATH)} (SHA-256 {RELEASED_SHA256[:12]}…)", fix)
+    return Check("orm-prompt", OK, describe(DEFAULT_PATH))
+
+
+def check_torch() -> Check:
+    """Check that torch imports."""
+    found = _try_import("torch", "import torch; print(torch.__version__, torch.get_num_threads())")
+    if found.state != OK:
+        return Check("torch", MISSING, found.detail, "make setup")
+    version, threads = found.detail.split()
+    return Check("torch", OK, f"{version}, {threads} CPU threads")
+
+
+def check_gpu() -> Check:
+    """List the NVIDIA GPUs that the driver knows, and check that torch can use them."""
+    gpus = [f"{name}, {mib} MiB" for name, mib in query_gpus("name,memory.total")]
+    if not gpus:
+        return Check("gpu", OPTIONAL, "no NVIDIA GPU; the demo runs on the CPU")
+    found = _try_import("torch.cuda", "import torch; assert torch.cuda.is_available(); print(torch.version.cuda)")
+    if found.state != OK:
+        fix = f"{_pip()} install --force-reinstall --no-deps torch=={metadata.version('torch').partition('+')[0]}"
+        return Check("gpu", WARNING, f"{len(gpus)} x {gpus[0]}, but this torch cannot use it", fix)
+    return Check("gpu", OK, f"{len(gpus)} x {gpus[0]}, CUDA {found.detail}")
+
+
+def check_extra(name: str) -> Check:
+    """Check that an optional package imports."""
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Check(name, OPTIONAL, "not installed", _install(name))
+    found = _try_import(name, f"import {name}; print({name}.__version__)")
+    if found.state != OK:
+        fix = _install(name)
+        if "torchvision" in found.detail:
+            fix = f"{_pip()} uninstall torchvision torchaudio (they do not match this torch)"
+        return Check(name, WARNING, f"{version} does not import: {found.detail}", fix)
+    return Check(name, OK, version)
+
+
+def check_openenv() -> Check:
+    """Check that one package owns the module `openenv`, not two."""
+    if conflict := openenv_conflict():
+        detail, _, fix = conflict.partition(": ")
+        return Check("openenv", WARNING, detail, fix)
+    return Check("openenv", OK, "at most one of openenv and openenv-core is installed")
+
+
+def check_memory() -> Check:
+    """Check how much memory is free now."""
+    memory = psutil.virtual_memory()
+    free = memory.available / 2**30
+    detail = f"{free:.1f} of {memory.total / 2**30:.1f} GiB free, {os.cpu_count()} CPUs"
+    if free < DEMO_MEMORY_GIB:
+        fix = f"the demo may take {DEMO_MEMORY_GIB} GiB; lower rollout.envs_per_worker"
+        return Check("memory", WARNING, detail, fix)
+    return Check("memory", OK, detail)
+
+
+def check_disk() -> Check:
+    """Check how much room there is where run folders are written."""
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    detail = f"{free:.1f} GiB free in {Path.cwd()}"
+    if free < DEMO_DISK_GIB:
+        return Check("disk", WARNING, detail, f"free {DEMO_DISK_GIB} GiB, or set runs_dir= to another disk")
+    return Check("disk", OK, detail)
+
+
+def check_writing() -> Check:
+    """Check that the folder for run folders can be written."""
+    runs = Path("runs")
+    folder = runs if runs.is_dir() else Path()
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        detail = f"cannot write in {folder.resolve()}: {error.strerror or error}"
+        return Check("writing", MISSING, detail, "change its permissions, or set runs_dir= to a folder of yours")
+    return Check("writing", OK, str(runs.resolve()))
+
+
+def _install(extra: str) -> str:
+    """Return what installs an extra: in a clone with the pinned versions."""
+    return f"{_pip()} install " + (f"-c constraints.txt -e '.[{extra}]'" if _in_clone() else f"'webrl[{extra}]'")
+
+
+def _in_clone() -> bool:
+    return all(Path(name).is_file() for name in ("constraints.txt", "pyproject.toml"))
+
+
+def _pip() -> str:
+    """Return the pip of this environment, as one would type it here."""
+    path = Path(sys.executable).parent / "pip"
+    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
+
+
+def _try_import(name: str, code: str) -> Check:
+    """Import in a process of its own: a broken native library must not end the doctor."""
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
+    except subprocess.TimeoutExpired:
+        return Check(name, MISSING, "import took more than 180 s")
+    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    return Check(name, OK if done.returncode == 0 else MISSING, lines[-1] if lines else f"exit code {done.returncode}")
+
+
+CHECKS: dict[str, Callable[[], Check]] = {
+    "python": check_python,
+    "browser": check_browser,
+    "tasks": check_tasks,
+    "models": check_models,
+    "orm-prompt": check_orm_prompt,
+    "torch": check_torch,
+    "gpu": check_gpu,
+    "deepspeed": lambda: check_extra("deepspeed"),
+    "vllm": lambda: check_extra("vllm"),
+    "ray": lambda: check_extra("ray"),
+    "openenv": check_openenv,
+    "memory": check_memory,
+    "disk": check_disk,
+    "writing": check_writing,
+}
+"""Every check by name, in the order of the table."""
+
+
+def run_checks(names: Sequence[str]) -> list[Check]:
+    """Run the named checks, or all.
+
+    Raises:
+        UsageError: unknown name; the known ones are listed.
+    """
+    for name in names:
+        if name not in CHECKS:
+            raise UsageError(f"unknown check {name!r}; checks: {', '.join(CHECKS)}")
+    return [CHECKS[name]() for name in names or CHECKS]

@@ -20,7 +20,10 @@ def end_clearly(name: str, work: Callable[[], int]) -> int:
     """
     guard_output()
     try:
-        _require_folder()
+        try:
+            Path.cwd()
+        except FileNotFoundError:  # no browser would start, and no path means anything
+            raise UsageError("the working folder has been removed; go to another one (cd)") from None
         return work()
     except WebRLError as error:
         print(f"{name}: {redact(str(error))}", file=sys.stderr)
@@ -38,11 +41,3 @@ def end_clearly(name: str, work: Callable[[], int]) -> int:
         advice = "; free some space, the same command then resumes" if error.errno in DISK_FULL else ""
         print(f"{name}: {error.filename or 'a file'}: {error.strerror}{advice}", file=sys.stderr)
         return 1
-
-
-def _require_folder() -> None:
-    """Raises UsageError: the working folder was removed, so no browser starts and no path means anything."""
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        raise UsageError("the working folder has been removed; go to another one (cd)") from None

@@ -13,7 +13,7 @@ import yaml
 
 from webrl.cli.options import split_settings
 from webrl.config.redaction import redact
-from webrl.config.resources import find_grpo
+from webrl.config.resources import find_config
 from webrl.errors import UsageError
 from webrl.grpo.settings import ALIASES, VARIABLES, GrpoSettings, load_settings
 
@@ -100,7 +100,7 @@ def resolve(args: argparse.Namespace) -> GrpoSettings:
     keys = {s.partition("=")[0] for s in overrides}
     names_model = "model_name" in options or keys & {"model_name", "model_id"} or os.environ.get("MODEL_ID")
     name = config if config is not None else None if names_model else DEMO
-    path = find_grpo(name) if name else None
+    path = find_config(name, "grpo") if name else None
     return load_settings(path, os.environ, options, overrides)
 
 

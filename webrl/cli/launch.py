@@ -124,7 +124,8 @@ def describe_failure(error: Any, topology: Topology) -> str:
     rank, failure = error.get_first_failure()
     log = Path(failure.error_file).parent / "stderr.log" if failure.error_file not in ("", "<N/A>") else None
     how = f"signal {-failure.exitcode}" if failure.exitcode < 0 else f"exit code {failure.exitcode}"
-    tail = _tail(log) if log else ""
+    lines = log.read_text(errors="replace").splitlines() if log and log.is_file() else []
+    tail = "".join(f"\n    {line}" for line in [line for line in lines if line.strip()][-5:])
     return (
         f"rank {rank} (node {topology.node_rank}, local rank {failure.local_rank}, pid {failure.pid}) died with {how}; "
         f"its log: {log}{tail}"
@@ -136,13 +137,6 @@ def log_folder(topology: Topology) -> Path:
     folder = Path(os.environ.get("WEBRL_LOG_DIR", "runs/logs")) / f"node{topology.node_rank}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder.absolute()
-
-
-def _tail(log: Path) -> str:
-    if not log.is_file():
-        return ""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return "".join(f"\n    {line}" for line in lines[-5:])
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def add_training_arguments(
 
 
 def parse_around_options(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """`parser.parse_args`, but with settings on both sides of an option, which argparse alone refuses."""
+    """Call `parser.parse_args`, but with settings on both sides of an option, which argparse alone refuses."""
     args, rest = parser.parse_known_args(arguments)
     if rest and not hasattr(args, "settings"):
         command = " ".join(filter(None, (parser.prog, getattr(args, "command", None))))
@@ -87,12 +87,12 @@ def parse_around_options(parser: argparse.ArgumentParser, arguments: Sequence[st
 
 
 def names_run(args: argparse.Namespace) -> bool:
-    """Whether `args` say which config or run is meant, by a CONFIG, `--run` or `name=`."""
+    """Return whether `args` say which config or run is meant, by a CONFIG, `--run` or `name=`."""
     return args.run is not None or any("=" not in s or s.startswith("name=") for s in args.settings)
 
 
 def split_settings(settings: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The CONFIG among them, and the overrides.
+    """Return the CONFIG among them, and the overrides.
 
     Raises:
         UsageError: two CONFIGs.
@@ -104,7 +104,7 @@ def split_settings(settings: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfig:
-    """The config that `args` name.
+    """Return the config that `args` name.
 
     Args:
         prefer_newest: without a name the newest run folder's, where there is one, before the shipped demo.
@@ -120,7 +120,16 @@ def resolve_config(args: argparse.Namespace, *, prefer_newest: bool) -> RunConfi
     if args.run is not None:
         folder = args.run.absolute() if args.run.name in ("", "..") else args.run
         overrides += [f"runs_dir={json.dumps(str(folder.parent))}", f"name={json.dumps(folder.name)}"]
-    run = _run_without_config(args.run, overrides, prefer_newest) if name is None else None
+    run = None  # the run folder whose settings apply where no CONFIG is given
+    if name is None and args.run is not None:
+        if is_file(args.run / "config.yaml"):
+            run = RunFolder(args.run)
+        elif prefer_newest:
+            raise UsageError(f"{str(args.run)!r:.200} is not a run folder (no config.yaml); start one with `webrl run`")
+    elif name is None and prefer_newest and not any(o.startswith("name=") for o in overrides):
+        runs_dir = next((o.partition("=")[2] for o in reversed(overrides) if o.startswith("runs_dir=")), "runs")
+        if run := newest_run(Path(runs_dir)):
+            print(f"webrl: newest run folder: {run.path}", file=sys.stderr)
     path = run.config if run else find_config(DEFAULT_CONFIG if name is None else name)
     config = load_run_config(run, overrides) if run else load_config(path, overrides)
     check_settings(config, str(path))
@@ -179,6 +188,8 @@ def describe_sections(sections: Sequence[str], *, common: bool = False) -> str:
         common: those of `COMMON` alone.
     """
     defaults = RunConfig()
+    indent = "      "
+    wrapper = textwrap.TextWrapper(112, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
     lines = ["config options (key=value), with the defaults that a config file overrides:"]
     for option in describe_options():
         keys = [key for key in option.keys if "." not in key or not sections or key.partition(".")[0] in sections]
@@ -188,36 +199,17 @@ def describe_sections(sections: Sequence[str], *, common: bool = False) -> str:
             continue
         choices = _choices(keys[0])
         lines.append(f"  {keys[0]}={default_text(defaults, keys[0])}")
-        lines += _wrapped(f"{option.description}{f' ({choices})' if choices else ''}")
+        lines += wrapper.wrap(f"{option.description}{f' ({choices})' if choices else ''}")
         others = [f"{key}={default_text(defaults, key)}" for key in keys[1:]]
         if others:
-            lines += _wrapped(f"also {', '.join(others)}")
+            lines += wrapper.wrap(f"also {', '.join(others)}")
     if common:
         lines.append(f"all options: --help-all, or --help SECTION: {', '.join(sections or section_names())}")
     return "\n".join(lines)
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 112, initial_indent="      ", subsequent_indent="      ", break_on_hyphens=False)
-
-
-def _run_without_config(run: Path | None, overrides: Sequence[str], prefer_newest: bool) -> RunFolder | None:
-    """The run folder whose settings apply where no CONFIG is given; None: the shipped demo's do."""
-    if run is not None:
-        if is_file(run / "config.yaml"):
-            return RunFolder(run)
-        if prefer_newest:
-            raise UsageError(f"{str(run)!r:.200} is not a run folder (no config.yaml); start one with `webrl run`")
-    if run is None and prefer_newest and not any(o.startswith("name=") for o in overrides):
-        runs_dir = next((o.partition("=")[2] for o in reversed(overrides) if o.startswith("runs_dir=")), "runs")
-        if newest := newest_run(Path(runs_dir)):
-            print(f"webrl: newest run folder: {newest.path}", file=sys.stderr)
-            return newest
-    return None
-
-
 def default_text(defaults: RunConfig, key: str) -> str:
-    """An option's default as `--help` and the reference page show it."""
+    """Return an option's default as `--help` and the reference page show it."""
     value: Any = defaults
     for part in key.split("."):
         value = getattr(value, part)
@@ -229,7 +221,7 @@ def default_text(defaults: RunConfig, key: str) -> str:
 
 
 def _choices(key: str) -> str:
-    """The values a `Literal` option admits, or ""."""
+    """Return the values a `Literal` option admits, or ""."""
     model: type[BaseModel] = RunConfig
     *parents, leaf = key.split(".")
     for part in parents:

@@ -13,7 +13,7 @@ from webrl import phase as phases
 from webrl.api import run
 from webrl.config import RunConfig, plugins
 from webrl.config.extras import check_extras
-from webrl.preflight import check_inputs, check_models
+from webrl.preflight import check_inputs, check_models, check_rollouts, missing_extras
 from webrl.reports.relay import Relay
 from webrl.reports.run import overview_table, phase_table, site_table
 from webrl.reports.trackers import open_trackers
@@ -21,18 +21,25 @@ from webrl.reward.system_text import describe as describe_text
 from webrl.rollouts.suite import find_suite
 from webrl.runs.folder import RunFolder
 from webrl.runs.lock import hold_run
-from webrl.runs.memory import pass_over_what_is_loaded
+from webrl.runs.memory import freeze_gc
 from webrl.runs.store import read_json
 
 
 def show_plan(config: RunConfig, stage: str | None, phase: int | None) -> int:
     """Print for `--dry-run` what would run and what is done, the episodes of a phase, then the resolved config.
 
+    Optional packages that this machine lacks are named and not refused: the run may be for another machine.
+
     Raises:
+        UsageError: episodes to train on would not be sampled at temperature 1.
         ModelError: a model that it starts from cannot be loaded.
     """
-    check_models(config, (stage,) if stage else [spec.name for spec in phases.STAGES])
+    stages = (stage,) if stage else [spec.name for spec in phases.STAGES]
+    check_rollouts(config, stages)
+    check_models(config, stages)
     print(f"# plan of {config.run_dir}")
+    for missing in missing_extras(config, stages):
+        print(f"# missing on this machine: {missing}")
     for line in phases.plan(config):
         number, name = line.removeprefix("phase ").split()[:2]
         if stage in (None, name) and phase in (None, int(number.rstrip(":"))):
@@ -76,7 +83,7 @@ def run_all(config: RunConfig) -> int:
     def on_phase(summary: dict[str, Any]) -> None:
         console.print(phase_table(summary))
         _describe(config, summary["eval"], sys.stdout)
-        pass_over_what_is_loaded()
+        freeze_gc()
 
     show_results(run(config, on_phase=on_phase))
     return 0

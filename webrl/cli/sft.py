@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def choose_paths(config: RunConfig, args: argparse.Namespace) -> TrainingPaths:
-    """What is read and written.
+    """Return what is read and written.
 
     Raises:
         UsageError: no `--data`, and no demonstrations recorded for this run.
@@ -98,7 +98,7 @@ def make_probe(config: RunConfig) -> Probe:
 
 
 def describe(report: dict[str, object]) -> list[str]:
-    """Lines of the report: what was imitated, and the last losses."""
+    """Return the lines of the report: what was imitated, and the last losses."""
     losses = report["losses"]
     shown = report["demonstrations"]
     assert isinstance(losses, dict)

@@ -10,7 +10,7 @@ from typing import Any
 
 from webrl.cli.options import count
 from webrl.config.redaction import redact_argument
-from webrl.config.resources import find_study
+from webrl.config.resources import find_config
 from webrl.errors import UsageError
 
 
@@ -48,7 +48,14 @@ def main(args: argparse.Namespace) -> int:
 
     if args.parallel == 0:
         raise UsageError("--parallel 0: one cell at least must run")
-    study = load_study(find_study(args.study), _changes(args), args.methods, args.settings)
+    changes = {
+        "runs_dir": args.runs_dir and str(args.runs_dir),
+        "name": args.name,
+        "seeds": args.seeds,
+        "num_phases": args.phases,
+    }
+    given = {key: value for key, value in changes.items() if value is not None}
+    study = load_study(find_config(args.study, "study"), given, args.methods, args.settings)
     if args.dry_run:
         return _show_plan(study)
     from webrl.study.cells import is_finished
@@ -74,13 +81,6 @@ def main(args: argparse.Namespace) -> int:
         if not result.is_finished:
             print(f"webrl: {result.cell.name}: {result.state}", file=sys.stderr)
     return 0 if args.report or all(result.is_finished for result in results) else 1
-
-
-def _changes(args: argparse.Namespace) -> dict[str, Any]:
-    given = {"runs_dir": args.runs_dir and str(args.runs_dir), "name": args.name, "seeds": args.seeds}
-    return {key: value for key, value in given.items() if value is not None} | (
-        {"num_phases": args.phases} if args.phases is not None else {}
-    )
 
 
 def _check(study: Any) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from webrl.cli.options import add_training_arguments, resolve_config
-from webrl.config import RunConfig
 from webrl.config.extras import check_extras
 from webrl.errors import UsageError
 from webrl.llm.check import check_model
@@ -41,7 +39,13 @@ def main(args: argparse.Namespace) -> int:
     from webrl.reward.train import train_orm
     from webrl.runs.lock import hold_output
 
-    data = tuple(args.data or _run_data(config))
+    data = tuple(args.data or ())
+    if not data:
+        run = RunFolder(config.run_dir)
+        phases = [run.phase(k) for k in range(run.last_phase() + 1)]
+        data = tuple(path for phase in phases for path in (phase.trajectories, phase.eval) if path.is_file())
+        if not data:
+            raise UsageError(f"{run.path} holds no trajectories; name judged data with --data")
     paths = TrainingPaths(data, args.init or config.models.orm, args.out or config.run_dir / "orm")
     print(f"data   {', '.join(map(str, data))}\nstart  {paths.init}\nmodel  {paths.out}", flush=True)
     if args.dry_run:
@@ -54,7 +58,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def describe_report(report: dict[str, Any]) -> list[str]:
-    """Lines of the report: examples, and each figure with its interval and count."""
+    """Return the lines of the report: examples, and each figure with its interval and count."""
     lines = ["examples " + ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in report["data"].items())]
     for name in ("heldout", "calibrated"):
         figures = report.get(name)
@@ -71,12 +75,3 @@ def describe_report(report: dict[str, Any]) -> list[str]:
             right = f"{n['num_agree']} of {n['num']} right with {n['num_success']} successes"
             lines.append(f"  {site}: {right}, no better than one answer for all")
     return lines
-
-
-def _run_data(config: RunConfig) -> list[Path]:
-    run = RunFolder(config.run_dir)
-    phases = [run.phase(k) for k in range(run.last_phase() + 1)]
-    found = [path for phase in phases for path in (phase.trajectories, phase.eval) if path.is_file()]
-    if not found:
-        raise UsageError(f"{run.path} holds no trajectories; name judged data with --data")
-    return found

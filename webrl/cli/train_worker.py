@@ -34,8 +34,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; gives the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     is_sft = arguments[:1] == ["sft"]
-    args = _parse_sft(arguments[1:]) if is_sft else _parse(arguments)
-    logging.basicConfig(level=logging.INFO if _is_first() else logging.WARNING, format="%(message)s")
+    if is_sft:
+        from webrl.cli.sft import add_arguments
+
+        parser = Parser(prog="bash run_multinode.sh sft", formatter_class=argparse.RawTextHelpFormatter)
+        add_arguments(parser)
+        args = parse_around_options(parser, arguments[1:])
+    else:
+        parser = Parser(
+            prog="bash run_multinode.sh",
+            description="Train the current phase on all processes of this job.",
+            formatter_class=argparse.RawTextHelpFormatter,
+        )
+        add_config_arguments(parser, prefer_newest=True, phased=True)
+        args = parse_around_options(parser, arguments)
+    is_first = os.environ.get("RANK", "0") in ("", "0")
+    logging.basicConfig(level=logging.INFO if is_first else logging.WARNING, format="%(message)s")
     guard_output()
     from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -49,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train_phase(config: RunConfig, phase: int | None) -> dict[str, Any]:
-    """The train stage of a phase (default: the first in which it is due), on all processes of the job."""
+    """Run the train stage of a phase (default: the first in which it is due), on all processes of the job."""
     from webrl import phase as phases
     from webrl import stages
     from webrl.runs.folder import RunFolder, open_run
@@ -82,7 +96,7 @@ def train_samples(config: RunConfig, out: Path) -> dict[str, Any]:
 
 
 def sample_records(config: RunConfig) -> list[Any]:
-    """Training records of the shipped sample trajectories."""
+    """Return the training records of the shipped sample trajectories."""
     from webrl.llm.fingerprint import tokenizer_fingerprint
     from webrl.llm.loading import load_tokenizer
     from webrl.replay.records import build_records, released_next_prompt, step_encoder
@@ -127,7 +141,7 @@ def _run(args: argparse.Namespace) -> None:
             where = f"sample records of the clone, written to {out}" if samples else f"run folder {config.run_dir}"
             logger.info("trained: %s", where)
             for name, value in counts.items():
-                logger.info("  %s: %s", name, value if isinstance(value, int | str) else _short(value))
+                logger.info("  %s: %s", name, f"{value:.5g}" if isinstance(value, float) else str(value)[:200])
     finally:
         leave()
 
@@ -172,32 +186,6 @@ def _run_sft(args: argparse.Namespace) -> None:
             logger.info("%s", line)
     finally:
         leave()
-
-
-def _short(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)[:200]
-
-
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="bash run_multinode.sh",
-        description="Train the current phase on all processes of this job.",
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    add_config_arguments(parser, prefer_newest=True, phased=True)
-    return parse_around_options(parser, argv)
-
-
-def _parse_sft(arguments: Sequence[str]) -> argparse.Namespace:
-    from webrl.cli.sft import add_arguments
-
-    parser = Parser(prog="bash run_multinode.sh sft", formatter_class=argparse.RawTextHelpFormatter)
-    add_arguments(parser)
-    return parse_around_options(parser, arguments)
-
-
-def _is_first() -> bool:
-    return os.environ.get("RANK", "0") in ("", "0")
 
 
 if __name__ == "__main__":

@@ -337,7 +337,7 @@ class WebArenaConfig(SuiteConfig):
 
     @field_validator("sites", mode="before")
     @classmethod
-    def _one_url_is_a_list_of_one(cls, value: Any) -> Any:
+    def _as_tuple(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
         return {site: (urls,) if isinstance(urls, str | SecretUrl) else urls for site, urls in value.items()}
@@ -443,7 +443,7 @@ class RolloutConfig(SamplingConfig):
         return self
 
     @model_validator(mode="after")
-    def _ids_are_ours_to_number(self) -> Self:
+    def _check_random_ids(self) -> Self:
         for other, is_so in (("env=openenv", self.env == "openenv"), ("observation=html", self.observation == "html")):
             if self.random_ids and is_so:
                 raise ValueError(f"random_ids=true needs BrowserGym's ids, given here: {other} brings its own")
@@ -694,7 +694,7 @@ class EvaluateConfig(Section):
 
     @field_validator("temperature", mode="before")
     @classmethod
-    def _one_needs_no_list(cls, value: Any) -> Any:
+    def _as_tuple(cls, value: Any) -> Any:
         return (value,) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
     @field_validator("temperature")
@@ -765,7 +765,7 @@ class RunConfig(Section):
         return share(data) if isinstance(data, dict) else data
 
     @model_serializer(mode="wrap")
-    def _name_once(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _drop_shared(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out of a section what it shares."""
         data: dict[str, Any] = handler(self)
         for shared, sections in SHARED.items():
@@ -980,11 +980,14 @@ def _explain(error: Any, source: str) -> str:
     key = ".".join(str(part) for part in error["loc"])
     message = problem_message(error)
     if error["type"] == "extra_forbidden":
-        known = [name for option in describe_options() for name in option.keys] + list(RunConfig.model_fields)
-        nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; sections: {', '.join(RunConfig.model_fields)}"
+        near, section = _nearest_keys(key), key.partition(".")[0]
+        hint = f"; sections: {', '.join(RunConfig.model_fields)}"
         if key in _RENAMED:  # also what a run folder of an older version has in its config.yaml
             hint = f"; it is called {_RENAMED[key]!r} now"
+        elif near:
+            hint = f"; did you mean {' or '.join(map(repr, near))}?"
+        elif section in RunConfig.model_fields:
+            hint = f"; `webrl run --help {section}` lists the options of that section"
         return f"{source}: unknown key {key!r:.200}{hint}"
     if error["type"] == "value_error" and not error["loc"]:  # settings of two sections that do not go together
         return f"{source}: {message}"
@@ -993,3 +996,17 @@ def _explain(error: Any, source: str) -> str:
         return f"{source}: {key}: {message}"
     value = MASK if _HIDDEN & set(error["loc"]) else redact(f"{error['input']!r:.200}")
     return f"{source}: {key} = {value}: {message}"
+
+
+def _nearest_keys(key: str) -> list[str]:
+    """Return the known key that an unknown one misspells; else the keys that have its last part in other sections."""
+    section, _, leaf = key.rpartition(".")
+    elsewhere: list[str] = []
+    siblings = {} if section else {name: name for name in RunConfig.model_fields}
+    for option in describe_options():
+        parts = [name.rpartition(".") for name in option.keys]
+        siblings |= {last: name for name, (above, _, last) in zip(option.keys, parts, strict=True) if above == section}
+        if parts[0][2] == leaf:
+            elsewhere += option.keys[:1] if parts[0][0] in SHARED else option.keys
+    near = difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.7)
+    return [siblings[near[0]]] if near else elsewhere

@@ -28,7 +28,7 @@ class EnginePlan:
 
 
 def load_plan(name: str) -> EnginePlan:
-    """The plan of a shipped name (`ddp`, `zero1`, `zero2`, `zero3`, `zero3_offload`, `fsdp2`) or of a YAML path.
+    """Return the plan of a shipped name (`ddp`, `zero1`, `zero2`, `zero3`, `zero3_offload`, `fsdp2`) or of a YAML path.
 
     Raises:
         UsageError: neither; or a file of another kind (names and kinds are listed).

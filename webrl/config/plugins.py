@@ -59,7 +59,7 @@ PACKAGES = ("webrl", *(f"webrl_{extra}" for extra in COMPANIONS))
 
 
 def names(group: str) -> list[str]:
-    """The names of a group, sorted; broken ones too."""
+    """Return the names of a group, sorted; broken ones too."""
     return sorted(_rows(group))
 
 
@@ -69,7 +69,7 @@ def companion_of(group: str, name: str) -> str | None:
 
 
 def find(group: str, name: str) -> EntryPoint:
-    """The entry point of a name.
+    """Return the entry point of a name.
 
     Raises:
         ExtraMissing: a companion of webrl has it, and is not installed.
@@ -87,7 +87,7 @@ def find(group: str, name: str) -> EntryPoint:
 
 
 def load(group: str, name: str) -> Any:
-    """What the entry point of a name stands for.
+    """Return what the entry point of a name stands for.
 
     Raises:
         UsageError: as `find`, or it cannot be imported.

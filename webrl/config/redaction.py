@@ -51,22 +51,17 @@ class Secret:
             remember(part)
 
     def reveal(self) -> str:
-        """The text, environment variables filled in.
+        """Return the text, environment variables filled in.
 
         Raises:
             UsageError: a variable is not set, or the text comes from a saved config, which holds no secrets.
         """
-        if self.is_masked:
+        if MASK in self._text:
             raise UsageError(f"{str(self)!r} was read from a saved config, which holds no secrets: {_GIVE_AGAIN}")
         text = _REFERENCE.sub(self._value, self._text)
         for part in (*self._parts(text), *(os.environ[name] for name in _REFERENCE.findall(self._text))):
             remember(part)
         return text
-
-    @property
-    def is_masked(self) -> bool:
-        """Whether the secret itself is not here, because the text was read from a saved config."""
-        return MASK in self._text
 
     @property
     def template(self) -> str:
@@ -92,7 +87,7 @@ class Secret:
 
     @staticmethod
     def _parts(text: str) -> Iterator[str]:
-        """What must not be seen of the text."""
+        """Yield what must not be seen of the text."""
         yield text
 
     def _value(self, match: re.Match[str]) -> str:
@@ -134,7 +129,8 @@ class SecretUrl(Secret):
         login, at, host = parts.netloc.rpartition("@")
         user, colon, password = login.partition(":")
         shown = f"{user}:{_mask(password)}" if colon else _mask(login)
-        query = "&".join(_mask_value(pair) for pair in re.split("[&;]", parts.query)) if parts.query else ""
+        pairs = [pair.partition("=") for pair in re.split("[&;]", parts.query)] if parts.query else []
+        query = "&".join(f"{name}={_mask(value)}" if equals else _mask(name) for name, equals, value in pairs)
         fragment = MASK if parts.fragment else ""
         return urlunsplit(parts._replace(netloc=f"{shown if at else ''}{at}{host}", query=query, fragment=fragment))
 
@@ -153,7 +149,7 @@ class SecretUrl(Secret):
 
 
 def with_path(url: str, path: str) -> str:
-    """The address below a base URL; its query (a token, say) stays at the end."""
+    """Return the address below a base URL; its query (a token, say) stays at the end."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path))
 
@@ -166,7 +162,7 @@ def remember(secret: str) -> None:
 
 
 def redact(text: str) -> str:
-    """The text without this process's secrets, users and passwords of URLs, and tokens in their queries."""
+    """Return the text without this process's secrets, users and passwords of URLs, and tokens in their queries."""
     for secret in sorted(_known, key=len, reverse=True):
         if secret in text:
             text = re.sub(rf"(?<![^\W_]){re.escape(secret)}(?![^\W_])", MASK, text)
@@ -183,7 +179,7 @@ def redact_all(data: Any) -> Any:
 
 
 def redact_argument(argument: str) -> str:
-    """A command-line argument as it is shown; of an account nothing is."""
+    """Return a command-line argument as it is shown; of an account nothing is."""
     key, equals, _ = argument.partition("=")
     return f"{key}={MASK}" if equals and ".accounts" in key else redact(argument)
 
@@ -194,14 +190,8 @@ def hide_arguments() -> None:
 
 
 def without_references(text: str) -> str:
-    """The text as it is compared: a variable is as good as the secret that it stands for."""
+    """Return the text as it is compared: a variable is as good as the secret that it stands for."""
     return _REFERENCE.sub(MASK, text)
-
-
-def masked_secrets(config: BaseModel, prefix: str = "") -> Iterator[str]:
-    """Keys of the secrets that a saved config lacks, or whose environment variable is not set."""
-    for name in type(config).model_fields:
-        yield from _masked(getattr(config, name), f"{prefix}{name}")
 
 
 def require_secrets(config: BaseModel, sections: tuple[str, ...] = ()) -> None:
@@ -210,13 +200,13 @@ def require_secrets(config: BaseModel, sections: tuple[str, ...] = ()) -> None:
     Raises:
         UsageError: names every key that lacks its secret.
     """
-    missing = [key for key in masked_secrets(config) if not sections or key.partition(".")[0] in sections]
+    missing = [key for key in _masked(config) if not sections or key.partition(".")[0] in sections]
     if missing:
         raise UsageError(f"a saved config holds no secrets, and {', '.join(missing)} had one: {_GIVE_AGAIN}")
 
 
 def revealed(config: BaseModel) -> dict[str, Any]:
-    """A config with its secrets, for another process of ours.
+    """Return a config with its secrets, for another process of ours.
 
     Raises:
         UsageError: a variable with a secret is not set.
@@ -229,9 +219,22 @@ def revealed(config: BaseModel) -> dict[str, Any]:
 
 def guard_output() -> None:
     """Clean everything that this process logs, and its tracebacks, from now on."""
-    logging.setLogRecordFactory(_clean_record)
-    sys.excepthook = lambda kind, error, trace: _show(kind, error, trace)
-    threading.excepthook = lambda args: _show(args.exc_type, args.exc_value, args.exc_traceback)
+
+    def clean(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = _make_record(*args, **kwargs)
+        with contextlib.suppress(TypeError, ValueError, KeyError):  # a message that does not fit its arguments
+            record.msg, record.args = redact(record.getMessage()), ()
+        if record.exc_info and record.exc_info[0] is not None:
+            record.exc_text = redact("".join(traceback.format_exception(*record.exc_info)).rstrip())
+        return record
+
+    def show(kind: Any, error: BaseException | None, trace: Any) -> None:
+        if kind is not SystemExit:
+            sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))
+
+    logging.setLogRecordFactory(clean)
+    sys.excepthook = show
+    threading.excepthook = lambda args: show(args.exc_type, args.exc_value, args.exc_traceback)
 
 
 _GIVE_AGAIN = (
@@ -240,12 +243,14 @@ _GIVE_AGAIN = (
 )
 
 
-def _masked(value: Any, key: str) -> Iterator[str]:
+def _masked(value: Any, key: str = "") -> Iterator[str]:
+    """Yield the keys of the secrets that a saved config lacks."""
     if isinstance(value, Secret):
-        if value.is_masked:
+        if MASK in value.template:
             yield key
     elif isinstance(value, BaseModel):
-        yield from masked_secrets(value, f"{key}.")
+        for name in type(value).model_fields:
+            yield from _masked(getattr(value, name), f"{key}.{name}" if key else name)
     elif isinstance(value, dict):
         for name, item in value.items():
             yield from _masked(item, f"{key}.{name}")
@@ -255,27 +260,8 @@ def _masked(value: Any, key: str) -> Iterator[str]:
 
 
 def _mask(text: str) -> str:
-    """`***`, or the text where it is nothing but references."""
+    """Return `***`, or the text where it is nothing but references."""
     return text if text and not _REFERENCE.sub("", text) else MASK
 
 
-def _mask_value(pair: str) -> str:
-    name, equals, value = pair.partition("=")
-    return f"{name}={_mask(value)}" if equals else _mask(pair)
-
-
 _make_record = logging.getLogRecordFactory()
-
-
-def _clean_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
-    record = _make_record(*args, **kwargs)
-    with contextlib.suppress(TypeError, ValueError, KeyError):  # a message that does not fit its arguments
-        record.msg, record.args = redact(record.getMessage()), ()
-    if record.exc_info and record.exc_info[0] is not None:
-        record.exc_text = redact("".join(traceback.format_exception(*record.exc_info)).rstrip())
-    return record
-
-
-def _show(kind: Any, error: BaseException | None, trace: Any) -> None:
-    if kind is not SystemExit:
-        sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from webrl.errors import UsageError
 
@@ -12,7 +12,7 @@ _CONFIG_FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
 
 
 def configs_dir() -> Path:
-    """`configs/`: beside the package in a clone, inside it once installed.
+    """Return `configs/`: beside the package in a clone, inside it once installed.
 
     Raises:
         UsageError: the folder is not there (a broken installation).
@@ -31,12 +31,12 @@ def shipped_model(name: str) -> str:
 
 
 def shipped_data(path: Path) -> Path:
-    """The same for a file (`data/tiny/demos.jsonl`)."""
+    """Return the same for a file (`data/tiny/demos.jsonl`)."""
     return Path(shipped_model(str(path)))
 
 
 def constraints_text() -> str:
-    """The text of `constraints.txt`: the versions that this release was tested with.
+    """Return the text of `constraints.txt`: the versions that this release was tested with.
 
     Raises:
         UsageError: the file is not there (a broken installation).
@@ -47,59 +47,31 @@ def constraints_text() -> str:
     raise UsageError(f"constraints.txt is missing in {_PACKAGE}; reinstall webrl")
 
 
-def run_configs() -> list[Path]:
-    """The shipped configs of runs, by name; beside them are `feasibility.yaml` (rules), studies and GRPO's."""
-    others = {"feasibility.yaml", *(path.name for path in (*study_configs(), *grpo_configs()))}
-    return [path for path in sorted(configs_dir().glob("*.yaml")) if path.name not in others]
-
-
-def study_configs() -> list[Path]:
-    """The shipped configs of studies, by name."""
-    return sorted(configs_dir().glob("study_*.yaml"))
-
-
-def grpo_configs() -> list[Path]:
-    """The shipped configs of `webrl grpo`, by name."""
-    return sorted(configs_dir().glob("grpo_*.yaml"))
+def shipped_configs(kind: Literal["run", "study", "grpo"] = "run") -> list[Path]:
+    """Return the shipped configs of runs, of studies or of `webrl grpo`, by name."""
+    folder = configs_dir()
+    others = {name: set(folder.glob(f"{name}_*.yaml")) for name in ("study", "grpo")}
+    if kind != "run":
+        return sorted(others[kind])
+    rules = folder / "feasibility.yaml"
+    return sorted(set(folder.glob("*.yaml")) - others["study"] - others["grpo"] - {rules})
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; False, too, where the system takes no such name (too long)."""
+    """Return whether there is such a file; False, too, where the system takes no such name (too long)."""
     try:
         return path.is_file()
     except OSError:
         return False
 
 
-def find_config(name: str) -> Path:
-    """A config by path, or by the name of a shipped one (`demo`, `demo.yaml`, `configs/demo.yaml`).
+def find_config(name: str, kind: Literal["run", "study", "grpo"] = "run") -> Path:
+    """Return a config by path, or by the name of a shipped one (`demo`, `demo.yaml`, `configs/demo.yaml`).
 
     Raises:
         UsageError: neither exists; the shipped names are listed.
     """
-    return _find(name, run_configs())
-
-
-def find_study(name: str) -> Path:
-    """A study's config by path, or by the name of a shipped one (`study_demo`).
-
-    Raises:
-        UsageError: neither exists; the shipped names are listed.
-    """
-    return _find(name, study_configs())
-
-
-def find_grpo(name: str) -> Path:
-    """A config of `webrl grpo` by path, or by the name of a shipped one (`grpo_demo`).
-
-    Raises:
-        UsageError: neither exists; the shipped names are listed.
-    """
-    return _find(name, grpo_configs())
-
-
-def _find(name: str, shipped: Sequence[Path]) -> Path:
-    path = Path(name)
+    path, shipped = Path(name), shipped_configs(kind)
     if is_file(path):
         return path
     if len(path.parts) == 1 or path.parent == Path("configs"):

@@ -99,7 +99,7 @@ def judged_demonstrations(path: Path, problems: ProblemLog) -> Iterator[tuple[Tr
 
 
 def _read_lines(path: Path, problems: ProblemLog) -> Iterator[tuple[Trajectory, int | None]]:
-    """A trajectory file, judged by its `labels.jsonl`, else by the environment's reward; or a human file."""
+    """Read a trajectory file, judged by its `labels.jsonl`, else by the environment's reward; or a human file."""
     labels = path.with_name("labels.jsonl")
     outcomes = read_outcomes(labels, problems.on_line) if labels.is_file() else None
     root = path.parent.resolve().parent

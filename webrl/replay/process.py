@@ -1,4 +1,4 @@
-"""`scripts/process_data.py` as a function: rollouts to training records, and history beside them.
+"""Turns rollouts into training records and adds history: `scripts/process_data.py` as a function.
 
 Stage 1 turns a trace folder (VAB's format or ours) into `<output>.jsonl`; stage 2 adds history filtered by perplexity
 and writes `<output>_filter.jsonl` beside it. Same functions as the stages "label" and "replay" of a run.
@@ -7,11 +7,10 @@ and writes `<output>_filter.jsonl` beside it. Same functions as the stages "labe
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError
@@ -20,7 +19,7 @@ from webrl.interop.released import read_released
 from webrl.interop.vab import read_vab, trace_paths
 from webrl.llm.check import check_model
 from webrl.replay.demonstrations import check_demonstrations
-from webrl.replay.mix import add_history, write_steps
+from webrl.replay.mix import add_history
 from webrl.replay.sources import Source, Tools, find_source, labelled_outcomes, open_tools, read_steps
 from webrl.replay.stage import SCORE_CACHE
 from webrl.reward.labels import read_outcomes
@@ -28,7 +27,7 @@ from webrl.reward.system_text import configured_text
 from webrl.runs.folder import RunFolder, newest_run
 from webrl.runs.lock import hold_output
 from webrl.runs.progress import progress
-from webrl.runs.store import count_lines, read_records
+from webrl.runs.store import count_lines, read_records, write_records
 from webrl.types import Trajectory
 
 SAMPLES = Path("data/samples")
@@ -70,7 +69,7 @@ class ProcessPlan:
         return self.output.with_name(f"{self.output.stem}_problems.txt")
 
     def describe(self) -> list[str]:
-        """One line per decision."""
+        """Return one line per decision."""
         lines = [
             f"stages            {' '.join(map(str, self.stages))}",
             f"rollouts          {self.rollout}",
@@ -123,7 +122,7 @@ def make_plan(
     Raises:
         UsageError: an output that is to be a pickle, or is a folder.
     """
-    defaults = _default_inputs(config)
+    defaults = _default_plan(config)
     rollout = rollout or defaults.rollout
     known = rollout == defaults.rollout
     if output is None:
@@ -138,11 +137,14 @@ def make_plan(
     in_run = known and output == defaults.output
     actor = actor or defaults.actor
     experience = tuple(defaults.experience if experience is None and known else experience or ())
+    demos = () if config.replay.strategy == "none" else config.replay.demos
+    if known:  # what the stage of a run takes, and nothing in phase 0
+        demos = config.replayed_demos if experience else ()
     return ProcessPlan(
         stages=tuple(stages),
         rollout=rollout,
         experience=experience,
-        demos=_demos(config, in_run=known, has_experience=bool(experience)),
+        demos=demos,
         output=output,
         orm=(orm or config.models.orm) if add_reward else None,
         actor=None if actor == _NO_MODEL else actor,
@@ -151,11 +153,39 @@ def make_plan(
     )
 
 
-def _demos(config: RunConfig, *, in_run: bool, has_experience: bool) -> tuple[Path, ...]:
-    """What the buffer begins with: in a run what its stage takes, and nothing in phase 0; elsewhere what is named."""
-    if in_run:
-        return config.replayed_demos if has_experience else ()
-    return () if config.replay.strategy == "none" else config.replay.demos
+def _default_plan(config: RunConfig) -> ProcessPlan:
+    """Return what is processed if nothing is named: the newest phase of the run, else the sample traces."""
+    run = RunFolder(config.run_dir) if (config.run_dir / "config.yaml").is_file() else newest_run(config.runs_dir)
+    phases = range(run.last_phase(), -1, -1) if run else ()
+    for phase in phases:
+        assert run
+        folder = run.phase(phase)
+        if not folder.trajectories.is_file():
+            continue
+        past = [run.phase(k) for k in range(phase)]
+        return ProcessPlan(
+            stages=(1, 2),
+            rollout=folder.path,
+            experience=tuple(p.train for p in past if p.train.is_file()),
+            demos=(),
+            output=folder.train,
+            orm=None,
+            actor=str(past[-1].actor) if past and past[-1].actor.is_dir() else config.models.actor,
+            labels=folder.labels,
+            cache=run.path / SCORE_CACHE,
+        )
+    out = config.runs_dir / "samples"
+    return ProcessPlan(
+        stages=(1, 2),
+        rollout=SAMPLES / "vab",
+        experience=(SAMPLES / "experience" / "trajectories.jsonl",),
+        demos=(),
+        output=out / "train.jsonl",
+        orm=None,
+        actor=config.models.actor,
+        labels=out / "train_labels.jsonl",
+        cache=out / "train_scores.sqlite",
+    )
 
 
 def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
@@ -177,7 +207,17 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
     for model in filter(None, (plan.actor, plan.orm)):
         check_model(model, sees=False)
     rollouts = find_source(plan.rollout) if 1 in plan.stages else None
-    history = _find_history(plan, config) if 2 in plan.stages else None
+    history: list[Source] = []
+    if 2 in plan.stages:
+        if plan.demos:
+            check_demonstrations(config)
+            if not plan.actor:
+                raise UsageError(
+                    "replay.demos: demonstrations are text, which takes an actor to read; name --actor_path, or "
+                    "--setting replay.demos=[]"
+                )
+        history += [Source(path, "demonstrations") for path in plan.demos]
+        history += [find_source(path, prefer_records=True) for path in plan.experience]
     summary = ProcessSummary()
     with ExitStack() as stack:
         stack.enter_context(hold_output(plan.output))
@@ -187,50 +227,50 @@ def process(plan: ProcessPlan, config: RunConfig) -> ProcessSummary:
             tools = stack.enter_context(open_tools(plan.actor, config, plan.cache, problems))
         if rollouts is not None:
             _write_current(rollouts, plan, config, tools, summary)
-        if history is not None:
-            _write_mixed(history, plan, config, tools, summary)
+        if 2 in plan.stages:
+            if not plan.output.is_file():
+                raise DataError(f"{plan.output}: no such file; stage 2 adds history to the output of stage 1")
+            rng = random.Random(f"{config.seed}:process_data")
+            num_current = summary.num_current or count_lines(plan.output)
+            with progress(sum(source.num_bytes for source in history), "stage 2", "B") as bar:
+                tools = replace(tools, on_bytes=bar.update)
+                summary.history, _ = add_history(
+                    plan.output, num_current, history, tools, config.replay, rng, plan.output_filter
+                )
         if tools.scorer:
             summary.scored = asdict(tools.scorer.counts)
         summary.problems = dict(problems.counts)
     return summary
 
 
-def _find_history(plan: ProcessPlan, config: RunConfig) -> list[Source]:
-    if plan.demos:
-        check_demonstrations(config)
-        if not plan.actor:
-            raise UsageError(
-                "replay.demos: demonstrations are text, which takes an actor to read; name --actor_path, or "
-                "--setting replay.demos=[]"
-            )
-    demos = [Source(path, "demonstrations") for path in plan.demos]
-    return [*demos, *(find_source(path, prefer_records=True) for path in plan.experience)]
-
-
 def _write_current(source: Source, plan: ProcessPlan, config: RunConfig, tools: Tools, summary: ProcessSummary) -> None:
+    """Stage 1: judge the rollouts if the plan names a judge, and write their steps."""
+    problems = tools.problems
     if plan.orm:
-        summary.labels = _label(plan, config, source)
-    log = tools.problems
-    tools = tools.judged(read_outcomes(plan.labels, log.on_line) if plan.orm else labelled_outcomes(source, log))
-    with _byte_progress("stage 1", [source]) as bar:
+        from webrl.reward.stage import judge
+
+        judged = config.model_copy(update={"models": config.models.model_copy(update={"orm": plan.orm})})
+        num_trajectories = 0  # about, for progress
+        if source.kind == "vab":
+            num_trajectories = len(trace_paths(source.path))
+        elif source.kind != "released":
+            num_trajectories = count_lines(source.path)
+        summary.labels = judge(judged, _trajectories(source), plan.labels, num_trajectories)
+        outcomes: Mapping[bytes, int | None] | None = read_outcomes(plan.labels, problems.on_line)
+    else:
+        outcomes = labelled_outcomes(source, problems)
+    tools = tools.judged(outcomes)
+    with progress(source.num_bytes, "stage 1", "B") as bar:
         steps = read_steps(source, replace(tools, on_bytes=bar.update))
-        summary.num_current = write_steps(steps, plan.output, tools.scorer)
+        summary.num_current = write_records(plan.output, tools.scorer.stream(steps) if tools.scorer else steps)
     summary.trajectories = dict(tools.counts)
     if not summary.num_current:
         hint = "; steps without token ids need --actor_path" if tools.counts["no_token_ids"] else ""
-        raise DataError(f"{plan.rollout}: no usable step: {summary.trajectories}, {dict(log.counts)}{hint}")
-
-
-def _label(plan: ProcessPlan, config: RunConfig, source: Source) -> dict[str, int]:
-    from webrl.reward.stage import judge
-
-    assert plan.orm
-    judged = config.model_copy(update={"models": config.models.model_copy(update={"orm": plan.orm})})
-    # Defects are listed once, by the pass that writes the records.
-    return judge(judged, _trajectories(source), plan.labels, count_trajectories(source))
+        raise DataError(f"{plan.rollout}: no usable step: {summary.trajectories}, {dict(problems.counts)}{hint}")
 
 
 def _trajectories(source: Source) -> Iterator[Trajectory]:
+    """Stream the trajectories for the judge; defects are listed once, by the pass that writes the records."""
     silent = ProblemLog(num_shown=0)
     if source.kind == "trajectories":
         yield from read_records(source.path, Trajectory, silent.on_line)
@@ -240,62 +280,3 @@ def _trajectories(source: Source) -> Iterator[Trajectory]:
         yield from (trajectory for trajectory, _ in read_released(source.path, silent))
     else:
         raise UsageError(f"--add_reward needs trajectories; {source.path} holds training records without pages")
-
-
-def count_trajectories(source: Source) -> int:
-    """Number of trajectories, about (broken ones included): a pass over the bytes, for progress."""
-    if source.kind == "vab":
-        return len(trace_paths(source.path))
-    return count_lines(source.path) if source.kind != "released" else 0
-
-
-def _write_mixed(
-    sources: Sequence[Source], plan: ProcessPlan, config: RunConfig, tools: Tools, summary: ProcessSummary
-) -> None:
-    if not plan.output.is_file():
-        raise DataError(f"{plan.output}: no such file; stage 2 adds history to the output of stage 1")
-    rng = random.Random(f"{config.seed}:process_data")
-    num_current = summary.num_current or count_lines(plan.output)
-    with _byte_progress("stage 2", sources) as bar:
-        tools = replace(tools, on_bytes=bar.update)
-        summary.history, _ = add_history(
-            plan.output, num_current, sources, tools, config.replay, rng, plan.output_filter
-        )
-
-
-def _byte_progress(name: str, sources: Sequence[Source]) -> Any:
-    """Progress over the sources' bytes."""
-    total = sum(source.num_bytes for source in sources)
-    return progress(total, name, "B")
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    rollout: Path
-    experience: tuple[Path, ...]
-    output: Path
-    actor: str
-    labels: Path
-    cache: Path
-
-
-def _default_inputs(config: RunConfig) -> _Inputs:
-    run = RunFolder(config.run_dir) if (config.run_dir / "config.yaml").is_file() else newest_run(config.runs_dir)
-    if run is not None:
-        for phase in range(run.last_phase(), -1, -1):
-            folder = run.phase(phase)
-            if folder.trajectories.is_file():
-                past = [run.phase(k) for k in range(phase)]
-                actor = str(past[-1].actor) if past and past[-1].actor.is_dir() else config.models.actor
-                experience = tuple(p.train for p in past if p.train.is_file())
-                cache = run.path / SCORE_CACHE
-                return _Inputs(folder.path, experience, folder.train, actor, folder.labels, cache)
-    out = config.runs_dir / "samples"
-    return _Inputs(
-        rollout=SAMPLES / "vab",
-        experience=(SAMPLES / "experience" / "trajectories.jsonl",),
-        output=out / "train.jsonl",
-        actor=config.models.actor,
-        labels=out / "train_labels.jsonl",
-        cache=out / "train_scores.sqlite",
-    )

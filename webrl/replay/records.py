@@ -14,7 +14,7 @@ from webrl.llm.prompts import Dialect, build_policy_prompt
 from webrl.llm.thinking import CLOSE, OPEN, split_thinking
 from webrl.llm.tokens import encode_plain, encode_text
 from webrl.llm.turns import closing_ids
-from webrl.types import Label, Step, StepRecord, Trajectory
+from webrl.types import Label, StepRecord, Trajectory
 
 
 class EncodedStep(NamedTuple):
@@ -67,45 +67,37 @@ def build_records(
             outcome = label.reward
         counts["trajectories"] += 1
         for step in trajectory.steps:
-            ids = _step_ids(trajectory, step, encode)
+            ids = EncodedStep(step.prompt_ids, step.action_ids) if step.prompt_ids else None
+            if ids is None and encode:
+                ids = encode(trajectory, step.index)
             if ids is None or not ids.action_ids:
                 counts["no_token_ids" if ids is None else "empty_action"] += 1
                 continue
             counts["steps"] += 1
-            record = _record(trajectory, step, ids, outcome, tokenizer)
+            is_sampled = bool(step.prompt_ids) and len(step.logprobs) == len(step.action_ids)
+            # An actor of text reads demonstrations of one that sees as text.
+            is_shown = bool(step.screenshot_sha256) and bool(step.prompt_ids or ids.picture)
+            record = StepRecord(
+                step_id=f"{trajectory.trajectory_id}:{step.index}",
+                trajectory_id=trajectory.trajectory_id,
+                instruction=trajectory.instruction,
+                site=trajectory.task.site,
+                phase=trajectory.phase,
+                index=step.index,
+                num_steps=len(trajectory.steps),
+                prompt_ids=tuple(ids.prompt_ids),
+                action_ids=tuple(ids.action_ids),
+                outcome=outcome,
+                logprobs=step.logprobs if is_sampled else None,
+                source="current",
+                tokenizer=tokenizer,
+                group=trajectory.task.task_id,
+                screenshot=step.screenshot if is_shown else "",
+                screenshot_sha256=step.screenshot_sha256 if is_shown else "",
+            )
             if next_prompt and record.is_last:
                 record = replace(record, next_prompt_ids=tuple(next_prompt(trajectory)))
             yield record
-
-
-def _step_ids(trajectory: Trajectory, step: Step, encode: StepEncoder | None) -> EncodedStep | None:
-    if step.prompt_ids:
-        return EncodedStep(step.prompt_ids, step.action_ids)
-    return encode(trajectory, step.index) if encode else None
-
-
-def _record(trajectory: Trajectory, step: Step, ids: EncodedStep, outcome: int | None, tokenizer: str) -> StepRecord:
-    sampled = bool(step.prompt_ids) and len(step.logprobs) == len(step.action_ids)
-    # An actor of text reads demonstrations of one that sees as text.
-    is_shown = bool(step.screenshot_sha256) and bool(step.prompt_ids or ids.picture)
-    return StepRecord(
-        step_id=f"{trajectory.trajectory_id}:{step.index}",
-        trajectory_id=trajectory.trajectory_id,
-        instruction=trajectory.instruction,
-        site=trajectory.task.site,
-        phase=trajectory.phase,
-        index=step.index,
-        num_steps=len(trajectory.steps),
-        prompt_ids=tuple(ids.prompt_ids),
-        action_ids=tuple(ids.action_ids),
-        outcome=outcome,
-        logprobs=step.logprobs if sampled else None,
-        source="current",
-        tokenizer=tokenizer,
-        group=trajectory.task.task_id,
-        screenshot=step.screenshot if is_shown else "",
-        screenshot_sha256=step.screenshot_sha256 if is_shown else "",
-    )
 
 
 def open_encoder(tokenizer: Any, actor: str, config: RunConfig) -> StepEncoder:
@@ -135,7 +127,7 @@ def open_encoder(tokenizer: Any, actor: str, config: RunConfig) -> StepEncoder:
 
 
 def read_picture(trajectory: Trajectory, index: int, config: RunConfig) -> tuple[Picture, bytes]:
-    """The screenshot of a step that a run's actor is to see, and its bytes.
+    """Return the screenshot of a step that a run's actor is to see, and its bytes.
 
     Raises:
         DataError: the step has none, or one of another size than the actor is shown, or the file is not as it was.
@@ -174,7 +166,7 @@ def step_encoder(tokenizer: Any, models: ModelsConfig, dialect: Dialect = "brows
 
 
 def released_next_prompt(config: RunConfig, tokenizer: Any) -> NextPrompt | None:
-    """The prompt of the round after the last one, with the last page again, where the objective asks for it.
+    """Return the prompt of the round after the last one, with the last page again, where the objective asks for it.
 
     Only `webrl_released` values that state (THUDM/WebRL); None for the others.
     """

@@ -210,7 +210,7 @@ class Scorer:
         self._cache = ScoreCache(cache)
 
     def stream(self, records: Iterable[StepRecord]) -> Iterator[StepRecord]:
-        """The records in order, with `ref_logprobs` under this actor; stale ones are replaced."""
+        """Yield the records in order, with `ref_logprobs` under this actor; stale ones are replaced."""
         return score_cached(records, self._score, self._cache, self._fingerprint, self.counts)
 
     def close(self) -> None:

@@ -17,12 +17,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 
 from webrl.config import ReplayConfig
-from webrl.reward.failure_rates import count_failures, failure_rates
+from webrl.reward.labels import count_failures, failure_rates
+from webrl.types import StepRecord
 
 LEAST_NEED = 0.1
 """A site that never fails is replayed as one that fails one task in ten."""
@@ -44,15 +45,15 @@ Reason = Literal[
 """What became of a history step; every step is counted under exactly one."""
 
 
-def task_key(first: Mapping[str, Any]) -> bytes:
-    """The task as it was met: site, instruction, and what the policy was shown first (8 bytes).
+def task_key(first: StepRecord) -> bytes:
+    """Identify the task as it was met: by site, instruction, and what the policy was shown first (8 bytes).
 
     Args:
-        first: record of a trajectory's first step. Its prompt holds the page, or its screenshot shows it: every record
-            has them, whatever its age and source.
+        first: record of a trajectory's first step; its prompt holds the page, or its screenshot shows it.
     """
-    shown = orjson.dumps(first["prompt_ids"]).decode()
-    return _key(first["site"], first["instruction"], first.get("screenshot_sha256", ""), shown)
+    shown = orjson.dumps(first.prompt_ids).decode()
+    parts = "\x00".join((first.site, first.instruction, first.screenshot_sha256, shown))
+    return blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 @dataclass
@@ -66,20 +67,19 @@ class ReplayFilter:
     _replayed: set[bytes] = field(default_factory=set)
     """`task_key` of each task that a success has been admitted of."""
 
-    def choose(self, first: Mapping[str, Any]) -> Reason:
-        """May this trajectory be replayed? "kept" or why not; each task's first success is, and only once.
+    def choose(self, first: StepRecord) -> Reason:
+        """Return "kept" if this trajectory may be replayed, else why not; each task's first success is, and only once.
 
         Args:
             first: record of the trajectory's first step.
         """
         if self.config.strategy == "none":
             return "strategy_none"
-        if first["outcome"] is None:
+        if first.outcome is None:
             return "unjudged"
-        if first["outcome"] != 1:
+        if first.outcome != 1:
             return "failed"
-        made_by = first.get("tokenizer", "")
-        if self.tokenizer and made_by and made_by != self.tokenizer:
+        if self.tokenizer and first.tokenizer and first.tokenizer != self.tokenizer:
             return "other_tokenizer"
         key = task_key(first)
         if key in self._replayed:
@@ -88,7 +88,7 @@ class ReplayFilter:
         return "kept"
 
     def check_step(self, action_ids: Sequence[int], ref_logprobs: Sequence[float] | None) -> Reason:
-        """Is a chosen trajectory's step in the band? Only `strategy: perplexity` asks for log-probabilities."""
+        """Check a chosen trajectory's step against the band. Only `strategy: perplexity` asks for log-probabilities."""
         if self.config.strategy != "perplexity":
             return "kept"
         if ref_logprobs is None:
@@ -139,7 +139,7 @@ def draw(
 
 
 def need_of(sites: Collection[str], attempts: Iterable[tuple[str, str, int | None]]) -> dict[str, float]:
-    """How much each site of the buffer needs replay: the rate at which the current phase fails there.
+    """Return how much each site of the buffer needs replay: the rate at which the current phase fails there.
 
     Not below `LEAST_NEED`, so that what is never failed any more is still rehearsed.
 
@@ -148,14 +148,6 @@ def need_of(sites: Collection[str], attempts: Iterable[tuple[str, str, int | Non
     """
     rates = failure_rates(*count_failures(attempts), sites)
     return {site: max(rate, LEAST_NEED) for site, rate in rates.items()}
-
-
-def action_length(action_ids: Sequence[int], end_token_ids: Collection[int]) -> int:
-    """Number of action tokens without the end token(s) at the end."""
-    length = len(action_ids)
-    while length and action_ids[length - 1] in end_token_ids:
-        length -= 1
-    return length
 
 
 def action_perplexity(
@@ -175,7 +167,9 @@ def action_perplexity(
     """
     if len(logprobs) != len(action_ids):
         raise ValueError(f"{len(logprobs)} log-probs for {len(action_ids)} action tokens; they must match one to one")
-    length = action_length(action_ids, end_token_ids)
+    length = len(action_ids)
+    while length and action_ids[length - 1] in end_token_ids:
+        length -= 1
     if not length:
         return None
     mean = math.fsum(logprobs[:length]) / length
@@ -183,9 +177,5 @@ def action_perplexity(
 
 
 def in_band(perplexity: float, low: float, high: float) -> bool:
-    """`low <= perplexity < high`; with the paper's 1/0.95 and 2, token probability in (0.5, 0.95]."""
+    """Return `low <= perplexity < high`; with the paper's 1/0.95 and 2, token probability in (0.5, 0.95]."""
     return low * (1 - _EDGE) <= perplexity < high * (1 - _EDGE)
-
-
-def _key(*parts: str) -> bytes:
-    return blake2b("\x00".join(parts).encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -19,7 +19,7 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "seq_length", "max_se
 
 
 def run_of(path: Path | str | None) -> Path | None:
-    """The run folder that holds a phase, a trajectory file or a model; None for anything else."""
+    """Return the run folder that holds a phase, a trajectory file or a model; None for anything else."""
     if not path:
         return None
     parents = Path(path).absolute().parents
@@ -27,7 +27,7 @@ def run_of(path: Path | str | None) -> Path | None:
 
 
 def settings_for(rollout: Path, actor: str | None, orm: str | None, overrides: Sequence[str]) -> RunConfig:
-    """The published settings within the models' limits; traces of VAB are trained in the released format.
+    """Return the published settings within the models' limits; traces of VAB are trained in the released format.
 
     Args:
         actor, orm: folders or hub names; of a hub name the limit is not known before it is loaded.
@@ -71,7 +71,7 @@ def context_of(model: str) -> int | None:
 
 
 def describe(config: RunConfig, *, judged: bool) -> list[str]:
-    """Lines on the prompts that actor and judge are given."""
+    """Return the lines on the prompts that actor and judge are given."""
     models, label = config.models, config.label
     lines = [f"prompt            {_format(models)}, at most {models.max_prompt_tokens} tokens"]
     if judged:

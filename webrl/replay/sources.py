@@ -1,8 +1,4 @@
-"""Step records, as plain objects, from every kind of input: the hot path of `process_data`.
-
-Lines go from one `orjson` object to another; token ids are passed on untouched, never looked at one by one. What
-comes out is field for field what `build_records` gives.
-"""
+"""Reads step records from every kind of input: our own files, VAB's traces, released files, demonstrations."""
 
 from __future__ import annotations
 
@@ -25,17 +21,10 @@ from webrl.replay.demonstrations import judged_demonstrations
 from webrl.replay.records import NextPrompt, StepEncoder, build_records, open_encoder, released_next_prompt
 from webrl.replay.score import Scorer
 from webrl.reward.labels import outcome_key, read_outcomes
-from webrl.runs.store import read_lines
-from webrl.types import Label, Status, Step, StepRecord, Trajectory
+from webrl.runs.store import read_lines, read_records
+from webrl.types import Label, StepRecord, Trajectory
 
 Kind = Literal["records", "trajectories", "vab", "released", "demonstrations"]
-StepObject = dict[str, Any]
-
-_FINISHED = frozenset(str(s) for s in Status if s.finished)
-_REQUIRED = (
-    "step_id", "trajectory_id", "instruction", "site", "phase", "index", "num_steps", "action_ids", "prompt_ids",
-    "outcome",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,11 +35,6 @@ class Source:
     """A JSONL file, a trace folder, a released `.pt` file, or what `read_demonstrations` takes."""
     kind: Kind
     """How to read it."""
-
-    @property
-    def labels(self) -> Path:
-        """The judgements that belong to a trajectory file."""
-        return self.path.with_name("labels.jsonl")
 
     @property
     def num_bytes(self) -> int:
@@ -88,7 +72,7 @@ class Tools:
     """Pictures below it are named from there, so that the folder can move; None: all by absolute path."""
 
     def judged(self, outcomes: Mapping[bytes, int | None] | None) -> Tools:
-        """The same for another source, of which nothing is counted yet."""
+        """Return the same for another source, of which nothing is counted yet."""
         return replace(self, counts=Counter(), outcomes=outcomes)
 
 
@@ -143,179 +127,88 @@ def find_source(path: Path, *, prefer_records: bool = False) -> Source:
     return Source(path, "records")
 
 
-def read_steps(source: Source, tools: Tools) -> Iterator[StepObject]:
-    """Stream the usable steps of a source; the rest is counted, and listed where it is a defect."""
-    if source.kind == "records":
-        return _read_record_lines(source.path, tools)
-    if source.kind == "trajectories":
-        return _read_trajectory_lines(source, tools)
-    return _read_imported(source, tools)
+def read_steps(source: Source, tools: Tools) -> Iterator[StepRecord]:
+    """Stream the usable steps of a source; the rest is counted, and listed if it is a defect.
 
-
-def _read_record_lines(path: Path, tools: Tools) -> Iterator[StepObject]:
-    for number, data in read_lines(path, tools.problems.on_line, tools.on_bytes):
-        missing = next((name for name in _REQUIRED if name not in data), None) if isinstance(data, dict) else "step_id"
-        if missing:
-            tools.problems.add("broken_line", f"{path}:{number}", f"no field {missing!r}; left out")
-            continue
-        if type(data["index"]) is not int:
-            tools.problems.add("broken_line", f"{path}:{number}", f"index {data['index']!r:.80}: no number; left out")
-            continue
-        tools.counts["steps"] += 1
-        yield data
-
-
-def _read_trajectory_lines(source: Source, tools: Tools) -> Iterator[StepObject]:
-    seen: set[bytes] = set()
-    for number, data in read_lines(source.path, tools.problems.on_line, tools.on_bytes):
-        place = f"{source.path}:{number}"
-        try:
-            objects = _trajectory_steps(data, tools, seen, place)
-        except (KeyError, TypeError, ValueError, PolicyError) as error:
-            reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
-            tools.problems.add("bad_trajectory", place, f"{reason}; left out")
-            tools.counts["unusable"] += 1
-            continue
-        for step in objects:
-            tools.counts["steps"] += 1
-            yield step
-
-
-def _trajectory_steps(data: Any, tools: Tools, seen: set[bytes], place: str) -> list[StepObject]:
-    if not isinstance(data, dict):
-        raise TypeError(f"expected a trajectory, found {type(data).__name__}")
-    trajectory_id, steps, task = data["trajectory_id"], data["steps"], data["task"]
-    if not isinstance(trajectory_id, str) or not isinstance(steps, list) or not isinstance(task, dict):
-        raise TypeError(f"`trajectory_id` must be text, `steps` a list, `task` an object, found {data!r:.80}")
-    key = outcome_key(trajectory_id)
-    if key in seen:
-        tools.problems.add("duplicate_id", place, f"trajectory {trajectory_id!r} was here before; left out")
-        tools.counts["duplicate"] += 1
-        return []
-    seen.add(key)
-    if data["status"] not in _FINISHED:
-        Status(data["status"])  # an unknown status is a defect, not an unfinished episode
-        tools.counts["unfinished"] += 1
-        return []
-    if not steps:
-        raise ValueError("a finished trajectory without steps")
-    outcome = None
-    if tools.outcomes is not None:
-        outcome = tools.outcomes.get(key)
-        if outcome is None:
-            tools.counts["unlabelled"] += 1
-            return []
-    tools.counts["trajectories"] += 1
-    if tools.next_prompt or not all(step["prompt_ids"] for step in steps):
-        return _encoded_steps(data, outcome, tools)
-    return [_step_object(data, task, step, len(steps), outcome, tools) for step in steps if step["action_ids"]]
-
-
-def _step_object(
-    data: StepObject, task: StepObject, step: StepObject, num_steps: int, outcome: int | None, tools: Tools
-) -> StepObject:
-    action_ids, logprobs, index = step["action_ids"], step.get("logprobs") or (), step["index"]
-    if not isinstance(step["prompt_ids"], list) or not isinstance(action_ids, list) or not isinstance(index, int):
-        raise TypeError(f"step {index!r}: token ids must be lists and the index a number")
-    return {
-        "step_id": f"{data['trajectory_id']}:{index}",
-        "trajectory_id": data["trajectory_id"],
-        "instruction": data["instruction"],
-        "site": task["site"],
-        "phase": data["phase"],
-        "index": index,
-        "num_steps": num_steps,
-        "prompt_ids": step["prompt_ids"],
-        "action_ids": action_ids,
-        "outcome": outcome,
-        "logprobs": logprobs if len(logprobs) == len(action_ids) else None,
-        "ref_logprobs": None,
-        "value": None,
-        "next_value": None,
-        "source": "current",
-        "tokenizer": tools.tokenizer,
-        "next_prompt_ids": [],
-        "group": task["task_id"],
-        "screenshot": step["screenshot"] if step.get("screenshot_sha256") else "",
-        "screenshot_sha256": step.get("screenshot_sha256", ""),
-        "next_screenshot": "",
-        "next_screenshot_sha256": "",
-    }
-
-
-def _encoded_steps(data: StepObject, outcome: int | None, tools: Tools) -> list[StepObject]:
-    trajectory = Trajectory.from_json(data)
-    label = {trajectory.trajectory_id: Label(trajectory.trajectory_id, None, outcome)}
-    counts: Counter[str] = Counter()
-    objects = [record.to_json() for record in _records(trajectory, None if outcome is None else label, tools, counts)]
-    counts -= Counter(trajectories=1, steps=len(objects))
-    tools.counts.update(counts)
-    return objects
-
-
-def _read_imported(source: Source, tools: Tools) -> Iterator[StepObject]:
-    """Traces, released files, demonstrations: text, tokenised here; recorded scores are the outcome by default."""
-    for trajectory, recorded in _imported(source, tools):
-        label = recorded
-        if tools.outcomes is not None:
-            outcome = tools.outcomes.get(outcome_key(trajectory.trajectory_id))
-            label = Label(trajectory.trajectory_id, None, outcome)
-        if tools.encode is None:
-            tools.counts["no_token_ids"] += len(trajectory.steps)
-            continue
-        try:
-            labels = {trajectory.trajectory_id: label}
-            records = list(_records(trajectory, labels, tools, tools.counts))
-        except (ValueError, PolicyError) as error:
-            tools.problems.add("bad_trajectory", f"{source.path}:{trajectory.trajectory_id}", f"{error}; left out")
-            tools.counts["unusable"] += 1
-            continue
-        yield from (record.to_json() for record in records)
-
-
-def _records(
-    trajectory: Trajectory, labels: Mapping[str, Label] | None, tools: Tools, counts: Counter[str]
-) -> Iterator[StepRecord]:
-    return build_records(
-        [trajectory],
-        labels,
-        counts,
-        encode=tools.encode,
-        tokenizer=tools.tokenizer,
-        next_prompt=tools.next_prompt,
-    )
-
-
-def _imported(source: Source, tools: Tools) -> Iterator[tuple[Trajectory, Label]]:
-    if source.kind == "demonstrations":
-        yield from _demonstrations(source, tools)
-        return
-    if source.kind == "released":
-        yield from read_released(source.path, tools.problems)
-        tools.on_bytes(source.path.stat().st_size)
-        return
-    for trajectory in read_vab(source.path, tools.problems, lambda p: tools.on_bytes(p.lstat().st_size)):
-        yield trajectory, score_label(trajectory)
-
-
-def _demonstrations(source: Source, tools: Tools) -> Iterator[tuple[Trajectory, Label]]:
-    """As old as the supervised start; without token ids, which may be another tokenizer's.
-
-    Each has a name of its own: another source, or the run itself, may call another trajectory the same.
+    Steps without token ids are tokenised by `tools.encode`. Recorded scores are the outcome unless `tools.outcomes` has
+    the judge's.
     """
-    here = f"{tools.run_dir.resolve()}/" if tools.run_dir else ""
-    for number, (trajectory, reward) in enumerate(judged_demonstrations(source.path, tools.problems)):
-        name = f"{source.path}:{number}:{trajectory.trajectory_id}"
-        steps = tuple(_as_text(step, here) for step in trajectory.steps)
-        yield replace(trajectory, trajectory_id=name, steps=steps, phase=0), Label(name, None, reward)
+    if source.kind == "records":
+        for record in read_records(source.path, StepRecord, tools.problems.on_line, tools.on_bytes):
+            tools.counts["steps"] += 1
+            yield record
+        return
+    for place, trajectory, recorded in _trajectories(source, tools):
+        name, label = trajectory.trajectory_id, recorded
+        if tools.outcomes is not None:
+            label = Label(name, None, tools.outcomes.get(outcome_key(name)))
+        counts: Counter[str] = Counter()
+        records = build_records(
+            [trajectory],
+            None if label is None else {name: label},
+            counts,
+            encode=tools.encode,
+            tokenizer=tools.tokenizer,
+            next_prompt=tools.next_prompt,
+        )
+        try:
+            usable = list(records)
+        except (ValueError, PolicyError) as error:
+            tools.problems.add("bad_trajectory", place, f"{error}; left out")
+            tools.counts["unusable"] += 1
+            continue
+        tools.counts.update(counts)
+        yield from usable
 
 
-def _as_text(step: Step, here: str) -> Step:
-    return replace(step, prompt_ids=(), action_ids=(), logprobs=(), screenshot=step.screenshot.removeprefix(here))
+def _trajectories(source: Source, tools: Tools) -> Iterator[tuple[str, Trajectory, Label | None]]:
+    """Stream (place for error messages, trajectory, recorded judgement or None if there is none) of a source."""
+    if source.kind == "trajectories":
+        seen: set[bytes] = set()
+        for number, data in read_lines(source.path, tools.problems.on_line, tools.on_bytes):
+            place = f"{source.path}:{number}"
+            try:
+                trajectory = Trajectory.from_json(data)
+                if trajectory.status.finished and not trajectory.steps:
+                    raise ValueError("a finished trajectory without steps")
+            except ValueError as error:
+                tools.problems.add("bad_trajectory", place, f"{error}; left out")
+                tools.counts["unusable"] += 1
+                continue
+            key = outcome_key(trajectory.trajectory_id)
+            if key in seen:
+                reason = f"trajectory {trajectory.trajectory_id!r} was here before; left out"
+                tools.problems.add("duplicate_id", place, reason)
+                tools.counts["duplicate"] += 1
+                continue
+            seen.add(key)
+            yield place, trajectory, None
+    elif source.kind == "demonstrations":
+        # As old as the supervised start; without token ids, which may be another tokenizer's. Each gets a name of its
+        # own: another source, or the run itself, may call another trajectory the same.
+        run_dir = f"{tools.run_dir.resolve()}/" if tools.run_dir else ""
+        for number, (trajectory, reward) in enumerate(judged_demonstrations(source.path, tools.problems)):
+            name = f"{source.path}:{number}:{trajectory.trajectory_id}"
+            steps = tuple(
+                replace(
+                    step, prompt_ids=(), action_ids=(), logprobs=(), screenshot=step.screenshot.removeprefix(run_dir)
+                )
+                for step in trajectory.steps
+            )
+            renamed = replace(trajectory, trajectory_id=name, steps=steps, phase=0)
+            yield f"{source.path}:{name}", renamed, Label(name, None, reward)
+    elif source.kind == "released":
+        for trajectory, label in read_released(source.path, tools.problems):
+            yield f"{source.path}:{trajectory.trajectory_id}", trajectory, label
+        tools.on_bytes(source.path.stat().st_size)
+    else:
+        for trajectory in read_vab(source.path, tools.problems, lambda p: tools.on_bytes(p.lstat().st_size)):
+            yield f"{source.path}:{trajectory.trajectory_id}", trajectory, score_label(trajectory)
 
 
 def labelled_outcomes(source: Source, problems: ProblemLog) -> Mapping[bytes, int | None] | None:
-    """Outcomes of a trajectory file's `labels.jsonl`; None if there is none."""
-    if source.kind != "trajectories" or not source.labels.is_file():
+    """Return the outcomes of a trajectory file's `labels.jsonl`; None if there is none."""
+    labels = source.path.with_name("labels.jsonl")
+    if source.kind != "trajectories" or not labels.is_file():
         return None
-    return read_outcomes(source.labels, problems.on_line)
+    return read_outcomes(labels, problems.on_line)

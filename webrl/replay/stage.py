@@ -13,10 +13,11 @@ import orjson
 from webrl.config import RunConfig
 from webrl.errors import DataError, ModelError
 from webrl.interop.problems import ProblemLog
-from webrl.replay.mix import add_history, write_steps
+from webrl.replay.mix import add_history
 from webrl.replay.sources import Source, open_tools, read_steps
 from webrl.reward.labels import read_outcomes
 from webrl.runs.folder import PhaseFolder
+from webrl.runs.store import write_records
 
 SCORE_CACHE = "scores.sqlite"
 """Name of the score cache in a run folder."""
@@ -46,7 +47,8 @@ def mix_replay(
     ):
         source = Source(folder.trajectories, "trajectories")
         current = tools.judged(read_outcomes(folder.labels, problems.on_line))
-        num_current = write_steps(read_steps(source, current), folder.train, tools.scorer)
+        assert tools.scorer
+        num_current = write_records(folder.train, tools.scorer.stream(read_steps(source, current)))
         counts = dict(current.counts)
         if not num_current:
             raise DataError(f"{folder.trajectories}: nothing to train on: {counts}; were they all unjudged?")
@@ -58,7 +60,6 @@ def mix_replay(
         reasons, by_type = add_history(
             folder.train, num_current, sources, tools, config.replay, rng, folder.train_filter
         )
-        assert tools.scorer
         return {
             "num_current": num_current,
             "num_replayed": reasons["kept"],

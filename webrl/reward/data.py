@@ -225,9 +225,9 @@ CLAIMS = (
 
 
 def planted_claim(failures: Sequence[JudgedTrajectory], rng: random.Random) -> list[JudgedExample]:
-    """Failures that claim success: in the agent's closing message, or as a line of the page.
+    """Return failures that claim success: in the agent's closing message, or as a line of the page.
 
-    Comments of actions are not among them: a judge does not see those (`webrl/reward/history.py`).
+    Comments of actions are not among them: a judge does not see those (`webrl/reward/orm.py`).
     """
     negatives = []
     for item in failures:
@@ -245,7 +245,7 @@ def planted_claim(failures: Sequence[JudgedTrajectory], rng: random.Random) -> l
 
 
 def judged(trajectory: Trajectory, success: int) -> JudgedTrajectory:
-    """A trajectory with a judgement, 1 or 0, as training data."""
+    """Return a trajectory with a judgement, 1 or 0, as training data."""
     example = JudgedExample(
         instruction=trajectory.instruction,
         responses=tuple(step.response for step in trajectory.steps),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
+from statistics import fmean
 
 from webrl.runs.store import Appender, read_records
 from webrl.types import Label
@@ -21,7 +22,7 @@ def keep_label(label: Label, file: Appender, counts: Counter[str], on_label: Cal
 
 
 def read_labels(path: Path, on_error: Callable[[str], None] | None = None) -> dict[str, Label]:
-    """Judgement by trajectory id; an unjudged trajectory that was judged on a later try counts as judged.
+    """Return the judgement by trajectory id; an unjudged trajectory that was judged on a later try counts as judged.
 
     Args:
         on_error: called with "path:line: reason" for a bad line; None raises.
@@ -33,10 +34,41 @@ def read_labels(path: Path, on_error: Callable[[str], None] | None = None) -> di
 
 
 def read_outcomes(path: Path, on_error: Callable[[str], None] | None = None) -> dict[bytes, int | None]:
-    """Reward by `outcome_key(trajectory_id)`: what is left of the labels when there are millions of them."""
+    """Return the reward by `outcome_key(trajectory_id)`: what is left of the labels when there are millions of them."""
     return {outcome_key(label.trajectory_id): label.reward for label in read_records(path, Label, on_error)}
 
 
 def outcome_key(trajectory_id: str) -> bytes:
     """[8] bytes that identify a trajectory id."""
     return blake2b(trajectory_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+PRIOR_TASKS = 4
+
+
+def count_failures(attempts: Iterable[tuple[str, str, int | None]]) -> tuple[dict[str, int], dict[str, float]]:
+    """Return (tasks tried, how many of them failed) by site, from (site, task id, label) of each attempt.
+
+    Attempts at one task are no news of other tasks: together they count as one, by the share of them that failed.
+    Attempts without a label do not count.
+    """
+    tasks: dict[tuple[str, str], list[bool]] = {}
+    for site, task_id, label in attempts:
+        if label is not None:
+            tasks.setdefault((site, task_id), []).append(label == 0)
+    tried: dict[str, int] = {}
+    failed: dict[str, float] = {}
+    for (site, _), outcomes in tasks.items():
+        tried[site] = tried.get(site, 0) + 1
+        failed[site] = failed.get(site, 0.0) + fmean(outcomes)
+    return tried, failed
+
+
+def failure_rates(tried: Mapping[str, int], failed: Mapping[str, float], sites: Iterable[str]) -> dict[str, float]:
+    """Failure rate of each of `sites`, shrunk towards that of all tasks (all the same where nothing was tried).
+
+    The shrinking (`PRIOR_TASKS` more of the common rate: a Beta prior) keeps a site that was tried once from getting
+    five times another's share.
+    """
+    prior = PRIOR_TASKS * sum(failed.values()) / sum(tried.values()) if tried else float(PRIOR_TASKS)
+    return {site: (failed.get(site, 0.0) + prior) / (tried.get(site, 0) + PRIOR_TASKS) for site in sites}

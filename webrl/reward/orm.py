@@ -24,9 +24,9 @@ from webrl.errors import JudgeError, ModelError, PolicyError
 from webrl.llm import LanguageModel, Sampling
 from webrl.llm.budget import Prompt
 from webrl.llm.prompts import build_judge_prompt, llm_judge_messages
-from webrl.reward.history import shown_actions
 from webrl.reward.labels import keep_label, read_labels
 from webrl.reward.system_text import configured_text
+from webrl.rollouts.answers import read_any
 from webrl.runs.store import Appender
 from webrl.types import Label, Trajectory
 
@@ -110,7 +110,7 @@ async def judge(trajectory: Trajectory, model: LanguageModel, config: LabelConfi
 
 
 def judge_prompt(trajectory: Trajectory, tokenizer: Any, config: LabelConfig) -> Prompt:
-    """The outcome model's prompt for a trajectory; see `outcome_prompt`."""
+    """Return the outcome model's prompt for a trajectory; see `outcome_prompt`."""
     responses = [step.response for step in trajectory.steps]
     return outcome_prompt(trajectory.instruction, responses, trajectory.final_observation, tokenizer, config)
 
@@ -118,7 +118,7 @@ def judge_prompt(trajectory: Trajectory, tokenizer: Any, config: LabelConfig) ->
 def outcome_prompt(
     instruction: str, responses: Sequence[str], final_page: str, tokenizer: Any, config: LabelConfig
 ) -> Prompt:
-    """The outcome model's prompt, the final page cut so that it fits.
+    """Return the outcome model's prompt, the final page cut so that it fits.
 
     Raises:
         PolicyError: the intent alone does not fit.
@@ -181,7 +181,7 @@ async def label_trajectories(
 
 
 async def _in_order(asked: Iterator[Coroutine[Any, Any, Label]], at_once: int) -> AsyncGenerator[Label, None]:
-    """The labels in the order they are asked for; what is left at an error is cancelled."""
+    """Yield the labels in the order they are asked for; what is left at an error is cancelled."""
     pending: deque[asyncio.Task[Label]] = deque()
     try:
         for question in asked:
@@ -227,3 +227,25 @@ async def _ask(trajectory: Trajectory, model: LanguageModel, config: LabelConfig
     if answer not in ("YES", "NO"):
         raise JudgeError(f"the judge answered {completion.text[:120]!r}; expected YES or NO")
     return 1.0 if answer == "YES" else 0.0
+
+
+UNREADABLE = "(unreadable)"
+"""Replaces an answer that was not an action and had no effect."""
+
+
+def shown_actions(responses: Sequence[str], config: LabelConfig) -> list[str]:
+    """Return the agent's answers as the configured judge sees them, one a step (`label.actions`).
+
+    A policy that is trained on a judge's verdicts learns to claim success wherever the judge reads it. So a judge sees
+    actions in canonical form, without comments, spelling differences and unreadable parts. What remains of the
+    agent's own words are the arguments of its actions: text that it typed, and the answer that it gave to the user
+    (`send_msg_to_user`, `exit`), as one quoted literal each, which cannot begin a line of its own.
+    """
+    raw = config.actions == "raw" or (config.actions == "auto" and config.prompt_format == "webrl")
+    return list(responses) if raw and config.judge == "orm" else [canonical(response) for response in responses]
+
+
+def canonical(response: str) -> str:
+    """Return the action of an answer in its one spelling, in either action language; `UNREADABLE` if there is none."""
+    action = read_any(response)
+    return action.canonical if action else UNREADABLE

@@ -47,11 +47,10 @@ def refresh(config: RunConfig, practice: Path, earlier: Sequence[Path], out: Pat
         return counts | {"num_rehearsed": 0, "num_heldout": 0, "before": None, "after": None, "kept": kept}
     paths = TrainingPaths((practice,), config.models.orm, out, tuple(earlier))
     done = paths.report / "report.json"
-    if done.is_file() and (out.is_dir() or _is_worse(read_json(done))):
-        report = read_json(done)
-    else:
+    report = read_json(done) if done.is_file() else None
+    if report is None or not (out.is_dir() or _is_worse(report)):
         report = train_orm(config.model_copy(update={"seed": seed}), paths, compare=True)
-    before, after = _accuracies(report)
+    before, after = report.get("start", {}).get("accuracy"), report.get("heldout", {}).get("accuracy")
     logger.info("judge trained further: %s of held-out verdicts right, %s before", _share(after), _share(before))
     kept = ""
     if _is_worse(report):
@@ -62,13 +61,9 @@ def refresh(config: RunConfig, practice: Path, earlier: Sequence[Path], out: Pat
     return counts | {"before": before, "after": after, "kept": kept}
 
 
-def _accuracies(report: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    return report.get("start", {}).get("accuracy"), report.get("heldout", {}).get("accuracy")
-
-
 def _is_worse(report: dict[str, Any]) -> bool:
-    """Beyond chance: the intervals are apart."""
-    before, after = _accuracies(report)
+    """Return whether the judge errs more often than before beyond chance: the intervals are apart."""
+    before, after = report.get("start", {}).get("accuracy"), report.get("heldout", {}).get("accuracy")
     return bool(before and after and after["ci95"][1] < before["ci95"][0])
 
 

@@ -118,7 +118,7 @@ def agreement(trajectories: Path, labels: Path) -> dict[str, Any] | None:
 
 
 def count_sites(sites: Sequence[str], truth: Sequence[int], said: Sequence[int]) -> dict[str, dict[str, int]]:
-    """`num`, `num_success` and `num_agree` (judged as the truth is) of each site, by name."""
+    """Return `num`, `num_success` and `num_agree` (judged as the truth is) of each site, by name."""
     counts: dict[str, dict[str, int]] = {}
     for site, true, answer in sorted(zip(sites, truth, said, strict=True)):
         row = counts.setdefault(site, {"num": 0, "num_success": 0, "num_agree": 0})
@@ -141,7 +141,7 @@ def undecided_sites(by_site: dict[str, dict[str, int]]) -> list[str]:
 
 
 def reliability_bins(truth: Sequence[int], p_yes: Sequence[float]) -> list[tuple[float, int, int]]:
-    """(mean P(YES), successes, trajectories) of each of ten equal bins that is not empty."""
+    """Return (mean P(YES), successes, trajectories) of each of ten equal bins that is not empty."""
     bins = reliability(np.asarray(p_yes, dtype=float), np.asarray(truth, dtype=float))
     return [(b["value"], round(b["outcome"] * b["count"]), b["count"]) for b in bins]
 
@@ -177,7 +177,7 @@ def _auc(truth: NDArray[Any], p_yes: NDArray[Any]) -> Estimate:
 
 
 def _auc_limit(value: float, successes: int, failures: int) -> float:
-    """The lower limit: where (value − θ)² is z² times the variance of an AUC of θ, by bisection."""
+    """Return the lower limit: where (value − θ)² is z² times the variance of an AUC of θ, by bisection."""
     half = (successes + failures) / 2
     low, high = 0.0, value
     for _ in range(60):

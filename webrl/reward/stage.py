@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from webrl.config import RunConfig
 from webrl.errors import DataError, JudgeError
+from webrl.evaluate import is_success, pass_all, pass_any
 from webrl.llm import open_model
 from webrl.reward.calibration import calibrated
-from webrl.reward.env_reward import label_by_environment
-from webrl.reward.groups import group_counts
-from webrl.reward.labels import read_labels
+from webrl.reward.labels import keep_label, read_labels
 from webrl.reward.orm import label_trajectories
 from webrl.reward.report import agreement
 from webrl.runs.progress import progress
-from webrl.runs.store import count_lines, read_records
+from webrl.runs.store import Appender, count_lines, read_lines, read_records
 from webrl.types import Label, Trajectory
 
 logger = logging.getLogger(__name__)
+JUDGE = "environment"
+"""Judge of the labels that the environment's own reward makes."""
 
 
 def label_file(config: RunConfig, trajectories: Path, labels: Path) -> dict[str, Any]:
@@ -74,7 +77,7 @@ def _require_agreement(report: dict[str, Any], config: RunConfig, labels: Path) 
 
 
 def judge(config: RunConfig, trajectories: Iterable[Trajectory], labels: Path, total: int = 0) -> dict[str, int]:
-    """`judge_all`, for code without an event loop."""
+    """Call `judge_all` from code without an event loop."""
     return asyncio.run(judge_all(config, trajectories, labels, total))
 
 
@@ -123,3 +126,71 @@ def count_labels(trajectories: Path, labels: Path) -> dict[str, Any]:
         "num_unjudged": sum(r is None for r in rewards),
         "num_unfinished": unfinished,
     }
+
+
+def group_counts(trajectories: Path, labels: Path) -> dict[str, Any]:
+    """Count a phase's groups, the attempts at one task, by how they ended; {} if no task was attempted twice.
+
+    A group whose judged attempts all end alike has no signal for `actor.objective=grpo`, which compares them.
+
+    Returns:
+        `num`; `num_mixed`, `num_succeeded`, `num_failed`: those with at least two judged attempts, by outcome;
+        `num_single`: those with fewer, because the others failed (`num_masked` of all attempts) or were not judged;
+        `no_signal`: the share that is not mixed; `passed`: by k (1, 2, 4, … and the most that were judged at one task)
+        `any` and `all`, pass@k and pass^k over the `tasks` with so many judged attempts.
+    """
+    rewards = {name: label.reward for name, label in read_labels(labels).items()}
+    groups: dict[str, list[int | None]] = {}
+    for _, data in read_lines(trajectories):
+        groups.setdefault(data["task"]["task_id"], []).append(rewards.get(data["trajectory_id"]))
+    if all(len(group) == 1 for group in groups.values()):
+        return {}
+    judged = [[reward for reward in group if reward is not None] for group in groups.values()]
+    kinds: Counter[str] = Counter()
+    for group in judged:
+        if len(group) < 2:
+            kinds["single"] += 1
+        elif len(set(group)) > 1:
+            kinds["mixed"] += 1
+        else:
+            kinds["succeeded" if group[0] else "failed"] += 1
+    most, passed = max(map(len, judged)), {}
+    for k in sorted({most, *(2**i for i in range(most.bit_length()))} - {0}):
+        chosen = [(len(group), sum(group), k) for group in judged if len(group) >= k]
+        any_, all_ = (fmean(chance(*group) for group in chosen) for chance in (pass_any, pass_all))
+        passed[str(k)] = {"any": any_, "all": all_, "tasks": len(chosen)}
+    return {
+        "num": len(groups),
+        **{f"num_{kind}": kinds[kind] for kind in ("mixed", "succeeded", "failed", "single")},
+        "num_masked": sum(reward is None for group in groups.values() for reward in group),
+        "no_signal": 1 - kinds["mixed"] / len(groups),
+        "passed": passed,
+    }
+
+
+def label_by_environment(
+    trajectories: Iterable[Trajectory], out: Path, on_label: Callable[[Label], None] | None = None
+) -> Counter[str]:
+    """Write a label for every finished trajectory to `out`; one without a reward stays unjudged, never failed.
+
+    For ablations only (`label.judge=environment`): results must not be compared with those of an outcome model without
+    saying so. Resumes; counts as `reward.orm.label_trajectories` does.
+    """
+    known = set(read_labels(out)) if out.exists() else set()
+    counts: Counter[str] = Counter()
+    with Appender(out) as file:
+        for trajectory in trajectories:
+            if not trajectory.status.finished:
+                counts["unfinished"] += 1
+                continue
+            if trajectory.trajectory_id in known:
+                counts["skipped"] += 1
+                continue
+            if trajectory.env_reward is None:
+                why = trajectory.env_error or "the environment has no reward for this task"
+                label = Label(trajectory.trajectory_id, None, None, JUDGE, why)
+            else:
+                won = is_success(trajectory)
+                label = Label(trajectory.trajectory_id, float(won), int(won), JUDGE)
+            keep_label(label, file, counts, on_label)
+    return counts

@@ -26,7 +26,7 @@ _MAX_BYTES = 1 << 20
 
 
 def configured_text(config: LabelConfig) -> str | None:
-    """The text of `label.system_prompt`, read once; None where that is not set.
+    """Return the text of `label.system_prompt`, read once; None where that is not set.
 
     Raises:
         UsageError: as `system_text`.
@@ -35,7 +35,7 @@ def configured_text(config: LabelConfig) -> str | None:
 
 
 def system_text(path: Path) -> str:
-    """The text of a file, without white space around it.
+    """Return the text of a file, without white space around it.
 
     Raises:
         UsageError: no such file, no text, or no UTF-8; says which command makes it.
@@ -65,7 +65,7 @@ def describe(path: Path) -> str:
 
 
 def extract(clone: Path) -> str:
-    """The system text in a clone of the released code, or in its `process_data.py` itself.
+    """Return the system text in a clone of the released code, or in its `process_data.py` itself.
 
     Raises:
         DataError: no such file, no Python, or not exactly one such text in it.

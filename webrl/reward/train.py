@@ -11,7 +11,7 @@ from typing import Any
 from webrl.config import LabelConfig, RunConfig, plugins
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
-from webrl.llm import LanguageModel, open_model
+from webrl.llm import open_model
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.turns import closing_ids
 from webrl.reward.calibration import fit_calibration
@@ -76,7 +76,7 @@ def train_orm(config: RunConfig, paths: TrainingPaths, *, compare: bool = False)
 
 
 def _read(paths: TrainingPaths) -> tuple[list[JudgedTrajectory], list[JudgedTrajectory], dict[str, int]]:
-    """What to learn from, what is rehearsed, and how many lines of either could not be used, by reason."""
+    """Return what to learn from, what is rehearsed, and how many lines of either could not be used, by reason."""
     with ProblemLog(paths.report / "problems.txt") as problems:
         judged = [item for path in paths.data for item in read_judged(path, problems)]
         earlier = [item for path in paths.rehearsed for item in read_judged(path, problems)]
@@ -102,7 +102,7 @@ def _rehearsed(
 def encode_example(
     example: JudgedExample, tokenizer: Any, config: LabelConfig
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(judge prompt, answer and end token), the page cut by tokens as when judging."""
+    """Return (judge prompt, answer and end token), the page cut by tokens as when judging."""
     tokens = answer_tokens(tokenizer)
     end = closing_ids(tokenizer, config.prompt_format)
     return prompt_ids(example, tokenizer, config), (tokens.yes if example.success else tokens.no, *end)
@@ -118,25 +118,19 @@ def score_examples(config: RunConfig, model_dir: str, examples: Sequence[JudgedE
 
     async def work(bar: Any) -> list[float]:
         async with open_model(model_dir, config.label.engine, config.models) as model:
-            limit = asyncio.Semaphore(config.label.engine.max_batch)
+            limit, tokens = asyncio.Semaphore(config.label.engine.max_batch), answer_tokens(model.tokenizer)
 
             async def one(example: JudgedExample) -> float:
                 async with limit:
-                    value = await _p_yes(model, example, config.label)
+                    ids = prompt_ids(example, model.tokenizer, config.label)
+                    yes, no = await model.choice_logprobs(ids, (tokens.yes, tokens.no))
                     bar.update()
-                    return value
+                    return yes_probability(yes, no)
 
             return list(await asyncio.gather(*(one(e) for e in examples)))
 
     with progress(len(examples), "judge held-out", "trajectories", leave=False) as bar:
         return asyncio.run(work(bar))
-
-
-async def _p_yes(model: LanguageModel, example: JudgedExample, config: LabelConfig) -> float:
-    tokens = answer_tokens(model.tokenizer)
-    ids = prompt_ids(example, model.tokenizer, config)
-    yes, no = await model.choice_logprobs(ids, (tokens.yes, tokens.no))
-    return yes_probability(yes, no)
 
 
 def _evaluate(

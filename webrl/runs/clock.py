@@ -58,7 +58,7 @@ def spent_on(kind: str) -> Iterator[None]:
 
 
 def duration(seconds: float) -> str:
-    """`8 min 52 s`, `2 h 3 min`, `12.3 s`."""
+    """Return `8 min 52 s`, `2 h 3 min`, `12.3 s`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
+
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a write that found no room."""
 _LIBRARY_FULL = re.compile(
@@ -50,13 +52,33 @@ def file_name(text: str) -> str:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Give a temporary sibling of `path`; rename it (file or folder) onto `path` when the block succeeds.
+    """Yield a temporary sibling of `path`; rename it (file or folder) onto `path` when the block succeeds.
 
     Afterwards the content is on the disk under that name. What killed processes left behind of the same target is
     removed. A device or pipe (`/dev/stdout`) is given as it is; a link to a file is written through.
     """
-    with full_disk_named(path), _replacing(path) as temporary:
-        yield temporary
+    with full_disk_named(path):
+        try:
+            mode = path.stat().st_mode
+            is_device = not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+        except OSError:
+            is_device = False
+        if is_device:
+            yield path
+            return
+        if path.is_symlink() and path.is_file():
+            path = path.resolve()
+        make_folder(path.parent)
+        temporary = path.with_name(_name(path, "tmp"))
+        remove(temporary)
+        _remove_stale(path, "tmp")
+        try:
+            yield temporary
+            sync_tree(temporary)
+            replace(temporary, path)
+            _remove_stale(path, "old")
+        finally:
+            remove(temporary)
 
 
 @contextmanager
@@ -82,7 +104,7 @@ def full_disk_named(path: Path) -> Iterator[None]:
 
 
 def _is_full(folder: Path) -> bool:
-    """Whether a folder's disk takes no more."""
+    """Return whether a folder's disk takes no more."""
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(bytes(_PROBE_BYTES))
@@ -136,36 +158,8 @@ def replace(temporary: Path, path: Path) -> None:
         sync_folder(path.parent)
 
 
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    if _is_device(path):
-        yield path
-        return
-    if path.is_symlink() and path.is_file():
-        path = path.resolve()
-    make_folder(path.parent)
-    temporary = path.with_name(_name(path, "tmp"))
-    remove(temporary)
-    _remove_stale(path, "tmp")
-    try:
-        yield temporary
-        sync_tree(temporary)
-        replace(temporary, path)
-        _remove_stale(path, "old")
-    finally:
-        remove(temporary)
-
-
 def _name(path: Path, kind: str) -> str:
     return f".{path.name}.{kind}{os.getpid()}@{socket.gethostname()}"
-
-
-def _is_device(path: Path) -> bool:
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _sync_file(path: Path) -> None:
@@ -183,27 +177,17 @@ def _remove_stale(path: Path, kind: str) -> None:
     pattern = re.compile(rf"{re.escape(f'.{path.name}.{kind}')}(\d+)(?:@(.+))?")
     for sibling in path.parent.iterdir():
         match = pattern.fullmatch(sibling.name)
-        if match and _is_abandoned(sibling, int(match[1]), match[2] or socket.gethostname()):
+        if not match:
+            continue
+        if match[2] in (None, socket.gethostname()):
+            is_abandoned = not psutil.pid_exists(int(match[1]))
+        else:
+            try:
+                is_abandoned = time.time() - sibling.stat().st_mtime > _ABANDONED_S
+            except FileNotFoundError:
+                continue
+        if is_abandoned:
             remove(sibling)
-
-
-def _is_abandoned(path: Path, pid: int, host: str) -> bool:
-    if host == socket.gethostname():
-        return not _runs(pid)
-    try:
-        return time.time() - path.stat().st_mtime > _ABANDONED_S
-    except FileNotFoundError:
-        return False
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def remove(path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,98 +34,53 @@ FREE_KEYS = (
 """Keys that may change between the start of a run and its continuation: they do not alter its results."""
 
 
-@dataclass(frozen=True)
 class PhaseFolder:
     """Paths of one phase."""
 
-    path: Path
-    phase: int
-
-    @property
-    def generated(self) -> Path:
+    def __init__(self, path: Path, phase: int) -> None:
+        self.path = path
+        self.phase = phase
+        self.generated = path / "generated.jsonl"
         """Generated instructions before the filters."""
-        return self.path / "generated.jsonl"
-
-    @property
-    def dropped(self) -> Path:
+        self.dropped = path / "dropped.jsonl"
         """What the filters dropped, with reasons."""
-        return self.path / "dropped.jsonl"
-
-    @property
-    def pages(self) -> Path:
+        self.pages = path / "pages.jsonl"
         """Initial page text of each candidate task."""
-        return self.path / "pages.jsonl"
-
-    @property
-    def tasks(self) -> Path:
+        self.tasks = path / "tasks.jsonl"
         """Tasks of this phase."""
-        return self.path / "tasks.jsonl"
-
-    @property
-    def trajectories(self) -> Path:
+        self.trajectories = path / "trajectories.jsonl"
         """Collected episodes."""
-        return self.path / "trajectories.jsonl"
-
-    @property
-    def practice(self) -> Path:
+        self.practice = path / "practice.jsonl"
         """Episodes that a refreshed judge learns from."""
-        return self.path / "practice.jsonl"
-
-    @property
-    def orm(self) -> Path:
+        self.orm = path / "orm"
         """The judge, where this phase has refreshed it."""
-        return self.path / "orm"
-
-    @property
-    def labels(self) -> Path:
+        self.labels = path / "labels.jsonl"
         """The outcome model's judgements."""
-        return self.path / "labels.jsonl"
-
-    @property
-    def train(self) -> Path:
+        self.train = path / "train.jsonl"
         """Training records of this phase's own steps."""
-        return self.path / "train.jsonl"
-
-    @property
-    def train_filter(self) -> Path:
+        self.train_filter = path / "train_filter.jsonl"
         """Own steps plus replayed ones."""
-        return self.path / "train_filter.jsonl"
-
-    @property
-    def actor(self) -> Path:
+        self.actor = path / "actor"
         """Policy after this phase."""
-        return self.path / "actor"
-
-    @property
-    def critic(self) -> Path:
+        self.critic = path / "critic"
         """Value model after this phase."""
-        return self.path / "critic"
-
-    @property
-    def probe(self) -> Path:
+        self.probe = path / "probe.jsonl"
         """The phase's actor on the probe pages that the next one must do as well on."""
-        return self.path / "probe.jsonl"
-
-    @property
-    def eval(self) -> Path:
+        self.eval = path / "eval.jsonl"
         """Evaluation episodes."""
-        return self.path / "eval.jsonl"
-
-    @property
-    def metrics(self) -> Path:
+        self.metrics = path / "metrics.jsonl"
         """Training metrics, one JSON object a line."""
-        return self.path / "metrics.jsonl"
 
     def marker(self, stage: str) -> Path:
-        """What a stage writes last."""
+        """Return what a stage writes last."""
         return self.path / "stages" / f"{stage}.json"
 
     def is_done(self, stage: str) -> bool:
-        """True if the stage finished."""
+        """Return True if the stage finished."""
         return self.marker(stage).exists()
 
     def read_stage(self, stage: str) -> dict[str, Any]:
-        """What the finished stage left: at least `counts` and `seconds`."""
+        """Return what the finished stage left: at least `counts` and `seconds`."""
         path = self.marker(stage)
         data = read_json(path)
         if not isinstance(data, dict) or not {"counts", "seconds", "peak_mib"} <= data.keys():
@@ -158,28 +112,22 @@ class PhaseFolder:
             raise StageError(f"{self.path}: stage {stage!r} has not finished; run `webrl run` or that stage first")
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """Paths of one run."""
 
-    path: Path
-
-    @property
-    def config(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
         """Resolved config of the run."""
-        return self.path / "config.yaml"
-
-    @property
-    def summary(self) -> Path:
+        self.summary = path / "summary.json"
         """`summary.json`."""
-        return self.path / "summary.json"
 
     def phase(self, phase: int) -> PhaseFolder:
-        """Paths of phase `phase`."""
+        """Return the paths of phase `phase`."""
         return PhaseFolder(self.path / f"phase_{phase:02d}", phase)
 
     def last_phase(self) -> int:
-        """Number of the newest phase folder; -1 if there is none."""
+        """Return the number of the newest phase folder; -1 if there is none."""
         names = [p.name.removeprefix("phase_") for p in self.path.glob("phase_*") if p.is_dir()]
         numbers = [int(name) for name in names if name.isdecimal()]
         return max(numbers, default=-1)
@@ -196,8 +144,11 @@ def open_run(config: RunConfig) -> RunFolder:
     data = config.model_dump(mode="json")
     try:
         _check_whole(folder)
-        if folder.config.exists():
-            _check_same(folder, config)
+        if folder.config.exists() and (changed := changed_settings(folder, config)):
+            raise StageError(
+                f"{folder.path} was made with another config ({name_changes(changed)}). Choose another `name=`, "
+                "remove the folder, or restore the settings"
+            )
         write_text(folder.config, yaml.safe_dump(data, sort_keys=False))
     except OSError as error:
         if error.errno in DISK_FULL:
@@ -207,13 +158,13 @@ def open_run(config: RunConfig) -> RunFolder:
 
 
 def newest_run(runs_dir: Path) -> RunFolder | None:
-    """The run folder that was started or continued last; None if there is none."""
+    """Return the run folder that was started or continued last; None if there is none."""
     runs = [p for p in runs_dir.glob("*/config.yaml") if p.is_file()]
     return RunFolder(max(runs, key=os.path.getmtime).parent) if runs else None
 
 
 def require_run(path: Path) -> RunFolder:
-    """The run folder of that path.
+    """Return the run folder of that path.
 
     Raises:
         UsageError: it is no run folder.
@@ -238,7 +189,7 @@ def _check_whole(folder: RunFolder) -> None:
 
 
 def load_run_config(folder: RunFolder, overrides: Sequence[str] = ()) -> RunConfig:
-    """The settings that a run was made with. A run folder may have moved since: its own paths follow it.
+    """Return the settings that a run was made with. A run folder may have moved since: its own paths follow it.
 
     Raises:
         UsageError: see `load_config`.
@@ -253,7 +204,7 @@ def load_run_config(folder: RunFolder, overrides: Sequence[str] = ()) -> RunConf
 
 
 def _moved(value: Any, old: str, new: str) -> Any:
-    """A value in which paths below the folder `old` are below `new`."""
+    """Return a value in which paths below the folder `old` are below `new`."""
     if isinstance(value, dict):
         return {key: _moved(item, old, new) for key, item in value.items()}
     if isinstance(value, list):
@@ -273,29 +224,16 @@ def changed_settings(folder: RunFolder, config: RunConfig) -> dict[str, str]:
 
 
 def name_changes(changed: Mapping[str, str]) -> str:
-    """`actor.lr: was 0.1, now 0.2; …`, the first five of them."""
+    """Return `actor.lr: was 0.1, now 0.2; …`, the first five of them."""
     return "; ".join(f"{key}: {change}" for key, change in list(changed.items())[:5])
-
-
-def _check_same(folder: RunFolder, config: RunConfig) -> None:
-    changed = changed_settings(folder, config)
-    if changed:
-        raise StageError(
-            f"{folder.path} was made with another config ({name_changes(changed)}). Choose another `name=`, remove the "
-            "folder, or restore the settings"
-        )
 
 
 def _flatten(data: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(data, dict):
-        return {prefix[:-1]: _comparable(data)}
+        values = data if isinstance(data, list) else [data]
+        compared = [without_references(value) if isinstance(value, str) else value for value in values]
+        return {prefix[:-1]: compared if isinstance(data, list) else compared[0]}
     flat: dict[str, Any] = {}
     for key, value in data.items():
         flat |= _flatten(value, f"{prefix}{key}.")
     return flat
-
-
-def _comparable(value: Any) -> Any:
-    if isinstance(value, str):
-        return without_references(value)
-    return [_comparable(item) for item in value] if isinstance(value, list) else value

@@ -76,7 +76,14 @@ def _hold(folder: Path, what: str) -> Iterator[None]:
                     "%s was not released by %s; if that still runs, stop one of the two: this disk may not share locks "
                     "between machines", what, _describe(before),
                 )  # fmt: skip
-            (folder / "holder.json").write_text(json.dumps(_own_record()) + "\n", encoding="utf-8")
+            record = {
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "started": psutil.Process().create_time(),
+                "since": time.time(),
+                "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:300],
+            }
+            (folder / "holder.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
         yield
 
 
@@ -121,7 +128,7 @@ def process_in(run_dir: Path) -> int | None:
 
 
 def _holder(folder: Path) -> dict[str, Any]:
-    """The record of the process that holds a lock now; {} if none does."""
+    """Return the record of the process that holds a lock now; {} if none does."""
     record = _read_holder(folder)
     if not record or _is_dead(record):
         return {}
@@ -135,16 +142,6 @@ def _holder(folder: Path) -> dict[str, Any]:
         return record
 
 
-def _own_record() -> dict[str, Any]:
-    return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "started": psutil.Process().create_time(),
-        "since": time.time(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:300],
-    }
-
-
 def _read_holder(folder: Path) -> dict[str, Any]:
     try:
         record = json.loads((folder / "holder.json").read_text(encoding="utf-8"))
@@ -154,7 +151,7 @@ def _read_holder(folder: Path) -> dict[str, Any]:
 
 
 def _is_dead(record: dict[str, Any]) -> bool:
-    """Whether the recorded process was one of this machine and has ended (or is ending)."""
+    """Return whether the recorded process was one of this machine and has ended (or is ending)."""
     if record.get("host") != socket.gethostname():
         return False
     try:

@@ -60,7 +60,7 @@ def free_heap() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def pass_over_what_is_loaded() -> None:
+def freeze_gc() -> None:
     """Leave what is there by now out of later searches for garbage, each of which takes 0.2 s for libraries alone.
 
     For a process of our own, while no model is loaded: of these objects, none in a cycle is ever freed.
@@ -69,7 +69,7 @@ def pass_over_what_is_loaded() -> None:
     gc.freeze()
 
 
-def collect_seldom() -> None:
+def raise_gc_threshold() -> None:
     """Look for garbage after 20,000 new objects, not after every 700: one page's tree or template makes more.
 
     For a process of our own that serves pages or reads them; what is in no cycle is freed at once all the same.

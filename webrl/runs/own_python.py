@@ -14,12 +14,12 @@ _OUTER_PATH = "WEBRL_OUTER_PYTHONPATH"
 
 
 def own_python(module: str, *arguments: str) -> list[str]:
-    """The command; the working folder, whose files may be called as any module is, is not searched (`-P`)."""
+    """Return the command; the working folder, whose files may be called as any module is, is not searched (`-P`)."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def own_environment() -> dict[str, str]:
-    """The variables of this process, with its whole `sys.path` as PYTHONPATH ("" is the working folder)."""
+    """Return the variables of this process, with its whole `sys.path` as PYTHONPATH ("" is the working folder)."""
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return os.environ | {"PYTHONPATH": path, _OUTER_PATH: os.environ.get("PYTHONPATH", "")}
 

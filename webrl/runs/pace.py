@@ -10,7 +10,7 @@ from webrl.runs.folder import RunFolder
 
 
 def usual_seconds(run: RunFolder, stage: str, phase: int) -> tuple[int, float] | None:
-    """(phase, seconds) of this stage in the newest earlier phase like this one; None if there is none.
+    """Return (phase, seconds) of this stage in the newest earlier phase like this one; None if there is none.
 
     Phase 0 is like no other: it writes no tasks from failures and trains no actor.
     """
@@ -29,20 +29,15 @@ def seconds_left(
     Args:
         stages: the names of a phase's stages.
     """
-    open_stages = [stage for stage in stages if not run.phase(phase).is_done(stage)]
-    of_phase = _total(usual_seconds(run, stage, phase) for stage in open_stages)
+
+    def total(names: Iterable[str], number: int) -> float | None:
+        known = [usual_seconds(run, name, number) for name in names]
+        return None if None in known else sum((usual[1] for usual in known if usual), 0.0)
+
+    of_phase = total([stage for stage in stages if not run.phase(phase).is_done(stage)], phase)
     if phase >= num_phases:
         return of_phase, of_phase
-    later = _total(usual_seconds(run, stage, phase + 1) for stage in stages)
+    later = total(stages, phase + 1)
     if of_phase is None or later is None:
         return of_phase, None
     return of_phase, of_phase + (num_phases - phase) * later
-
-
-def _total(parts: Iterable[tuple[int, float] | None]) -> float | None:
-    seconds = 0.0
-    for part in parts:
-        if part is None:
-            return None
-        seconds += part[1]
-    return seconds

@@ -22,7 +22,7 @@ class Progress(Protocol):
         """So many more are done."""
 
     def set_postfix_str(self, s: str) -> Any:
-        """What else there is to say, such as the successes so far."""
+        """Set what else there is to say, such as the successes so far."""
 
     def __enter__(self) -> Self: ...
 
@@ -83,7 +83,7 @@ class PlainProgress:
         self._postfix = s
 
     def line(self, seconds: float) -> str:
-        """How far it is after so many seconds of this call."""
+        """Return how far it is after so many seconds of this call."""
         units = "bytes" if self._unit == "B" else self._unit
         of = f" of {self._total}" if self._total else ""
         fresh = self._done - self._initial
@@ -100,7 +100,7 @@ class PlainProgress:
 
 
 def pace(done: int, seconds: float) -> str:
-    """`9.4 a second`, `3.1 a minute`; "" before anything is done."""
+    """Return `9.4 a second`, `3.1 a minute`; "" before anything is done."""
     if done <= 0 or seconds <= 0:
         return ""
     rate = done / seconds
@@ -108,5 +108,5 @@ def pace(done: int, seconds: float) -> str:
 
 
 def time_left(done: int, seconds: float, left: int) -> str:
-    """`about 10.2 s left`, at the rate so far; "" before anything is done, or with nothing left."""
+    """Return `about 10.2 s left`, at the rate so far; "" before anything is done, or with nothing left."""
     return f"about {duration(seconds / done * left)} left" if done > 0 and left > 0 else ""

@@ -37,7 +37,7 @@ def run_info(config: RunConfig) -> dict[str, Any]:
 
 @cache
 def package_versions() -> tuple[tuple[str, str], ...]:
-    """(name, version) of webrl, Python and the installed ones of `PACKAGES`."""
+    """Return (name, version) of webrl, Python and the installed ones of `PACKAGES`."""
     found = [("webrl", webrl.__version__), ("python", platform.python_version())]
     for name in PACKAGES:
         try:

@@ -70,7 +70,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_record(path: Path, cls: type[R]) -> R:
-    """The record that a JSON file holds; errors as in `read_json`, and for what is no such record."""
+    """Return the record that a JSON file holds; errors as in `read_json`, and for what is no such record."""
     try:
         return cls.from_json(read_json(path))
     except ValueError as error:
@@ -128,7 +128,7 @@ def read_lines(
 
 
 def parse_line(line: bytes) -> Any:
-    """The JSON of a line. Raises ValueError, which quotes the line's start."""
+    """Return the JSON of a line. Raises ValueError, which quotes the line's start."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -138,7 +138,7 @@ def parse_line(line: bytes) -> Any:
 def numbered_lines(
     file: IO[bytes], path: Path, on_error: Callable[[str], None] | None = None, before: int = 0
 ) -> Iterator[tuple[int, bytes]]:
-    """(number, line) of an open file, never more than `MAX_JSON_BYTES` in memory. Errors as in `read_records`.
+    """Yield (number, line) of an open file, never more than `MAX_JSON_BYTES` in memory. Errors as in `read_records`.
 
     Args:
         before: lines of the file before the place that it is read from.
@@ -159,7 +159,7 @@ def numbered_lines(
 
 
 def dump_line(record: Record) -> bytes:
-    """One JSONL line of a record, as `to_json` has it."""
+    """Return one JSONL line of a record, as `to_json` has it."""
     return dump_json(record, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -256,6 +256,6 @@ def _report(message: str, on_error: Callable[[str], None] | None) -> None:
 
 
 def count_lines(path: Path) -> int:
-    """Number of lines of a file."""
+    """Return the number of lines of a file."""
     with open_input(path) as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

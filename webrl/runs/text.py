@@ -16,12 +16,12 @@ from webrl.types import Record
 
 
 def valid_text(text: str) -> str:
-    """The text with U+FFFD for each lone surrogate; two that make a pair become their character."""
+    """Return the text with U+FFFD for each lone surrogate; two that make a pair become their character."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def dump_json(value: Any, default: Callable[[Any], Any] | None = None, option: int | None = None) -> bytes:
-    """`orjson.dumps`. Raises TypeError for what JSON does not know."""
+    """Call `orjson.dumps`. Raises TypeError for what JSON does not know."""
     try:
         return orjson.dumps(value, default=default, option=option)
     except TypeError:
@@ -29,7 +29,7 @@ def dump_json(value: Any, default: Callable[[Any], Any] | None = None, option: i
 
 
 def load_json(data: bytes | str) -> Any:
-    """`orjson.loads`. Raises orjson.JSONDecodeError."""
+    """Call `orjson.loads`. Raises orjson.JSONDecodeError."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:

@@ -34,7 +34,7 @@ class Usage:
     """(percent of the time at work, MiB used, MiB there) of each visible GPU."""
 
     def texts(self) -> dict[str, str]:
-        """`cores`, `browsers` and `gpu` in words; what there is none of is left out."""
+        """Return `cores`, `browsers` and `gpu` in words; what there is none of is left out."""
         texts = {"cores": f"{self.cores:.1f} of {os.cpu_count() or 1} cores, {self.mib / 1024:.1f} GiB"}
         if self.browsers:
             took = f"{self.browser_cores:.1f} cores, {self.browser_mib / 1024:.1f} GiB"
@@ -58,7 +58,7 @@ class Meter:
         self._gpus_at: float | None = None
 
     def read(self) -> Usage:
-        """The usage now.
+        """Read the usage now.
 
         Raises:
             psutil.NoSuchProcess: the process has ended.
@@ -105,7 +105,7 @@ class Meter:
 
 
 def _browser(process: psutil.Process, browser_of: dict[int, int]) -> int | None:
-    """The browser that a process belongs to, by its first process; parents are listed before their children."""
+    """Return the browser that a process belongs to, by its first process; parents are listed before their children."""
     parent = browser_of.get(process.ppid())
     if parent is not None:
         return parent
@@ -123,5 +123,5 @@ def set_latest(usage: Usage | None) -> None:
 
 
 def latest() -> str:
-    """The last reading in one line; "" while nobody reads."""
+    """Return the last reading in one line; "" while nobody reads."""
     return ", ".join(_latest.texts().values()) if _latest else ""

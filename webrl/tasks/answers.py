@@ -77,14 +77,6 @@ class Replies:
     """Texts of the failed requests."""
 
 
-def question_key(model: LanguageModel, question: Question) -> str:
-    """Cache key of a question to a model."""
-    sampling = question.sampling
-    settings = (sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_new_tokens, sampling.seed)
-    parts = (question.prompt.digest, model.fingerprint, settings, question.max_prompt_tokens, question.draw)
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-
-
 async def ask_all(
     model: LanguageModel,
     questions: Sequence[Question],
@@ -100,7 +92,12 @@ async def ask_all(
             answered is in the cache, and the same call goes on from there.
     """
     known = {a.key: a for a in read_records(cache, Answer, logger.warning)} if cache.exists() else {}
-    keys = [question_key(model, question) for question in questions]
+    keys = []
+    for question in questions:
+        sampling = question.sampling
+        settings = (sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_new_tokens, sampling.seed)
+        parts = (question.prompt.digest, model.fingerprint, settings, question.max_prompt_tokens, question.draw)
+        keys.append(hashlib.sha256(repr(parts).encode()).hexdigest()[:32])
     waiting = {key: question for key, question in zip(keys, questions, strict=True) if key not in known}
     num_cached = sum(key in known for key in keys)
     queue, errors = list(reversed(waiting.items())), []
@@ -125,19 +122,14 @@ async def ask_all(
                 on_answer()
 
     if waiting:
-        with Appender(cache) as file:
-            await _run_workers([work(file) for _ in range(min(concurrency, len(waiting)))])
+        try:
+            with Appender(cache) as file:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(concurrency, len(waiting))):
+                        group.create_task(work(file))
+        except* (ModelError, OSError) as failures:  # the first ends all, and is raised as itself
+            raise failures.exceptions[0] from None
     return Replies(tuple(known.get(key) for key in keys), num_cached, tuple(errors))
-
-
-async def _run_workers(workers: Sequence[object]) -> None:
-    """Run coroutines together; the first error ends all and is raised as itself, not in a group."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for worker in workers:
-                group.create_task(worker)  # type: ignore[arg-type]
-    except* (ModelError, OSError) as failures:
-        raise failures.exceptions[0] from None
 
 
 async def _ask(model: LanguageModel, key: str, question: Question) -> Answer:

@@ -25,7 +25,7 @@ from webrl.runs.store import read_records, write_json, write_records
 from webrl.suites import held_out, seed_tasks
 from webrl.tasks.failures import FailureSet
 from webrl.tasks.feasibility import Feasibility, check_feasibility
-from webrl.tasks.filter import Dropped, FilterReport, Rates, filter_tasks
+from webrl.tasks.filter import Dropped, Rates, filter_tasks, leaks
 from webrl.tasks.generate import (
     GenerationReport,
     GenerationRequest,
@@ -34,8 +34,6 @@ from webrl.tasks.generate import (
     plan_requests,
     split_evenly,
 )
-from webrl.tasks.leakage import leaks
-from webrl.tasks.success import success_rates
 from webrl.types import Record, Task, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -91,7 +89,13 @@ def write_answers(
 
     Answers of an interrupted call are taken from its cache in the folder.
     """
-    report = run(_ask(requests, config, rng, folder))
+
+    async def ask() -> GenerationReport:
+        cache = folder.path / "generate_cache.jsonl"
+        async with open_model(config.models.generator, config.generate.engine, config.models) as model:
+            return await generate_tasks(requests, model, config, phase=folder.phase, rng=rng, cache=cache)
+
+    report = run(ask())
     texts = initial_page_texts(requests, report.tasks)
     write_records(folder.pages, (Page(task.task_id, text) for task, text in zip(report.tasks, texts, strict=True)))
     write_records(folder.generated, report.tasks)
@@ -120,7 +124,23 @@ def select(
     rates: Rates | None = None
     if actor and config.filter.num_trials:
         rates = partial(success_rates, config, actor=actor, folder=folder.path, phase=folder.phase)
-    report = run(_filter(config, tasks, texts, known, critic, folder.path / "feasibility_cache.jsonl", rates))
+
+    async def judge(left: Sequence[Task]) -> Feasibility:
+        pages, cache = [texts.get(task.task_id, "") for task in left], folder.path / "feasibility_cache.jsonl"
+        async with open_model(config.models.generator, config.generate.engine, config.models) as model:
+            return await check_feasibility(left, pages, model, config, cache)
+
+    report = run(
+        filter_tasks(
+            tasks,
+            known=known,
+            heldout=held_out(config),
+            config=config.filter,
+            judge=judge,
+            values=(lambda left: initial_values(config, left, texts, critic)) if critic else None,
+            success_rates=rates,
+        )
+    )
     write_records(folder.dropped, report.dropped)
     if not report.kept:
         raise DataError(f"all {len(tasks)} proposed tasks were dropped ({report.counts}); see {folder.dropped}")
@@ -137,7 +157,7 @@ def select(
 def select_seeds(
     config: RunConfig, folder: PhaseFolder, *, shares: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """The suite's own tasks of phase 0, or of a phase without curriculum, into the phase's `tasks`; none that an
+    """Write the suite's own tasks of phase 0, or of a phase without curriculum, into the phase's `tasks`; none that an
     evaluation asks.
 
     Args:
@@ -163,7 +183,7 @@ def select_seeds(
 
 
 def shared_out(config: RunConfig, phase: int, shares: Mapping[str, float]) -> list[Task]:
-    """`tasks.num_seed_tasks` fresh tasks of a phase, each type's number in proportion to its weight.
+    """Return `tasks.num_seed_tasks` fresh tasks of a phase, each type's number in proportion to its weight.
 
     A type that has not so many different tasks leaves its places to the others, in turn. Types without a weight (never
     judged so far) get the mean one.
@@ -189,7 +209,7 @@ def _fresh(config: RunConfig, draw: int, number: int) -> list[Task]:
 
 
 def practice_tasks(config: RunConfig, phase: int) -> list[Task]:
-    """The tasks a judge practises on in a phase: `orm.refresh_tasks` of the suite's own that have a reward.
+    """Return the tasks a judge practises on in a phase: `orm.refresh_tasks` of the suite's own that have a reward.
 
     Raises:
         DataError: nothing is left.
@@ -203,7 +223,7 @@ def practice_tasks(config: RunConfig, phase: int) -> list[Task]:
 
 
 def probe_tasks(config: RunConfig) -> list[Task]:
-    """The tasks that an updated actor is accepted on: at most `accept.tasks`, the same in every phase of a run.
+    """Return the tasks that an updated actor is accepted on: at most `accept.tasks`, the same in every phase of a run.
 
     None of them is trained on, so that suites of fixed tasks may have none.
     """
@@ -227,7 +247,7 @@ def spare_tasks(config: RunConfig, draw: int, number: int, *, rewarded: bool) ->
 
 
 def attempted(trajectories: Sequence[Path]) -> Iterator[Task]:
-    """Every task that was rolled out, with the instruction the agent was given."""
+    """Yield every task that was rolled out, with the instruction the agent was given."""
     for path in trajectories:
         for trajectory in read_records(path, Trajectory):
             yield replace(trajectory.task, instruction=trajectory.instruction)
@@ -278,34 +298,33 @@ async def _give_pages(
     return ready
 
 
-async def _ask(
-    requests: Sequence[GenerationRequest], config: RunConfig, rng: random.Random, folder: PhaseFolder
-) -> GenerationReport:
-    cache = folder.path / "generate_cache.jsonl"
-    async with open_model(config.models.generator, config.generate.engine, config.models) as model:
-        return await generate_tasks(requests, model, config, phase=folder.phase, rng=rng, cache=cache)
+async def success_rates(
+    config: RunConfig, tasks: Sequence[Task], *, actor: str, folder: Path, phase: int
+) -> list[float | None]:
+    """Share of `filter.num_trials` rollouts that were judged successful; None for a task none of whose were judged.
 
+    Rollouts and labels stay in `folder` (`trials.jsonl`, `trial_labels.jsonl`): an interrupted call goes on from
+    there. The environment's own reward is not looked at.
 
-async def _filter(
-    config: RunConfig,
-    tasks: Sequence[Task],
-    texts: dict[str, str],
-    known: Sequence[Task],
-    critic: Path | None,
-    cache: Path,
-    rates: Rates | None,
-) -> FilterReport:
-    async def judge(left: Sequence[Task]) -> Feasibility:
-        pages = [texts.get(task.task_id, "") for task in left]
-        async with open_model(config.models.generator, config.generate.engine, config.models) as model:
-            return await check_feasibility(left, pages, model, config, cache)
+    Raises:
+        WebRLError: browser, model or judge are unusable.
+    """
+    from webrl.llm import open_policy
+    from webrl.reward.labels import read_labels
+    from webrl.reward.stage import judge_all
+    from webrl.rollouts.collect import collect
+    from webrl.suites import open_sites
 
-    return await filter_tasks(
-        tasks,
-        known=known,
-        heldout=held_out(config),
-        config=config.filter,
-        judge=judge,
-        values=(lambda left: initial_values(config, left, texts, critic)) if critic else None,
-        success_rates=rates,
-    )
+    trials, labels = folder / "trials.jsonl", folder / "trial_labels.jsonl"
+    repeated = [task for task in tasks for _ in range(config.filter.num_trials)]
+    async with open_sites(config, tasks), open_policy(actor, config) as policy:
+        await collect(repeated, config, policy, trials, phase=phase, prefix=f"k{phase:02d}")
+    await judge_all(config, read_records(trials, Trajectory), labels, len(repeated))
+    judged = read_labels(labels)
+    rewards: dict[str, list[int]] = defaultdict(list)
+    for trajectory in read_records(trials, Trajectory):
+        label = judged.get(trajectory.trajectory_id)
+        if label is not None and label.reward is not None:
+            rewards[trajectory.task.task_id].append(label.reward)
+    found = [rewards.get(task.task_id) for task in tasks]
+    return [sum(outcomes) / len(outcomes) if outcomes else None for outcomes in found]

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from webrl.tasks.neighbours import neighbours
+import numpy as np
+
 from webrl.types import Task
 
 _QUOTED = re.compile(r"\"([^\"]+)\"|“([^”]+)”|(?<!\w)'([^']+)'(?!\w)|‘([^’]+)’|`([^`]+)`")
@@ -57,12 +59,12 @@ class Match:
 
 
 def normalise(instruction: str) -> str:
-    """The form in which instructions are compared: NFKC, lower case, single spaces, no final punctuation."""
+    """Return the form in which instructions are compared: NFKC, lower case, single spaces, no final punctuation."""
     return " ".join(unicodedata.normalize("NFKC", instruction).lower().split()).rstrip(" .!?;,")
 
 
 def values_of(instruction: str) -> frozenset[str]:
-    """What must be the same: quoted strings, tokens with a digit, and deciding words, in lower case."""
+    """Return what must be the same: quoted strings, tokens with a digit, and deciding words, in lower case."""
     text = " ".join(unicodedata.normalize("NFKC", instruction).lower().split())
     quoted = {next(filter(None, groups)).strip(" .,") for groups in _QUOTED.findall(text)}
     rest = _QUOTED.sub(" ", text)
@@ -71,7 +73,7 @@ def values_of(instruction: str) -> frozenset[str]:
 
 
 def same_goal(first: str, second: str) -> bool:
-    """True if each mentions every value of the other, and both have the same meaningful words.
+    """Return True if each mentions every value of the other, and both have the same meaningful words.
 
     Quotes, capitals, endings and generic words ("click", "press", "please", "in the text") may differ. A word
     in another's place ("the driving time to …", "the walking time to …") or a further one ("… sorted by date")
@@ -93,7 +95,7 @@ def _stems(instruction: str) -> set[str]:
 
 
 def state_of(task: Task) -> tuple[str, int, str]:
-    """(site, seed, start_url): what the episode starts from."""
+    """Return (site, seed, start_url): what the episode starts from."""
     return (task.site, task.seed, task.start_url or "")
 
 
@@ -109,7 +111,7 @@ def find_duplicates(
         threshold: cosine from which an instruction with the same values is a near duplicate.
         max_states: initial states at which one instruction may be attempted (see the module's text).
     """
-    return _by_site(tasks, known, lambda new, old: _find_on_site(new, old, threshold, max_states))
+    return _search(tasks, known, threshold, max_states)
 
 
 def find_copies(tasks: Sequence[Task], originals: Sequence[Task], threshold: float) -> list[Match | None]:
@@ -118,27 +120,42 @@ def find_copies(tasks: Sequence[Task], originals: Sequence[Task], threshold: flo
     Unlike `find_duplicates` a task is held against the originals only: one that is nearer to another task than to
     the original that it repeats is found as well.
     """
-    return _by_site(tasks, originals, lambda new, old: _copies_on_site(new, old, threshold))
+    return _search(tasks, originals, threshold, None)
 
 
-def _by_site(
-    tasks: Sequence[Task], known: Sequence[Task], find: Callable[[list[Task], list[Task]], list[Match | None]]
+def _search(
+    tasks: Sequence[Task], known: Sequence[Task], threshold: float, max_states: int | None
 ) -> list[Match | None]:
-    """`find` on each site's tasks with an instruction, in the order of `tasks`."""
+    """Search site by site. `max_states` as in `find_duplicates`; None: tasks are not held against each other."""
     by_site: dict[str, list[int]] = {}
     for position, task in enumerate(tasks):
         if task.instruction is not None:
             by_site.setdefault(task.site, []).append(position)
-    known_by_site: dict[str, list[Task]] = {}
+    groups_of: dict[str, dict[str, _Group]] = {site: {} for site in by_site}
     for task in known:
         if task.instruction is not None and task.site in by_site:
-            known_by_site.setdefault(task.site, []).append(task)
-    matches: list[Match | None] = [None] * len(tasks)
+            group = groups_of[task.site].setdefault(normalise(task.instruction), _Group(task.instruction, set()))
+            group.states.add(state_of(task))
+    found: list[Match | None] = [None] * len(tasks)
     for site, positions in by_site.items():
-        found = find([tasks[i] for i in positions], known_by_site.get(site, []))
-        for position, match in zip(positions, found, strict=True):
-            matches[position] = match
-    return matches
+        groups = groups_of[site]
+        texts = list(dict.fromkeys([*groups, *(normalise(tasks[i].instruction or "") for i in positions)]))
+        similar = neighbours(texts, range(len(groups), len(texts)), threshold)
+        near = {texts[row]: [(texts[other], score) for other, score in rows] for row, rows in similar.items()}
+        for position in positions:
+            task, state = tasks[position], state_of(tasks[position])
+            matches = _matches(task, groups, near)
+            if max_states is None:
+                found[position] = next((match for _, match in matches), None)
+                continue
+            # The nearest instruction may have room for another state where one that is less near has none.
+            closed = (match for group, match in matches if state in group.states or len(group.states) >= max_states)
+            found[position] = next(closed, None)
+            if found[position] is None:
+                group = matches[0][0] if matches else _Group(task.instruction or "", set())
+                groups.setdefault(normalise(task.instruction or ""), group)
+                group.states.add(state)
+    return found
 
 
 @dataclass
@@ -149,50 +166,10 @@ class _Group:
     states: set[tuple[str, int, str]]
 
 
-def _copies_on_site(tasks: list[Task], originals: list[Task], threshold: float) -> list[Match | None]:
-    groups = _groups(originals)
-    near = _near(tasks, groups, threshold)
-    return [next((match for _, match in _matches(task, groups, near)), None) for task in tasks]
-
-
-def _find_on_site(tasks: list[Task], known: list[Task], threshold: float, max_states: int) -> list[Match | None]:
-    groups = _groups(known)
-    near = _near(tasks, groups, threshold)
-    found: list[Match | None] = []
-    for task in tasks:
-        state = state_of(task)
-        matches = _matches(task, groups, near)
-        # The nearest instruction may have room for another state where one that is less near has none.
-        closed = (match for group, match in matches if state in group.states or len(group.states) >= max_states)
-        found.append(next(closed, None))
-        if found[-1] is None:
-            group = matches[0][0] if matches else _Group(task.instruction or "", set())
-            groups.setdefault(normalise(task.instruction or ""), group)
-            group.states.add(state)
-    return found
-
-
-def _groups(tasks: Iterable[Task]) -> dict[str, _Group]:
-    """By normalised instruction."""
-    groups: dict[str, _Group] = {}
-    for task in tasks:
-        group = groups.setdefault(normalise(task.instruction or ""), _Group(task.instruction or "", set()))
-        group.states.add(state_of(task))
-    return groups
-
-
-def _near(tasks: Iterable[Task], groups: Iterable[str], threshold: float) -> dict[str, list[tuple[str, float]]]:
-    """Similar instructions of each task's, most similar first, all normalised."""
-    known = list(groups)
-    texts = list(dict.fromkeys([*known, *(normalise(task.instruction or "") for task in tasks)]))
-    found = neighbours(texts, range(len(known), len(texts)), threshold)
-    return {texts[row]: [(texts[other], score) for other, score in similar] for row, similar in found.items()}
-
-
 def _matches(
     task: Task, groups: dict[str, _Group], near: dict[str, list[tuple[str, float]]]
 ) -> list[tuple[_Group, Match]]:
-    """The groups that an instruction belongs to, the same instruction's first, then the most similar."""
+    """Return the groups that an instruction belongs to, the same instruction's first, then the most similar."""
     instruction = task.instruction or ""
     text = normalise(instruction)
     matches = []
@@ -202,3 +179,44 @@ def _matches(
         if other in groups and same_goal(instruction, groups[other].instruction):
             matches.append((groups[other], Match(groups[other].instruction, score, exact=False)))
     return matches
+
+
+_BLOCK_ROWS = 128
+"""Query rows of one product: bounds the memory of its scores."""
+_WORD_SHARE = 0.5
+"""Share of word features in the cosine; the rest is character 3-grams, which forgive endings and typing."""
+
+
+def vectorise(texts: Sequence[str]) -> Any:
+    """Unit TF-IDF vectors of the texts, CSR float32 [N, V]."""
+    from scipy import sparse
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    shared = {"sublinear_tf": True, "dtype": np.float32}
+    words = TfidfVectorizer(token_pattern=r"\w+", **shared).fit_transform([f"_ {text}" for text in texts])
+    grams = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 3), **shared).fit_transform(texts)
+    return sparse.hstack([words * np.float32(_WORD_SHARE**0.5), grams * np.float32((1 - _WORD_SHARE) ** 0.5)], "csr")
+
+
+def neighbours(texts: Sequence[str], queries: Sequence[int], threshold: float) -> dict[int, list[tuple[int, float]]]:
+    """For each query row the other rows whose cosine is at least `threshold`, most similar first.
+
+    Args:
+        texts: everything to compare, queries included (the TF-IDF weights come from all of them).
+        queries: rows to find neighbours for; rows without any are absent from the result.
+    """
+    if not queries or len(texts) < 2:
+        return {}
+    matrix = vectorise(texts)
+    postings = matrix.T.tocsr()
+    found: dict[int, list[tuple[int, float]]] = {}
+    for start in range(0, len(queries), _BLOCK_ROWS):
+        block = list(queries[start : start + _BLOCK_ROWS])
+        cosines = (matrix[block] @ postings).tocoo()
+        near = cosines.data >= threshold - 1e-6
+        rows, columns, scores = cosines.row[near], cosines.col[near], cosines.data[near]
+        for position in np.lexsort((columns, -scores, rows)):
+            row, column = block[rows[position]], int(columns[position])
+            if row != column:
+                found.setdefault(row, []).append((column, float(scores[position])))
+    return found

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from webrl.errors import DataError
-from webrl.reward.failure_rates import count_failures, failure_rates
+from webrl.reward.labels import count_failures, failure_rates
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_lines, read_records
 from webrl.tasks.prompts import describe_actions
@@ -81,7 +81,7 @@ class FailureSet:
         return {site: rate * (1 - rate) for site, rate in rates.items()}
 
     def by_site(self) -> dict[str, list[Failure]]:
-        """Failures of each site, sites in order of first appearance."""
+        """Return the failures of each site, sites in order of first appearance."""
         groups: dict[str, list[Failure]] = {}
         for failure in self.failures:
             groups.setdefault(failure.task.site, []).append(failure)
@@ -104,8 +104,22 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
     lost: dict[str, float] = {}
     if source.is_dir():
         failed = []
-        for folder in _judged_phases(source, before):
-            now = _read_phase(folder, problems)
+        run = RunFolder(source)
+        last = run.last_phase() if before is None else before - 1
+        phases = [source, *(run.phase(number).path for number in range(last, -1, -1))]  # newest first
+        files = ("trajectories.jsonl", "labels.jsonl")
+        judged = [folder for folder in phases if all((folder / name).is_file() for name in files)]
+        if not judged:
+            raise DataError(
+                f"{source}: no phase with trajectories.jsonl and labels.jsonl; run `webrl rollout` and `webrl label`"
+            )
+        for folder in judged:
+            rewards = {r.trajectory_id: r.reward for r in read_records(folder / "labels.jsonl", Label, problems.append)}
+            now = [
+                (_failure_of(trajectory), rewards.get(trajectory.trajectory_id))
+                for trajectory in read_records(folder / "trajectories.jsonl", Trajectory, problems.append)
+                if trajectory.status.finished and trajectory.steps and trajectory.instruction.strip()
+            ]
             failed += [f for f, reward in now if reward == 0 and f.task.site not in tried]
             counts, lost_now = count_failures((f.task.site, f.task.task_id, reward) for f, reward in now)
             for site, num in counts.items():
@@ -124,32 +138,8 @@ def load_failures(source: Path, before: int | None = None) -> FailureSet:
     return FailureSet(tuple(failed or attempted), not failed, tuple(problems), tried if failed else {}, lost)
 
 
-def _judged_phases(source: Path, before: int | None) -> list[Path]:
-    """Newest first."""
-    run = RunFolder(source)
-    last = run.last_phase() if before is None else before - 1
-    phases = [run.phase(number).path for number in range(last, -1, -1)]
-    files = ("trajectories.jsonl", "labels.jsonl")
-    found = [folder for folder in (source, *phases) if all((folder / name).is_file() for name in files)]
-    if not found:
-        raise DataError(
-            f"{source}: no phase with trajectories.jsonl and labels.jsonl; run `webrl rollout` and `webrl label`"
-        )
-    return found
-
-
-def _read_phase(folder: Path, problems: list[str]) -> list[tuple[Failure, int | None]]:
-    """Finished attempts of a phase, each with its label."""
-    rewards = {r.trajectory_id: r.reward for r in read_records(folder / "labels.jsonl", Label, problems.append)}
-    return [
-        (failure_of(trajectory), rewards.get(trajectory.trajectory_id))
-        for trajectory in read_records(folder / "trajectories.jsonl", Trajectory, problems.append)
-        if trajectory.status.finished and trajectory.steps and trajectory.instruction.strip()
-    ]
-
-
-def failure_of(trajectory: Trajectory) -> Failure:
-    """The seed that a trajectory gives."""
+def _failure_of(trajectory: Trajectory) -> Failure:
+    """Return the seed that a trajectory gives."""
     fields = trajectory.task.to_json() | {"instruction": trajectory.instruction}
     return Failure(
         task=Task.from_json(fields),

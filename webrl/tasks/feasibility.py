@@ -56,7 +56,7 @@ class Feasibility:
 
 
 def load_rules(extension: str | Path | None = None) -> dict[str, tuple[Rule, ...]]:
-    """Rules by site pattern: the shipped ones, and those of an own file after them.
+    """Return the rules by site pattern: the shipped ones, and those of an own file after them.
 
     Raises:
         UsageError: a missing file, or one that is not a mapping of patterns to lists of rules.
@@ -69,7 +69,7 @@ def load_rules(extension: str | Path | None = None) -> dict[str, tuple[Rule, ...
 
 
 def rules_for(rules: Mapping[str, Sequence[Rule]], site: str) -> list[str]:
-    """The sentences that apply to a site, those for every site first; a task on `a+b` has the rules of both."""
+    """Return the sentences that apply to a site, those for every site first; a task on `a+b` has the rules of both."""
     return list(dict.fromkeys(rule for rule in _applying(rules, site) if isinstance(rule, str)))
 
 
@@ -158,7 +158,7 @@ async def _ask_model(
 
 
 def read_verdict(answer: str) -> bool | None:
-    """True for an answer that starts with YES, False for NO, None for anything else."""
+    """Return True for an answer that starts with YES, False for NO, None for anything else."""
     match = _FIRST_WORD.match(strip_thinking(answer))
     return match.group(1).lower() == "yes" if match else None
 

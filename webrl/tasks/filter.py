@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from webrl.config import FilterConfig
 from webrl.rollouts.suite import suite_of
-from webrl.tasks.dedupe import find_duplicates
+from webrl.tasks.dedupe import find_copies, find_duplicates, state_of
 from webrl.tasks.feasibility import Feasibility
-from webrl.tasks.leakage import Drop, leaks
 from webrl.tasks.parsing import malformed_reason
 from webrl.types import Record, Task
 
@@ -25,6 +24,8 @@ NUM_BINS = 20
 NUM_EXAMPLES = 5
 """Kept and dropped examples of each filter that go into the report."""
 
+Drop = tuple[str, str] | None
+"""(reason, detail) of a drop, or None for a task that stays."""
 Judge = Callable[[Sequence[Task]], Awaitable[Feasibility]]
 Numbers = Callable[[Sequence[Task]], Sequence[float | None]]
 Rates = Callable[[Sequence[Task]], Awaitable[Sequence[float | None]]]
@@ -84,7 +85,7 @@ class FilterReport:
         return dict(Counter(drop.reason for drop in self.dropped))
 
     def histogram(self) -> list[int]:
-        """Tasks by critic value: `NUM_BINS` equal bins over [0, 1], the last one closed."""
+        """Count tasks by critic value: `NUM_BINS` equal bins over [0, 1], the last one closed."""
         bins = [0] * NUM_BINS
         for value in self.values.values():
             bins[min(NUM_BINS - 1, max(0, int(value * NUM_BINS)))] += 1
@@ -116,17 +117,27 @@ async def filter_tasks(
         ValueError: values or rates do not match the tasks in number, or one is not a number in [0, 1].
     """
     run = _Run(list(tasks))
-    run.apply("malformed", [_malformed(task) for task in run.left])
-    run.apply("duplicate", _duplicates(run.left, known, config))
+    malformed = [malformed_reason(task.instruction or "") for task in run.left]
+    run.apply("malformed", [("malformed", reason) if reason else None for reason in malformed])
+    new, old = ([replace(task, site=suite_of(task).dedupe_key(task)) for task in group] for group in (run.left, known))
+    drops: list[Drop] = []
+    for match in find_duplicates(new, old, config.duplicate_threshold, config.max_states):
+        reason = "exact_duplicate" if match and match.exact else "near_duplicate"
+        drops.append((reason, f"similarity {match.similarity:.2f}: {match.instruction}") if match else None)
+    run.apply("duplicate", drops)
     run.apply("leakage", leaks(run.left, heldout, config.duplicate_threshold))
     if not config.feasibility or judge is None:
-        run.skip("feasibility", "off by config" if not config.feasibility else "no model to judge with")
+        why = "off by config" if not config.feasibility else "no model to judge with"
+        run.apply("feasibility", [None] * len(run.left), why)
     else:
         checked = await judge(run.left) if run.left else Feasibility((), ())
-        run.apply("feasibility", _infeasible(checked), checked.skipped)
+        # Only a clear NO drops; an unreadable answer is no judgement.
+        verdicts = zip(checked.verdicts, checked.reasons, strict=True)
+        drops = [("infeasible", reason) if verdict is False else None for verdict, reason in verdicts]
+        run.apply("feasibility", drops, checked.skipped)
         run.tokens = (checked.prompt_tokens, checked.completion_tokens)
     if not config.critic_band or values is None:
-        run.skip("critic", "off by config" if not config.critic_band else "no critic")
+        run.apply("critic", [None] * len(run.left), "off by config" if not config.critic_band else "no critic")
     else:
         numbers = values(run.left)
         run.values = {task.task_id: n for task, n in zip(run.left, numbers, strict=True) if n is not None}
@@ -137,7 +148,13 @@ async def filter_tasks(
         drops = [outside_band("success", n, config.success_low, config.success_high) for n in rates]
         run.apply("success", drops, _unknown(rates, "no trial was judged"))
     if config.max_per_site is not None:
-        run.apply("site_balance", _unbalanced(run.left, config.max_per_site))
+        seen: Counter[str] = Counter()
+        drops = []
+        for task in run.left:
+            seen[task.site] += 1
+            is_over = seen[task.site] > config.max_per_site
+            drops.append(("site_balance", f"more than {config.max_per_site} of {task.site}") if is_over else None)
+        run.apply("site_balance", drops)
     if config.max_tasks is not None:
         run.apply("budget", _over_budget([task.site for task in run.left], config.max_tasks))
     return FilterReport(tuple(run.left), tuple(run.dropped), tuple(run.stages), run.values, *run.tokens)
@@ -190,46 +207,6 @@ class _Run:
         self.left = kept
         self.dropped += dropped
 
-    def skip(self, name: str, why: str) -> None:
-        self.apply(name, [None] * len(self.left), why)
-
-
-def _malformed(task: Task) -> Drop:
-    reason = malformed_reason(task.instruction or "")
-    return ("malformed", reason) if reason else None
-
-
-def _duplicates(tasks: Sequence[Task], known: Sequence[Task], config: FilterConfig) -> list[Drop]:
-    drops: list[Drop] = []
-    there, before = (
-        [replace(task, site=suite_of(task).dedupe_key(task)) for task in group] for group in (tasks, known)
-    )
-    for match in find_duplicates(there, before, config.duplicate_threshold, config.max_states):
-        if match is None:
-            drops.append(None)
-        else:
-            reason = "exact_duplicate" if match.exact else "near_duplicate"
-            drops.append((reason, f"similarity {match.similarity:.2f}: {match.instruction}"))
-    return drops
-
-
-def _infeasible(checked: Feasibility) -> list[Drop]:
-    """Only a clear NO drops; an unreadable answer is no judgement."""
-    return [
-        ("infeasible", reason) if verdict is False else None
-        for verdict, reason in zip(checked.verdicts, checked.reasons, strict=True)
-    ]
-
-
-def _unbalanced(tasks: Sequence[Task], max_per_site: int) -> list[Drop]:
-    seen: Counter[str] = Counter()
-    drops: list[Drop] = []
-    for task in tasks:
-        seen[task.site] += 1
-        over = seen[task.site] > max_per_site
-        drops.append(("site_balance", f"more than {max_per_site} of {task.site}") if over else None)
-    return drops
-
 
 def _over_budget(sites: Sequence[str], max_tasks: int) -> list[Drop]:
     """Keep `max_tasks`, evenly spaced over the order, which goes by site; a site that this leaves out gets one from
@@ -250,3 +227,39 @@ def _over_budget(sites: Sequence[str], max_tasks: int) -> list[Drop]:
 def _unknown(numbers: Sequence[float | None], why: str) -> str:
     unknown = sum(n is None for n in numbers)
     return f"not applied to {unknown} tasks: {why}" if unknown else ""
+
+
+def leaks(tasks: Sequence[Task], heldout: Sequence[Task], threshold: float) -> list[Drop]:
+    """Drop what an evaluation would meet again.
+
+    That is everything of a held-out task type. On a site whose seeds make its pages it is a held-out (site, seed), too;
+    on other sites a held-out instruction or a near duplicate of one, whatever the initial state; one that needs several
+    sites counts on each of them.
+    """
+    states = {state_of(task)[:2] for task in heldout if suite_of(task).is_seeded(task)}
+    closed = {task.site for task in heldout if task.split == "eval_heldout"}
+    candidates = _on_each_site(tasks)
+    copies = zip(candidates, find_copies(candidates, _on_each_site(heldout), threshold), strict=True)
+    asked = {task.task_id: match.instruction for task, match in copies if match is not None}
+    drops: list[Drop] = []
+    for task in tasks:
+        suite = suite_of(task)
+        if (kind := suite.task_type(task)) in closed:
+            drops.append(("leakage", f"site {kind} is held out"))
+        elif suite.is_seeded(task) and state_of(task)[:2] in states:
+            drops.append(("leakage", f"seed {task.seed} of {task.site} is held out"))
+        elif task.task_id in asked:
+            drops.append(("leakage", f"held-out instruction: {asked[task.task_id]}"))
+        else:
+            drops.append(None)
+    return drops
+
+
+def _on_each_site(tasks: Sequence[Task]) -> list[Task]:
+    """Return what is asked on sites that are addressed by URL; a cross-site task once for each of its sites."""
+    return [
+        replace(task, site=site, instruction=suite.instruction_of(task))
+        for task in tasks
+        if not (suite := suite_of(task)).is_seeded(task)
+        for site in suite.sites_of(task)
+    ]

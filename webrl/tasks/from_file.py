@@ -18,7 +18,6 @@ import orjson
 from webrl.config import RunConfig
 from webrl.errors import DataError, ExtraMissing, ModelError
 from webrl.llm import open_model
-from webrl.llm.interface import LanguageModel
 from webrl.runs.disk import atomic_path
 from webrl.runs.store import read_lines
 from webrl.suites import held_out_of
@@ -69,33 +68,19 @@ async def generate_from_file(config: RunConfig, source: Path, out: Path) -> File
                 f"none of {len(requests)} answers of {model.name} holds an instruction ({generated.answer_problems}); "
                 f"they are in {cache}; another generator, or another --seed, may do better"
             )
-        filtered = await _filter(config, requests, failures, generated.tasks, model, cache)
+        tasks, known = generated.tasks, [failure.task for failure in failures.failures]
+        try:  # the evaluation set of the config's suite; on WebArena sites that of WebArena-Lite, if it is installed
+            heldout = held_out_of(config, tasks)
+        except (DataError, ExtraMissing) as error:
+            logger.warning("held-out instructions are not looked for: %s", error)
+            heldout = []
+
+        async def judge(left: Sequence[Task]) -> Feasibility:
+            return await check_feasibility(left, initial_page_texts(requests, left), model, config, cache)
+
+        filtered = await filter_tasks(tasks, known=known, heldout=heldout, config=config.filter, judge=judge)
     write_instructions(out, filtered.kept)
     return FileGeneration(failures, replace(generated, from_seeds=failures.from_seeds), filtered)
-
-
-async def _filter(
-    config: RunConfig,
-    requests: Sequence[GenerationRequest],
-    failures: FailureSet,
-    tasks: Sequence[Task],
-    model: LanguageModel,
-    cache: Path,
-) -> FilterReport:
-    async def judge(left: Sequence[Task]) -> Feasibility:
-        return await check_feasibility(left, initial_page_texts(requests, left), model, config, cache)
-
-    known = [failure.task for failure in failures.failures]
-    return await filter_tasks(tasks, known=known, heldout=_held_out(config, tasks), config=config.filter, judge=judge)
-
-
-def _held_out(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:
-    """The evaluation set of the config's suite; on WebArena sites that of WebArena-Lite, if it is installed."""
-    try:
-        return held_out_of(config, tasks)
-    except (DataError, ExtraMissing) as error:
-        logger.warning("held-out instructions are not looked for: %s", error)
-        return []
 
 
 def write_instructions(path: Path, tasks: Iterable[Task]) -> None:

@@ -25,7 +25,7 @@ from webrl.errors import ModelError
 from webrl.llm.interface import LanguageModel, Sampling
 from webrl.rollouts.suite import suite_of
 from webrl.runs.progress import progress
-from webrl.tasks.answers import Question, Replies, ask_all
+from webrl.tasks.answers import Question, ask_all
 from webrl.tasks.dedupe import state_of
 from webrl.tasks.failures import Failure, FailureSet
 from webrl.tasks.feasibility import load_rules, rules_for
@@ -58,11 +58,11 @@ class GenerationRequest:
     """Instructions to ask for."""
 
     def at(self, target: Task, page: str) -> GenerationRequest:
-        """The same request at an initial state."""
+        """Return the same request at an initial state."""
         return replace(self, target=target, page=page)
 
     def prompt(self, rules: Sequence[str] = ()) -> ChatPrompt:
-        """What the model is asked; `rules` are the site's."""
+        """Return what the model is asked; `rules` are the site's."""
         if self.strategy == "exploration":
             return in_breadth_prompt(self.site, (), self.page, self.num_tasks, rules)
         first = self.failures[0]
@@ -118,7 +118,11 @@ def plan_requests(
     shares = split_evenly(config.num_tasks, failures.shares(config.shares))
     requests: list[GenerationRequest] = []
     for site, group in by_site.items():
-        strategies = Counter(_draw_strategy(config, group, rng) for _ in range(shares[site]))
+        weights = {name: weight for name, weight in config.strategies.items() if weight > 0}
+        if not weights or not any(failure.actions for failure in group):
+            weights = {"in_breadth": 1.0}
+        names, chances = list(weights), list(weights.values())
+        strategies = Counter(rng.choices(names, chances)[0] for _ in range(shares[site]))
         for strategy in ("hindsight", "decomposition"):
             usable = [failure for failure in group if failure.actions]
             for number in range(strategies[strategy]):
@@ -131,7 +135,8 @@ def plan_requests(
         open_target = per_page(site)
         while left > 0:
             size = 1 if open_target else min(left, config.tasks_per_prompt)
-            seeds = _draw_seeds(group, config.num_seeds, rng)
+            distinct = {failure.task.instruction: failure for failure in rng.sample(group, len(group))}
+            seeds = tuple(list(distinct.values())[: config.num_seeds])
             target = None if open_target else seeds[0].task
             requests.append(GenerationRequest("in_breadth", site, seeds, target, "", size))
             left -= size
@@ -158,7 +163,16 @@ async def generate_tasks(
         ModelError: the model is unusable, its endpoint is down (the answers so far are kept in `cache`), or it answered
             nothing at all.
     """
-    ours, questions = config.generate, _questions(requests, config, rng)
+    for request in requests:
+        if request.target is None:
+            raise ValueError(f"request on {request.site!r} has no initial state; give it one with `at(task, page)`")
+    base, limit, ours = rng.getrandbits(31), config.models.max_prompt_tokens, config.generate
+    rules = load_rules(config.filter.rules)
+    prompts = [request.prompt(rules_for(rules, request.site)) for request in requests]
+    questions = [
+        Question(prompt, Sampling(ours.temperature, 1.0, 0, ours.max_new_tokens, base + i), i, limit)
+        for i, prompt in enumerate(prompts)
+    ]
     with progress(len(requests), "generate", "prompts") as bar:
         replies = await ask_all(model, questions, cache, concurrency=ours.engine.max_batch, on_answer=bar.update)
     if requests and not any(replies.answers):
@@ -170,23 +184,27 @@ async def generate_tasks(
             continue
         parsed = parse_instructions(answer.text, request.num_tasks, answer.finish_reason == "length")
         problems += parsed.counts
+        assert request.target is not None
+        parents = tuple(failure.task.task_id for failure in request.failures)
+        lineage = Lineage(request.strategy, parents, model.name, question.prompt.digest, phase)
         for instruction in parsed.instructions:
             name = f"{request.site}.g{phase:02d}-{len(tasks):05d}"
-            tasks.append(_task(name, request, instruction, model.name, question.prompt.digest, phase))
-    return _report(tasks, requests, replies, problems)
-
-
-def _questions(requests: Sequence[GenerationRequest], config: RunConfig, rng: random.Random) -> list[Question]:
-    for request in requests:
-        if request.target is None:
-            raise ValueError(f"request on {request.site!r} has no initial state; give it one with `at(task, page)`")
-    base, limit, ours = rng.getrandbits(31), config.models.max_prompt_tokens, config.generate
-    rules = load_rules(config.filter.rules)
-    prompts = [request.prompt(rules_for(rules, request.site)) for request in requests]
-    return [
-        Question(prompt, Sampling(ours.temperature, 1.0, 0, ours.max_new_tokens, base + i), i, limit)
-        for i, prompt in enumerate(prompts)
-    ]
+            task = replace(request.target, task_id=name, instruction=instruction, split="train", lineage=lineage)
+            tasks.append(replace(task, extra=suite_of(task).without_reference(task.extra)))
+    answers = [answer for answer in replies.answers if answer]
+    return GenerationReport(
+        tasks=tuple(tasks),
+        num_requests=len(requests),
+        num_cached=replies.num_cached,
+        num_failed=len(requests) - len(answers),
+        answer_problems=dict(problems),
+        by_strategy=dict(Counter(task.lineage.strategy for task in tasks)),
+        by_site=dict(Counter(task.site for task in tasks)),
+        prompt_tokens=sum(answer.prompt_tokens for answer in answers),
+        completion_tokens=sum(answer.completion_tokens for answer in answers),
+        tokens_estimated=any(answer.token_counts == "estimated" for answer in answers),
+        errors=replies.errors[:5],
+    )
 
 
 def initial_page_texts(requests: Sequence[GenerationRequest], tasks: Sequence[Task]) -> list[str]:
@@ -215,48 +233,3 @@ def split_evenly(total: int, weights: Mapping[str, float]) -> dict[str, int]:
     for name in by_remainder[: total - sum(shares.values())]:
         shares[name] += 1
     return shares
-
-
-def _draw_strategy(config: GenerateConfig, group: Sequence[Failure], rng: random.Random) -> str:
-    weights = {name: weight for name, weight in config.strategies.items() if weight > 0}
-    if not any(failure.actions for failure in group):
-        weights = {"in_breadth": 1.0}
-    return rng.choices(list(weights), list(weights.values()))[0] if weights else "in_breadth"
-
-
-def _draw_seeds(group: Sequence[Failure], num_seeds: int, rng: random.Random) -> tuple[Failure, ...]:
-    """Different instructions, in random order."""
-    distinct = {failure.task.instruction: failure for failure in rng.sample(group, len(group))}
-    return tuple(list(distinct.values())[:num_seeds])
-
-
-def _task(name: str, request: GenerationRequest, text: str, model: str, prompt_hash: str, phase: int) -> Task:
-    assert request.target is not None
-    parents = tuple(failure.task.task_id for failure in request.failures)
-    lineage = Lineage(request.strategy, parents, model, prompt_hash, phase)
-    target = replace(request.target, task_id=name, instruction=text, split="train", lineage=lineage)
-    return replace(target, extra=suite_of(target).without_reference(target.extra))
-
-
-def _report(
-    tasks: Sequence[Task],
-    requests: Sequence[GenerationRequest],
-    replies: Replies,
-    problems: Counter[str],
-) -> GenerationReport:
-    answers = [answer for answer in replies.answers if answer]
-    prompt_tokens = sum(answer.prompt_tokens for answer in answers)
-    completion_tokens = sum(answer.completion_tokens for answer in answers)
-    return GenerationReport(
-        tasks=tuple(tasks),
-        num_requests=len(requests),
-        num_cached=replies.num_cached,
-        num_failed=len(requests) - len(answers),
-        answer_problems=dict(problems),
-        by_strategy=dict(Counter(task.lineage.strategy for task in tasks)),
-        by_site=dict(Counter(task.site for task in tasks)),
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
-        tokens_estimated=any(answer.token_counts == "estimated" for answer in answers),
-        errors=replies.errors[:5],
-    )

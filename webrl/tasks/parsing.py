@@ -80,13 +80,13 @@ def parse_instructions(answer: str, num_wanted: int = 1, truncated: bool = False
 
 
 def strip_thinking(answer: str) -> str:
-    """The answer without its chain of thought."""
+    """Return the answer without its chain of thought."""
     return _THINKING.sub("", answer)
 
 
 def malformed_reason(instruction: str) -> str | None:
-    """Why this text cannot be an instruction, or None."""
-    text = instruction.strip()
+    """Return why this text cannot be an instruction, or None."""
+    text, words = instruction.strip(), instruction.lower().split()
     checks = {
         "is empty": not text,
         f"is longer than {MAX_INSTRUCTION_CHARS} characters": len(text) > MAX_INSTRUCTION_CHARS,
@@ -98,7 +98,7 @@ def malformed_reason(instruction: str) -> str | None:
         "has fewer than two words": len(text.split()) < 2,
         "has no letters": not any(character.isalpha() for character in text),
         "has an unclosed quote": text.count('"') % 2 == 1 or text.count("“") != text.count("”"),
-        "repeats itself": _repeats(text),
+        "repeats itself": len(words) >= 12 and Counter(words).most_common(1)[0][1] > len(words) / 2,
     }
     return next((reason for reason, holds in checks.items() if holds), None)
 
@@ -108,7 +108,11 @@ def _items(text: str) -> Iterator[str]:
     fenced = [block for block in _FENCE.findall(text) if block.strip()]
     for block in fenced or [text]:
         values = list(_from_json(block))
-        yield from (_undress(value) for value in values or _lines(block))
+        if not values:
+            lines = [line.strip() for line in block.split("\n") if line.strip()]
+            is_one = len(lines) == 1
+            values = [line for line in lines if is_one or not (line.endswith((":", "：")) or _PREAMBLE.match(line))]
+        yield from map(_undress, values)
 
 
 def _from_json(block: str) -> Iterator[str]:
@@ -140,15 +144,6 @@ def _strings(data: Any) -> Iterator[str]:
         yield from _strings(known[0] if known else [v for v in data.values() if isinstance(v, list | dict)])
 
 
-def _lines(block: str) -> Iterator[str]:
-    lines = [line.strip() for line in block.split("\n") if line.strip()]
-    for line in lines:
-        is_preamble = line.endswith((":", "：")) or _PREAMBLE.match(line)
-        if is_preamble and len(lines) > 1:
-            continue
-        yield line
-
-
 def _undress(line: str) -> str:
     """Strip list markers, lead-ins ("New instruction:"), quotes, back-ticks and bold, from the outside in."""
     text = re.sub(r"[ \t\r\n]+", " ", line).strip(" ")
@@ -170,9 +165,3 @@ def _is_control(character: str) -> bool:
         unicodedata.category(character) in ("Cc", "Cs", "Co", "Cn")
         or character in "\u202a\u202b\u202d\u202e\u2066\u2067\u2068"
     )
-
-
-def _repeats(text: str) -> bool:
-    """A degenerate loop: one word makes up most of a long text."""
-    words = text.lower().split()
-    return len(words) >= 12 and Counter(words).most_common(1)[0][1] > len(words) / 2

@@ -78,7 +78,7 @@ class ChatPrompt:
         return hashlib.sha256(f"{self.system}\x00{self.user}".encode()).hexdigest()[:16]
 
     def with_page(self, page: str) -> ChatPrompt:
-        """The same prompt with another (cut) page."""
+        """Return the same prompt with another (cut) page."""
         return replace(self, page=page)
 
 
@@ -102,7 +102,7 @@ def in_breadth_prompt(
 def hindsight_prompt(
     site: str, failed: str, did: Sequence[str], final_page: str, rules: Sequence[str] = ()
 ) -> ChatPrompt:
-    r"""The instruction that a failed trajectory did accomplish.
+    r"""Ask for the instruction that a failed trajectory did accomplish.
 
     Format:
     `Site: {site}\nFailed:\n- {instruction}\nDid:\n- {action}\n…\nPage:\n{final page}\nDone instruction:`
@@ -117,7 +117,7 @@ def hindsight_prompt(
 def decomposition_prompt(
     site: str, failed: str, did: Sequence[str], first_page: str, rules: Sequence[str] = ()
 ) -> ChatPrompt:
-    """A sub-goal of a failed instruction, at the same initial state.
+    """Ask for a sub-goal of a failed instruction, at the same initial state.
 
     Format: as `hindsight_prompt`, with the first page and `Easier instruction:` at the end.
     """
@@ -126,7 +126,7 @@ def decomposition_prompt(
 
 
 def feasibility_prompt(site: str, instruction: str, page: str, rules: Sequence[str] = ()) -> ChatPrompt:
-    r"""Is the instruction feasible? The answer's first word is YES or NO.
+    r"""Ask whether the instruction is feasible; the answer's first word is YES or NO.
 
     Format: `Site: {site}\nPage:\n{observation}\nInstruction: {instruction}\nFeasible (YES or NO):`
     """
@@ -135,7 +135,7 @@ def feasibility_prompt(site: str, instruction: str, page: str, rules: Sequence[s
 
 
 def describe_actions(steps: Sequence[Step]) -> list[str]:
-    """One line per action with the element it names: `click('12') # button 'ok'`; errors are told.
+    """Return one line per action with the element it names: `click('12') # button 'ok'`; errors are told.
 
     Element ids mean nothing once the page has changed, so each is looked up in the page it was used on.
     """

@@ -33,7 +33,7 @@ def propose(config: RunConfig, *, rng: random.Random, folder: PhaseFolder) -> di
 
 
 def requests_for(config: RunConfig, seen: Sequence[tuple[Task, str]]) -> list[GenerationRequest]:
-    """The tasks shared evenly among the pages, at most `generate.tasks_per_prompt` a prompt."""
+    """Share the tasks evenly among the pages, at most `generate.tasks_per_prompt` a prompt."""
     shares = split_evenly(config.tasks.num_seed_tasks, {target.task_id: 1.0 for target, _ in seen})
     requests = []
     for target, text in seen:

@@ -29,7 +29,7 @@ from webrl.arena.shop.tracker.pkg_resources import import_trac
 from webrl.arena.sites import DATABASES, SITES
 from webrl.arena.tracker.content import tracker
 from webrl.runs.disk import atomic_path
-from webrl.runs.memory import collect_seldom, pass_over_what_is_loaded
+from webrl.runs.memory import freeze_gc, raise_gc_threshold
 from webrl.runs.own_python import restore_python_path
 
 logger = logging.getLogger(__name__)
@@ -62,8 +62,8 @@ def main() -> None:
     application = _application(folder, templates, key)
     host, port = listener.getsockname()[:2]
     # What Django and the sites' apps have made by now stays for good: collections need not look at it again.
-    pass_over_what_is_loaded()
-    collect_seldom()
+    freeze_gc()
+    raise_gc_threshold()
     state = State(f"http://{host}:{port}", key, os.getpid(), psutil.Process().create_time(), content_digest())
     try:
         fork_workers(lambda: _work(application, listener), int(sys.argv[3]), lambda: state.write(folder))

@@ -24,13 +24,20 @@ from webrl import cli
 from webrl.config import validate_config
 from webrl.errors import UsageError
 from webrl.evaluate import paired_difference
-from webrl.reports.page.build import SHOWN_CHARS, render, short, verdicts, write_report
+from webrl.reports.page.build import (
+    SHOWN_CHARS,
+    differences,
+    paired,
+    render,
+    settings_table,
+    short,
+    verdicts,
+    write_report,
+)
 from webrl.reports.page.charts import bin_counts, curve, histogram
-from webrl.reports.page.compare import differences, paired, settings_table
 from webrl.reports.page.facts import phase_names, read_run
 from webrl.reports.page.families import families, funnel
-from webrl.reports.page.judge import judge
-from webrl.reports.page.sections import success
+from webrl.reports.page.sections import judge, success
 from webrl.runs.clock import duration
 from webrl.runs.folder import open_run
 from webrl.runs.store import write_records

@@ -27,9 +27,8 @@ from webrl.errors import StageError, UsageError
 from webrl.phase import STAGES
 from webrl.runs.folder import open_run
 from webrl.runs.store import write_json, write_records
-from webrl.study.cells import check_config, is_finished, link_start, num_finished
+from webrl.study.cells import check_config, find_reason, is_finished, link_start, num_finished
 from webrl.study.plan import Cell, Study, load_study
-from webrl.study.processes import find_reason
 from webrl.study.report import (
     comparisons,
     config_hash,

@@ -14,13 +14,10 @@ from webrl.replay.score import ScoreCache
 from webrl.reward.data import read_judged
 from webrl.runs.spelling import visible
 from webrl.types import Label, Status
-from webrl.view.details import Run, describe
-from webrl.view.files import HAND_LABELS, check_run
-from webrl.view.hand import set_label
-from webrl.view.index import Changed, Index, Place
+from webrl.view.app import set_label
+from webrl.view.details import Run, acted_elements, describe, pieces, run_tokenizer
+from webrl.view.index import HAND_LABELS, FileChanged, Index, Place, check_run
 from webrl.view.query import Selection, neighbours, options, page_rows, places, policy_names, same_task, totals
-from webrl.view.text import acted_elements, pieces
-from webrl.view.tokens import run_tokenizer
 
 
 @pytest.fixture
@@ -132,7 +129,7 @@ def test_a_file_that_is_written_anew_is_read_anew(run):
     new = path.with_suffix(".new")
     write(new, [trajectory("p00-x", phase=0), trajectory("p00-a", phase=0), trajectory("p00-z", phase=0)])
     new.replace(path)
-    with pytest.raises(Changed):
+    with pytest.raises(FileChanged):
         index.read(place)
     index.refresh()
     assert index.read(place)[0].trajectory_id == "p00-x"

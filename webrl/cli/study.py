@@ -43,7 +43,7 @@ def _seed(text: str) -> int:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run and report, or one of both; gives the exit code."""
+    """Run and report, or one of both; returns the exit code."""
     from webrl.study.plan import load_study
 
     if args.parallel == 0:
@@ -58,8 +58,7 @@ def main(args: argparse.Namespace) -> int:
     study = load_study(find_config(args.study, "study"), given, args.methods, args.settings)
     if args.dry_run:
         return _show_plan(study)
-    from webrl.study.cells import is_finished
-    from webrl.study.processes import default_parallel, read_failures, run_cells
+    from webrl.study.cells import default_parallel, is_finished, read_failures, run_cells
     from webrl.study.report import record_machine, write_report
     from webrl.study.results import read_results
 

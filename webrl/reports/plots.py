@@ -15,6 +15,7 @@ MARKERS = "os^D"
 """Shapes of the points of series, in turn: they tell series apart as well as the colours do."""
 _STYLE: Any = {
     "font.size": 12, "text.color": SOFT, "text.parse_math": False, "svg.fonttype": "none",
+    "svg.hashsalt": "webrl",  # the same drawing has the same ids
     "axes.edgecolor": SOFT, "axes.labelcolor": SOFT, "axes.titlecolor": INK, "axes.spines.top": False,
     "axes.spines.right": False, "axes.axisbelow": True, "grid.color": GRID, "xtick.color": SOFT, "ytick.color": SOFT,
     "legend.frameon": False,
@@ -28,22 +29,22 @@ def style() -> AbstractContextManager[None]:
     return rc_context(_STYLE)
 
 
-def new_figure(width: float, height: float) -> Any:
-    """An empty figure of so many inches, which finds room for its labels and legend."""
+def new_figure(width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Any:
+    """Make an empty figure of so many inches, which finds room for its labels and legend unless it has no layout."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), layout=layout)
 
 
 def clean_axes(axes: Any, grid: Literal["x", "y", "both"] = "y") -> None:
-    """A light grid behind the data, and no frame above and to the right."""
+    """Draw a light grid behind the data, and no frame above and to the right."""
     axes.grid(axis=grid, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def margins(values: list[tuple[float, float, float]], scale: float = 1.0) -> list[list[float]]:
-    """The error bars of (value, low, high), as matplotlib takes them."""
+    """Return the error bars of (value, low, high), as matplotlib takes them."""
     below = [scale * max(0.0, value - low) for value, low, _ in values]
     return [below, [scale * max(0.0, high - value) for value, _, high in values]]
 

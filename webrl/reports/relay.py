@@ -27,7 +27,7 @@ class Relay:
         self._run_dir, self._trackers = run_dir, trackers
         self._offsets: dict[Path, int] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="metrics-relay", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="metrics-relay", daemon=True)
 
     def __enter__(self) -> Relay:
         self._offsets = {path: path.stat().st_size for path in self._files()}
@@ -39,7 +39,7 @@ class Relay:
         self._thread.join()
         self._forward()
 
-    def _watch(self) -> None:
+    def _run(self) -> None:
         while not self._stop.wait(_INTERVAL_S):
             self._forward()
 
@@ -49,21 +49,17 @@ class Relay:
     def _forward(self) -> None:
         for path in self._files():
             try:
-                lines = self._new_lines(path)
+                # A trainer that resumes from a checkpoint rewrites its file shorter.
+                offset = min(self._offsets.get(path, 0), path.stat().st_size)
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    whole, newline, _ = file.read().rpartition(b"\n")
             except OSError as error:
                 logger.warning("cannot read %s for the trackers: %s", path, error)
                 continue
-            for line in lines:
+            self._offsets[path] = offset + len(whole) + len(newline)
+            for line in whole.splitlines():
                 self._send(path, line)
-
-    def _new_lines(self, path: Path) -> list[bytes]:
-        # A trainer that goes on from a checkpoint rewrites its file shorter.
-        offset = min(self._offsets.get(path, 0), path.stat().st_size)
-        with path.open("rb") as file:
-            file.seek(offset)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._offsets[path] = offset + len(whole) + len(newline)
-        return whole.splitlines()
 
     def _send(self, path: Path, line: bytes) -> None:
         try:
@@ -74,12 +70,8 @@ class Relay:
             return
         metrics: dict[str, Metric] = {}
         for name, value in data.items():
-            if name not in ("name", "step") and _is_metric(value):
+            numbers = value if isinstance(value, list) else [value]
+            is_metric = all(isinstance(item, int | float) and not isinstance(item, bool) for item in numbers)
+            if name not in ("name", "step") and is_metric:
                 metrics[name.removeprefix(f"{data['name']}/")] = value
         self._trackers.log(group, metrics, step)
-
-
-def _is_metric(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(_is_metric(item) and not isinstance(item, list) for item in value)
-    return isinstance(value, int | float) and not isinstance(value, bool)

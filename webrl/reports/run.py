@@ -29,7 +29,7 @@ _TRAINING_SHOWN = (
 
 
 def phase_table(phase: Summary) -> Table:
-    """Everything one phase did, stage by stage."""
+    """Show everything one phase did, stage by stage."""
     from rich import box
     from rich.table import Table
 
@@ -42,28 +42,36 @@ def phase_table(phase: Summary) -> Table:
 
 
 def phase_rows(phase: Summary) -> list[tuple[str, str]]:
-    """(quantity, text) of a phase; what a phase does not have is left out."""
+    """Return (quantity, text) of a phase; what a phase does not have is left out."""
+    peaks = phase.get("peak_mib") or {}
+    peak = max(peaks, key=lambda stage: peaks[stage]) if peaks else ""
+    by_type = list(((phase.get("replay") or {}).get("by_type") or {}).items())
+    others = {f"{len(by_type) - 8} other types": sum(num for _, num in by_type[8:])} if by_type[8:] else {}
     rows = [
-        ("generated", _count(phase.get("num_generated"))),
+        ("generated", str(phase.get("num_generated") or "")),
         ("kept", _with_parts(phase.get("num_kept"), phase.get("dropped"), "dropped: ")),
         ("rollouts", _with_parts(phase.get("num_rollouts"), phase.get("rollout_status"), "")),
         ("labelled success", labelled_text(phase)),
         ("judge", refresh_text(phase)),
         ("labels", agreement_text(phase)),
         ("groups", groups_text(phase)),
-        ("replayed steps", replayed_text(phase)),
+        ("replayed steps", _with_parts(phase.get("num_replayed") or None, dict(by_type[:8]) | others, "")),
         ("critic", _training(phase, "critic")),
         ("actor", _training(phase, "actor")),
         ("update", update_text(phase)),
-        *(row for name, rate in named_rates(phase.get("eval") or {}).items() for row in _evaluated(name, rate)),
+        *(
+            row
+            for name, rate in named_rates(phase.get("eval") or {}).items()
+            for row in ((name, rate_text(rate)), ("  over the start", over_start_text(rate)))
+        ),
         ("seconds", _parts({k: round(v) for k, v in (phase.get("seconds") or {}).items()})),
-        ("peak memory", _peak(phase.get("peak_mib") or {})),
+        ("peak memory", f"{peaks[peak] / 1024:.2f} GiB ({peak})" if peak else ""),
     ]
     return [(name, text) for name, text in rows if text]
 
 
 def update_text(phase: Summary) -> str:
-    """Where the update was ended early, and how the actors before and after it did on the probe."""
+    """Say where the update was ended early, and how the actors before and after it did on the probe."""
     losses, probe = phase.get("losses") or {}, phase.get("accept") or {}
     parts = []
     if "actor_trust_kl" in losses:
@@ -86,7 +94,7 @@ def update_text(phase: Summary) -> str:
 
 
 def overview_table(phases: Sequence[Summary]) -> Table:
-    """One line per phase: how success moved."""
+    """Show a line per phase: how success moved."""
     from rich import box
     from rich.table import Table
 
@@ -108,11 +116,15 @@ def overview_table(phases: Sequence[Summary]) -> Table:
 
 
 def site_table(phases: Sequence[Summary]) -> Table | None:
-    """Successes per task type, first against last evaluated phase; None with fewer than two evaluations."""
+    """Show successes per task type, first against last evaluated phase; None with fewer than two evaluations."""
     from rich import box
     from rich.table import Table
 
-    evaluated = [(phase["phase"], rates) for phase in phases if (rates := _by_task(phase.get("eval") or {}))]
+    evaluated = []
+    for phase in phases:
+        counts = by_suite(phase.get("eval") or {}).values()
+        if rates := {site: rate for each in counts for site, rate in each.get("by_task", {}).items()}:
+            evaluated.append((phase["phase"], rates))
     if len(evaluated) < 2:
         return None
     (start, before), (end, after) = evaluated[0], evaluated[-1]
@@ -126,23 +138,19 @@ def site_table(phases: Sequence[Summary]) -> Table | None:
 
 
 def rate_names(rates: Sequence[Mapping[str, Summary]]) -> list[str]:
-    """The columns of phases' `named_rates`: those of the phases that were evaluated, where one was."""
+    """Return the columns of phases' `named_rates`: those of the phases that were evaluated, where one was."""
     evaluated = [found for found in rates if any(found.values())]
     return list(dict.fromkeys(name for found in evaluated or rates for name in found))
 
 
-def _by_task(evaluation: Summary) -> dict[str, Any]:
-    return {site: rate for counts in by_suite(evaluation).values() for site, rate in counts.get("by_task", {}).items()}
-
-
 def phase_metrics(phase: Summary) -> dict[str, float]:
-    """The numbers of a phase under flat names, for trackers."""
+    """Return the numbers of a phase under flat names, for trackers."""
     skipped = ("phase", "by_task", "by_type", "ci95")
     return {name: value for name, value in flatten(phase) if not any(part in skipped for part in name.split("."))}
 
 
 def rate_text(rate: Summary) -> str:
-    """`96/240 = 40.0 % [34.0, 46.3]`, or "" without episodes."""
+    """Return `96/240 = 40.0 % [34.0, 46.3]`, or "" without episodes."""
     if not rate.get("episodes"):
         return ""
     low, high = rate["ci95"]
@@ -152,22 +160,18 @@ def rate_text(rate: Summary) -> str:
 
 
 def standing_text(rate: Summary) -> str:
-    """`rate_text`, and how it stands against the supervised start where that is known."""
+    """Return `rate_text`, and how it compares with the supervised start where that is known."""
     return "; over the start ".join(text for text in (rate_text(rate), over_start_text(rate)) if text)
 
 
-def _evaluated(name: str, rate: Summary) -> list[tuple[str, str]]:
-    return [(name, rate_text(rate)), ("  over the start", over_start_text(rate))]
-
-
 def labelled_text(phase: Summary) -> str:
-    """Trajectories judged successful, of those that were judged."""
+    """Say how many trajectories were judged successful, of those that were judged."""
     judged = (phase.get("label") or {}).get("num_labelled", phase.get("num_rollouts"))
     return _share(phase.get("num_labelled_success"), judged)
 
 
 def agreement_text(phase: Summary) -> str:
-    """How many labels the environment's own reward confirms, where it has one (it is never trained on)."""
+    """Say how many labels the environment's own reward confirms, where it has one (it is never trained on)."""
     found = (phase.get("label") or {}).get("agreement")
     if not found:
         return ""
@@ -180,15 +184,8 @@ def agreement_text(phase: Summary) -> str:
     return f"{text}, no better than one answer for all on {len(undecided)} of {len(sites)} sites" if undecided else text
 
 
-def replayed_text(phase: Summary) -> str:
-    """Replayed steps by task type, those with most first; what is beyond eight types is told together."""
-    types = list(((phase.get("replay") or {}).get("by_type") or {}).items())
-    rest = {f"{len(types) - 8} other types": sum(num for _, num in types[8:])} if types[8:] else {}
-    return _with_parts(phase.get("num_replayed") or None, dict(types[:8]) | rest, "")
-
-
 def refresh_text(phase: Summary) -> str:
-    """What training the judge further has changed, on held-out practice episodes of the newest actor."""
+    """Say what training the judge further has changed, on held-out practice episodes of the newest actor."""
     found = (phase.get("label") or {}).get("refresh")
     if not found:
         return ""
@@ -200,7 +197,7 @@ def refresh_text(phase: Summary) -> str:
 
 
 def groups_text(phase: Summary) -> str:
-    """How the groups of attempts at one task ended, where tasks were attempted several times."""
+    """Say how the groups of attempts at one task ended, where tasks were attempted several times."""
     groups = (phase.get("label") or {}).get("groups")
     if not groups:
         return ""
@@ -214,7 +211,7 @@ def groups_text(phase: Summary) -> str:
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """(dotted name, number) of every number in nested mappings."""
+    """Yield (dotted name, number) of every number in nested mappings."""
     for key, value in data.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}.")
@@ -223,17 +220,13 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, fl
 
 
 def _training(phase: Summary, job: str) -> str:
-    """The training numbers worth a glance; all of them are in summary.json."""
+    """Return the training numbers worth a glance; all of them are in summary.json."""
     numbers = {
         name.removeprefix(f"{job}_").removeprefix("calibration."): v
         for name, v in flatten(phase.get("losses") or {})
         if name.startswith(f"{job}_")
     }
     return _parts({name: numbers[name] for name in _TRAINING_SHOWN if name in numbers})
-
-
-def _count(value: int | None) -> str:
-    return str(value) if value else ""
 
 
 def _share(part: int | None, whole: int | None) -> str:
@@ -248,15 +241,4 @@ def _with_parts(total: int | None, parts: Mapping[str, float] | None, lead: str)
 
 
 def _parts(parts: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {_number(value)}" for name, value in parts.items())
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.4g}"
-
-
-def _peak(peaks: Mapping[str, float]) -> str:
-    if not peaks:
-        return ""
-    stage = max(peaks, key=lambda name: peaks[name])
-    return f"{peaks[stage] / 1024:.2f} GiB ({stage})"
+    return ", ".join(f"{name} {v if isinstance(v, int) else f'{v:.4g}'}" for name, v in parts.items())

@@ -17,7 +17,8 @@ from webrl.config import RunConfig
 from webrl.config.extras import EXTRAS, require
 from webrl.config.redaction import redact_all
 from webrl.errors import ExtraMissing, UsageError
-from webrl.reports.markdown import escaped, table
+from webrl.reports.markdown import escaped
+from webrl.reports.markdown import table as markdown_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,22 +30,22 @@ Metric = float | Sequence[float]
 
 
 @dataclass(frozen=True)
-class Shown:
+class PhaseSummary:
     """What there is to see after a phase; secrets are masked."""
 
     pictures: dict[str, NDArray[np.uint8]]
     """Charts as [height, width, 3] by their name, such as `success-by-phase`."""
-    head: tuple[str, ...]
-    """Names of the columns of `examples`."""
-    examples: Sequence[tuple[object, ...]]
+    head: Sequence[str]
+    """Columns of `examples`."""
+    examples: Sequence[Sequence[object]]
     """Episodes of the phase, each with what it was, how it ended and where it lies."""
 
 
 class Showcase(Protocol):
     """Draws what there is to see (the hook `showcase`)."""
 
-    def phase(self, number: int) -> Shown:
-        """The charts of all phases up to this one, and examples of this one."""
+    def phase(self, number: int) -> PhaseSummary:
+        """Draw the charts of all phases up to this one, and choose examples of this one."""
 
 
 class Tracker(Protocol):
@@ -53,7 +54,7 @@ class Tracker(Protocol):
     def log(self, group: str, metrics: Mapping[str, Metric], step: int) -> None:
         """Write `group/name` at `step`; each group has its own step axis."""
 
-    def show(self, shown: Shown, step: int) -> None:
+    def show(self, summary: PhaseSummary, step: int) -> None:
         """Write charts as `report/<name>` and episodes as `report/examples`, at the phase `step`."""
 
     def close(self) -> None:
@@ -75,12 +76,12 @@ class Trackers:
         if not self._trackers or showcase is None:
             return
         try:
-            shown = showcase.phase(phase)
-        # Drawing is worth no training run, whatever a damaged file or a library makes of it.
+            summary = showcase.phase(phase)
+        # A chart that cannot be drawn, be it for a damaged file or a library's bug, must not end a training run.
         except Exception as error:
             logger.warning("phase %d: no charts and examples for the trackers: %r", phase, error)
             return
-        self._each("show", lambda tracker: tracker.show(shown, phase))
+        self._each("show", lambda tracker: tracker.show(summary, phase))
 
     def close(self) -> None:
         """Flush and end all of them."""
@@ -91,7 +92,7 @@ class Trackers:
         for name, tracker in list(self._trackers.items()):
             try:
                 call(tracker)
-            # A third party's network and disk: anything may come, and none of it is worth a training run.
+            # A third party's network and disk: any error may come, and none must end a training run.
             except Exception as error:
                 logger.warning("tracker %s failed to %s and is left out from now on: %r", name, what, error)
                 del self._trackers[name]
@@ -104,7 +105,7 @@ class Trackers:
 
 
 def open_trackers(config: RunConfig) -> Trackers:
-    """Open the configured trackers for a run; a continued run goes on in the same place.
+    """Open the configured trackers for a run; a resumed run continues in the same place.
 
     Raises:
         UsageError: one is not installed, not logged in, or cannot write (tracker, reason and fix are named).
@@ -139,10 +140,10 @@ class _TensorBoard:
             elif value:
                 self._writer.add_histogram(f"{group}/{name}", np.asarray(value), step)
 
-    def show(self, shown: Shown, step: int) -> None:
-        for name, pixels in shown.pictures.items():
+    def show(self, summary: PhaseSummary, step: int) -> None:
+        for name, pixels in summary.pictures.items():
             self._writer.add_image(f"report/{name}", pixels, step, dataformats="HWC")
-        self._writer.add_text("report/examples", table(shown.head, shown.examples), step)
+        self._writer.add_text("report/examples", markdown_table(summary.head, summary.examples), step)
 
     def close(self) -> None:
         self._writer.close()
@@ -168,10 +169,13 @@ class _Hosted:
                 data[f"{group}/{name}"] = self._module.Histogram(list(value))
         self._log(group, data, step)
 
-    def show(self, shown: Shown, step: int) -> None:
-        data = {f"report/{name}": self._module.Image(pixels) for name, pixels in shown.pictures.items()}
-        rows = [list(map(self._as_cell, row)) for row in shown.examples]
-        self._log("report", data | {"report/examples": self._module.Table(columns=list(shown.head), data=rows)}, step)
+    def show(self, summary: PhaseSummary, step: int) -> None:
+        data = {f"report/{name}": self._module.Image(pixels) for name, pixels in summary.pictures.items()}
+        # trackio's tables are Markdown.
+        cell_text = str if self._module.__name__ == "wandb" else escaped
+        rows = [list(map(cell_text, row)) for row in summary.examples]
+        table = self._module.Table(columns=list(summary.head), data=rows)
+        self._log("report", data | {"report/examples": table}, step)
 
     def close(self) -> None:
         self._run.finish()
@@ -181,10 +185,6 @@ class _Hosted:
             self._run.define_metric(f"{group}/*", step_metric=f"{group}/step")
         self._groups.add(group)
         self._run.log({f"{group}/step": step} | data)
-
-    def _as_cell(self, value: object) -> str:
-        """Text; trackio's tables are Markdown."""
-        return str(value) if self._module.__name__ == "wandb" else escaped(value)
 
 
 def _wandb(config: RunConfig) -> Tracker:

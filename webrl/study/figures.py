@@ -19,7 +19,7 @@ _NOTE = "mean over seeds, 95 % bootstrap intervals over seeds and tasks"
 
 
 def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> list[str]:
-    """Success by phase of each method, the reference's held-out seeds in grey behind; gives the files' names."""
+    """Plot success by phase of each method, the reference's held-out seeds in grey behind; returns the files' names."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     by_method = {m: [r for r in results if r.cell.method == m and r.phases] for m in study.config.methods}
@@ -59,7 +59,7 @@ def draw_success(study: Study, results: Sequence[CellResult], path: Path) -> lis
 
 
 def draw_training(study: Study, results: Sequence[CellResult], path: Path) -> list[str]:
-    """The actor's largest gradient norm and mean KL by phase, means over seeds; gives the files' names."""
+    """Plot the actor's largest gradient norm and mean KL by phase, means over seeds; returns the files' names."""
     from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator
 
@@ -72,9 +72,13 @@ def draw_training(study: Study, results: Sequence[CellResult], path: Path) -> li
     for axes, (quantity, name) in zip(panels, _TRAINING.items(), strict=True):
         for i, (method, cells) in enumerate(shown.items()):
             colour = "#000000" if method == study.config.reference else colormaps["tab20"](i % 20)
-            means = _phase_means(cells, quantity)
-            if means:
-                axes.plot(means.keys(), means.values(), marker="o", markersize=4, color=colour, label=method)
+            found: dict[int, list[float]] = {}
+            for phase in (phase for result in cells for phase in result.phases):
+                if (value := getattr(phase, quantity)) is not None:
+                    found.setdefault(phase.phase, []).append(value)
+            if found:
+                means = [float(np.mean(found[phase])) for phase in sorted(found)]
+                axes.plot(sorted(found), means, marker="o", markersize=4, color=colour, label=method)
         axes.set(title=name, xlabel="phase", xlim=(0.8, study.config.num_phases + 0.2))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         clean_axes(axes, "y")
@@ -85,7 +89,7 @@ def draw_training(study: Study, results: Sequence[CellResult], path: Path) -> li
 
 
 def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]], phase: int, path: Path) -> list[str]:
-    """Each method's difference from the reference after a phase, with its interval; gives the files' names."""
+    """Plot each method's difference from the reference after a phase, with its interval; returns the files' names."""
     if not found:
         return []
     figure = new_figure(7.2, 1.6 + 0.36 * len(found))
@@ -106,17 +110,6 @@ def draw_comparison(study: Study, found: Mapping[str, Mapping[str, Comparison]],
     clean_axes(axes, "x")
     figure.legend(loc="outside upper left", frameon=False, ncols=2)
     return _save(figure, path)
-
-
-def _phase_means(cells: Sequence[CellResult], quantity: str) -> dict[int, float]:
-    """Mean over seeds of a training quantity after each phase that has it."""
-    found: dict[int, list[float]] = {}
-    for result in cells:
-        for phase in result.phases:
-            value = getattr(phase, quantity)
-            if value is not None:
-                found.setdefault(phase.phase, []).append(value)
-    return {phase: float(np.mean(values)) for phase, values in sorted(found.items())}
 
 
 def _draw_line(

@@ -11,7 +11,7 @@
       awr: {actor: {objective: awr}}
     demos: [data/tiny/demos.jsonl]  # each seed trains its own start on them (`overrides: {sft: …}`); none: models.actor
 
-A cell is an ordinary run in `runs_dir/name/<method>-seed<seed>`; `start-seed<seed>` beside it holds phase 0, which is
+A cell is an ordinary run in `runs_dir/name/<method>-seed<seed>`; `start-seed<seed>` next to it holds phase 0, which is
 played once a seed. What defines the starting point and the evaluation belongs in `overrides`; a method that sets it is
 refused, since its numbers could not be compared.
 """
@@ -150,15 +150,15 @@ class Study:
 
     @property
     def splits(self) -> dict[str, str]:
-        """See `splits_of`; the evaluation is the same in all cells."""
+        """Parts of the evaluation (`splits_of`), which is the same in all cells."""
         return splits_of(self.starts[0].config)
 
     def start_of(self, cell: Cell) -> Cell:
-        """The start that a cell begins with."""
+        """Return the start that a cell begins with."""
         return next(start for start in self.starts if start.seed == cell.seed)
 
     def needs(self, job: Cell) -> list[Cell]:
-        """What must be finished before a job."""
+        """Return what must be finished before a job."""
         if job in self.sfts:
             return []
         if job in self.starts:
@@ -168,7 +168,7 @@ class Study:
 
 
 def splits_of(config: RunConfig) -> dict[str, str]:
-    """Parts of the evaluation, over each of which a rate is taken, and what tables call them.
+    """Return parts of the evaluation, over each of which a rate is taken, and what tables call them.
 
     These are its splits, apart by suite (`arena_eval`) where there are several.
     """
@@ -200,26 +200,32 @@ def load_study(
     except ValidationError as error:
         raise UsageError("\n".join(_explain(problem, path) for problem in error.errors()[:2])) from None
     if methods is not None:
-        config = _keep_methods(config, path, methods)
-    base = _find_base(config.config, path)
-    _check_own_keys(config, path)
+        if unknown := [name for name in methods if name not in config.methods]:
+            raise UsageError(f"{path}: no method {unknown[0]!r:.200}; it has: {', '.join(config.methods)}")
+        kept = {name: own for name, own in config.methods.items() if name in (*methods, config.reference)}
+        retrained = tuple(name for name in config.retrain_orm if name in kept)
+        config = config.model_copy(update={"methods": kept, "retrain_orm": retrained})
+    given = {f"methods.{name}": own for name, own in config.methods.items()}
+    for where, keys in {"overrides": config.overrides, **given}.items():
+        if own := sorted(set(keys) & set(_OWN_KEYS)):
+            raise UsageError(f"{path}: {where}.{own[0]}: set the study's own key, `{own[0]}` or `seeds`, instead")
+    beside = path.parent / config.config
+    base = beside if is_file(beside) else find_config(config.config)
     starts = tuple(_cell(config, path, base, START, seed) for seed in config.seeds)
     cells = tuple(_cell(config, path, base, method, seed) for seed in config.seeds for method in config.methods)
     sfts = tuple(_cell(config, path, base, SFT, seed) for seed in config.seeds if config.demos)
     orms = tuple(replace(start, method=ORM) for start in starts if config.retrain_orm)
     study = Study(config, sfts, starts, orms, cells)
     for cell in cells:
-        _check_shared(study.start_of(cell), cell, path)
+        for section, free in _METHOD_KEYS.items():
+            runs = (study.start_of(cell).config, cell.config)
+            before, after = (getattr(run, section).model_dump(exclude=free) for run in runs)
+            if changed := sorted(key for key in before if before[key] != after[key]):
+                raise UsageError(
+                    f"{path}: methods.{cell.method}: {section}.{changed[0]} = {after[changed[0]]!r:.100} would change "
+                    "the starting point or the evaluation, which all methods share; set it in `overrides`"
+                )
     return study
-
-
-def _keep_methods(config: StudyConfig, path: Path, names: Sequence[str]) -> StudyConfig:
-    unknown = [name for name in names if name not in config.methods]
-    if unknown:
-        raise UsageError(f"{path}: no method {unknown[0]!r:.200}; it has: {', '.join(config.methods)}")
-    kept = {name: own for name, own in config.methods.items() if name in (*names, config.reference)}
-    retrained = tuple(name for name in config.retrain_orm if name in kept)
-    return config.model_copy(update={"methods": kept, "retrain_orm": retrained})
 
 
 def _explain(problem: Any, path: Path) -> str:
@@ -229,11 +235,6 @@ def _explain(problem: Any, path: Path) -> str:
     if problem["loc"][-1:] == ("[key]",):
         return f"{path}: methods: the name {problem['input']!r:.200} may hold letters, digits, `_` and `.` alone"
     return f"{path}: {problem_text(problem)}"
-
-
-def _find_base(name: str, path: Path) -> Path:
-    beside = path.parent / name
-    return beside if is_file(beside) else find_config(name)
 
 
 def _cell(config: StudyConfig, path: Path, base: Path, method: str, seed: int) -> Cell:
@@ -259,25 +260,6 @@ def _cell(config: StudyConfig, path: Path, base: Path, method: str, seed: int) -
     check_settings(resolved, source)
     demos = config.demos if method == SFT else ()
     return Cell(method, seed, resolved, (str(base), *_flatten(settings)), demos)
-
-
-def _check_own_keys(config: StudyConfig, path: Path) -> None:
-    methods = {f"methods.{name}": given for name, given in config.methods.items()}
-    for where, given in {"overrides": config.overrides, **methods}.items():
-        own = sorted(set(given) & set(_OWN_KEYS))
-        if own:
-            raise UsageError(f"{path}: {where}.{own[0]}: set the study's own key, `{own[0]}` or `seeds`, instead")
-
-
-def _check_shared(start: Cell, cell: Cell, path: Path) -> None:
-    for section, free in _METHOD_KEYS.items():
-        before, after = (getattr(run.config, section).model_dump(exclude=free) for run in (start, cell))
-        changed = sorted(key for key in before if before[key] != after[key])
-        if changed:
-            raise UsageError(
-                f"{path}: methods.{cell.method}: {section}.{changed[0]} = {after[changed[0]]!r:.100} would change the "
-                "starting point or the evaluation, which all methods share; set it in `overrides`"
-            )
 
 
 def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

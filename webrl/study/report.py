@@ -21,8 +21,8 @@ from webrl.runs.provenance import git_commit, package_versions
 from webrl.runs.store import read_json, write_json, write_text
 from webrl.study.figures import draw_comparison, draw_success, draw_training
 from webrl.study.plan import Study, splits_of
-from webrl.study.results import CellResult, PhaseResult
-from webrl.study.statistics import MIN_SEEDS, Comparison, Estimate, compare, rate_by_phase, spread
+from webrl.study.results import CellResult
+from webrl.study.statistics import MIN_SEEDS, Comparison, compare, rate_by_phase, spread
 
 MACHINE = "study.json"
 """Where and from what the cells were run last."""
@@ -33,7 +33,7 @@ _EQUAL = {"episodes": "training episodes", "critic_steps": "critic steps", "acto
 
 
 def write_report(study: Study, results: Sequence[CellResult]) -> list[str]:
-    """Write tables and figures into the study's folder; gives the names of the files."""
+    """Write tables and figures into the study's folder; returns the names of the files."""
     write_text(study.folder / "study.csv", csv_text(phase_rows, results))
     write_text(study.folder / "outcomes.csv", csv_text(outcome_rows, results))
     found = comparisons(study, results)
@@ -57,7 +57,7 @@ def record_machine(study: Study, parallel: int) -> None:
 
 
 def csv_text(rows_of: Callable[[CellResult], Iterable[dict[str, Any]]], results: Sequence[CellResult]) -> str:
-    """CSV of the rows of all cells, `phase_rows` or `outcome_rows`."""
+    """Write CSV of the rows of all cells, `phase_rows` or `outcome_rows`."""
     out = io.StringIO()
     rows = [row for result in results for row in rows_of(result)]
     writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
@@ -67,7 +67,7 @@ def csv_text(rows_of: Callable[[CellResult], Iterable[dict[str, Any]]], results:
 
 
 def outcome_rows(result: CellResult) -> Iterator[dict[str, Any]]:
-    """One row a phase, temperature and evaluation page: what every table here can be computed from."""
+    """Yield one row a phase, temperature and evaluation page: what every table here can be computed from."""
     main, *_ = result.cell.config.evaluate.temperature
     for phase in result.phases:
         for temperature, parts in {f"{main:g}": phase.outcomes, **phase.at_temperature}.items():
@@ -80,14 +80,14 @@ def outcome_rows(result: CellResult) -> Iterator[dict[str, Any]]:
 
 
 def phase_rows(result: CellResult) -> Iterator[dict[str, Any]]:
-    """One row a phase; a cell without phases has one with its state alone."""
+    """Yield one row a phase; a cell without phases has one with its state alone."""
     about = {"method": result.cell.method, "seed": result.cell.seed, "state": result.state}
     if not result.phases:
         yield about
     for phase in result.phases:
         row: dict[str, Any] = about | {"phase": phase.phase}
         for split, name in splits_of(result.cell.config).items():
-            won, played = _count(phase, split)
+            won, played = sum(phase.outcomes[split].values()), len(phase.outcomes[split])
             low, high = wilson_interval(won, played)
             key = name.replace(": ", "_").replace(" ", "_").replace("-", "_")
             row |= {f"{key}_successes": won, f"{key}_episodes": played}
@@ -102,7 +102,7 @@ def phase_rows(result: CellResult) -> Iterator[dict[str, Any]]:
 
 
 def markdown_text(study: Study, results: Sequence[CellResult], found: Mapping[str, Mapping[str, Comparison]]) -> str:
-    """The tables, with where the numbers come from; `found` is what `comparisons` gives."""
+    """Write the tables, with where the numbers come from; `found` is what `comparisons` returns."""
     parts = [f"# {study.config.name}", *_header(study, results)]
     for split, name in study.splits.items():
         rows = list(_success_rows(study, results, split))
@@ -121,17 +121,23 @@ def markdown_text(study: Study, results: Sequence[CellResult], found: Mapping[st
         "## What each cell used after phase 0, and its largest gradient norm",
         table(_BUDGET, list(_budget_rows(results))),
     ]
-    return "\n\n".join([*parts, *_budget_notes(results)]) + "\n"
+    ended = [result for result in results if result.is_finished]
+    for name, text in _EQUAL.items():
+        totals = {r.cell.name: sum(getattr(p, name) for p in r.phases[1:]) for r in ended}
+        if len(set(totals.values())) > 1:
+            low, high = (pick(totals, key=lambda cell: totals[cell]) for pick in (min, max))
+            parts.append(f"Not equal: {text}, from {totals[low]} ({low}) to {totals[high]} ({high}).")
+    return "\n\n".join(parts) + "\n"
 
 
 def table(columns: Sequence[str], rows: Rows) -> str:
-    """A Markdown table."""
+    """Write a Markdown table."""
     lines = [[" ".join(cell.replace("|", "/").split()) for cell in line] for line in (columns, *rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], ["---"] * len(columns), *lines[1:]))
 
 
 def config_hash(study: Study) -> str:
-    """12 hex digits that change with any setting of any cell, but not with the folder."""
+    """Return 12 hex digits that change with any setting of any cell, but not with the folder."""
     settings: list[Any] = [cell.config.model_dump(mode="json", exclude={"runs_dir"}) for cell in study.jobs]
     settings += map(str, study.config.demos)
     text = json.dumps(settings, sort_keys=True).replace(str(study.folder), "")  # models that it trains lie there
@@ -139,12 +145,12 @@ def config_hash(study: Study) -> str:
 
 
 def compared_phase(study: Study, results: Sequence[CellResult]) -> int:
-    """The latest phase that the reference has finished with any seed."""
+    """Return the latest phase that the reference has finished with any seed."""
     return max((len(r.phases) - 1 for r in results if r.cell.method == study.config.reference), default=0)
 
 
 def comparisons(study: Study, results: Sequence[CellResult]) -> dict[str, dict[str, Comparison]]:
-    """Of each other method, by split, against the reference at `compared_phase`; only seeds that both have finished."""
+    """Compare each other method, by split, with the reference at `compared_phase`, over seeds that both finished."""
     phase = compared_phase(study, results)
     reached = {(r.cell.method, r.cell.seed): r for r in results if len(r.phases) > phase > 0}
     found: dict[str, dict[str, Comparison]] = {}
@@ -203,26 +209,21 @@ def _success_rows(study: Study, results: Sequence[CellResult], split: str) -> It
         rates = rate_by_phase(cells, split, np.random.default_rng(0))
         if not any(rates):
             continue
-        texts = [_with_seeds(rate, len(study.config.seeds)) for rate in rates]
+        num_seeds = len(study.config.seeds)
+        texts = [
+            rate.text() + ("" if rate.seeds == num_seeds else f" ({rate.seeds} of {num_seeds} seeds)") if rate else ""
+            for rate in rates
+        ]
         texts += [""] * (study.config.num_phases + 1 - len(texts))
         ended = [r for r in cells if r.is_finished]
         deviation = spread(cells, split, study.config.num_phases)
         shown = "not known" if deviation is None else f"{100 * deviation:.1f}"
-        yield [method, str(len(ended)), *texts, shown, _gain(ended, split)]
-
-
-def _with_seeds(rate: Estimate | None, num_seeds: int) -> str:
-    if rate is None:
-        return ""
-    return rate.text() + ("" if rate.seeds == num_seeds else f" ({rate.seeds} of {num_seeds} seeds)")
-
-
-def _gain(cells: Sequence[CellResult], split: str) -> str:
-    if not cells:
-        return ""
-    before, after = ([r.phases[k].outcomes[split] for r in cells] for k in (0, -1))
-    found = compare(after, before, np.random.default_rng(0))
-    return f"{found.difference.text(signed=True)}; {_verdict(found)}"
+        gain = ""
+        if ended:
+            before, after = ([r.phases[k].outcomes[split] for r in ended] for k in (0, -1))
+            found = compare(after, before, np.random.default_rng(0))
+            gain = f"{found.difference.text(signed=True)}; {_verdict(found)}"
+        yield [method, str(len(ended)), *texts, shown, gain]
 
 
 def _verdict(comparison: Comparison) -> str:
@@ -258,20 +259,3 @@ def _budget_rows(results: Sequence[CellResult]) -> Iterator[list[str]]:
             str(sum(p.actor_steps for p in trained)), f"{100 * active:.0f} %" if trained else "",
             f"{max(norms):.3g}" if norms else "", f"{sum(p.seconds for p in trained) / 60:.1f}",
         ]  # fmt: skip
-
-
-def _budget_notes(results: Sequence[CellResult]) -> list[str]:
-    """Which budgets are not equal among the finished cells."""
-    ended = [result for result in results if result.is_finished]
-    notes = []
-    for name, text in _EQUAL.items():
-        totals = {r.cell.name: sum(getattr(p, name) for p in r.phases[1:]) for r in ended}
-        if len(set(totals.values())) > 1:
-            low, high = (pick(totals, key=lambda cell: totals[cell]) for pick in (min, max))
-            notes.append(f"Not equal: {text}, from {totals[low]} ({low}) to {totals[high]} ({high}).")
-    return notes
-
-
-def _count(phase: PhaseResult, split: str) -> tuple[int, int]:
-    outcomes = phase.outcomes[split].values()
-    return sum(outcomes), len(outcomes)

@@ -75,7 +75,7 @@ class CellResult:
 
 
 def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
-    """The cells in the study's order.
+    """Read the cells in the study's order.
 
     Raises:
         StageError: a cell was made with other settings, began elsewhere than the start of its seed, or was evaluated on
@@ -90,24 +90,21 @@ def read_results(study: Study, failures: Mapping[str, str]) -> list[CellResult]:
         if phases:
             check_start(study.start_of(cell), cell)
         for phase in phases:
-            _check_tasks(cell, phases[0], phase)
+            for split, outcomes in phases[0].outcomes.items():
+                if other := outcomes.keys() ^ phase.outcomes[split].keys():
+                    raise StageError(
+                        f"{cell.config.run_dir}: phase {phase.phase} was evaluated on other tasks than phase 0 "
+                        f"({len(other)} differ, such as {min(other)}); remove the folder, and the same command runs it "
+                        "again"
+                    )
         results.append(CellResult(cell, phases, failures.get(cell.name, "")))
     return results
 
 
-def _check_tasks(cell: Cell, first: PhaseResult, phase: PhaseResult) -> None:
-    for split in first.outcomes:
-        other = first.outcomes[split].keys() ^ phase.outcomes[split].keys()
-        if other:
-            raise StageError(
-                f"{cell.config.run_dir}: phase {phase.phase} was evaluated on other tasks than phase 0 "
-                f"({len(other)} differ, such as {min(other)}); remove the folder, and the same command runs it anew"
-            )
-
-
 def _read_phase(cell: Cell, folder: PhaseFolder) -> PhaseResult:
     done = {spec.name: folder.read_stage(spec.name) for spec in STAGES}
-    episodes, env_steps = _count_steps(folder.trajectories)
+    lengths = [len(data.get("steps", ())) for _, data in read_lines(folder.trajectories)]
+    lines = [data for _, data in read_lines(folder.metrics)] if folder.metrics.is_file() else []
     train: dict[str, Any] = done["train"]["counts"]
     return PhaseResult(
         phase=folder.phase,
@@ -116,14 +113,14 @@ def _read_phase(cell: Cell, folder: PhaseFolder) -> PhaseResult:
             f"{t:g}": _read_outcomes(folder.path / f"eval_t{t:g}.jsonl", cell)
             for t in cell.config.evaluate.temperature[1:]
         },
-        episodes=episodes,
-        env_steps=env_steps,
+        episodes=len(lengths),
+        env_steps=sum(lengths),
         labelled_success=done["label"]["counts"].get("num_success", 0),
         replayed=done["replay"]["counts"].get("num_replayed", 0),
         critic_steps=train.get("critic_steps", 0),
         actor_steps=train.get("actor_steps", 0),
         actor_active=train.get("actor_active", 0) / max(1, train.get("actor_samples", 0)),
-        grad_norm=_largest_norm(folder.metrics),
+        grad_norm=max((line["actor/grad_norm"] for line in lines if "actor/grad_norm" in line), default=None),
         kl=train.get("actor_kl"),
         seconds=round(sum(marker["seconds"] for marker in done.values()), 1),
     )
@@ -142,15 +139,3 @@ def _read_outcomes(path: Path, cell: Cell) -> dict[str, dict[str, bool]]:
             split = f"{task.site.partition('.')[0]}_{split}"
         outcomes[split][task.task_id] = is_success(trajectory)
     return outcomes
-
-
-def _largest_norm(path: Path) -> float | None:
-    if not path.is_file():
-        return None
-    lines = (data for _, data in read_lines(path))
-    return max((data["actor/grad_norm"] for data in lines if "actor/grad_norm" in data), default=None)
-
-
-def _count_steps(path: Path) -> tuple[int, int]:
-    lengths = [len(data.get("steps", ())) for _, data in read_lines(path)]
-    return len(lengths), sum(lengths)

@@ -67,7 +67,7 @@ class Comparison:
 
 
 def estimate(by_seed: Sequence[Sequence[float]], rng: np.random.Generator) -> Estimate:
-    """Mean over seeds of the mean over tasks, with its bootstrap interval.
+    """Estimate the mean over seeds of the mean over tasks, with its bootstrap interval.
 
     Args:
         by_seed: of each seed, one value a task.
@@ -106,7 +106,7 @@ def compare(first: Sequence[Outcomes], second: Sequence[Outcomes], rng: np.rando
 
 
 def spread_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Student's t interval of the mean of one value a seed; None with fewer than `MIN_SEEDS`."""
+    """Return Student's t interval of the mean of one value a seed; None with fewer than `MIN_SEEDS`."""
     if len(values) < MIN_SEEDS:
         return None
     mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
@@ -115,19 +115,19 @@ def spread_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def spread(cells: Sequence[CellResult], split: str, phase: int) -> float | None:
-    """Standard deviation over seeds of success after a phase; None with fewer than `MIN_SEEDS` seeds."""
+    """Return the standard deviation over seeds of success after a phase; None with fewer than `MIN_SEEDS` seeds."""
     reached = [r.phases[phase].outcomes[split] for r in cells if len(r.phases) > phase]
     rates = [float(np.mean(list(outcomes.values()))) for outcomes in reached if outcomes]
     return float(np.std(rates, ddof=1)) if len(rates) >= MIN_SEEDS else None
 
 
 def effect_size(first: float, second: float) -> float:
-    """Cohen's h of two rates."""
+    """Return Cohen's h of two rates."""
     return 2 * math.asin(math.sqrt(first)) - 2 * math.asin(math.sqrt(second))
 
 
 def rate_by_phase(cells: Sequence[CellResult], split: str, rng: np.random.Generator) -> list[Estimate | None]:
-    """Success after each phase over the cells that have finished it; None where there is none, or no such task."""
+    """Estimate success after each phase over the cells that finished it; None without any, or without such tasks."""
     last = max((len(result.phases) for result in cells), default=0)
     found: list[Estimate | None] = []
     for phase in range(last):

@@ -76,12 +76,12 @@ def reliability(v: NDArray[Any], y: NDArray[Any]) -> list[dict[str, Any]]:
 
 def auc(truth: NDArray[Any], values: NDArray[Any]) -> float:
     """Area under the ROC curve, ties counted half; NaN without both classes."""
-    # scikit-learn's takes twenty times as long, and intervals ask a thousand times.
-    from scipy.stats import rankdata
-
     positives = int(truth.sum())
     negatives = len(truth) - positives
-    if not positives or not negatives:
+    if not positives or not negatives or np.isnan(values).any():
         return math.nan
-    ranks = rankdata(values)[truth == 1].sum() - positives * (positives + 1) / 2
-    return float(ranks / (positives * negatives))
+    # scikit-learn's takes twenty times as long, and intervals ask a thousand times; scipy.stats takes a second to load.
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]  # [N], of ties the mean rank
+    above = ranks[truth == 1].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * negatives))

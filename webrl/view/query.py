@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from webrl.errors import UsageError
-from webrl.view.index import Absent, Index, Place
+from webrl.view.index import Index, Place, TrajectoryNotFound
 
 PAGE_SIZE = 50
 _MAX_WORDS = 20
@@ -93,14 +93,15 @@ class Selection:
             known = CHOICES.get(name, ORDERS if name == "sort" else None)
             if known is not None and value and value not in known:
                 raise UsageError(f"{name}={value!r:.80}: expected one of {', '.join(known)}")
-            if name in ("page", "run", "phase") and value and not _is_number(value):
+            is_number = value.removeprefix("-").isdecimal() and len(value) < 10
+            if name in ("page", "run", "phase") and value and not is_number:
                 raise UsageError(f"{name}={value!r:.80}: expected a number")
         given = {name: value for name, value in query.items() if value}
         page = max(1, int(given.pop("page", "1")))
         return cls(**given, page=page)
 
     def address(self, **changes: Any) -> str:
-        """The query that selects this, with some fields changed; pages count from 1 again if others change."""
+        """Return the query that selects this, with some fields changed; pages count from 1 again if others change."""
         changed = dataclasses.replace(self, **({"page": 1} | changes if changes else {}))
         defaults = Selection()
         parts = {f.name: getattr(changed, f.name) for f in dataclasses.fields(changed)}
@@ -110,10 +111,6 @@ class Selection:
     def is_everything(self) -> bool:
         """Whether nothing is left out."""
         return dataclasses.replace(self, sort="disagreements", page=1) == Selection()
-
-
-def _is_number(text: str) -> bool:
-    return text.removeprefix("-").isdecimal() and len(text) < 10
 
 
 def _where(selection: Selection) -> tuple[str, list[Any]]:
@@ -132,7 +129,7 @@ def _where(selection: Selection) -> tuple[str, list[Any]]:
 
 
 def page_rows(index: Index, selection: Selection) -> list[sqlite3.Row]:
-    """The rows of one page."""
+    """Return the rows of one page."""
     where, values = _where(selection)
     return index.query(
         f"""SELECT f.run, f.name, f.kind, t.line, t.trajectory_id, t.instruction, t.site, t.phase, t.status,
@@ -143,7 +140,7 @@ def page_rows(index: Index, selection: Selection) -> list[sqlite3.Row]:
 
 
 def totals(index: Index, selection: Selection) -> dict[str, int]:
-    """Numbers over the whole selection.
+    """Count over the whole selection.
 
     `num`; `judged`, `labelled` (as successes); `known` truth, `successes` by it; `agree`, `disagree`; `hand` labels.
     """
@@ -158,7 +155,7 @@ def totals(index: Index, selection: Selection) -> dict[str, int]:
 
 
 def options(index: Index) -> dict[str, list[tuple[str, int]]]:
-    """Filter -> (value, number of trajectories) of all that occur."""
+    """Return filter -> (value, number of trajectories) of all that occur."""
     counted = {}
     for name, column in COLUMNS.items():
         rows = index.query(
@@ -169,7 +166,7 @@ def options(index: Index) -> dict[str, list[tuple[str, int]]]:
 
 
 def places(index: Index, selection: Selection) -> list[Place]:
-    """All trajectories of a selection, in its order."""
+    """Return all trajectories of a selection, in its order."""
     where, values = _where(selection)
     order = ORDERS[selection.sort][1]
     rows = index.query(f"SELECT f.run, f.name, t.line {_FROM} WHERE {where} ORDER BY {order}", values)
@@ -177,7 +174,7 @@ def places(index: Index, selection: Selection) -> list[Place]:
 
 
 def neighbours(index: Index, selection: Selection, place: Place) -> tuple[Place | None, Place | None, int]:
-    """The ones before and after a trajectory in a selection, and its position from 1.
+    """Return the ones before and after a trajectory in a selection, and its position from 1.
 
     Of one that is not in it the position is 0, and the next is the selection's first.
     """
@@ -195,19 +192,19 @@ def neighbours(index: Index, selection: Selection, place: Place) -> tuple[Place 
 
 
 def row_of(index: Index, place: Place) -> sqlite3.Row:
-    """What the index knows of one trajectory, its label included. Raises Absent."""
+    """Return what the index knows of one trajectory, its label included. Raises TrajectoryNotFound."""
     rows = index.query(
         f"""SELECT f.kind, t.truth, l.reward, l.p_yes, l.judge, l.error, l.trajectory_id IS NOT NULL AS has_label,
         h.success AS hand, {_DISAGREES} AS disagrees {_FROM} WHERE f.run = ? AND f.name = ? AND t.line = ?""",
         (place.run, place.name, place.line),
     )
     if not rows:
-        raise Absent(str(place))
+        raise TrajectoryNotFound(str(place))
     return rows[0]
 
 
 def same_task(index: Index, place: Place) -> list[sqlite3.Row]:
-    """Other attempts at the same task, of any phase and run: the same site and instruction; the same page first."""
+    """Return other attempts at the same task (site and instruction), of any phase and run; the same page first."""
     return index.query(
         f"""SELECT f.run, f.name, f.kind, t.line, t.trajectory_id, t.phase, t.num_steps, t.truth, l.reward,
         t.task_id = own.task_id AS same_page FROM trajectory own JOIN file o ON o.id = own.file
@@ -219,7 +216,7 @@ def same_task(index: Index, place: Place) -> list[sqlite3.Row]:
 
 
 def policy_names(index: Index, run: int) -> dict[str, str]:
-    """Fingerprint of an actor -> what it is: `after phase 1`, `the start`; in the order of training."""
+    """Return fingerprint of an actor -> what it is: `after phase 1`, `the start`; in the order of training."""
     rows = index.query(
         f"SELECT policy, min(t.phase - (f.kind <> 'eval')) AS trained FROM {_TRAJECTORIES} "
         "WHERE f.run = ? AND policy <> '' GROUP BY policy ORDER BY trained",
@@ -229,5 +226,5 @@ def policy_names(index: Index, run: int) -> dict[str, str]:
 
 
 def to_places(rows: Iterable[sqlite3.Row]) -> list[Place]:
-    """Where rows with `run`, `name` and `line` lie."""
+    """Return where rows with `run`, `name` and `line` lie."""
     return [Place(row["run"], row["name"], row["line"]) for row in rows]

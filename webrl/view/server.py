@@ -1,8 +1,8 @@
-"""`webrl view`'s server: an index that keeps itself up, pages over it, and who may see them.
+"""`webrl view`'s server: token authentication with CSRF and DNS-rebinding protection in front of the pages.
 
 The address that `webrl view` prints holds a token, which is exchanged for a cookie that no script and no other site can
 use. Browsers send a cookie to every port of a host, so it is for the paths below a random one: another server on this
-machine is not sent it. Hosts other than this machine's are refused (a page of another site may have its name point
+machine does not get it. Hosts other than this machine's are refused (a page of another site may have its name point
 here), and so are forms of other pages. Programs may show the token as `webrl/net.py` takes it.
 """
 
@@ -25,8 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from webrl.net import address_of, is_loopback, listen, names_loopback, refusal, run_app, stop_on_signals
 from webrl.view.app import make_app
-from webrl.view.files import check_run
-from webrl.view.index import Index
+from webrl.view.index import Index, check_run
 
 _MAX_REQUESTS = 64
 POLICY = (
@@ -34,6 +33,7 @@ POLICY = (
     "base-uri 'none'; frame-ancestors 'none'"
 )
 _COOKIE = "webrl_view"
+_NOT_ADMITTED = "open the address that `webrl view` has printed: it holds the token\n"
 _HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -46,7 +46,7 @@ _HEADERS = {
 
 
 def serve(runs: Sequence[Path], host: str, port: int, on_ready: Callable[[str], None]) -> None:
-    """Show runs until interrupted; the first page is there while the index is still being made.
+    """Show runs until interrupted; the first page is there while the index is still being built.
 
     Args:
         on_ready: called with the address to open, which holds the token.
@@ -82,7 +82,7 @@ class Guard:
         """Guard `app`.
 
         Args:
-            token: what whoever asks must show.
+            token: what a request must show.
             root: what the paths of all pages begin with; nobody can guess it.
             host: what the server listens on; a name among the addresses that it may be asked under.
         """
@@ -111,40 +111,36 @@ class Guard:
         """A refusal, or the exchange of the token for the cookie; None lets through."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if not self._is_own(headers):
+        if not self._is_own(headers.get("host")):
             return PlainTextResponse(f"this is not {host!r:.100}\n", 421)
         if scope["method"] not in ("GET", "HEAD", "POST"):
             return PlainTextResponse("GET and POST only\n", 405, {"Allow": "GET, HEAD, POST"})
+        if not scope["path"].startswith(f"{self._root}/"):
+            return PlainTextResponse(_NOT_ADMITTED, 401)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         shown = next((value for name, value in query if name == "token"), None)
-        is_below = scope["path"].startswith(f"{self._root}/")
-        if shown is not None and scope["method"] == "GET" and is_below and self._is_token(shown):
-            return self._exchange(scope["path"], [(name, value) for name, value in query if name != "token"])
-        if not is_below or not self._is_admitted(headers):
-            return PlainTextResponse("open the address that `webrl view` has printed: it holds the token\n", 401)
+        if shown is not None and scope["method"] == "GET" and self._is_token(shown):
+            rest = urlencode([(name, value) for name, value in query if name != "token"])
+            answer = RedirectResponse(f"{scope['path']}?{rest}" if rest else scope["path"], 303)
+            answer.set_cookie(_COOKIE, self._token, httponly=True, samesite="strict", path=self._root)
+            return answer
+        cookie = cookie_parser(headers.get("cookie", "")).get(_COOKIE, "")
+        if not self._is_token(cookie) and refusal(headers, self._token) is not None:
+            return PlainTextResponse(_NOT_ADMITTED, 401)
         if scope["method"] == "POST" and headers.get("origin", f"http://{host}") != f"http://{host}":
             return PlainTextResponse("other pages may not send forms here\n", 403)
         return None
 
-    def _exchange(self, path: str, rest: list[tuple[str, str]]) -> Response:
-        answer = RedirectResponse(f"{path}?{urlencode(rest)}" if rest else path, 303)
-        answer.set_cookie(_COOKIE, self._token, httponly=True, samesite="strict", path=self._root)
-        return answer
-
-    def _is_admitted(self, headers: Headers) -> bool:
-        cookie = cookie_parser(headers.get("cookie", "")).get(_COOKIE, "")
-        return self._is_token(cookie) or refusal(headers, self._token) is None
-
     def _is_token(self, text: str) -> bool:
         return hmac.compare_digest(text.encode("utf-8", "replace"), self._token.encode())
 
-    def _is_own(self, headers: Headers) -> bool:
-        """Whether who asks means this server: by this machine's names, or by an address, which nobody can redirect."""
-        if names_loopback(headers.get("host")) or not self._is_open:
-            return names_loopback(headers.get("host"))
+    def _is_own(self, host: str | None) -> bool:
+        """Whether a request's `Host` is this machine: its names, or an address, which nobody can redirect."""
+        if names_loopback(host) or not self._is_open:
+            return names_loopback(host)
         name = ""
         try:
-            name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+            name = urlsplit(f"//{host}").hostname or ""
             ipaddress.ip_address(name)
         except ValueError:
             return name in self._names

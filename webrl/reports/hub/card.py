@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import webrl
 from webrl.config.redaction import redact
 from webrl.evaluate import is_evaluated, named_rates
-from webrl.reports.hub.ancestry import Ancestry
 from webrl.reports.markdown import escaped, table
-from webrl.reports.page.compare import settings_table
+from webrl.reports.page.build import settings_table
 from webrl.reports.page.facts import PhaseFacts, RunFacts
 from webrl.reports.run import agreement_text, rate_names, rate_text, standing_text
 from webrl.runs.spelling import visible
+
+
+@dataclass(frozen=True)
+class Ancestry:
+    """What an actor was made from: the phases before it, the supervised start, and the model that all began with."""
+
+    trained: tuple[Path, ...]
+    """Model folders that were trained one from the other, oldest first; the last is the actor."""
+    base: str
+    """What the first of them was trained from, as it was named."""
+    weights: str | None
+    """`base_fingerprint` of that; None: not known."""
+    on_hub: bool
+    """Whether it is a name of the Hub, rather than a folder."""
 
 
 def model_card(
@@ -49,6 +64,17 @@ def model_card(
     rates = {facts.phase: named_rates(found) for facts in phases if is_evaluated(found := facts.counts("eval"))}
     agreements = [(p.phase, text) for p in phases if (text := agreement_text({"label": p.counts("label")}))]
     settings = settings_table(run)
+    names = rate_names(list(rates.values()))
+    success: list[tuple[object, ...]] = []
+    for number, found in rates.items():
+        texts = [standing_text(found[name]) for name in names]
+        success.append((f"{number}: supervised start" if number == 0 else str(number), *texts))
+    counted: list[tuple[object, ...]] = []
+    for facts in phases:
+        played, judged, replayed = (facts.counts(stage) for stage in ("rollout", "label", "replay"))
+        steps = (replayed.get("num_current", "–"), replayed.get("num_replayed", "–"))
+        counted.append((facts.phase, played.get("num_rollouts", "–"), judged.get("num_success", "–"), *steps))
+    counted_head = ("phase", "episodes", "labelled successful", "own steps trained on", "replayed steps")
     marker = next(iter(reversed(phases[-1].stages.values())), {})
     versions = ", ".join(f"{package} {version}" for package, version in dict(marker.get("versions") or {}).items())
     # Jinja would write a word from outside as it is: each is escaped, or without the backticks that it is put between.
@@ -57,13 +83,14 @@ def model_card(
         name=escaped(name), repo_id=repo_id, phase=phase, num_phases=run.option("num_phases", "?"), base=base,
         rank=adapter_rank, sees=sees, num_trained=len(origin.trained), version=webrl.__version__,
         start=_code(start), start_is_folder=start != base,
-        success_table=_success_table(rates), is_evaluated=phase in rates, seed=run.option("seed", "?"),
+        success_table=table(("phase", *names), success) if success else "",
+        is_evaluated=phase in rates, seed=run.option("seed", "?"),
         objective=_code(run.option("actor.objective", "?")), judge=_code(run.option("label.judge", "orm")),
         later_tasks="written from failures" if run.option("tasks.source") == "curriculum" else "of the suite",
         agreement_table=table(("phase", "labels"), agreements) if agreements else "",
         settings_table=table(settings.head, settings.rows),
         versions=escaped(versions), commit=_code(marker.get("git_commit") or "not known"),
-        suite=_code(suite), data_table=_data_table(phases),
+        suite=_code(suite), data_table=table(counted_head, counted),
     )  # fmt: skip
     return f"---\n{data.to_yaml()}\n---\n\n{redact(visible(body)).strip()}\n"
 
@@ -79,25 +106,6 @@ def _results(phase: PhaseFacts, suite: str) -> Iterator[Any]:
                 dataset_name=f"{suite}, {name}", dataset_config=name, metric_type="success_rate",
                 metric_value=rate["rate"], metric_name=f"Success rate, {rate_text(rate)}",
             )  # fmt: skip
-
-
-def _success_table(found: dict[int, Any]) -> str:
-    names = rate_names(list(found.values()))
-    rows = [
-        (f"{phase}: supervised start" if phase == 0 else str(phase), *(standing_text(rates[name]) for name in names))
-        for phase, rates in found.items()
-    ]
-    return table(("phase", *names), rows) if rows else ""
-
-
-def _data_table(phases: list[PhaseFacts]) -> str:
-    """Counts by phase; the episodes themselves are not uploaded."""
-    rows: list[tuple[object, ...]] = []
-    for facts in phases:
-        played, judged, replayed = (facts.counts(stage) for stage in ("rollout", "label", "replay"))
-        steps = (replayed.get("num_current", "–"), replayed.get("num_replayed", "–"))
-        rows.append((facts.phase, played.get("num_rollouts", "–"), judged.get("num_success", "–"), *steps))
-    return table(("phase", "episodes", "labelled successful", "own steps trained on", "replayed steps"), rows)
 
 
 def _code(value: object) -> str:

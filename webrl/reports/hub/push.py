@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,16 @@ import yaml
 from webrl.config.redaction import redact, redact_all, remember
 from webrl.config.yaml_file import read_yaml
 from webrl.errors import DataError, ModelError, StageError, UsageError, WebRLError
-from webrl.llm.loading import MODEL_FILES
+from webrl.llm.fingerprint import base_fingerprint, weights_fingerprint
+from webrl.llm.loading import HUB_NAME, MODEL_FILES
 from webrl.phase import is_phase_done
-from webrl.reports.hub.ancestry import Ancestry, ancestry
-from webrl.reports.hub.card import model_card
+from webrl.reports.hub.card import Ancestry, model_card
 from webrl.reports.page.build import render
-from webrl.reports.page.facts import RunFacts, read_run
+from webrl.reports.page.facts import read_run
 from webrl.runs.disk import atomic_path
 from webrl.runs.folder import PhaseFolder, RunFolder, require_run
 from webrl.runs.store import write_text
+from webrl.training.export import STATE, read_origin, stacked_adapter
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 _WEIGHTS = re.compile(r"^(generation_)?config\.json$|safetensors")
@@ -59,7 +60,7 @@ def check_repo_id(repo_id: str) -> None:
 
 
 def chosen_phase(run: Path, phase: int | None) -> PhaseFolder:
-    """The phase whose model is uploaded: the one that is named, or the last of a finished run.
+    """Choose the phase whose model is uploaded: the one that is named, or the last of a finished run.
 
     Raises:
         UsageError: no run folder, no such phase, or an unfinished run and no phase named.
@@ -116,34 +117,88 @@ def write_folder(
         remember(os.environ.get(str(section.get("engine", {}).get("api_key_env")), ""))
     remember(get_token() or "")
     origin = ancestry(phase)
-    origin = origin if base is None else origin.named(base)
+    if base is not None:
+        if not HUB_NAME.fullmatch(base) or Path(base).exists():
+            raise UsageError(f"--base {base!r} is no name of a model on the Hub; it is OWNER/NAME")
+        if origin.weights and base_fingerprint(base) not in (origin.weights, base):
+            raise UsageError(f"--base {base}: it has other weights than {origin.base!r}, which the run started from")
+        origin = replace(origin, base=base, on_hub=True)
     rank = _put_adapter(origin, out) if adapter else None
     _put_model(phase.actor, out, weights=not adapter, link=link)
-    facts = _facts_until(run, phase.phase)
+    facts = read_run(run.path)
+    facts.phases = [found for found in facts.phases if found.phase <= phase.phase]
     write_text(out / "README.md", model_card(facts, phase.phase, repo_id, license_id, origin, rank))
     write_text(out / "config.yaml", yaml.safe_dump(redact_all(config), sort_keys=False, allow_unicode=True))
     write_text(out / "report.html", render([facts]))
-    if found := list(_with_secrets(out)):
+    secret = []
+    for path in sorted(out.iterdir()):
+        with path.open("rb") as file:  # of weights the text at their beginning is searched
+            size = min(int.from_bytes(file.read(8), "little"), _HEADER_BYTES) if path.suffix == ".safetensors" else -1
+            file.seek(8 if size >= 0 else 0)
+            text = file.read(size).decode("utf-8", errors="replace")
+        if redact(text) != text:
+            secret.append(path.name)
+    if secret:
         raise DataError(
-            f"not uploaded: {', '.join(found)} would hold a password, a token or a log-in in an address; remove it "
+            f"not uploaded: {', '.join(secret)} would hold a password, a token or a log-in in an address; remove it "
             f"from the model folder {str(phase.actor)!r}"
         )
 
 
-def _facts_until(run: RunFolder, phase: int) -> RunFacts:
-    facts = read_run(run.path)
-    facts.phases = [found for found in facts.phases if found.phase <= phase]
-    return facts
+def ancestry(phase: PhaseFolder) -> Ancestry:
+    """Follow a phase's actor back to the model that all began with, as far as the folders are here.
+
+    Raises:
+        ModelError: a `lora/state.safetensors` that is damaged.
+    """
+    run = RunFolder(phase.path.parent)
+    start = run.phase(0)
+    trained = []
+    for number in range(phase.phase, 0, -1):
+        folder = run.phase(number)
+        # Where it was not accepted, the phase's actor is a copy of the one before.
+        if not folder.is_done("accept") or folder.read_stage("accept")["counts"].get("accepted", True):
+            trained.append(folder.actor)
+    models: dict[str, Any] = read_yaml(run.config, "the run's config").get("models") or {}
+    base, weights = str(models.get("actor")), None
+    on_hub = start.is_done("train") and "hub_commit" in start.read_stage("train")["counts"]
+    actor = start.actor
+    while actor not in trained and (origin := read_origin(actor)):
+        trained.append(actor)
+        base, weights = origin.base, origin.base_weights
+        actor = Path(base).expanduser()
+        on_hub = bool(HUB_NAME.fullmatch(base)) and not actor.is_dir()
+        if on_hub or _weights(actor) != weights:
+            break
+    return Ancestry(tuple(reversed(trained)), base, weights or _weights(start.actor), on_hub)
+
+
+def _weights(folder: Path) -> str | None:
+    try:
+        return weights_fingerprint(folder)
+    except ModelError:  # it holds none any more
+        return None
 
 
 def _put_adapter(origin: Ancestry, out: Path) -> int:
-    """Write the adapter as peft does; gives its rank."""
-    origin.require_adapters()
+    """Write the adapter as peft does; returns its rank.
+
+    Raises:
+        ModelError: weights that were trained whole.
+        UsageError: a base that only this machine has.
+    """
     from peft import LoraConfig
     from safetensors.torch import save_file
 
-    from webrl.training.export import stacked_adapter
-
+    whole = [folder for folder in origin.trained if not (folder / STATE).is_file()]
+    if whole or not origin.trained:
+        what = f"{whole[0]}: its weights were trained whole" if whole else "nothing was trained"
+        raise ModelError(f"--adapter: {what}, so that there is no adapter; leave --adapter out")
+    if not origin.on_hub:
+        raise UsageError(
+            f"--adapter: the run started from the folder {origin.base!r}, which others do not have; "
+            "name that model on the Hub with --base OWNER/NAME (after `hf upload OWNER/NAME FOLDER`)"
+        )
     tensors, rank = stacked_adapter(origin.trained)
     names = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in tensors})
     LoraConfig(
@@ -170,21 +225,10 @@ def _put_model(actor: Path, out: Path, *, weights: bool, link: bool) -> None:
                 shutil.copyfile(path, temporary)
 
 
-def _with_secrets(folder: Path) -> Iterator[str]:
-    """Names of the files in which `redact` finds something; of weights the text at their beginning is looked at."""
-    for path in sorted(folder.iterdir()):
-        with path.open("rb") as file:
-            size = min(int.from_bytes(file.read(8), "little"), _HEADER_BYTES) if path.suffix == ".safetensors" else -1
-            file.seek(8 if size >= 0 else 0)
-            text = file.read(size).decode("utf-8", errors="replace")
-        if redact(text) != text:
-            yield path.name
-
-
 def upload(folder: Path, repo_id: str, message: str, *, private: bool) -> str:
-    """Create the repository where it is not there, and bring the folder into it; gives its address.
+    """Create the repository where it is not there, and upload the folder; returns its address.
 
-    A call that was interrupted is made again: what has arrived is not sent twice.
+    After an interruption call it again: what has arrived is not sent twice.
 
     Raises:
         UsageError: no token, or `private` for a repository that is public.

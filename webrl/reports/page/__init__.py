@@ -1,5 +1,5 @@
 """`webrl report`: run folders as one HTML file that needs neither network nor JavaScript.
 
-In the order of the work: `facts.py` reads a folder, `charts.py` and `svg.py` draw, `sections.py`, `families.py`,
-`judge.py`, `work.py` and `compare.py` say what is shown, `build.py` puts it into `page.html.j2`.
+In the order of the work: `facts.py` reads a folder, `charts.py` draws, `families.py` and `sections.py` choose what is
+shown of one run, `build.py` compares runs and puts everything into `page.html.j2`.
 """

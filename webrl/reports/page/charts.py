@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import textwrap
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -69,21 +70,15 @@ class Figure:
             _clean_texts(self.plot)
             nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
             self.plot.savefig(out, format="svg", transparent=True, metadata=nothing)
-        root = ElementTree.fromstring(out.getvalue())
-        for parent in list(root.iter()):
-            for child in list(parent):
-                if child.tag.endswith("}style"):
-                    parent.remove(child)
-        for element in root.iter():
-            element.tag = element.tag.rpartition("}")[2]
-            element.attrib = dict(_attributes(element.attrib, key))
+        used = set(re.findall(r'(?:href="|url\()#([^")]+)', out.getvalue()))
+        drawn = [made for child in ElementTree.fromstring(out.getvalue()) for made in _slim(child, key, used)]
         width, height = (round(_UNIT * size) for size in self.plot.get_size_inches())
         return Markup(
             '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}. {3}" '
             'stroke-linejoin="round"><title>{2}</title><desc>{3}</desc>{4}</svg>'
         ).format(
             width, height, self.title, self.note,
-            Markup("".join(ElementTree.tostring(child, encoding="unicode") for child in root)),
+            Markup("".join(ElementTree.tostring(element, encoding="unicode") for element in drawn)),
         )  # fmt: skip
 
     def pixels(self) -> NDArray[np.uint8]:
@@ -93,8 +88,7 @@ class Figure:
         width, _ = self.plot.get_size_inches()
         lines = [_clean(self.title), *textwrap.wrap(_clean(self.note), int(_UNIT * width / 6.2))]
         with style(), _quietly():
-            head = new_figure(width, 17 * len(lines) / _UNIT)
-            head.set_layout_engine("none")
+            head = new_figure(width, 17 * len(lines) / _UNIT, layout=None)
             head.text(0.01, 1, "\n".join(lines), va="top")
             _clean_texts(self.plot)
             return np.vstack([_drawn(head), _drawn(self.plot)])
@@ -131,7 +125,7 @@ def interval_chart(
     y_label: str = "success",
     diagonal: bool = False,
 ) -> Figure:
-    """Proportions with their intervals, over phases or over another proportion."""
+    """Plot proportions with their intervals, over phases or over another proportion."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     with style():
@@ -169,7 +163,7 @@ def interval_chart(
 
 
 def curve(title: str, note: str, parts: Sequence[tuple[int, Sequence[float]]]) -> Figure | None:
-    """One quantity by step, phase after phase, with the mean of each phase; None without values."""
+    """Plot one quantity by step, phase after phase, with the mean of each phase; None without values."""
     parts = [(phase, [v for v in values if math.isfinite(v)]) for phase, values in parts]
     parts = [(phase, values) for phase, values in parts if values]
     total = sum(len(values) for _, values in parts)
@@ -207,7 +201,7 @@ def histogram(
     x_label: str,
     band: tuple[float, float] | None = None,
 ) -> Figure:
-    """How often values fall between the edges, groups stacked; what lies beyond the last edge is in the last bar."""
+    """Plot how often values fall between the edges, groups stacked; what is above the last edge is in the last bar."""
     stacks = [bin_counts(values, edges) for _, values in groups]
     widths = [0.96 * (high - low) for low, high in pairwise(edges)]
     with style():
@@ -240,7 +234,7 @@ def bin_counts(values: Iterable[float], edges: Sequence[float]) -> list[int]:
 def strips(
     title: str, note: str, rows: Sequence[tuple[str, Sequence[int]]], band: tuple[float, float] | None
 ) -> Figure:
-    """A row a phase, each a histogram of values from 0 to 1 in equal bins; darker is more."""
+    """Plot a row a phase, each a histogram of values from 0 to 1 in equal bins; darker is more."""
     with style():
         plot, axes = _plot("critic's value of the task", "", height=64 + 26 * len(rows))
         for place, (_, counts) in enumerate(rows):
@@ -252,12 +246,16 @@ def strips(
             axes.axvline(edge, color=INK, linestyle="--", linewidth=1)
         _name_rows(axes, [name for name, _ in rows])
         axes.set_xlim(0, 1)
-    table = [(name, sum(counts), plain(_mean_of_bins(counts))) for name, counts in rows]
+    table = []
+    for name, counts in rows:
+        total = sum(counts)
+        mean = sum(n * (k + 0.5) / len(counts) for k, n in enumerate(counts)) / total if total else math.nan
+        table.append((name, total, plain(mean)))
     return Figure(title, note, plot, Table(("phase", "tasks", "mean value (by bins)"), table))
 
 
 def gantt(title: str, note: str, bars: Sequence[tuple[str, int, float, dict[str, float]]], table: Table) -> Figure:
-    """Stages over the run's time: (stage, phase, seconds, what they were spent on), in the order of the run."""
+    """Plot stages over the run's time: (stage, phase, seconds, what they were spent on), in the order of the run."""
     names = list(dict.fromkeys(name for name, _, _, _ in bars))
     total = sum(seconds for _, _, seconds, _ in bars) or 1.0
     unit, unit_name = (3600.0, "hours") if total > 3 * 3600 else (60.0, "minutes") if total > 180 else (1.0, "seconds")
@@ -290,26 +288,25 @@ def gantt(title: str, note: str, bars: Sequence[tuple[str, int, float, dict[str,
 
 
 def plain(value: float) -> str:
-    """`0.25`, `1200`, `1e-06`: four digits at most."""
+    """Write `0.25`, `1200`, `1e-06`: four digits at most."""
     return f"{value:.4g}"
 
 
 def percent(value: float) -> str:
-    """`25 %`."""
+    """Write `25 %`."""
     return f"{100 * value:.0f} %"
 
 
 def shade(share: float) -> int:
-    """0 (none) to 10 (all) of a heat map's colours."""
+    """Choose 0 (none) to 10 (all) of a heat map's colours."""
     return max(0, min(10, round(10 * share)))
 
 
 def _plot(
     x_label: str, y_label: str, *, width: int = _WIDTH, height: int = 260, left: int = 62, grid: str = ""
 ) -> tuple[Any, Any]:
-    """A figure with one pair of axes, whose margins are fixed: finding them takes as long as all the drawing."""
-    plot = new_figure(width / _UNIT, height / _UNIT)
-    plot.set_layout_engine("none")
+    """Make a figure with one pair of axes, whose margins are fixed: finding them takes as long as all the drawing."""
+    plot = new_figure(width / _UNIT, height / _UNIT, layout=None)
     axes = plot.add_axes((left / width, 42 / height, 1 - (left + 18) / width, 1 - 62 / height))
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
@@ -351,22 +348,35 @@ def _name_rows(axes: Any, names: Sequence[str]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def _attributes(given: dict[str, str], key: str) -> Iterable[tuple[str, str]]:
-    """Turn styles into attributes, which the page's policy allows, colours into variables, and prefix ids."""
-    for name, value in given.items():
+def _slim(element: ElementTree.Element, key: str, used: set[str]) -> Iterator[ElementTree.Element]:
+    """Copy an element of matplotlib's SVG without what the page has no use for.
+
+    Styles become attributes, which the page's policy allows, and colours variables; ids begin with `key`, and those
+    that nothing refers to go, with the groups that they named, white space and what is not painted.
+    """
+    tag = element.tag.rpartition("}")[2]
+    attributes: dict[str, str] = {}
+    for name, value in element.attrib.items():
         name = name.rpartition("}")[2]
         if name == "style":
             for style_name, _, text in (part.strip().partition(": ") for part in value.split(";")):
                 if style_name and style_name != "font-family":
-                    yield style_name, _VARIABLES.get(text, text)
+                    attributes[style_name] = _VARIABLES.get(text, text)
         elif name == "id":
-            yield name, f"{key}-{value}"
-        elif name == "href":
-            yield name, f"#{key}-{value[1:]}"
-        elif name == "clip-path":
-            yield name, value.replace("#", f"#{key}-")
-        else:
-            yield name, " ".join(value.split())
+            attributes |= {name: f"{key}-{value}"} if value in used else {}
+        elif name in ("href", "clip-path"):
+            attributes[name] = value.replace("#", f"#{key}-")
+        elif not value.startswith("rotate(-0 "):
+            value = re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", value)
+            attributes[name] = " ".join(value.split())
+    made = ElementTree.Element(tag, attributes)
+    made.text = element.text if (element.text or "").strip() else None
+    made.extend(copy for child in element for copy in _slim(child, key, used))
+    is_unpainted = tag == "path" and attributes.get("fill") == "none" and not {"id", "stroke"} & attributes.keys()
+    if tag == "g" and not attributes:
+        yield from made
+    elif tag != "style" and not is_unpainted and (tag != "defs" or len(made)):
+        yield made
 
 
 def _clean_texts(plot: Any) -> None:
@@ -383,7 +393,7 @@ def _clean(text: str) -> str:
 
 
 def _quietly() -> warnings.catch_warnings[None]:
-    """Leave out warnings about letters that the font lacks: a box stands for them."""
+    """Leave out warnings about letters that the font lacks: a box is drawn for them."""
     return warnings.catch_warnings(action="ignore")
 
 
@@ -391,8 +401,3 @@ def _short(name: str) -> str:
     """A name for a legend; matplotlib leaves out those that begin with an underscore."""
     name = _clean(name).lstrip("_")
     return name if len(name) <= _NAME_CHARS else f"{name[:_NAME_CHARS]}…"
-
-
-def _mean_of_bins(counts: Sequence[int]) -> float:
-    total = sum(counts)
-    return sum(n * (k + 0.5) / len(counts) for k, n in enumerate(counts)) / total if total else math.nan

@@ -22,6 +22,8 @@ from webrl.types import Label, Record, StepRecord, Task, Trajectory
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
+PAGE_CHARS = 4000
+"""Characters of a page, an action or a message that are kept."""
 NUM_SHOWN = 3
 """Bad lines of a file that are quoted; the others are counted."""
 WRITES = {
@@ -57,7 +59,7 @@ class Attempt:
 
     @property
     def task(self) -> Task:
-        """What was attempted."""
+        """The task that was attempted."""
         return self.trajectory.task
 
 
@@ -82,7 +84,7 @@ class PhaseFacts:
     """Lines of `metrics.jsonl` by trainer, in order."""
 
     def counts(self, stage: str) -> dict[str, Any]:
-        """What a stage counted; empty if it has not finished."""
+        """Return what a stage counted; empty if it has not finished."""
         found = self.stages.get(stage, {}).get("counts")
         return found if isinstance(found, dict) else {}
 
@@ -112,7 +114,7 @@ class RunFacts:
         self.notes.setdefault(text, []).extend([] if phase is None else [phase])
 
     def option(self, key: str, default: Any = None) -> Any:
-        """A value of the config by its dotted key."""
+        """Return a value of the config by its dotted key."""
         value: Any = self.config
         for part in key.split("."):
             if not isinstance(value, dict) or part not in value:
@@ -134,8 +136,9 @@ def read_run(path: Path) -> RunFacts:
         facts.note(f"{folder.config.name} is not a mapping: no configuration is shown")
         facts.config = {}
     phases = [folder.phase(number) for number in range(folder.last_phase() + 1)]
-    size = sum(path.stat().st_size for phase in phases for path in _files(phase))
-    with progress(size, f"read {facts.name}", "B", leave=False) as bar:
+    by_line = ("generated", "tasks", "dropped", "trajectories", "eval", "train_filter", "metrics")
+    files = [path for phase in phases for name in by_line if (path := getattr(phase, name)).is_file()]
+    with progress(sum(p.stat().st_size for p in files), f"read {facts.name}", "B", leave=False) as bar:
         for phase in phases:
             read_phase(facts, phase, bar.update)
     planned = facts.option("num_phases")
@@ -145,101 +148,63 @@ def read_run(path: Path) -> RunFacts:
 
 
 def read_phase(run: RunFacts, folder: PhaseFolder, on_bytes: Callable[[int], Any] | None = None) -> None:
-    """Add a phase to the facts of its run, or note that it is not there; `on_bytes` hears of each line's size."""
-    if folder.path.is_dir():
-        run.phases.append(_Reader(run, folder, on_bytes).read())
-    else:
+    """Add a phase to the facts of its run, and note what is not there; `on_bytes` hears of each line's size."""
+    if not folder.path.is_dir():
         run.note("there is no such folder", folder.phase)
+        return
+    facts = PhaseFacts(folder.phase)
+    run.phases.append(facts)
 
-
-def _files(folder: PhaseFolder) -> list[Path]:
-    """The files of a phase that are read line by line, those that there are."""
-    names = ("generated", "tasks", "dropped", "trajectories", "eval", "train_filter", "metrics")
-    return [path for name in names if (path := getattr(folder, name)).is_file()]
-
-
-class _Reader:
-    """Reads one phase into its facts, and notes in the run's what it could not."""
-
-    def __init__(self, run: RunFacts, folder: PhaseFolder, on_bytes: Callable[[int], Any] | None) -> None:
-        self._run = run
-        self._on_bytes = on_bytes
-        self._folder = folder
-        self._facts = PhaseFacts(folder.phase)
-        models = (folder.actor, run.option("models.actor"))
-        self._ends: tuple[int, ...] = _try(run, partial(_end_tokens, *models), ())
-
-    def read(self) -> PhaseFacts:
-        """All of the phase."""
-        facts, folder = self._facts, self._folder
-        self._read_markers()
-        facts.generated = self._records(folder.generated, Task)
-        facts.tasks = self._records(folder.tasks, Task)
-        facts.dropped = self._records(folder.dropped, Dropped)
-        if (report := folder.path / "filter_report.json").exists():
-            facts.filters = _try(self._run, lambda: dict(read_json(report)), {})
-        facts.attempts = self._records(folder.trajectories, Trajectory, _reduce)
-        facts.evaluated = self._records(folder.eval, Trajectory, _reduce)
-        if folder.labels.exists():
-            facts.labels = self._noting(folder.labels, {}, partial(read_labels, folder.labels))
-        for source, perplexity in self._records(folder.train_filter, StepRecord, self._perplexity):
-            if perplexity is not None:
-                facts.perplexities.setdefault(source, []).append(perplexity)
-        for line in self._lines(folder.metrics):
-            if isinstance(line, dict) and isinstance(line.get("name"), str):
-                facts.metrics.setdefault(line["name"], []).append(line)
-        return facts
-
-    def _read_markers(self) -> None:
-        unfinished = []
-        for spec in STAGES:
-            if not self._folder.is_done(spec.name):
-                unfinished.append(spec.name)
-                continue
-            marker = _try(self._run, partial(self._folder.read_stage, spec.name), None)
-            if marker is None:
-                continue
-            self._facts.stages[spec.name] = marker
-            lacking = [getattr(self._folder, name) for name in WRITES[spec.name]]
-            lacking = [path.name for path in lacking if not path.exists()]
-            idle = spec.name in _WORK and not any(map(marker["counts"].get, _WORK[spec.name]))
-            if lacking and not idle:
-                self._note(f"{', '.join(lacking)} is not there, though {spec.name} has finished")
-        if unfinished:
-            self._note(f"not finished: {', '.join(unfinished)}")
-
-    def _perplexity(self, step: StepRecord) -> tuple[str, float | None]:
-        if not step.ref_logprobs:
-            return step.source, None
-        return step.source, action_perplexity(step.ref_logprobs, step.action_ids, self._ends)
-
-    def _records(self, path: Path, cls: type[R], keep: Callable[[R], Any] = lambda record: record) -> list[Any]:
-        if not path.exists():
-            return []
-        return self._noting(
-            path, [], lambda note: [keep(record) for record in read_records(path, cls, note, self._on_bytes)]
-        )
-
-    def _lines(self, path: Path) -> list[Any]:
-        if not path.exists():
-            return []
-        return self._noting(path, [], lambda note: [data for _, data in read_lines(path, note, self._on_bytes)])
-
-    def _noting(self, path: Path, otherwise: T, read: Callable[[Callable[[str], None]], T]) -> T:
+    def read(path: Path, otherwise: T, load: Callable[[Callable[[str], None]], T]) -> T:
         bad: list[str] = []
-        found = _try(self._run, lambda: read(bad.append), otherwise)
+        found = _try(run, lambda: load(bad.append), otherwise) if path.exists() else otherwise
         for text in bad[:NUM_SHOWN]:
-            self._note(f"left out: {text.removeprefix(f'{path.parent}/')}")
+            run.note(f"left out: {text.removeprefix(f'{path.parent}/')}", facts.phase)
         if len(bad) > NUM_SHOWN:
-            self._note(f"left out: {len(bad) - NUM_SHOWN} more lines of {path.name}")
+            run.note(f"left out: {len(bad) - NUM_SHOWN} more lines of {path.name}", facts.phase)
         return found
 
-    def _note(self, text: str) -> None:
-        self._run.note(text, self._facts.phase)
+    def records(path: Path, cls: type[R], keep: Callable[[R], Any] = lambda record: record) -> list[Any]:
+        return read(path, [], lambda note: [keep(record) for record in read_records(path, cls, note, on_bytes)])
 
+    ends: tuple[int, ...] = _try(run, partial(_end_tokens, folder.actor, run.option("models.actor")), ())
 
-PAGE_CHARS = 4000
-"""Characters of a page, an action or a message that are kept."""
+    def perplexity(step: StepRecord) -> tuple[str, float | None]:
+        found = action_perplexity(step.ref_logprobs, step.action_ids, ends) if step.ref_logprobs else None
+        return step.source, found
+
+    unfinished = []
+    for spec in STAGES:
+        if not folder.is_done(spec.name):
+            unfinished.append(spec.name)
+            continue
+        marker = _try(run, partial(folder.read_stage, spec.name), None)
+        if marker is None:
+            continue
+        facts.stages[spec.name] = marker
+        lacking = [path.name for name in WRITES[spec.name] if not (path := getattr(folder, name)).exists()]
+        is_idle = spec.name in _WORK and not any(map(marker["counts"].get, _WORK[spec.name]))
+        if lacking and not is_idle:
+            run.note(f"{', '.join(lacking)} is not there, though {spec.name} has finished", facts.phase)
+    if unfinished:
+        run.note(f"not finished: {', '.join(unfinished)}", facts.phase)
+    facts.generated = records(folder.generated, Task)
+    facts.tasks = records(folder.tasks, Task)
+    facts.dropped = records(folder.dropped, Dropped)
+    if (report := folder.path / "filter_report.json").exists():
+        facts.filters = _try(run, lambda: dict(read_json(report)), {})
+    facts.attempts = records(folder.trajectories, Trajectory, _reduce)
+    facts.evaluated = records(folder.eval, Trajectory, _reduce)
+    facts.labels = read(folder.labels, {}, partial(read_labels, folder.labels))
+    for source, value in records(folder.train_filter, StepRecord, perplexity):
+        if value is not None:
+            facts.perplexities.setdefault(source, []).append(value)
+    lines: list[Any] = read(
+        folder.metrics, [], lambda note: [line for _, line in read_lines(folder.metrics, note, on_bytes)]
+    )
+    for line in lines:
+        if isinstance(line, dict) and isinstance(line.get("name"), str):
+            facts.metrics.setdefault(line["name"], []).append(line)
 
 
 def _reduce(trajectory: Trajectory) -> Attempt:
@@ -255,7 +220,7 @@ def _reduce(trajectory: Trajectory) -> Attempt:
 
 
 def phase_names(numbers: list[int]) -> str:
-    """`phase 3`, `phases 0–4, 6`."""
+    """Return `phase 3`, `phases 0–4, 6`."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and number == parts[-1][-1] + 1:
@@ -282,3 +247,46 @@ def _try(run: RunFacts, read: Callable[[], T], otherwise: T) -> T:
     except (WebRLError, OSError, TypeError, ValueError) as error:
         run.note(f"left out: {error}")
         return otherwise
+
+
+_WORDS = {
+    # How an episode ended (`webrl.types.Status`).
+    "page_ended": "ended by the page",
+    "agent_done": "ended by the agent",
+    "step_limit": "step limit reached",
+    "repeated_action": "same action repeated",
+    "parse_failures": "unreadable answers",
+    "env_error": "browser or site failed",
+    "policy_error": "model failed",
+    "timeout": "out of time",
+    "cut_off": "left unfinished",
+    # The filters of proposed tasks, and why they drop (`webrl/tasks/filter.py`).
+    "leakage": "too close to an evaluation task",
+    "duplicate": "duplicates",
+    "infeasible": "judged impossible",
+    "critic": "the critic's band",
+    "value_low": "too hard by the critic",
+    "value_high": "too easy by the critic",
+    "success": "success in trials",
+    "success_low": "too hard in trials",
+    "success_high": "too easy in trials",
+    "site_balance": "too many of one site",
+    "budget": "more than the phase needs",
+    # What became of earlier steps (`webrl/replay/select.py`).
+    "kept": "replayed",
+    "unjudged": "not judged",
+    "failed": "of a failure",
+    "repeated_task": "task already chosen",
+    "other_tokenizer": "another tokenizer",
+    "unscored": "not scored",
+    "too_certain": "too certain already",
+    "too_uncertain": "too unlikely",
+    "over_ratio": "more than replay may add",
+    "strategy_none": "replay is off",
+}
+"""What statuses, filters and reasons are called on the page."""
+
+
+def in_words(name: str) -> str:
+    """Return what a name of a status, a filter or a reason means; an unknown one without its underscores."""
+    return _WORDS.get(name, name.replace("_", " "))

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from webrl.reports.page.facts import Attempt, PhaseFacts, RunFacts
-from webrl.reports.page.words import in_words
+from webrl.reports.page.facts import Attempt, PhaseFacts, RunFacts, in_words
 
 NUM_TREES, NUM_EXAMPLES = 4, 5
 CHILDREN = (2, 2, 1)
@@ -51,7 +50,7 @@ class Node:
 
 
 def funnel(phase: PhaseFacts) -> list[FunnelRow]:
-    """From the phase's proposals (or its tasks, where it has none) to what was judged solved."""
+    """Count from the phase's proposals (or its tasks, where it has none) to what was judged solved."""
     ways = statuses(phase)
     attempted, solved, judged = sum(ways.values()), num_solved(phase), num_judged(phase)
     start = max(len(phase.generated), len(phase.tasks), 1)
@@ -60,7 +59,10 @@ def funnel(phase: PhaseFacts) -> list[FunnelRow]:
         proposals = _examples([task.instruction or task.task_id for task in phase.generated])
         num = len(phase.generated)
         found.append(FunnelRow("generated", num, num / start, "", proposals, "generated"))
-    for stage in _stages(phase.filters):
+    stages = phase.filters.get("stages")
+    for stage in stages if isinstance(stages, list) else ():
+        if not isinstance(stage, dict) or not all(isinstance(stage.get(k), int) for k in ("num_in", "num_kept")):
+            continue
         left, lost = stage["num_kept"], stage["num_in"] - stage["num_kept"]
         if lost:  # a filter that dropped nothing is no step down
             dropped = _examples([str(text) for text in stage.get("dropped_examples", ())])
@@ -85,7 +87,7 @@ def _counted(numbers: Counter[str]) -> str:
 
 
 def statuses(phase: PhaseFacts) -> Counter[str]:
-    """Attempts by how they ended; as the stage counted them where the trajectories are not there."""
+    """Count attempts by how they ended; as the stage counted them where the trajectories are not there."""
     if phase.attempts:
         return Counter(attempt.trajectory.status.value for attempt in phase.attempts)
     counted = phase.counts("rollout").get("status")
@@ -93,17 +95,17 @@ def statuses(phase: PhaseFacts) -> Counter[str]:
 
 
 def num_judged(phase: PhaseFacts) -> int:
-    """Labels that are judgements."""
+    """Count labels that are judgements."""
     return sum(label.reward is not None for label in phase.labels.values())
 
 
 def num_solved(phase: PhaseFacts) -> int:
-    """Labels that say solved."""
+    """Count labels that say solved."""
     return sum(label.reward == 1 for label in phase.labels.values())
 
 
 def families(run: RunFacts) -> list[Node]:
-    """The largest families, one a site where that can be: a failed task, what was written from it, and so on."""
+    """Find the largest families, one a site where that can be: a failed task, what was written from it, and so on."""
     nodes = _nodes(run)
     children: dict[str, list[str]] = defaultdict(list)
     for phase in run.phases:
@@ -127,12 +129,6 @@ def _reward(phase: PhaseFacts, attempt: Attempt) -> int | None:
     return label.reward if label else None
 
 
-def _stages(report: dict[str, Any]) -> list[dict[str, Any]]:
-    stages = report.get("stages")
-    rows = stages if isinstance(stages, list) else []
-    return [r for r in rows if isinstance(r, dict) and all(isinstance(r.get(k), int) for k in ("num_in", "num_kept"))]
-
-
 def _examples(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(list(dict.fromkeys(texts))[:NUM_EXAMPLES])
 
@@ -154,22 +150,18 @@ def _nodes(run: RunFacts) -> dict[str, Node]:
             node = nodes[attempt.task.task_id]
             node.instruction = attempt.trajectory.instruction or node.instruction
             node.state = f"attempted, {in_words(attempt.trajectory.status)}, not judged"
-        for name, rewards in _judged(phase, nodes).items():
+        judged: dict[str, list[int]] = defaultdict(list)
+        for label in phase.labels.values():
+            # The trajectory's id has the task's in it, so that no trajectory is needed.
+            name = label.trajectory_id.removeprefix(f"p{phase.phase:02d}-")
+            name = name if name in nodes else _REPEAT.sub("", name)
+            if name in nodes and label.reward is not None:
+                judged[name].append(label.reward)
+        for name, rewards in judged.items():
             nodes[name].mark = "solved" if any(rewards) else "failed"
             times = f" in {sum(rewards)} of {len(rewards)} attempts" if len(rewards) > 1 else ""
             nodes[name].state = f"judged {nodes[name].mark}{times}"
     return nodes
-
-
-def _judged(phase: PhaseFacts, nodes: dict[str, Node]) -> dict[str, list[int]]:
-    """Judgements by task: the trajectory's id has the task's in it, so that no trajectory is needed."""
-    found: dict[str, list[int]] = defaultdict(list)
-    for label in phase.labels.values():
-        name = label.trajectory_id.removeprefix(f"p{phase.phase:02d}-")
-        name = name if name in nodes else _REPEAT.sub("", name)
-        if name in nodes and label.reward is not None:
-            found[name].append(label.reward)
-    return found
 
 
 def _size(root: str, children: dict[str, list[str]]) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 from arena_builders import arena as own_arena
@@ -18,11 +20,14 @@ from webrl.errors import BrowserError
 from webrl.rollouts.collect import collect
 from webrl.runs.store import read_lines, read_records
 from webrl.suites import seed_tasks
-from webrl.suites.arena.draw import TEMPLATES, draw
 from webrl.suites.arena.env import ArenaEnv
-from webrl.suites.arena.proof import prove, prove_template
 from webrl.suites.arena.task_files import as_task
+from webrl.suites.arena.tasks import TEMPLATES, draw
 from webrl.types import Label, Status, Trajectory
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+
+from arena_proof import prove, prove_template
 
 pytestmark = [pytest.mark.browser, pytest.mark.arena]
 

@@ -14,9 +14,9 @@ from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import Env
 from webrl.rollouts.suite import API_VERSION, Expert, Suite, score_episode
 from webrl.suites.arena import tasks as arena
-from webrl.suites.arena.draw import ARENA_EXPERTS, TEMPLATES
 from webrl.suites.arena.env import ArenaEnv
 from webrl.suites.arena.session import open_sites
+from webrl.suites.arena.tasks import BY_TYPE, TEMPLATES
 from webrl.types import Task, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -108,4 +108,4 @@ class ArenaSuite(Suite):
         return config.tasks.train_sites or [template.key for template in TEMPLATES if not template.held_out]
 
     def expert(self, task_type: str) -> Expert | None:
-        return ARENA_EXPERTS.get(task_type)
+        return BY_TYPE.get(task_type)

@@ -8,13 +8,12 @@ import sys
 
 import pytest
 
-from webrl.arena.content import STATUSES, Catalogue, catalogue, for_evaluation
-from webrl.arena.forum.content import forum
-from webrl.arena.words import load_words
+from webrl.arena.content import STATUSES, Catalogue, catalogue, for_evaluation, load_words
+from webrl.arena.forum import forum
 
 _DIGEST = """import hashlib
 from webrl.arena.content import catalogue
-from webrl.arena.forum.content import forum
+from webrl.arena.forum import forum
 print(hashlib.sha256(repr((catalogue({0}), forum({0}))).encode()).hexdigest())"""
 
 

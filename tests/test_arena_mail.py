@@ -11,13 +11,12 @@ import pytest
 from arena_server import Visitor
 
 from webrl.arena.client import Arena
-from webrl.arena.content import STAFF_EMAIL, catalogue, for_evaluation
-from webrl.arena.mail.content import FIRST_PK, Conversation, mail
-from webrl.arena.words import load_words
+from webrl.arena.content import STAFF_EMAIL, catalogue, for_evaluation, load_words
+from webrl.arena.mail import FIRST_PK, Conversation, mail
 from webrl.suites.web.checks import first_value
 
 _DIGEST = """import hashlib
-from webrl.arena.mail.content import mail
+from webrl.arena.mail import mail
 print(hashlib.sha256(repr(mail()).encode()).hexdigest())"""
 MAIL, CUSTOMERS = mail(), {customer.email: customer for customer in catalogue().customers}
 

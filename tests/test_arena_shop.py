@@ -17,9 +17,9 @@ from PIL import Image
 
 from webrl.arena.client import Arena, ArenaError, Session
 from webrl.arena.content import Product, catalogue
-from webrl.arena.forum.content import forum
+from webrl.arena.forum import forum
 from webrl.arena.running import COOKIE, SESSIONS, STATE
-from webrl.arena.tracker.content import tracker
+from webrl.arena.tracker import tracker
 from webrl.errors import UsageError
 
 pytestmark = pytest.mark.arena

@@ -13,13 +13,12 @@ import pytest
 from arena_server import Visitor
 
 from webrl.arena.client import Arena
-from webrl.arena.content import catalogue
-from webrl.arena.tracker.content import PRIORITIES, RESOLUTIONS, STAFF, Ticket, login_of, tracker
-from webrl.arena.words import load_words
+from webrl.arena.content import catalogue, load_words
+from webrl.arena.tracker import PRIORITIES, RESOLUTIONS, STAFF, Ticket, login_of, tracker
 from webrl.suites.web.checks import first_value
 
 _DIGEST = """import hashlib
-from webrl.arena.tracker.content import tracker
+from webrl.arena.tracker import tracker
 print(hashlib.sha256(repr(tracker()).encode()).hexdigest())"""
 CONTENT = tracker()
 TICKETS = CONTENT.tickets

@@ -15,7 +15,7 @@ SITES: dict[str, str] = {
 DATABASES = {"shop": "shop.sqlite3", "tracker": "tracker.sqlite3"}
 """Sites with a database of their own: its file in a session's folder. The others share the shop's."""
 CONTENT = (
-    *("words.py", "content.py", "forum/words.py", "forum/content.py", "tracker/content.py", "mail/content.py"),
+    *("content.py", "forum.py", "mail.py", "tracker.py"),
     *("data/shop.yaml", "data/forum.yaml", "data/tracker.yaml", "data/mail.yaml"),
 )
 """The sources of what the sites show, below `webrl/arena/`; they need nothing but Python and its YAML."""

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import random
 
-from webrl.arena.content import STAFF_EMAIL
-from webrl.arena.forum.words import ANNOUNCEMENTS
-from webrl.arena.tracker.content import tracker
-from webrl.arena.words import load_words
+from webrl.arena.content import STAFF_EMAIL, load_words
+from webrl.arena.forum import ANNOUNCEMENTS
+from webrl.arena.tracker import tracker
 from webrl.suites.arena.dashboard import FIND_ORDER, in_status, set_status
 from webrl.suites.arena.forum import open_topic, post, replied, start_topic, talks, written
 from webrl.suites.arena.mail import archived, pick, reply, sent, ticked, write

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 
-from webrl.arena.content import Customer, Order, Product, Review
-from webrl.arena.words import load_words
+from webrl.arena.content import Customer, Order, Product, Review, load_words
 from webrl.suites.arena.script import (
     Slots,
     Step,

@@ -9,10 +9,8 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from webrl.arena.content import STAFF_EMAIL, catalogue
-from webrl.arena.forum.content import Post, Topic, forum
-from webrl.arena.forum.words import ANNOUNCEMENTS, ORDERS, SWAP
-from webrl.arena.words import load_words, shelves
+from webrl.arena.content import STAFF_EMAIL, catalogue, load_words, shelves
+from webrl.arena.forum import ANNOUNCEMENTS, ORDERS, SWAP, Post, Topic, forum
 from webrl.suites.arena.script import (
     Read,
     Slots,

@@ -9,9 +9,8 @@ import random
 from collections.abc import Callable
 from functools import cache, partial
 
-from webrl.arena.content import catalogue
-from webrl.arena.mail.content import Conversation, Letter, mail
-from webrl.arena.words import load_words
+from webrl.arena.content import catalogue, load_words
+from webrl.arena.mail import Conversation, Letter, mail
 from webrl.suites.arena.script import (
     Slots,
     Step,

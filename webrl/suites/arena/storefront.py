@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from webrl.arena.content import Order, Product, Review, catalogue
-from webrl.arena.words import load_words
+from webrl.arena.content import Order, Product, Review, catalogue, load_words
 from webrl.suites.arena.script import (
     Slots,
     Step,

@@ -21,11 +21,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from webrl.arena.content import Product, catalogue, for_evaluation
-from webrl.arena.forum.content import forum
-from webrl.arena.mail.content import mail
-from webrl.arena.tracker.content import Ticket, tracker
-from webrl.arena.words import load_words
+from webrl.arena.content import Product, catalogue, for_evaluation, load_words
+from webrl.arena.forum import forum
+from webrl.arena.mail import mail
+from webrl.arena.tracker import Ticket, tracker
 from webrl.config import RunConfig
 from webrl.config.arena import ArenaConfig
 from webrl.errors import DataError, UsageError

@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from webrl.arena.content import Customer, Order, Product
-from webrl.arena.forum.content import Topic
-from webrl.arena.mail.content import Conversation
-from webrl.arena.tracker.content import ShelfPage, Ticket
+from webrl.arena.forum import Topic
+from webrl.arena.mail import Conversation
+from webrl.arena.tracker import ShelfPage, Ticket
 from webrl.suites.arena.script import Script, notes_in
 from webrl.suites.miniwob.experts.goal import DONE
 from webrl.suites.miniwob.experts.page import read_page

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from webrl.arena.tracker.content import PRIORITIES, RESOLUTIONS, ShelfPage, Ticket, login_of, tracker
-from webrl.arena.words import load_words
+from webrl.arena.content import load_words
+from webrl.arena.tracker import PRIORITIES, RESOLUTIONS, ShelfPage, Ticket, login_of, tracker
 from webrl.suites.arena.dashboard import (
     FIND_ORDER,
     IN_STOCK,

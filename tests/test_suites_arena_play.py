@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from arena_builders import arena as own_arena
-from arena_builders import patient
+from arena_server import patient, serving
 from browsers import run, shared_browser
 
 from webrl.arena import running
@@ -147,7 +146,8 @@ def test_an_episode_hands_its_profile_on_with_nothing_left_in_it(config):
 
 @pytest.mark.slow
 def test_an_arena_that_is_lost_is_no_failure_of_the_agent(tmp_path, tmp_path_factory):
-    with own_arena(tmp_path / "arena", tmp_path_factory) as config:
+    with serving(tmp_path / "arena", tmp_path_factory) as arena:
+        config = patient(arena.folder)
         task = seed_tasks(config)[0]
 
         async def work():

@@ -58,7 +58,7 @@ async def score(evaluation: Mapping[str, Any], end: End) -> Score:
         evaluation: a checked `eval`, addresses in place of `__SITE__`.
     """
     kinds = evaluation["eval_types"]
-    return await combine(((kind, partial(_KINDS[kind], evaluation, end)) for kind in kinds), end.timeout_s)
+    return await combine(((kind, partial(_check, kind, evaluation, end)) for kind in kinds), end.timeout_s)
 
 
 def string_match(references: Mapping[str, Any], answer: str | None) -> bool:
@@ -101,12 +101,26 @@ def _includes(wanted: str, said: str, *, by_word: bool) -> bool:
     return wanted in said
 
 
-async def _string(evaluation: Mapping[str, Any], end: End) -> str:
-    return "" if string_match(evaluation["reference_answers"], end.answer) else f"the answer is {end.answer!r:.200}"
-
-
-async def _url(evaluation: Mapping[str, Any], end: End) -> str:
-    return "" if url_match(evaluation["reference_url"], end.page.url) else f"the address is {end.page.url!r:.200}"
+async def _check(kind: str, evaluation: Mapping[str, Any], end: End) -> str:
+    """Return why an evaluator does not agree; "" if it does."""
+    match kind:
+        case "string_match":
+            agrees = string_match(evaluation["reference_answers"], end.answer)
+            return "" if agrees else f"the answer is {end.answer!r:.200}"
+        case "url_match":
+            agrees = url_match(evaluation["reference_url"], end.page.url)
+            return "" if agrees else f"the address is {end.page.url!r:.200}"
+        case "program_html":
+            return await _pages(evaluation, end)
+    for check in evaluation["database"]:
+        database = end.database.with_name(database_of(check.get("site", "shop")))
+        try:
+            value = await asyncio.to_thread(first_value, database, check["query"], end.timeout_s)
+        except sqlite3.Error as error:
+            raise Undecided(f"{database}: {error}") from None
+        if value != check["equals"]:
+            return f"{check['query']!r:.200} finds {value!r:.200}"
+    return ""
 
 
 async def _pages(evaluation: Mapping[str, Any], end: End) -> str:
@@ -137,18 +151,3 @@ async def _select(page: Page, locator: str) -> str:
         if any(name in str(error) for name in _SCRIPT_ERRORS):
             return ""  # the page is not the one that the locator is for
         raise Undecided(first_line(error)) from None
-
-
-async def _database(evaluation: Mapping[str, Any], end: End) -> str:
-    for check in evaluation["database"]:
-        database = end.database.with_name(database_of(check.get("site", "shop")))
-        try:
-            value = await asyncio.to_thread(first_value, database, check["query"], end.timeout_s)
-        except sqlite3.Error as error:
-            raise Undecided(f"{database}: {error}") from None
-        if value != check["equals"]:
-            return f"{check['query']!r:.200} finds {value!r:.200}"
-    return ""
-
-
-_KINDS = {"string_match": _string, "url_match": _url, "program_html": _pages, "database": _database}

@@ -132,9 +132,16 @@ class Template:
         return WAIT if action is None and not waited_out else action
 
 
-def template(site: str, name: str, *wordings: str, draw: Draw, script: Script, held_out: bool = False) -> Template:
-    """Make a template as the modules of the sites write it down."""
-    return Template(site, name, wordings, draw, script, held_out)
+def template(
+    table: list[Template], site: str, name: str, *wordings: str, script: Script, held_out: bool = False
+) -> Callable[[Draw], Draw]:
+    """Decorate the function that draws a template's entities: add the template to a table."""
+
+    def add(draw: Draw) -> Draw:
+        table.append(Template(site, name, wordings, draw, script, held_out))
+        return draw
+
+    return add
 
 
 def about(

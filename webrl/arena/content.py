@@ -2,8 +2,8 @@
 
 API: `catalogue(seed)`; `load_words("shop")` (or another file of `data/`) and `shelves()`, its vocabulary. Pure Python:
 the site loads the content into its database (`shop/load.py`), tasks and experts draw their entities from it. Forum,
-mail and tracker make theirs from it. Each random draw decides all that follow: one more or less, or in another order,
-and everything is another's, on every machine.
+mail and tracker make theirs from it. Every random draw affects all that follow: adding, removing or reordering one
+changes the content of every seed, and with it every task.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Shelf(NamedTuple):
 
 @cache
 def load_words(site: str) -> SimpleNamespace:
-    """Read a site's lists, each a tuple under its name in the file."""
+    """Read a file of `data/`: its lists, each a tuple under its name."""
     text = files("webrl.arena").joinpath("data", f"{site}.yaml").read_text(encoding="utf-8")
     return SimpleNamespace(**{name: _frozen(value) for name, value in yaml.safe_load(text).items()})
 
@@ -208,7 +208,7 @@ def for_evaluation(number: int) -> bool:
 
 @cache
 def catalogue(seed: int = 0) -> Catalogue:
-    """The shop's content for a seed."""
+    """Make the shop's content for a seed."""
     rng = random.Random(f"arena {seed}")
     customers = tuple(itertools.islice(_customers(rng), NUM_CUSTOMERS))
     products = tuple(_products(rng, customers))
@@ -286,7 +286,7 @@ def _products(rng: random.Random, customers: tuple[Customer, ...]) -> Iterator[P
 
 
 def _ean(first_twelve: int) -> str:
-    """EAN-13 of twelve digits: 2 in front is the range for a shop's own use."""
+    """Make the EAN-13 of twelve digits: 2 in front is the range for a shop's own use."""
     digits = f"{first_twelve:012d}"
     check = -sum(int(d) * (3 if i % 2 else 1) for i, d in enumerate(digits)) % 10
     return f"{digits}{check}"
@@ -316,7 +316,7 @@ def _reviews(rng: random.Random, shelf: Shelf, customers: tuple[Customer, ...]) 
 
 
 def _agree(noun: str, said: str) -> str:
-    """The predicate for a noun, which may be a plural such as `seams`."""
+    """Make the predicate agree with a noun, which may be a plural such as `seams`."""
     if not noun.endswith("s") or noun.endswith("ss"):
         return said
     verb, _, rest = said.partition(" ")

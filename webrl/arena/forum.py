@@ -1,4 +1,4 @@
-"""What stands in the arena's forum: boards, topics, polls and who wrote what, made from a seed as the shop is.
+"""The content of the arena's forum: boards, topics, polls and who wrote what, made from a seed as the shop is.
 
 Pure Python: the site loads it into its database (`shop/forum/load.py`), tasks and experts draw their entities from it.
 Those who write are the shop's customers. What the evaluation may ask about is kept apart from the start: a topic is
@@ -33,7 +33,7 @@ class Board:
     pk: int
     name: str
     category: str
-    """The heading that it stands below."""
+    """The heading above it."""
     description: str
 
     @property
@@ -120,7 +120,7 @@ class Forum:
 
 @cache
 def forum(seed: int = 0) -> Forum:
-    """The forum's content for a seed."""
+    """Make the forum's content for a seed."""
     rng = random.Random(f"forum {seed}")
     boards: list[Board] = []
     pk = 0
@@ -139,7 +139,7 @@ def _slug(text: str) -> str:
 
 
 class _Writer:
-    """Counts topics and posts while they are drawn."""
+    """Draws topics and posts, and numbers them."""
 
     def __init__(self, rng: random.Random, boards: dict[str, Board], content: Catalogue) -> None:
         self._rng, self._boards, self._content = rng, boards, content

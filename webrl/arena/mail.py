@@ -85,12 +85,12 @@ class Mail:
 
 @cache
 def mail(seed: int = 0) -> Mail:
-    """The mailboxes' content for a seed."""
+    """Make the mailboxes' content for a seed."""
     return Mail(tuple(_Writer(random.Random(f"arena mail {seed}"), catalogue(seed)).conversations()))
 
 
 class _Writer:
-    """Counts messages while they are drawn, and uses each order once."""
+    """Draws messages, and numbers them; uses each order once."""
 
     def __init__(self, rng: random.Random, content: Catalogue) -> None:
         self._rng, self._pks = rng, itertools.count(FIRST_PK)
@@ -155,7 +155,7 @@ class _Writer:
         return Conversation(kind, subject.format(number=order.number), side, letters, order, value)
 
     def _letters(self, people: list[str], texts: list[str], date: datetime.datetime, folder: str) -> tuple[Letter, ...]:
-        """In turn; what has been answered or put away has been read."""
+        """Draw the letters of two people in turn; what has been answered or put away has been read."""
         made = []
         for i, text in enumerate(texts):
             sender, recipient = people if i % 2 == 0 else reversed(people)

@@ -22,17 +22,17 @@ CONTENT = (
 
 
 def addresses(root: str) -> dict[str, str]:
-    """Each site's address below the server's (`http://HOST:PORT`), without a slash at its end."""
+    """Return each site's address below the server's (`http://HOST:PORT`), without a slash at its end."""
     return {name: root + path for name, path in SITES.items()}
 
 
 def keeper_of(site: str) -> str:
-    """The site in whose database a site's state is: itself, or the shop."""
+    """Return the site in whose database a site's state is: itself, or the shop."""
     return site if site in DATABASES else "shop"
 
 
 def database_of(site: str) -> str:
-    """The file of a site's database in a session's folder."""
+    """Return the file name of a site's database in a session's folder."""
     return DATABASES[keeper_of(site)]
 
 

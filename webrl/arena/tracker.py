@@ -126,7 +126,7 @@ class Tracker:
     """All of the tracker's content."""
 
     team: tuple[Person, ...]
-    """Who works on tickets, beside the staff's log-in."""
+    """Who works on tickets, besides the staff's log-in."""
     customers: tuple[Person, ...]
     owners: dict[str, str]
     """Component: log-in of who gets its tickets."""
@@ -143,13 +143,13 @@ class Tracker:
 
 
 def login_of(email: str) -> str:
-    """What a customer or the staff are called in the tracker."""
+    """Return what a customer or the staff are called in the tracker."""
     return email.partition("@")[0]
 
 
 @cache
 def tracker(seed: int = 0) -> Tracker:
-    """The tracker's content for a seed."""
+    """Make the tracker's content for a seed."""
     rng, content, words = random.Random(f"arena tracker {seed}"), catalogue(seed), load_words("tracker")
     team = tuple(Person(n.split()[0].lower(), n, f"{n.split()[0].lower()}@example.com") for n in words.team)
     milestones = tuple(
@@ -233,7 +233,7 @@ def _draft(
 def _worked_on(
     rng: random.Random, number: int, draft: Ticket, team: tuple[Person, ...], owners: dict[str, str]
 ) -> Ticket:
-    """The ticket after somebody has taken it, talked about it, and perhaps closed it."""
+    """Draw who takes the ticket, what is said about it, and whether it is closed."""
     # What asks for something in the dashboard is still to be done.
     status = "new" if draft.value else rng.choices(("new", "assigned", "accepted", "closed"), (3, 2, 3, 5))[0]
     resolution = rng.choices(RESOLUTIONS, (6, 2, 1, 1, 2))[0] if status == "closed" else ""

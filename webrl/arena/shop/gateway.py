@@ -2,7 +2,7 @@
 
 A visitor sends a signed cookie that names a session; the shop or the tracker then answers from that session's database
 and no other.
-The control interface below `/arena/` makes and drops sessions for whoever has the key.
+The control interface below `/arena/` makes and drops sessions for clients that have the key.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _MISSING = "image_not_found.jpg"
 
 
 class SessionStorage(FileSystemStorage):
-    """Files beside the session's database."""
+    """Files next to the session's database."""
 
     @property
     def base_location(self) -> str:

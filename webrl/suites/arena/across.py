@@ -1,4 +1,4 @@
-"""Tasks across the staff's sites: what came by mail or stands in forum and tracker is carried to another.
+"""Tasks across the staff's sites: information from mail, forum and tracker is used on another site.
 
 Each template has its words, its script, and what draws its entities and how success is measured.
 """

@@ -78,7 +78,7 @@ def _of_review(succeeds: Callable[[Product, Review], Eval]) -> Draw:
 
 
 def in_status(number: str, status: str) -> Eval:
-    """Success by an order's status."""
+    """Require an order's status."""
     return finds(f"SELECT status FROM order_order WHERE number = {quoted(number)}", status)
 
 
@@ -95,7 +95,7 @@ def _stock_record(column: str, new_value: Callable[[Product, random.Random], Dec
 
 
 def in_stock_record(upc: str, column: str, value: float) -> Eval:
-    """Success by a column of a product's stock record."""
+    """Require a value in a column of a product's stock record."""
     query = f"""SELECT s.{column} FROM partner_stockrecord s JOIN catalogue_product p ON p.id = s.product_id
         WHERE p.upc = {quoted(upc)}"""
     return finds(query, value)

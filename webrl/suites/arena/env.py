@@ -35,7 +35,7 @@ _STEP_CHECK_S = 10.0
 class ArenaEnv(BrowserEnv):
     """See the module docstring.
 
-    Raises, beside what `BrowserEnv` raises:
+    Raises, besides what `BrowserEnv` raises:
         ArenaError (a BrowserError): the arena is down, or has lost the session.
         UsageError: the shop has no such user.
     """

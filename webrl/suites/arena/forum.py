@@ -74,7 +74,7 @@ def _subscribed(login: str, subjects: set[str]) -> Eval:
 
 
 def _marked(condition: str, e: Entities, rng: random.Random) -> Instance:
-    """One topic, and no other, is what none was."""
+    """Require that a condition holds of one topic, and of no other."""
     topic = rng.choice(talks(e))
     return Instance({"topic": topic.subject}, rows("t.subject", f"{_TOPIC} t WHERE {condition}", {topic.subject}))
 
@@ -98,14 +98,14 @@ def _answer(asks: str, e: Entities, rng: random.Random) -> Instance:
 
 
 def written(row: str) -> Eval:
-    """The one post that is new, as `BOARD / SUBJECT OF ITS TOPIC / WRITER / TEXT`."""
+    """Require one new post, as `BOARD / SUBJECT OF ITS TOPIC / WRITER / TEXT`, and no other."""
     tables = f"""{_POST} p JOIN {_TOPIC} t ON t.id = p.topic_id JOIN forum_forum f ON f.id = t.forum_id
         JOIN auth_user u ON u.id = p.poster_id WHERE p.id > {forum().num_posts}"""
     return rows("f.name || ' / ' || t.subject || ' / ' || u.email || ' / ' || p.content", tables, {row})
 
 
 def replied(topic: Topic, login: str, text: str) -> Eval:
-    """The one post that is new, in a topic."""
+    """Require one new post, in a topic, and no other."""
     return written(f"{topic.board.name} / {topic.subject} / {login} / {text}")
 
 

@@ -68,7 +68,7 @@ def _opened(found: Conversation) -> Eval:
 
 
 def _unread(found: Conversation) -> Eval:
-    """Success by this message alone being unread again; which others are read on the way does not matter."""
+    """Require that this message is unread again; which others are read on the way does not matter."""
     first = found.letters[0]
     before = ", ".join(str(each.pk) for each in mail().letters if not each.is_read)
     return _are(f"m.read_at IS NULL AND m.id NOT IN ({before})", first.recipient, {first.pk})
@@ -80,7 +80,7 @@ def pick(e: Entities, rng: random.Random, kind: str) -> Conversation:
 
 
 def sent(login: str, subject: str, text: str, *recipients: str) -> Eval:
-    """Success by the messages that are new: one to each of these, and no other."""
+    """Require new messages: one to each of these recipients, and no other."""
     tables = f"""postman_message m JOIN auth_user s ON s.id = m.sender_id JOIN auth_user r ON r.id = m.recipient_id
         WHERE m.id > {mail().last_pk}"""
     wanted = {f"{login} / {recipient} / {subject} / {text}" for recipient in recipients}
@@ -88,19 +88,19 @@ def sent(login: str, subject: str, text: str, *recipients: str) -> Eval:
 
 
 def archived(found: Conversation) -> Eval:
-    """Success by what its recipient has in the archives: this beside what was there."""
+    """Require this in its recipient's archives, and what was there before."""
     first = found.letters[0]
     return _are("m.recipient_archived", first.recipient, {*_folder(first.recipient, "archives"), first.pk})
 
 
 def _in_trash(changed: Letter) -> Eval:
-    """Success by what its recipient has in the trash: this where it was not there, else the others alone."""
+    """Require this in its recipient's trash if it was not there, else only the others."""
     condition = "m.recipient_deleted_at IS NOT NULL"
     return _are(condition, changed.recipient, _folder(changed.recipient, "trash") ^ {changed.pk})
 
 
 def _are(condition: str, login: str, pks: set[int]) -> Eval:
-    """Success by the messages to somebody that a condition holds of: these and no others."""
+    """Require that a condition holds of these messages to somebody, and of no others."""
     tables = f"""postman_message m JOIN auth_user u ON u.id = m.recipient_id
         WHERE u.email = {quoted(login)} AND {condition}"""
     return rows("m.id", tables, {str(pk) for pk in pks})

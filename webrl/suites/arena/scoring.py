@@ -1,7 +1,7 @@
 """The score of an episode in the arena: its task's `eval`, as WebArena's evaluators judge it, and its database.
 
 API: `await score(evaluation, end) -> Score`. The rules of `string_match`, `url_match` and `program_html` are those of
-WebArena's evaluation_harness/evaluators.py, made anew because that needs packages which do not install beside ours
+WebArena's evaluation_harness/evaluators.py, written again because that needs packages that conflict with ours
 (`make webarena`) and the sites of WebArena in the environment; tests hold them against it. One thing differs: it cuts
 answers into words with NLTK's tokenizer, whose data are downloaded, where here words end at spaces and lose the
 punctuation around them. That matters for reference answers of one character alone.
@@ -46,13 +46,13 @@ class End:
     answer: str | None
     """The agent's message; None if it was stopped."""
     database: Path
-    """The session's, of the shop; those of other sites lie beside it."""
+    """The session's, of the shop; those of other sites lie next to it."""
     timeout_s: float
     """Deadline of one page or query."""
 
 
 async def score(evaluation: Mapping[str, Any], end: End) -> Score:
-    """1 if all evaluators agree, 0 if one does not (named in the note), None if that could not be found out.
+    """Return 1 if all evaluators agree, 0 if one does not (named in the note), None if that could not be found out.
 
     Args:
         evaluation: a checked `eval`, addresses in place of `__SITE__`.

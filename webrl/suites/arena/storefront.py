@@ -93,7 +93,7 @@ def _is_plenty(product: Product) -> bool:
 
 
 def in_basket(login: str, *lines: str) -> Eval:
-    """Success by what lies in a customer's basket: exactly these (`QUANTITY UPC`) and nothing else."""
+    """Require exactly these lines (`QUANTITY UPC`) in a customer's basket."""
     tables = f"""basket_line l JOIN basket_basket b ON b.id = l.basket_id
         JOIN catalogue_product p ON p.id = l.product_id JOIN auth_user u ON u.id = b.owner_id
         WHERE b.status = 'Open' AND u.email = {quoted(login)}"""

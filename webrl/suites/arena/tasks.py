@@ -56,24 +56,24 @@ _ID = re.compile(r"(.+)-(train|eval)-([0-9]{1,10}(?:\.[0-9]{1,4})?)-([0-9]{1,3})
 
 
 def login_of(task: Task) -> str | None:
-    """Who is logged in: a customer's e-mail address, `staff`, or nobody."""
+    """Return who is logged in: a customer's e-mail address, `staff`, or nobody."""
     login: str | None = task.extra.get(KEY, {}).get("login")
     return login
 
 
 def eval_of(task: Task) -> dict[str, Any] | None:
-    """How success is measured; None where the outcome model judges."""
+    """Return how success is measured; None where the outcome model judges."""
     found: dict[str, Any] | None = task.extra.get(KEY, {}).get("eval")
     return found
 
 
 def sites_of(task: Task) -> list[str]:
-    """The sites that a task is played on, whatever its type."""
+    """Return the sites that a task is played on, whatever its type."""
     return [f"{PREFIX}{site}" for site in task.site.split(".")[1].split("+")]
 
 
 def reads_as(task: Task) -> str:
-    """The type in whose words a task's instruction is, of those on its sites, the trained ones first; "" of none."""
+    """Return the type whose wording matches a task's instruction, trained types first; "" if none does."""
     there = [template for template in TEMPLATES if template.site == task.site.split(".")[1]]
     fitting = (template.key for template in there if template.read(task.instruction or "") is not None)
     return min(fitting, key=lambda key: (BY_TYPE[key].held_out, key), default="")
@@ -81,7 +81,7 @@ def reads_as(task: Task) -> str:
 
 @cache
 def entities(split: Split) -> Entities:
-    """What the tasks of a split may be about."""
+    """Return what the tasks of a split may be about."""
     content, words, mine = catalogue(), load_words("tasks"), split == "eval"
     sides: dict[bool, list[Product]] = {False: [], True: []}
     for i, product in enumerate(content.products):
@@ -113,12 +113,12 @@ def entities(split: Split) -> Entities:
 
 
 def _is_of(ticket: Ticket, upcs: set[str], emails: set[str]) -> bool:
-    """By its product, or by the customer who reported it."""
+    """Whether the ticket's product, or else the customer who reported it, is among these."""
     return ticket.upc in upcs if ticket.upc else f"{ticket.reporter}@example.com" in emails
 
 
 def draw(template: Template, split: Split, count: int, seed: int | str = 0) -> list[dict[str, Any]]:
-    """At most `count` different tasks of a template, as objects of a task file."""
+    """Draw at most `count` different tasks of a template, as objects of a task file."""
     rng, sites = random.Random(f"{template.key} {split} {seed}"), template.site.split("+")
     found: dict[str, dict[str, Any]] = {}
     for _ in range(_TRIES * count):
@@ -145,7 +145,7 @@ def draw(template: Template, split: Split, count: int, seed: int | str = 0) -> l
 
 
 def training_tasks(config: RunConfig, seed: int | str | None = None) -> list[Task]:
-    """`num_seed_tasks` of a phase: a seeded draw from the training files, else from the training templates in turn.
+    """Draw `num_seed_tasks` of a phase, from the training files, else from the training templates in turn.
 
     Args:
         seed: of the draw; None: the run's.
@@ -160,7 +160,7 @@ def training_tasks(config: RunConfig, seed: int | str | None = None) -> list[Tas
         random.Random(seed).shuffle(tasks)
         return tasks[:count]
     templates = _chosen(config.tasks.train_sites, held_out=False)
-    # What is drawn with one seed leaves some templates short (few categories): the others make up for it.
+    # One seed may draw too few of some templates (few categories): the others make up for it.
     per_type = max(1, -(-count // len(templates)))
     while True:
         tasks = _drawn(templates, "train", per_type, "train", seed)
@@ -170,7 +170,7 @@ def training_tasks(config: RunConfig, seed: int | str | None = None) -> list[Tas
 
 
 def find_task(name: str, seed: int, config: ArenaConfig) -> Task:
-    """A task by the name of a training template, for which the seed draws its entities, or by its id.
+    """Find a task by its id, or draw one by the name of a training template and a seed.
 
     Raises:
         DataError: there is none of that name, or the template is held out and no id is named.
@@ -195,7 +195,7 @@ def find_task(name: str, seed: int, config: ArenaConfig) -> Task:
 
 
 def evaluation_tasks(config: RunConfig) -> tuple[list[Task], list[Task]]:
-    """Of the training templates (or the evaluation files), and of the held-out ones; the same for every seed."""
+    """Return those of the training templates (or the evaluation files), and of the held-out ones, for every seed."""
     if config.rollout.arena.eval_files:
         return _from_files(config.rollout.arena.eval_files, "eval"), []
     seen = _chosen(config.tasks.train_sites, held_out=False)

@@ -170,48 +170,48 @@ def any_customer(e: Entities, rng: random.Random) -> str:
 
 
 def answers(*must_include: str) -> Eval:
-    """Success by what the agent's answer holds."""
+    """Require these texts in the agent's answer."""
     return _eval("string_match", reference_answers={"must_include": list(must_include)})
 
 
 def is_answered(text: str) -> Eval:
-    """Success by the whole answer, for what could be a part of another one ("15" of "150")."""
+    """Require this text as the whole answer, for what could be a part of another one ("15" of "150")."""
     return _eval("string_match", reference_answers={"exact_match": text})
 
 
 def leads_to(path: str, site: str = "shop") -> Eval:
-    """Success by where the agent ends; `path` below the site's."""
+    """Require the agent to end at an address; `path` below the site's."""
     return _eval("url_match", reference_url=f"__{site.upper()}__{path}", url_note="GOLD in PRED")
 
 
 def shows(path: str, *must_include: str) -> Eval:
-    """Success by what a page of the shop then shows to the agent's user."""
+    """Require these texts on a page of the shop, as the agent's user then sees it."""
     return _shown(f"__SHOP__{path}", "document.body.innerText", *must_include)
 
 
 def is_titled(*must_include: str) -> Eval:
-    """Success by the title of the page where the agent ends; for pages whose address is a part of another one's."""
+    """Require these texts in the title of the last page; for pages whose address is a part of another one's."""
     return _shown("last", "document.title", *must_include)
 
 
 def shows_last(locator: str, *must_include: str) -> Eval:
-    """Success by what JavaScript finds on the page where the agent ends."""
+    """Require these texts in what JavaScript finds on the last page."""
     return _shown("last", locator, *must_include)
 
 
 def finds(query: str, equals: Any, site: str = "shop") -> Eval:
-    """Success by the first value that a query finds in the session's database of a site."""
+    """Require the first value that a query finds in the session's database of a site."""
     return _eval("database", database=[{"query": " ".join(query.split()), "equals": equals, "site": site}])
 
 
 def rows(columns: str, tables: str, wanted: Collection[str]) -> Eval:
-    """Success by exactly these rows, in any order, each as one text (`columns`)."""
+    """Require exactly these rows, in any order, each as one text (`columns`)."""
     query = f"SELECT group_concat(row, ' | ') FROM (SELECT {columns} AS row FROM {tables} ORDER BY row)"
     return finds(query, " | ".join(sorted(wanted)) or None)
 
 
 def finds_all(*evals: Eval) -> Eval:
-    """Success by what several queries find."""
+    """Require what several queries find."""
     return _eval("database", database=[check for each in evals for check in each["database"]])
 
 

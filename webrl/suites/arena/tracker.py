@@ -60,7 +60,7 @@ from webrl.suites.arena.templates import (
 from webrl.suites.miniwob.experts.page import Page
 
 _AISLES = tuple(f"{number}{letter}" for number in range(25, 60) for letter in "GHJK")
-"""No shelf stands in one of these."""
+"""No shelf is in one of these."""
 
 
 def _is_closed(ticket: Ticket, resolution: str) -> Eval:
@@ -106,14 +106,14 @@ def _commented(ticket: Ticket, comment: str, author: str) -> Eval:
 
 
 def reported(summary: str, component: str, reporter: str, priority: str = "major") -> Eval:
-    """The one ticket of this summary."""
+    """Require one ticket of this summary."""
     query = f"""SELECT group_concat(component || ', ' || priority || ', ' || reporter) FROM ticket
         WHERE summary = {quoted(summary)}"""
     return finds(query, f"{component}, {priority}, {reporter}", "tracker")
 
 
 def _stock_record(ending: str, column: str) -> Draw:
-    """What a ticket asks for in the dashboard is done, and the ticket is closed."""
+    """Draw a ticket that asks for a change in the dashboard, which is to be done, and the ticket closed."""
     return about(
         lambda e: [ticket for ticket in e.tickets if ticket.summary.endswith(ending)],
         lambda ticket: {"product": ticket.summary.removesuffix(ending)},
@@ -148,7 +148,7 @@ def _change(*steps: Step) -> list[Step]:
 
 
 def _action(name: str, option: str) -> list[Step]:
-    """Choose an action of the workflow, and an option beside it."""
+    """Choose an action of the workflow, and an option of it."""
 
     def choose(page: Page, slots: Slots) -> str | None:
         return select_in(first(after(page, name, "radio"), "combobox"), option.format(**slots))
@@ -187,7 +187,7 @@ def _do_as_asked(field: int, ending: str) -> list[Step]:
 _TICKET = find_ticket("{ticket}")
 _CLOSE = _change(*_action("resolve", "{resolution}"))
 _COMMENT = [*_TICKET, fill("You may use WikiFormatting here.", "{comment}"), click("Submit changes")]
-"""The field is named by what stands below it."""
+"""The field is named by the text below it."""
 _QUERY = [
     click("VIEW TICKETS"),
     click("{{3}} All tickets by component"),
@@ -266,7 +266,7 @@ _task("open", 'Open the ticket "{ticket}".', 'Show me the page of the ticket "{t
 def _query(e: Entities, rng: random.Random) -> Instance:
     plan = rng.choice(e.plans)
     listed = leads_to(f"/query?component={plan[0]}&milestone={plan[1]}".replace(" ", "+"), "tracker")
-    # Neither fewer, by another filter beside these, nor more.
+    # Neither fewer, by another filter besides these, nor more.
     counted = shows_last("document.querySelector('#content h1').innerText", f"({_num_planned(plan)} match")
     both = {"eval_types": [*listed["eval_types"], *counted["eval_types"]], "program_html": counted["program_html"]}
     return Instance({"component": plan[0], "milestone": plan[1]}, listed | both)

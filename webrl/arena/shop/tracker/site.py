@@ -1,4 +1,4 @@
-"""The tracker's pages: Trac, opened anew for every request on the folder of the session that it belongs to.
+"""The tracker's pages: Trac, opened for every request on the folder of the session that it belongs to.
 
 API: `make(folder)`, `log_in(database, login)`, `Site().answer(folder, environ, start_response)`.
 

@@ -72,12 +72,12 @@ def shelves() -> tuple[Shelf, ...]:
     """Return the shop's leaf categories with what they hold."""
     made = []
     for shelf in load_words("shop").shelves:
-        rows = [[part.strip() for part in row.split("|")] for row in shelf["kinds"]]
-        kinds = tuple(
-            Kind(noun, *map(int, prices.split("-")), tuple(sizes.split("; ")), purpose)
-            for noun, prices, sizes, purpose in rows
-        )
-        made.append(Shelf(**{**shelf, "kinds": kinds}))
+        kinds = []
+        for row in shelf["kinds"]:
+            noun, prices, sizes, purpose = (part.strip() for part in row.split("|"))
+            low, high = prices.split("-")
+            kinds.append(Kind(noun, int(low), int(high), tuple(sizes.split("; ")), purpose))
+        made.append(Shelf(**{**shelf, "kinds": tuple(kinds)}))
     return tuple(made)
 
 

@@ -475,7 +475,7 @@ def _basket(e: Entities, rng: random.Random) -> Instance:
     return Instance({"topic": topic.subject}, in_basket(login, f"1 {topic.product.upc}"), login)
 
 
-@template(
+template(
     FORUM,
     "shop+forum",
     "report-order",
@@ -489,8 +489,11 @@ def _basket(e: Entities, rng: random.Random) -> Instance:
         *start_topic(ORDERS, "{number}", "{note}"),
     ],
     held_out=True,
+)(
+    about(
+        lambda e: e.orders,
+        lambda order: {"number": order.number},
+        lambda order: written(f"{ORDERS} / {order.number} / {order.email} / {order.status}"),
+        lambda order: order.email,
+    )
 )
-def _report_order(e: Entities, rng: random.Random) -> Instance:
-    order = rng.choice(e.orders)
-    evaluation = written(f"{ORDERS} / {order.number} / {order.email} / {order.status}")
-    return Instance({"number": order.number}, evaluation, order.email)

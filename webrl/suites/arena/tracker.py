@@ -222,7 +222,7 @@ _task(
 )(_of_ticket(lambda t: is_answered(tracker().names[t.reporter]), lambda t: "." in t.reporter))
 
 
-@_task(
+_task(
     "count",
     'How many tickets, open or closed, of the component "{component}" are planned for the milestone "{milestone}"? '
     "Answer with the number alone.",
@@ -230,10 +230,14 @@ _task(
     "Say the number, nothing else.",
     script=[*_QUERY, say(matched(r"\((\d+) match", "heading"))],
     held_out=True,
+)(
+    about(
+        lambda e: e.plans,
+        lambda plan: {"component": plan[0], "milestone": plan[1]},
+        lambda plan: is_answered(str(_num_planned(plan))),
+        lambda _: STAFF,
+    )
 )
-def _count(e: Entities, rng: random.Random) -> Instance:
-    plan = rng.choice(e.plans)
-    return Instance({"component": plan[0], "milestone": plan[1]}, is_answered(str(_num_planned(plan))))
 
 
 _task(

@@ -1,6 +1,6 @@
 """The content of the arena's forum: boards, topics, polls and who wrote what, made from a seed as the shop is.
 
-Pure Python: the site loads it into its database (`shop/forum/load.py`), tasks and experts draw their entities from it.
+Pure Python: the site loads it into its database (`shop/load.py`), tasks and experts draw their entities from it.
 Those who write are the shop's customers. What the evaluation may ask about is kept apart from the start: a topic is
 of one side, and so are its writers and the product or the kind of product that it is about.
 """

@@ -98,9 +98,9 @@ class Gateway:
                 return self._make(parse_qs(environ.get("QUERY_STRING", "")).get("user", [""])[0])
             case "DELETE", "sessions", _:
                 # One session; without a name, all of them.
-                found = [path for path in (self.folder / SESSIONS).iterdir() if not name or path.name == name]
-                for path in found:
-                    shutil.rmtree(path, ignore_errors=True)
+                found = [each for each in (self.folder / SESSIONS).iterdir() if not name or each.name == name]
+                for session in found:
+                    shutil.rmtree(session, ignore_errors=True)
                 return _json(HTTPStatus.OK, {"dropped": len(found)})
         return _json(HTTPStatus.NOT_FOUND, {"error": f"the arena has no {method} /arena/{path}"})
 

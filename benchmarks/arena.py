@@ -29,6 +29,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+from arena_proof import prove  # noqa: E402
 from rollout import EPISODE_STEPS, CpuMeter, Rate, pss_mb, run_together  # noqa: E402
 from stock_browsergym import scripted_action  # noqa: E402
 
@@ -38,8 +39,7 @@ from webrl.arena.content import catalogue  # noqa: E402
 from webrl.config import ArenaConfig, RolloutConfig  # noqa: E402
 from webrl.rollouts.browser import Browser  # noqa: E402
 from webrl.rollouts.pool import EnvPool  # noqa: E402
-from webrl.suites.arena.draw import TEMPLATES  # noqa: E402
-from webrl.suites.arena.proof import prove  # noqa: E402
+from webrl.suites.arena.tasks import TEMPLATES  # noqa: E402
 from webrl.types import Task  # noqa: E402
 
 NUM_WORKERS = 2

@@ -27,8 +27,9 @@ from webrl.errors import DataError, WebRLError
 from webrl.evaluate import is_success, rate_of
 from webrl.rollouts.answers import read_any
 from webrl.runs.store import read_records
-from webrl.suites.arena.draw import ARENA_EXPERTS
-from webrl.suites.arena.expert import WAIT, notes_in
+from webrl.suites.arena.script import notes_in
+from webrl.suites.arena.tasks import BY_TYPE
+from webrl.suites.arena.templates import WAIT
 from webrl.types import Trajectory
 
 SAY = "send_msg_to_user"
@@ -45,14 +46,13 @@ def follow(episode: Trajectory) -> tuple[int, int, str]:
     Raises:
         DataError: the instruction is none of the template's.
     """
-    expert = ARENA_EXPERTS[episode.task.site]
-    slots = expert.template.read(episode.instruction)
-    if slots is None:
+    template = BY_TYPE[episode.task.site]
+    if template.read(episode.instruction) is None:
         raise DataError(f"{episode.trajectory_id}: {episode.instruction!r:.200} is none of {episode.task.site}'s")
-    length = len(expert.template.script(slots))
+    length = len(template.script)
     made: list[str] = []
     for step in episode.steps:
-        wanted = expert.plan(episode.instruction, step.observation, made)
+        wanted = template.plan(episode.instruction, step.observation, made)
         if len(made) >= length or wanted is None or wanted == WAIT:
             break
         if how := differs(wanted, step.response):
@@ -103,7 +103,7 @@ def main() -> None:
     for path in files:
         try:
             read = read_records(path, Trajectory)
-            episodes = [e for e in read if e.task.site in ARENA_EXPERTS and e.task.split in SPLITS]
+            episodes = [e for e in read if e.task.site in BY_TYPE and e.task.split in SPLITS]
             counts = {split: count(e for e in episodes if e.task.split == split) for split in SPLITS}
         except WebRLError as error:
             sys.exit(f"arena_way: {error}")

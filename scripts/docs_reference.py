@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from webrl.cli import build_parser, summaries
 from webrl.cli.options import SectionHelp, default_text, section_names
 from webrl.config import RunConfig
-from webrl.suites.arena.draw import TEMPLATES
+from webrl.suites.arena.tasks import TEMPLATES
 
 _COMMANDS_HEAD = """# Commands
 

@@ -44,7 +44,10 @@ def duplicated_runs(sources: dict[Path, str]) -> list[list[str]]:
     """
     found: defaultdict[tuple[str, ...], list[tuple[Path, int]]] = defaultdict(list)
     for path, text in sources.items():
-        kept = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if _counts(line)]
+        imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+        imported = {n for node in imports for n in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+        lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if number not in imported)
+        kept = [(number, line) for number, line in lines if _counts(line)]
         for start in range(len(kept) - RUN + 1):
             window = tuple(line for _, line in kept[start : start + RUN])
             found[window].append((path, start))
@@ -59,7 +62,7 @@ def duplicated_runs(sources: dict[Path, str]) -> list[list[str]]:
 
 def _counts(line: str) -> bool:
     text = line.strip()
-    return bool(re.search(r"\w", text)) and not text.startswith(("import ", "from ", "#"))
+    return bool(re.search(r"\w", text)) and not text.startswith("#")
 
 
 def unnamed_options(keys: Iterable[tuple[str, ...]], texts: Iterable[str]) -> list[str]:

@@ -15,6 +15,7 @@ from bs4 import BeautifulSoup, Tag
 
 from webrl.arena import running
 from webrl.arena.client import Arena, ArenaError, Session
+from webrl.config import RunConfig
 
 
 def share_templates(folder: Path, factory: pytest.TempPathFactory) -> None:
@@ -36,6 +37,15 @@ def serving(folder: Path, factory: pytest.TempPathFactory, workers: int = 2) -> 
         yield Arena.running(folder)
     finally:
         running.stop(folder)
+
+
+def patient(folder: Path) -> RunConfig:
+    """A config that plays in the arena of `folder`.
+
+    A page that is looked at before its scripts have run, which a busy machine may need long for, is another one.
+    """
+    waits = {"step_timeout_s": 120, "settle_cap_s": 60}
+    return RunConfig(tasks={"suite": "arena"}, rollout={"arena": {"folder": folder}, **waits})
 
 
 class Visitor:

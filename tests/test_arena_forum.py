@@ -8,8 +8,7 @@ from arena_server import Visitor
 
 from webrl.arena.client import Arena
 from webrl.arena.content import catalogue
-from webrl.arena.forum.content import Topic, forum
-from webrl.arena.forum.words import ANNOUNCEMENTS, POLLS, QUESTIONS, SWAP
+from webrl.arena.forum import ANNOUNCEMENTS, POLLS, QUESTIONS, SWAP, Topic, forum
 from webrl.suites.web.checks import first_value
 
 pytestmark = pytest.mark.arena

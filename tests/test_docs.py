@@ -16,7 +16,7 @@ import words
 
 from webrl.cli import STAGES, command_names
 from webrl.config import describe_options
-from webrl.suites.arena.draw import TEMPLATES
+from webrl.suites.arena.tasks import TEMPLATES
 
 ROOT = Path(__file__).parent.parent
 PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))

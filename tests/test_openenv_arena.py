@@ -13,8 +13,7 @@ from webrl.config.arena import ArenaConfig
 from webrl.grpo.play import Player
 from webrl.grpo.settings import load_settings
 from webrl.grpo.train import make_tasks
-from webrl.suites.arena.draw import ARENA_EXPERTS
-from webrl.suites.arena.tasks import find_task
+from webrl.suites.arena.tasks import BY_TYPE, find_task
 
 pytestmark = [pytest.mark.browser, pytest.mark.arena]
 
@@ -40,7 +39,7 @@ def shop_server(arena):
 
 def solve(env, task, name, seed):
     """Play a task's expert; every step's answer, the reset's first."""
-    expert, worked = ARENA_EXPERTS[task.site], []
+    expert, worked = BY_TYPE[task.site], []
     seen = [env.reset(task_name=name, seed=seed)]
     assert seen[0].observation["goal"] == task.instruction
     while not seen[-1].done:

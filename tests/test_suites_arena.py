@@ -22,10 +22,10 @@ from webrl.demos.record import expert_tasks
 from webrl.errors import DataError, UsageError
 from webrl.rollouts.suite import suite_of
 from webrl.suites import eval_tasks, held_out, seed_tasks
-from webrl.suites.arena.draw import ARENA_EXPERTS, TEMPLATES, draw, entities
-from webrl.suites.arena.expert import MAX_WAITS, WAIT
 from webrl.suites.arena.scoring import End, score, string_match, url_match
 from webrl.suites.arena.task_files import read_task_file
+from webrl.suites.arena.tasks import BY_TYPE, TEMPLATES, draw, entities
+from webrl.suites.arena.templates import MAX_WAITS, WAIT
 from webrl.tasks.feasibility import load_rules
 from webrl.tasks.filter import leaks
 
@@ -49,7 +49,7 @@ def _all(split: str, held_out: bool, count: int) -> list[dict]:
 def test_there_are_tasks_enough_and_each_can_be_read_back_from_its_words():
     assert len(TEMPLATES) >= 24
     assert len({template.key for template in TEMPLATES}) == len(TEMPLATES)
-    assert ARENA_EXPERTS.keys() == {template.key for template in TEMPLATES}
+    assert BY_TYPE.keys() == {template.key for template in TEMPLATES}
     training = seed_tasks(_config(num_seed_tasks=600))
     assert len({task.instruction for task in training}) >= 500
     heldout = eval_tasks(_config(num_eval_tasks=10_000, num_heldout_tasks=10_000))
@@ -344,8 +344,8 @@ def test_without_an_arena_a_stage_stops_before_its_first_episode(tmp_path, capsy
 
 
 def test_an_expert_waits_a_few_times_for_a_page_that_has_not_come_and_is_no_further_in_its_script():
-    expert = ARENA_EXPERTS["arena.forum.open-topic"]
-    instruction = next(iter(draw(expert.template, "eval", 1)))["intent"]
+    expert = BY_TYPE["arena.forum.open-topic"]
+    instruction = next(iter(draw(expert, "eval", 1)))["intent"]
     empty, page = "RootWebArea ''", "RootWebArea ''\n\t[3] searchbox 'Search'\n\t[4] button 'Search'"
     assert expert.plan(instruction, empty, []) == WAIT
     filled = expert.plan(instruction, page, [WAIT] * (MAX_WAITS - 1))

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
-from arena_builders import arena as own_arena
-from arena_builders import patient
+from arena_server import patient, serving
 from browsers import run, shared_browser
 
 from webrl.arena import running
 from webrl.arena.client import Arena
 from webrl.cli import main
+from webrl.config import RunConfig
 from webrl.demos.record import ExpertPolicy, expert_tasks
-from webrl.errors import BrowserError
+from webrl.errors import BrowserError, DataError
 from webrl.rollouts.collect import collect
 from webrl.runs.store import read_lines, read_records
-from webrl.suites import seed_tasks
-from webrl.suites.arena.draw import TEMPLATES, draw
+from webrl.suites import eval_tasks, open_sites, seed_tasks
 from webrl.suites.arena.env import ArenaEnv
-from webrl.suites.arena.proof import prove, prove_template
 from webrl.suites.arena.task_files import as_task
+from webrl.suites.arena.tasks import TEMPLATES, draw
 from webrl.types import Label, Status, Trajectory
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+
+from arena_proof import prove, prove_template
 
 pytestmark = [pytest.mark.browser, pytest.mark.arena]
 
@@ -142,7 +147,8 @@ def test_an_episode_hands_its_profile_on_with_nothing_left_in_it(config):
 
 @pytest.mark.slow
 def test_an_arena_that_is_lost_is_no_failure_of_the_agent(tmp_path, tmp_path_factory):
-    with own_arena(tmp_path / "arena", tmp_path_factory) as config:
+    with serving(tmp_path / "arena", tmp_path_factory) as arena:
+        config = patient(arena.folder)
         task = seed_tasks(config)[0]
 
         async def work():
@@ -215,7 +221,7 @@ def test_demonstrations_are_recorded_and_phases_are_played_the_second_on_what_th
     ],
 )
 def test_what_a_task_file_asks_that_no_session_can_answer_is_refused_before_the_first_episode(
-    config, tmp_path, capsys, check, words
+    config, tmp_path, check, words
 ):
     if isinstance(locator := check.get("program_html"), str):
         check = {"program_html": [{"url": "last", "locator": locator, "required_contents": {"must_include": ["x"]}}]}
@@ -224,8 +230,13 @@ def test_what_a_task_file_asks_that_no_session_can_answer_is_refused_before_the_
     path = tmp_path / "tasks.jsonl"
     lines = [entry | {"eval": fine}, entry | {"task_id": "b", "eval": {"eval_types": [*check], **check}}]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    arguments = [f"rollout.arena.folder={config.rollout.arena.folder}", f"rollout.arena.eval_files={path}"]
-    assert main(["eval", "arena", "name=tried", f"runs_dir={tmp_path}", *arguments]) != 0
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert all(word in said for word in ("webrl: task 'arena.b'", *words)), said
-    assert not (tmp_path / "tried" / "phase_00" / "eval.jsonl").exists()
+    arena = {"folder": config.rollout.arena.folder, "eval_files": path}
+    asking = RunConfig(tasks={"suite": "arena"}, rollout={"arena": arena})
+
+    async def begin():
+        async with open_sites(asking, eval_tasks(asking)):
+            raise AssertionError("an episode would begin")
+
+    with pytest.raises(DataError) as error:
+        run(begin())
+    assert all(word in str(error.value) for word in ("task 'arena.b'", *words)), error.value

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from arena_builders import patient
+from arena_server import patient
 from curriculum_builders import ChatServer, serving
 from report_builders import mark, trajectory
 from web_builders import notes_app

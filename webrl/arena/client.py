@@ -30,7 +30,7 @@ class ArenaError(BrowserError):
 
 @dataclass(frozen=True)
 class Session:
-    """Sites of one's own: what is done in it nobody else sees."""
+    """Sites in a state of their own: nobody else sees what is done in them."""
 
     id: str
     start_url: str
@@ -38,12 +38,12 @@ class Session:
     enter_url: str
     """Sets the cookies by itself and leads to `start_url`."""
     cookies: list[dict[str, Any]]
-    """As Playwright's `context.add_cookies` takes them: the session's, and the log-in's."""
+    """As Playwright takes them, in `context.add_cookies` and in a storage state: the session's, and the log-in's."""
     database: Path
     """The shop's, SQLite; there until the session is dropped. Open it read-only (`mode=ro`)."""
 
     def database_of(self, site: str) -> Path:
-        """That of another site."""
+        """Return the database file of another site."""
         return self.database.with_name(database_of(site))
 
 
@@ -56,11 +56,11 @@ class Arena:
 
     @classmethod
     def running(cls, folder: Path | None = None) -> Arena:
-        """The one that runs now, in the folder of `webrl arena up --folder`.
+        """Find the one that runs now, in the folder of `webrl arena up --folder`.
 
         Raises:
-            ArenaError: none does.
-            UsageError: another version of webrl has started it, whose content may be other.
+            ArenaError: none runs.
+            UsageError: another version of webrl started it, whose content may differ.
         """
         place = (folder or running.default_folder()).absolute()
         state = running.find(place)
@@ -74,7 +74,7 @@ class Arena:
         return cls(place, state)
 
     def open(self, user: str | None = None) -> Session:
-        """A new session, in the state that all begin with.
+        """Open a new session, in the state that all start with.
 
         Args:
             user: who is logged in: `customer:E-MAIL`, `staff`, or None for nobody.
@@ -85,13 +85,14 @@ class Arena:
         """
         if user is not None and user != "staff" and not user.startswith("customer:"):
             raise UsageError(f"user {user!r} of the arena: it takes 'customer:E-MAIL', 'staff' or None")
-        answer = self._ask("POST", "/arena/sessions", {"user": user or ""})
+        answer = self._request("POST", "/arena/sessions", {"user": user or ""})
         if answer.status_code == HTTPStatus.NOT_FOUND:
             raise UsageError(answer.json()["error"])
         if answer.status_code != HTTPStatus.CREATED:
             raise ArenaError(f"the arena made no session: {answer.status_code} {answer.text[:300]}")
         made, url = answer.json(), self.state.url
-        common = {"url": url, "httpOnly": True, "sameSite": "Lax"}
+        of_host = {"domain": running.HOST, "path": "/", "expires": -1}
+        common = {**of_host, "httpOnly": True, "secure": False, "sameSite": "Lax"}
         return Session(
             id=made["id"],
             start_url=url + made["start"],
@@ -102,24 +103,15 @@ class Arena:
 
     def drop(self, session: Session) -> None:
         """Remove all that the session has; one that has gone already is no error. Raises ArenaError."""
-        self._done(self._ask("DELETE", f"/arena/sessions/{session.id}", {}))
+        self._drop(session.id)
 
     def reset(self) -> int:
-        """Drop all sessions, whoever opened them; how many there were. Raises ArenaError."""
-        return int(self._done(self._ask("DELETE", "/arena/sessions/", {}))["dropped"])
+        """Drop all sessions of all users, and return how many there were. Raises ArenaError."""
+        return self._drop("")
 
     @contextlib.asynccontextmanager
     async def new(self, user: str | None = None) -> AsyncIterator[Session]:
-        """`open` for the length of a block."""
-        session = await self._open_or_drop(user)
-        try:
-            yield session
-        finally:
-            with contextlib.suppress(ArenaError):  # it has gone, and the session with it
-                await asyncio.to_thread(self.drop, session)
-
-    async def _open_or_drop(self, user: str | None) -> Session:
-        """`open`, whose session does not outlive a caller who is cancelled meanwhile."""
+        """`open` for the length of a block; a caller who is cancelled meanwhile leaves no session behind."""
         made: list[Session] = []
         given_up = threading.Event()
 
@@ -136,15 +128,20 @@ class Arena:
                 with contextlib.suppress(ArenaError):
                     self.drop(made[0])
             raise
-        return made[0]
+        try:
+            yield made[0]
+        finally:
+            with contextlib.suppress(ArenaError):  # it has gone, and the session with it
+                await asyncio.to_thread(self.drop, made[0])
 
-    def _done(self, answer: httpx.Response) -> dict[str, Any]:
+    def _drop(self, name: str) -> int:
+        answer = self._request("DELETE", f"/arena/sessions/{name}", {})
         if answer.status_code != HTTPStatus.OK:
             raise ArenaError(f"the arena dropped nothing: {answer.status_code} {answer.text[:300]}")
-        return dict(answer.json())
+        return int(answer.json()["dropped"])
 
-    def _ask(self, method: str, path: str, query: dict[str, str]) -> httpx.Response:
-        import httpx  # half of what a browser worker imports, for suites that ask no arena
+    def _request(self, method: str, path: str, query: dict[str, str]) -> httpx.Response:
+        import httpx  # half of what a browser worker imports, which other suites do not need
 
         try:
             # Of its own connection, which ends with it; without certificates, which take long to load.

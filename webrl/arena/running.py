@@ -1,4 +1,4 @@
-"""The arena as this machine runs it: started, found, asked how it is, and ended. Nothing here imports Django."""
+"""The arena as this machine runs it: `start`, `find`, `stop`. Nothing here imports Django."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ COOKIE = "arena_session"
 _MADE_BY = {
     "shop": (
         ("django", "django-oscar", "django-machina", "django-postman"),
-        ("shop/load.py", "shop/settings.py", "shop/forum/load.py", "shop/forum/settings.py", "shop/mail.py"),
+        ("shop/load.py", "shop/settings.py"),
     ),
     "tracker": (("trac",), ("shop/tracker/load.py",)),
 }
-"""What a site's first database depends on, beside the content: packages and sources."""
+"""What a site's first database depends on, besides the content: packages and sources."""
 _SESSION = re.compile(r"\.?[0-9a-f]{16}")
 """The name of a session's folder, with a dot while it is being made."""
 HOST = "127.0.0.1"
@@ -44,23 +44,23 @@ _END_S = 60.0
 _POLL_S = 0.05
 _LOG_CHARS = 1500
 _CLOCK_STEP_S = 5.0
-"""By which a process's time of birth may move: it is the machine's, which is set right now and then."""
+"""By how much a process's start time may differ: it follows the machine's clock, which is adjusted now and then."""
 
 
 @dataclass(frozen=True)
 class State:
-    """A running arena, as its file says (mode 0600: whoever reads the key can make sessions)."""
+    """A running arena, as its file says (mode 0600: who reads the key can make sessions)."""
 
     url: str
     key: str
     pid: int
     started: float
-    """When the process began, in seconds since the epoch: its number may have been given to another since."""
+    """When the process started, in seconds since the epoch: its number may belong to another by now."""
     content: str = ""
     """`content_digest` of what it shows."""
 
     def write(self, folder: Path) -> None:
-        """Say that it is there, in one step."""
+        """Write it, in one step."""
         making = folder / f".{STATE}"
         making.unlink(missing_ok=True)
         with os.fdopen(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -83,7 +83,7 @@ def default_folder() -> Path:
 
 
 def find(folder: Path) -> State | None:
-    """The arena that runs in this folder."""
+    """Find the arena that runs in this folder; None if none does."""
     try:
         record = json.loads((folder / STATE).read_text(encoding="utf-8"))
         known = {field.name for field in dataclasses.fields(State)}
@@ -154,19 +154,19 @@ def drop_sessions(folder: Path) -> None:
 
 
 def num_sessions(folder: Path) -> int:
-    """How many sessions there are."""
+    """Count the sessions."""
     with contextlib.suppress(FileNotFoundError):
         return sum(not path.name.startswith(".") for path in (folder / SESSIONS).iterdir())
     return 0
 
 
 def content_digest() -> str:
-    """Of what `catalogue()` is made from: tasks are about the content of this version."""
+    """Hash what the sites' content is made from: tasks are about the content of this version."""
     return _digest(*CONTENT)
 
 
 def template_path(folder: Path, site: str = "shop") -> Path:
-    """Where a site's first database lies: another name for every version of what makes it."""
+    """Return the path of a site's first database, which differs for every version of what makes it."""
     keeper = keeper_of(site)
     packages, sources = _MADE_BY[keeper]
     versions = "-".join(importlib.metadata.version(package) for package in packages)
@@ -178,7 +178,7 @@ def _digest(*sources: str) -> str:
 
 
 def _wait_for_the_dead(folder: Path) -> None:
-    """The workers of a killed server end by themselves; until then they hold the lock."""
+    """Wait for the workers of a killed server to end by themselves; until then they hold the lock."""
     try:
         FileLock(folder / LOCK).acquire(timeout=_END_S).lock.release()
     except Timeout:
@@ -186,11 +186,15 @@ def _wait_for_the_dead(folder: Path) -> None:
 
 
 def _wait_until_healthy(folder: Path, process: subprocess.Popen[bytes]) -> State:
+    import httpx
+
     deadline = time.monotonic() + _START_S
     try:
         while time.monotonic() < deadline and process.poll() is None:
-            if (state := find(folder)) and state.pid == process.pid and _answers(state):
-                return state
+            if (state := find(folder)) and state.pid == process.pid:
+                with contextlib.suppress(httpx.TransportError):
+                    if httpx.get(f"{state.url}/arena/health", timeout=5, trust_env=False).status_code == 200:
+                        return state
             time.sleep(_POLL_S)
     except BaseException:
         process.terminate()
@@ -202,11 +206,3 @@ def _wait_until_healthy(folder: Path, process: subprocess.Popen[bytes]) -> State
         f"the arena {'ended while it started' if ended else f'did not answer in {_START_S:g} s'}; "
         f"its log {folder / LOG} says:\n{tail}"
     )
-
-
-def _answers(state: State) -> bool:
-    import httpx
-
-    with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"{state.url}/arena/health", timeout=5, trust_env=False).status_code == 200
-    return False

@@ -15,24 +15,24 @@ SITES: dict[str, str] = {
 DATABASES = {"shop": "shop.sqlite3", "tracker": "tracker.sqlite3"}
 """Sites with a database of their own: its file in a session's folder. The others share the shop's."""
 CONTENT = (
-    *("words.py", "content.py", "forum/words.py", "forum/content.py", "tracker/content.py", "mail/content.py"),
+    *("content.py", "forum.py", "mail.py", "tracker.py"),
     *("data/shop.yaml", "data/forum.yaml", "data/tracker.yaml", "data/mail.yaml"),
 )
 """The sources of what the sites show, below `webrl/arena/`; they need nothing but Python and its YAML."""
 
 
 def addresses(root: str) -> dict[str, str]:
-    """Each site's address below the server's (`http://HOST:PORT`), without a slash at its end."""
+    """Return each site's address below the server's (`http://HOST:PORT`), without a slash at its end."""
     return {name: root + path for name, path in SITES.items()}
 
 
 def keeper_of(site: str) -> str:
-    """The site in whose database a site's state is: itself, or the shop."""
+    """Return the site in whose database a site's state is: itself, or the shop."""
     return site if site in DATABASES else "shop"
 
 
 def database_of(site: str) -> str:
-    """The file of a site's database in a session's folder."""
+    """Return the file name of a site's database in a session's folder."""
     return DATABASES[keeper_of(site)]
 
 

@@ -1,13 +1,12 @@
-"""The door of the sites: whose request is it, and on which database does it work?
+"""The entry to the sites: decides to which session a request belongs, and so on which database it works.
 
-A visitor shows a signed cookie that names a session; the shop or the tracker then answers from that session's database
+A visitor sends a signed cookie that names a session; the shop or the tracker then answers from that session's database
 and no other.
-The control interface below `/arena/` makes and drops sessions for whoever has the key.
+The control interface below `/arena/` makes and drops sessions for clients that have the key.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import json
 import secrets
@@ -30,7 +29,7 @@ from webrl.arena.running import COOKIE, SESSIONS
 from webrl.arena.shop.database.base import using
 from webrl.arena.shop.tracker import site as tracker
 from webrl.arena.sites import DATABASES, SITES, database_of
-from webrl.arena.tracker.content import login_of
+from webrl.arena.tracker import login_of
 
 Environ = dict[str, Any]
 Wsgi = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
@@ -66,8 +65,11 @@ class Gateway:
         return _send(start_response, status, headers, body)
 
     def _visit(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
-        name = self._unsign(_cookie(environ))
-        if name is None:
+        # It skips what it cannot read, which a script of a page may have set.
+        cookie = parse_cookie(environ.get("HTTP_COOKIE", "")).get(COOKIE, "")
+        try:
+            name = str(self._signer().unsign(cookie))
+        except BadSignature:
             return _send(start_response, HTTPStatus.FORBIDDEN, [], _NO_SESSION.encode())
         database = self._database(name)
         if not database.is_file():
@@ -83,6 +85,7 @@ class Gateway:
                 getattr(answer, "close", lambda: None)()
 
     def _control(self, environ: Environ, path: str) -> Answer:
+        """Make and drop sessions; without the key, only say that the arena is healthy, and let a browser enter."""
         method, what, _, name = environ["REQUEST_METHOD"], *path.partition("/")
         if (method, path) == ("GET", "health"):
             return _json(HTTPStatus.OK, {"healthy": True})
@@ -94,7 +97,11 @@ class Gateway:
             case "POST", "sessions", "":
                 return self._make(parse_qs(environ.get("QUERY_STRING", "")).get("user", [""])[0])
             case "DELETE", "sessions", _:
-                return self._drop(name)
+                # One session; without a name, all of them.
+                found = [each for each in (self.folder / SESSIONS).iterdir() if not name or each.name == name]
+                for session in found:
+                    shutil.rmtree(session, ignore_errors=True)
+                return _json(HTTPStatus.OK, {"dropped": len(found)})
         return _json(HTTPStatus.NOT_FOUND, {"error": f"the arena has no {method} /arena/{path}"})
 
     def _make(self, user: str) -> Answer:
@@ -109,7 +116,8 @@ class Gateway:
             cookies = {COOKIE: self._signer().sign(name)}
             if user:
                 with using(making / database_of("shop")):
-                    account = User.objects.filter(email__iexact=_email(user)).first()
+                    email = STAFF_EMAIL if user == "staff" else user.removeprefix("customer:")
+                    account = User.objects.filter(email__iexact=email).first()
                     if account is None:
                         return _json(HTTPStatus.NOT_FOUND, {"error": f"the shop has no user {user!r}"})
                     cookies[_LOGIN_COOKIE] = _log_in(account)
@@ -130,23 +138,11 @@ class Gateway:
         headers = [("Set-Cookie", f"{k}={v}; Path=/; HttpOnly; SameSite=Lax") for k, v in entry["cookies"].items()]
         return HTTPStatus.SEE_OTHER, [("Location", entry["start"]), *headers], b""
 
-    def _drop(self, name: str) -> Answer:
-        """One session; without a name, all of them."""
-        found = [path for path in (self.folder / SESSIONS).iterdir() if not name or path.name == name]
-        for path in found:
-            shutil.rmtree(path, ignore_errors=True)
-        return _json(HTTPStatus.OK, {"dropped": len(found)})
-
     def _database(self, name: str) -> Path:
         return self.folder / SESSIONS / name / database_of("shop")
 
     def _signer(self, purpose: str = "session") -> Signer:
         return Signer(key=self.key, salt=f"webrl.arena.{purpose}")
-
-    def _unsign(self, cookie: str) -> str | None:
-        with contextlib.suppress(BadSignature):
-            return str(self._signer().unsign(cookie))
-        return None
 
 
 def _own(start_response: Callable[..., Any]) -> Callable[..., Any]:
@@ -158,15 +154,6 @@ def _own(start_response: Callable[..., Any]) -> Callable[..., Any]:
         return start_response(status, [*headers, *(pair for pair in own if pair[0].lower() not in given)], *rest)
 
     return start
-
-
-def _cookie(environ: Environ) -> str:
-    # It skips what it cannot read, which a script of a page may have set.
-    return str(parse_cookie(environ.get("HTTP_COOKIE", "")).get(COOKIE, ""))
-
-
-def _email(user: str) -> str:
-    return STAFF_EMAIL if user == "staff" else user.removeprefix("customer:")
 
 
 def _log_in(account: User) -> str:
@@ -186,8 +173,7 @@ def _json(status: HTTPStatus, content: dict[str, Any]) -> Answer:
 def _send(
     start_response: Callable[..., Any], status: HTTPStatus, headers: list[tuple[str, str]], body: bytes
 ) -> list[bytes]:
-    typed = (
-        [] if any(name == "Content-Type" for name, _ in headers) else [("Content-Type", "text/plain; charset=utf-8")]
-    )
-    start_response(f"{status.value} {status.phrase}", [*headers, *typed, ("Content-Length", str(len(body)))])
+    if not any(name == "Content-Type" for name, _ in headers):
+        headers = [*headers, ("Content-Type", "text/plain; charset=utf-8")]
+    start_response(f"{status.value} {status.phrase}", [*headers, ("Content-Length", str(len(body)))])
     return [body]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,29 @@ from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
 from django.contrib.sites.models import Site
 from django.core.management import call_command
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils.text import slugify
+from machina.models.fields import render_func
 from oscar.core.loading import get_model
+from postman.models import STATUS_ACCEPTED, Message
 
-from webrl.arena.content import STAFF_EMAIL, Catalogue, Customer, Order, Product
-from webrl.arena.forum.content import Forum
-from webrl.arena.mail.content import Mail
+from webrl.arena.content import STAFF_EMAIL, Catalogue, Customer, Order
+from webrl.arena.forum import ANNOUNCEMENTS, SWAP, Forum
+from webrl.arena.mail import Mail
 from webrl.arena.shop.database.base import using
-from webrl.arena.shop.forum.load import load as load_forum
-from webrl.arena.shop.mail import load as load_mail
 
 PASSWORD = "arena"
 """Of the staff and of every customer: nothing here is secret."""
 _OPENED = datetime.datetime(2023, 1, 1, 9, tzinfo=datetime.UTC)
+_READ = ("can_see_forum", "can_read_forum")
+_WRITE = (
+    *("can_start_new_topics", "can_reply_to_topics", "can_edit_own_posts", "can_delete_own_posts"),
+    *("can_post_without_approval", "can_vote_in_polls"),
+)
+_DENIED = {ANNOUNCEMENTS: "can_start_new_topics", SWAP: "can_post_without_approval"}
+"""What customers may not do in a board. The staff may do everything."""
+_READ_AFTER = datetime.timedelta(minutes=5)
+"""From a letter's arrival."""
 
 
 def build(path: Path, content: Catalogue, talk: Forum, mail: Mail) -> None:
@@ -34,21 +44,15 @@ def build(path: Path, content: Catalogue, talk: Forum, mail: Mail) -> None:
         call_command("migrate", verbosity=0, run_syncdb=True)
         with transaction.atomic():
             users = _users(content)
-            products = _products(content, _categories(content))
+            products = _products(content)
             _reviews(content, users, products)
             _orders(content, users, products)
             _counters(content, users, products)
-            load_forum(talk, {"" if email == STAFF_EMAIL else email: user for email, user in users.items()})
-            load_mail(mail, users)
-        _compact()
-
-
-def _compact() -> None:
-    from django.db import connection
-
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE")
-        cursor.execute("VACUUM")
+            _forum(talk, {"" if email == STAFF_EMAIL else email: user for email, user in users.items()})
+            _mail(mail, users)
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE")
+            cursor.execute("VACUUM")
 
 
 def _users(content: Catalogue) -> dict[str, User]:
@@ -110,60 +114,49 @@ def _address(customer: Customer, country: Any) -> dict[str, Any]:
     }
 
 
-def _categories(content: Catalogue) -> dict[tuple[str, ...], Any]:
-    Category = get_model("catalogue", "Category")
-    made: dict[tuple[str, ...], Any] = {}
+def _products(content: Catalogue) -> dict[str, Any]:
+    Category, Row = get_model("catalogue", "Category"), get_model("catalogue", "Product")  # noqa: N806 - classes
+    categories: dict[tuple[str, ...], Any] = {}
     for path in content.categories:
-        parent = made.get(path[:-1])
-        made[path] = parent.add_child(name=path[-1]) if parent else Category.add_root(name=path[-1])
-    return made
-
-
-def _products(content: Catalogue, categories: dict[tuple[str, ...], Any]) -> dict[str, Any]:
-    Row, Value = get_model("catalogue", "Product"), get_model("catalogue", "ProductAttributeValue")  # noqa: N806
+        parent = categories.get(path[:-1])
+        categories[path] = parent.add_child(name=path[-1]) if parent else Category.add_root(name=path[-1])
     of_class = get_model("catalogue", "ProductClass").objects.create(
         name="Goods", requires_shipping=True, track_stock=True
     )
-    names = [name for name, _ in content.products[0].attributes]
     attributes = {
         name: get_model("catalogue", "ProductAttribute").objects.create(
             product_class=of_class, name=name, code=slugify(name).replace("-", "_"), type="text"
         )
-        for name in names
+        for name, _ in content.products[0].attributes
     }
-    Row.objects.bulk_create(_row(Row, product, of_class) for product in content.products)
+    Row.objects.bulk_create(
+        Row(
+            title=product.title,
+            pk=product.pk,
+            slug=product.slug,
+            upc=product.upc,
+            description=product.description,
+            product_class=of_class,
+            structure="standalone",
+            is_public=True,
+        )
+        for product in content.products
+    )
     rows = {row.upc: row for row in Row.objects.all()}
     for number, product in enumerate(content.products):
         row = rows[product.upc]
         row.date_created = row.date_updated = _OPENED + datetime.timedelta(hours=number)
     Row.objects.bulk_update(rows.values(), ["date_created", "date_updated"], batch_size=200)
+    Value = get_model("catalogue", "ProductAttributeValue")  # noqa: N806 - a class
     Value.objects.bulk_create(
         Value(product=rows[product.upc], attribute=attributes[name], value_text=value)
         for product in content.products
         for name, value in product.attributes
     )
-    get_model("catalogue", "ProductCategory").objects.bulk_create(
-        get_model("catalogue", "ProductCategory")(product=rows[product.upc], category=categories[product.category])
-        for product in content.products
+    Link = get_model("catalogue", "ProductCategory")  # noqa: N806 - a class
+    Link.objects.bulk_create(
+        Link(product=rows[product.upc], category=categories[product.category]) for product in content.products
     )
-    _stock(content, rows)
-    return rows
-
-
-def _row(row: Any, product: Product, of_class: Any) -> Any:
-    return row(
-        title=product.title,
-        pk=product.pk,
-        slug=product.slug,
-        upc=product.upc,
-        description=product.description,
-        product_class=of_class,
-        structure="standalone",
-        is_public=True,
-    )
-
-
-def _stock(content: Catalogue, rows: dict[str, Any]) -> None:
     StockRecord = get_model("partner", "StockRecord")
     partner = get_model("partner", "Partner").objects.create(name="Larch & Lantern warehouse")
     StockRecord.objects.bulk_create(
@@ -178,6 +171,7 @@ def _stock(content: Catalogue, rows: dict[str, Any]) -> None:
         for product in content.products
     )
     StockRecord.objects.update(date_created=_OPENED, date_updated=_OPENED)
+    return rows
 
 
 def _reviews(content: Catalogue, users: dict[str, User], products: dict[str, Any]) -> None:
@@ -205,7 +199,8 @@ def _orders(content: Catalogue, users: dict[str, User], products: dict[str, Any]
     Row, Line = get_model("order", "Order"), get_model("order", "Line")  # noqa: N806 - classes
     Shipping, Billing = get_model("order", "ShippingAddress"), get_model("order", "BillingAddress")  # noqa: N806
     country = get_model("address", "Country").objects.get()
-    stock = {record.product_id: record for record in get_model("partner", "StockRecord").objects.all()}
+    records = {record.product_id: record for record in get_model("partner", "StockRecord").objects.all()}
+    stock = {upc: records[product.pk] for upc, product in products.items()}
     customers = {customer.email: customer for customer in content.customers}
     for order in content.orders:
         address = _address(customers[order.email], country)
@@ -227,7 +222,28 @@ def _orders(content: Catalogue, users: dict[str, User], products: dict[str, Any]
             shipping_address=Shipping.objects.create(**address),
             billing_address=Billing.objects.create(**billing),
         )
-        Line.objects.bulk_create(_line(Line, row, line, order.status, products, stock) for line in order.lines)
+        Line.objects.bulk_create(
+            Line(
+                order=row,
+                partner=stock[line.upc].partner,
+                partner_name=stock[line.upc].partner.name,
+                partner_sku=stock[line.upc].partner_sku,
+                stockrecord=stock[line.upc],
+                product=products[line.upc],
+                title=line.title,
+                upc=line.upc,
+                quantity=line.quantity,
+                line_price_incl_tax=line.price * line.quantity,
+                line_price_excl_tax=line.price * line.quantity,
+                line_price_before_discounts_incl_tax=line.price * line.quantity,
+                line_price_before_discounts_excl_tax=line.price * line.quantity,
+                unit_price_incl_tax=line.price,
+                unit_price_excl_tax=line.price,
+                status=order.status,
+                num_allocated=0,
+            )
+            for line in order.lines
+        )
 
 
 def _counters(content: Catalogue, users: dict[str, User], products: dict[str, Any]) -> None:
@@ -252,25 +268,138 @@ def _counters(content: Catalogue, users: dict[str, User], products: dict[str, An
     ProductRecord.objects.bulk_create(ProductRecord(product=products[upc], num_purchases=n) for upc, n in sold.items())
 
 
-def _line(row: Any, order: Any, line: Any, status: str, products: dict[str, Any], stock: dict[int, Any]) -> Any:
-    product = products[line.upc]
-    record, total = stock[product.pk], line.price * line.quantity
-    return row(
-        order=order,
-        partner=record.partner,
-        partner_name=record.partner.name,
-        partner_sku=record.partner_sku,
-        stockrecord=record,
-        product=product,
-        title=line.title,
-        upc=line.upc,
-        quantity=line.quantity,
-        line_price_incl_tax=total,
-        line_price_excl_tax=total,
-        line_price_before_discounts_incl_tax=total,
-        line_price_before_discounts_excl_tax=total,
-        unit_price_incl_tax=line.price,
-        unit_price_excl_tax=line.price,
-        status=status,
-        num_allocated=0,
+def _forum(content: Forum, users: Mapping[str, User]) -> None:
+    """Fill machina's tables.
+
+    Args:
+        users: by e-mail address; "" is the staff.
+    """
+    Row = get_model("forum", "Forum")  # noqa: N806 - a class
+    categories: dict[str, Any] = {}
+    boards: dict[str, Any] = {}
+    for board in content.boards:
+        if board.category not in categories:
+            categories[board.category] = Row.objects.create(name=board.category, type=Row.FORUM_CAT)
+        parent = categories[board.category]
+        boards[board.name] = Row.objects.create(
+            name=board.name, description=board.description, type=Row.FORUM_POST, parent=parent
+        )
+        assert boards[board.name].pk == board.pk
+    Grant = get_model("forum_permission", "UserForumPermission")  # noqa: N806 - a class
+    permissions = {row.codename: row for row in get_model("forum_permission", "ForumPermission").objects.all()}
+    Grant.objects.bulk_create(
+        [
+            *(Grant(permission=permissions[name], anonymous_user=True) for name in _READ),
+            *(Grant(permission=permissions[name], authenticated_user=True) for name in (*_READ, *_WRITE)),
+            *(
+                Grant(permission=permissions[name], authenticated_user=True, forum=boards[board], has_perm=False)
+                for board, name in _DENIED.items()
+            ),
+        ]
     )
+    topics = _topics(content, boards, users)
+    _posts(content, topics, users)
+    _polls(content, topics, users)
+    Profile = get_model("forum_member", "ForumProfile")  # noqa: N806 - a class
+    written = Counter(post.email for topic in content.topics for post in topic.shown)
+    Profile.objects.bulk_create(Profile(user=user, posts_count=written[email]) for email, user in users.items())
+    for row in boards.values():
+        row.update_trackers()
+
+
+def _topics(content: Forum, boards: dict[str, Any], users: Mapping[str, User]) -> dict[int, Any]:
+    Row = get_model("forum_conversation", "Topic")  # noqa: N806 - a class
+    Row.objects.bulk_create(
+        Row(
+            pk=topic.pk,
+            forum=boards[topic.board.name],
+            poster=users[topic.posts[0].email],
+            subject=topic.subject,
+            slug=topic.path.split("/")[-2].rpartition("-")[0],
+            type=Row.TOPIC_POST,
+            status=Row.TOPIC_UNLOCKED,
+            posts_count=len(topic.shown),
+            views_count=topic.views,
+            last_post_on=topic.shown[-1].date,
+        )
+        for topic in content.topics
+    )
+    rows = {row.pk: row for row in Row.objects.all()}
+    subscribed = Row.subscribers.through
+    subscribed.objects.bulk_create(
+        subscribed(topic_id=topic.pk, user_id=users[email].pk)
+        for topic in content.topics
+        for email in topic.subscribers
+    )
+    return rows
+
+
+def _posts(content: Forum, topics: dict[int, Any], users: Mapping[str, User]) -> None:
+    Row, TopicRow = get_model("forum_conversation", "Post"), get_model("forum_conversation", "Topic")  # noqa: N806
+    pairs = [(topic, post) for topic in content.topics for post in topic.posts]
+    rows = [
+        Row(
+            pk=post.pk,
+            topic_id=topic.pk,
+            poster=users[post.email],
+            subject=topic.subject if post is topic.posts[0] else f"Re: {topic.subject}",
+            content=post.text,
+            approved=post.approved,
+        )
+        for topic, post in pairs
+    ]
+    for row, (_, post) in zip(rows, pairs, strict=True):
+        row._content_rendered = render_func(post.text)  # many at once are saved without machina's signals
+    made = Row.objects.bulk_create(rows)
+    for row, (_, post) in zip(made, pairs, strict=True):
+        row.created = row.updated = post.date
+    Row.objects.bulk_update(made, ["created", "updated"], batch_size=200)
+    for topic in content.topics:
+        row = topics[topic.pk]
+        row.first_post_id, row.last_post_id = topic.posts[0].pk, topic.shown[-1].pk
+        row.created = row.updated = topic.posts[0].date
+    columns = ["first_post_id", "last_post_id", "created", "updated"]
+    TopicRow.objects.bulk_update(topics.values(), columns, batch_size=200)
+
+
+def _polls(content: Forum, topics: dict[int, Any], users: Mapping[str, User]) -> None:
+    Row, Option, Vote = (  # noqa: N806 - classes
+        get_model("forum_polls", name) for name in ("TopicPoll", "TopicPollOption", "TopicPollVote")
+    )
+    for topic in content.topics:
+        if topic.poll is None:
+            continue
+        poll = Row.objects.create(topic=topics[topic.pk], question=topic.poll.question, max_options=1)
+        options = {text: Option.objects.create(poll=poll, text=text) for text in topic.poll.options}
+        Vote.objects.bulk_create(
+            Vote(voter=users[email], poll_option=options[text]) for email, text in topic.poll.votes
+        )
+    Row.objects.update(created=content.topics[0].posts[0].date, updated=content.topics[0].posts[0].date)
+    Vote.objects.update(timestamp=content.topics[0].posts[0].date)
+
+
+def _mail(content: Mail, users: Mapping[str, User]) -> None:
+    """Fill Postman's table."""
+    rows = []
+    for conversation in content.conversations:
+        letters = conversation.letters
+        for place, letter in enumerate(letters):
+            read_at = letter.date + _READ_AFTER
+            row = Message(
+                pk=letter.pk,
+                subject=f"{'Re: ' * (place > 0)}{conversation.subject}",
+                body=letter.text,
+                sender=users[letter.sender],
+                recipient=users[letter.recipient],
+                parent_id=letters[place - 1].pk if place else None,
+                thread_id=letters[0].pk if len(letters) > 1 else None,
+                sent_at=letter.date,
+                read_at=read_at if letter.is_read else None,
+                replied_at=letters[place + 1].date if place + 1 < len(letters) else None,
+                recipient_archived=letter.folder == "archives",
+                recipient_deleted_at=read_at if letter.folder == "trash" else None,
+                moderation_status=STATUS_ACCEPTED,
+                moderation_date=letter.date,
+            )
+            rows.append(row)
+    Message.objects.bulk_create(rows)

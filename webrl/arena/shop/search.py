@@ -1,4 +1,4 @@
-"""Haystack's search engine for the shop: it asks the session's own database, so that an edit is found at once.
+"""Haystack's search engines for shop and forum: they ask the session's own database, so that an edit is found at once.
 
 An index on the disk would have to be copied for each session; Haystack's own engine without one (`simple`) knows no
 filters, sorting or pages.
@@ -11,31 +11,19 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import Case, Count, IntegerField, Min, Q, Value, When
+from django.db.models import Case, Count, F, IntegerField, Min, Q, Value, When
 from haystack.backends import BaseEngine, BaseSearchBackend, BaseSearchQuery, SearchNode
 from haystack.models import SearchResult
 from oscar.core.loading import get_model
 
 _TEXT = ("title", "description", "upc", "stockrecords__partner_sku")
+_POST_TEXT = {"content": ("subject", "content"), "topic_subject": ("topic__subject",)}
 _FIELDS = {"category": "categories", "is_public": "is_public", "structure": "structure"}
 _SORT = {"price": "lowest", "rating": "rating", "date_created": "date_created", "title_exact": "title"}
 _RANGE = re.compile(r"\[(?P<low>\S+) TO (?P<high>\S+)\]")
 
 
-class Unindexed(BaseSearchBackend):
-    """A backend without an index of its own."""
-
-    def update(self, index: Any, iterable: Any, commit: bool = True) -> None:
-        """There is no index to update."""
-
-    def remove(self, obj_or_string: Any, commit: bool = True) -> None:
-        """There is no index to remove anything from."""
-
-    def clear(self, models: Any = None, commit: bool = True) -> None:
-        """There is no index to clear."""
-
-
-class DatabaseBackend(Unindexed):
+class DatabaseBackend(BaseSearchBackend):
     """Answers a search from Oscar's tables."""
 
     def search(
@@ -49,22 +37,33 @@ class DatabaseBackend(Unindexed):
         result_class: type[SearchResult] | None = None,
         **ignored: Any,  # noqa: ARG002 - highlighting, spelling and places, which the shop does not use
     ) -> dict[str, Any]:
-        """Products as Haystack's results, best first, with how many are in each price range."""
+        """Return products as Haystack's results, best first, with how many are in each price range.
+
+        The order is the requested one; otherwise those with most of the words in their title come first.
+        """
         condition, words = query
-        found = _found(condition)
-        narrow = _narrowed(narrow_queries)
-        page = _sorted(found.filter(narrow), sort_by or [], words).base_queryset()[start_offset:end_offset]
+        found, narrow = _found(condition), _narrowed(narrow_queries)
+        order = [("-" if key.startswith("-") else "") + _SORT[key.removeprefix("-")] for key in sort_by or []]
+        shown = found.filter(narrow)
+        if not order and words:
+            in_title = [
+                Case(When(title__icontains=word, then=1), default=0, output_field=IntegerField()) for word in words
+            ]
+            shown, order = shown.annotate(relevance=sum(in_title, Value(0))), ["-relevance"]
+        page = shown.order_by(*order, "pk").base_queryset()[start_offset:end_offset]
         # Haystack asks by its own name of a facet's field, Oscar looks for the field.
         facets = {f"{field.removesuffix('_exact')}:{text}": _ranges(text) for field, text in query_facets or ()}
-        hits, *counts = _counts(found, [narrow, *facets.values()])
+        # All counts in one query: pages that list products spend much of their time here.
+        counts = {f"count{i}": Count("pk", filter=part) for i, part in enumerate([narrow, *facets.values()])}
+        hits, *in_ranges = found.aggregate(**counts).values()
         return {
-            "results": [result_of(product, result_class or SearchResult) for product in page],
+            "results": [_result(product, result_class or SearchResult) for product in page],
             "hits": hits,
-            "facets": {"fields": {}, "dates": {}, "queries": dict(zip(facets, counts, strict=True))},
+            "facets": {"fields": {}, "dates": {}, "queries": dict(zip(facets, in_ranges, strict=True))},
         }
 
     def count(self, query: tuple[Q, list[str]], narrow_queries: set[str] | None) -> int:
-        """How many products a search finds."""
+        """Count the products that a search finds."""
         return int(_found(query[0]).filter(_narrowed(narrow_queries)).values("pk").count())
 
 
@@ -96,7 +95,7 @@ class DatabaseQuery(BaseSearchQuery):
         """Of one filter; what it searches for is added to `words`."""
         field, _, kind = expression.partition("__")
         if field == "content":
-            return text_condition(str(getattr(value, "query_string", value)), words, _TEXT)
+            return _text_condition(str(getattr(value, "query_string", value)), words, _TEXT)
         if field not in _FIELDS:
             raise ValueError(f"the shop's search has no field {field!r}")
         if field == "is_public":
@@ -111,7 +110,77 @@ class DatabaseEngine(BaseEngine):
     query = DatabaseQuery
 
 
-def text_condition(typed: str, words: list[str], fields: Sequence[str]) -> Q:
+class PostBackend(BaseSearchBackend):
+    """Answers a search from machina's tables."""
+
+    def search(
+        self,
+        query: tuple[Q, list[str]],
+        start_offset: int = 0,
+        end_offset: int | None = None,
+        result_class: type[SearchResult] | None = None,
+        **ignored: Any,  # noqa: ARG002 - facets, highlighting and places, which the forum does not use
+    ) -> dict[str, Any]:
+        """Return posts as Haystack's results, the newest first."""
+        found = _posts(query[0]).select_related("topic__forum", "poster").order_by(F("created").desc(), "pk")
+        return {
+            "results": [_post_result(post, result_class or SearchResult) for post in found[start_offset:end_offset]],
+            "hits": found.count(),
+            "facets": {},
+        }
+
+    def count(self, query: tuple[Q, list[str]], narrow_queries: set[str] | None) -> int:  # noqa: ARG002 - no facets
+        """Count the posts that a search finds."""
+        return int(_posts(query[0]).count())
+
+
+class PostQuery(DatabaseQuery):
+    """Turns the filters of machina's form into one condition."""
+
+    def condition_of(self, expression: str, value: Any, words: list[str]) -> Q:
+        """Of one filter."""
+        field, _, _ = expression.partition("__")
+        if field in _POST_TEXT:
+            return _text_condition(str(getattr(value, "query_string", value)), words, _POST_TEXT[field])
+        if field == "forum":
+            return Q(topic__forum__in=value)
+        if field == "poster_name":
+            condition = Q()
+            for word in str(value).split():
+                condition &= Q(poster__first_name__icontains=word) | Q(poster__last_name__icontains=word)
+            return condition
+        raise ValueError(f"the forum's search has no field {field!r}")
+
+
+class PostEngine(BaseEngine):
+    """What the settings name."""
+
+    backend = PostBackend
+    query = PostQuery
+
+
+def _posts(condition: Q) -> Any:
+    return get_model("forum_conversation", "Post").objects.filter(condition, approved=True)
+
+
+def _post_result(post: Any, result_class: type[SearchResult]) -> SearchResult:
+    topic = post.topic
+    return _result(
+        post,
+        result_class,
+        text=post.content.raw,
+        poster=post.poster_id,
+        poster_name=post.poster.get_full_name(),
+        created=post.created,
+        forum=topic.forum_id,
+        forum_slug=topic.forum.slug,
+        topic=topic.pk,
+        topic_slug=topic.slug,
+        topic_subject=topic.subject,
+    )
+
+
+def _text_condition(typed: str, words: list[str], fields: Sequence[str]) -> Q:
     """Every word or "quoted phrase" must occur, and no word after a minus."""
     try:
         terms = shlex.split(typed.replace("'", "\\'"))
@@ -157,23 +226,7 @@ def _ranges(narrow: str) -> Q:
     return result
 
 
-def _counts(found: Any, conditions: Sequence[Q]) -> list[int]:
-    """How many meet each condition, all in one query: pages that list products spend much of their time here."""
-    counts = {f"count{number}": Count("pk", filter=condition) for number, condition in enumerate(conditions)}
-    return list(found.aggregate(**counts).values())
-
-
-def _sorted(found: Any, sort_by: list[str], words: list[str]) -> Any:
-    """As asked for; otherwise those with most of the words in their title first. Then by their number."""
-    order = [("-" if key.startswith("-") else "") + _SORT[key.removeprefix("-")] for key in sort_by]
-    if not order and words:
-        in_title = [Case(When(title__icontains=word, then=1), default=0, output_field=IntegerField()) for word in words]
-        found = found.annotate(relevance=sum(in_title, Value(0)))
-        order = ["-relevance"]
-    return found.order_by(*order, "pk")
-
-
-def result_of(found: Any, result_class: type[SearchResult], **shown: Any) -> SearchResult:
+def _result(found: Any, result_class: type[SearchResult], **shown: Any) -> SearchResult:
     """A row as Haystack's result, with what the page shows of it."""
     result = result_class(found._meta.app_label, found._meta.model_name, found.pk, 0, **shown)
     result._model, result._object = type(found), found

@@ -21,13 +21,13 @@ import psutil
 from filelock import FileLock, Timeout
 
 from webrl.arena.content import catalogue
-from webrl.arena.forum.content import forum
-from webrl.arena.mail.content import mail
+from webrl.arena.forum import forum
+from webrl.arena.mail import mail
 from webrl.arena.running import LOCK, STATE, State, content_digest, drop_sessions, template_path
 from webrl.arena.shop.settings import configure
-from webrl.arena.shop.tracker.pkg_resources import import_trac
+from webrl.arena.shop.tracker.imports import import_trac
 from webrl.arena.sites import DATABASES, SITES
-from webrl.arena.tracker.content import tracker
+from webrl.arena.tracker import tracker
 from webrl.runs.disk import atomic_path
 from webrl.runs.memory import freeze_gc, raise_gc_threshold
 from webrl.runs.own_python import restore_python_path

@@ -1,52 +1,98 @@
-"""Tasks across the staff's sites: what came by mail or stands in forum and tracker is carried to another.
+"""Tasks across the staff's sites: information from mail, forum and tracker is used on another site.
 
-First what each task is about and how its success is measured, then how it is done, then the table of both.
+Each template has its words, its script, and what draws its entities and how success is measured.
 """
 
 from __future__ import annotations
 
 import random
-import re
 
-from webrl.arena.content import STAFF_EMAIL
-from webrl.arena.forum.words import ANNOUNCEMENTS
-from webrl.arena.tracker.content import tracker
-from webrl.suites.arena.dashboard import find_order, in_status, set_status
-from webrl.suites.arena.evals import finds_all
-from webrl.suites.arena.forum import open_topic, post, replied, start_topic, written
+from webrl.arena.content import STAFF_EMAIL, load_words
+from webrl.arena.forum import ANNOUNCEMENTS
+from webrl.arena.tracker import tracker
+from webrl.suites.arena.dashboard import FIND_ORDER, in_status, set_status
+from webrl.suites.arena.forum import open_topic, post, replied, start_topic, talks, written
 from webrl.suites.arena.mail import archived, pick, reply, sent, ticked, write
-from webrl.suites.arena.script import Step, below, beside, click, noting
-from webrl.suites.arena.templates import Entities, Instance, template
+from webrl.suites.arena.script import below, beside, click, noting
+from webrl.suites.arena.templates import Entities, Instance, Template, finds_all, template
 from webrl.suites.arena.tracker import find_ticket, new_ticket, reported
 
-_REPLIES = (
-    "Noted, we look into it.",
-    "There is a ticket for this now.",
-    "Thank you, it is on our list.",
-    "We have told the warehouse.",
+_CANCEL, _TOTAL = (load_words("mail").requests[kind][0] for kind in ("cancel", "total"))
+"""Subjects with the order's `{number}`."""
+
+ACROSS: list[Template] = []
+
+
+@template(
+    ACROSS,
+    "mail+shop_admin",
+    "cancel-order",
+    f'Do in the dashboard what {{customer}} asks for in the message "{_CANCEL}", and archive the message.',
+    f'Cancel the order that {{customer}} has written about under "{_CANCEL}" in the dashboard, and put the message '
+    "into the archives of the mail.",
+    script=[*ticked(_CANCEL, "Archive"), click("Dashboard"), *FIND_ORDER, *set_status("Cancelled")],
 )
-
-
 def _cancel(e: Entities, rng: random.Random) -> Instance:
-    found = pick(e, rng, lambda each: each.kind == "cancel")
+    found = pick(e, rng, "cancel")
     assert found.order is not None
-    slots = {"mail": found.subject, "customer": found.order.customer}
+    slots = {"number": found.order.number, "customer": found.order.customer}
     return Instance(slots, finds_all(in_status(found.order.number, "Cancelled"), archived(found)))
 
 
+@template(
+    ACROSS,
+    "mail+shop_admin",
+    "answer-total",
+    f'{{customer}} asks in the message "{_TOTAL}" for the total of an order. Look it up in the dashboard and reply '
+    "with the total alone, written like $12.50.",
+    f'Reply to the mail "{_TOTAL}" of {{customer}} with the total of that order alone, like $12.50: the dashboard '
+    "knows it.",
+    script=[
+        click("Dashboard"),
+        *FIND_ORDER,
+        noting(below("Order Total"), click("Return to site")),
+        click("Mail"),
+        *reply(_TOTAL, "{note}"),
+    ],
+    held_out=True,
+)
 def _total(e: Entities, rng: random.Random) -> Instance:
-    found = pick(e, rng, lambda each: each.kind == "total")
+    found = pick(e, rng, "total")
     assert found.order is not None
     evaluation = sent(STAFF_EMAIL, f"Re: {found.subject}", f"${found.order.total}", found.order.email)
-    return Instance({"mail": found.subject, "customer": found.order.customer}, evaluation)
+    return Instance({"number": found.order.number, "customer": found.order.customer}, evaluation)
 
 
+@template(
+    ACROSS,
+    "mail+tracker",
+    "report-fault",
+    'Open a ticket in the tracker whose summary is "{mail}" and whose component is "{component}", and archive '
+    "the message of that subject in the mail.",
+    'A customer has written "{mail}" to us: open a ticket of the component "{component}" with that summary, '
+    "and archive the message.",
+    script=[*ticked("{mail}", "Archive"), click("Tracker"), *new_ticket("{mail}", "{component}")],
+)
 def _fault(e: Entities, rng: random.Random) -> Instance:
-    found, component = pick(e, rng, lambda each: each.kind == "fault"), rng.choice([*tracker().owners])
+    found, component = pick(e, rng, "fault"), rng.choice([*tracker().owners])
     evaluation = finds_all(reported(found.subject, component, "staff"), archived(found))
     return Instance({"mail": found.subject, "component": component}, evaluation)
 
 
+@template(
+    ACROSS,
+    "tracker+mail",
+    "tell-milestone",
+    'Send {address} a message with the subject "{name}" whose text is the milestone of the ticket "{ticket}", alone.',
+    'Write to {address} by mail, under the subject "{name}", for which milestone the ticket "{ticket}" is '
+    "planned: its name alone.",
+    script=[
+        *find_ticket("{ticket}"),
+        noting(beside("Milestone:"), click("MAIL")),
+        *write("{address}", "{name}", "{note}"),
+    ],
+    held_out=True,
+)
 def _tell_milestone(e: Entities, rng: random.Random) -> Instance:
     ticket = rng.choice([ticket for ticket in e.tickets if ticket.milestone])
     address, name = rng.choice(e.customers).email, rng.choice(e.names)
@@ -54,112 +100,46 @@ def _tell_milestone(e: Entities, rng: random.Random) -> Instance:
     return Instance(slots, sent(STAFF_EMAIL, name, ticket.milestone, address))
 
 
+@template(
+    ACROSS,
+    "forum+tracker",
+    "ticket-of-topic",
+    'Reply to the forum topic "{topic}" with "{text}", and open a ticket in the tracker with the topic\'s '
+    'subject as its summary, of the component "{component}".',
+    'Tell them in the forum topic "{topic}": "{text}". Then open a ticket for it: the summary is the topic\'s '
+    'subject, the component "{component}".',
+    script=[
+        *open_topic("{topic}"),
+        click("Post reply"),
+        *post("{text}"),
+        click("Shop", "link"),
+        click("Tracker"),
+        *new_ticket("{topic}", "{component}"),
+    ],
+)
 def _ticket_of_topic(e: Entities, rng: random.Random) -> Instance:
-    topic = rng.choice([topic for topic in e.topics if topic.posts[0].email and topic.shown == topic.posts])
-    component, text = rng.choice([*tracker().owners]), rng.choice(_REPLIES)
+    topic = rng.choice(talks(e))
+    component, text = rng.choice([*tracker().owners]), rng.choice(load_words("tasks").replies)
     evaluation = finds_all(reported(topic.subject, component, "staff"), replied(topic, STAFF_EMAIL, text))
     return Instance({"topic": topic.subject, "component": component, "text": text}, evaluation)
 
 
+@template(
+    ACROSS,
+    "tracker+forum",
+    "announce-milestone",
+    'Start a topic in the forum\'s board "Announcements": the subject is "{name}", the message is the '
+    'milestone of the ticket "{ticket}", alone.',
+    'Announce in the forum (board "Announcements"), under the subject "{name}", for which milestone the ticket '
+    '"{ticket}" is planned: its name alone.',
+    script=[
+        *find_ticket("{ticket}"),
+        noting(beside("Milestone:"), click("FORUM")),
+        *start_topic(ANNOUNCEMENTS, "{name}", "{note}"),
+    ],
+    held_out=True,
+)
 def _announce_milestone(e: Entities, rng: random.Random) -> Instance:
     ticket, name = rng.choice([ticket for ticket in e.tickets if ticket.milestone]), rng.choice(e.names)
     evaluation = written(f"{ANNOUNCEMENTS} / {name} / {STAFF_EMAIL} / {ticket.milestone}")
     return Instance({"ticket": ticket.summary, "name": name}, evaluation)
-
-
-def _find_order(slots: dict[str, str]) -> list[Step]:
-    """That whose number the message's subject names."""
-    number = "".join(re.findall(r"\d+", slots["mail"]))
-    return [click("Dashboard"), *find_order({"number": number})]
-
-
-def _milestone(slots: dict[str, str], site: str) -> list[Step]:
-    return [*find_ticket(slots["ticket"]), noting(beside("Milestone:"), click(site))]
-
-
-ACROSS = (
-    template(
-        "mail+shop_admin",
-        "cancel-order",
-        'Do in the dashboard what {customer} asks for in the message "{mail}", and archive the message.',
-        'Cancel the order that {customer} has written about under "{mail}" in the dashboard, and put the message '
-        "into the archives of the mail.",
-        draw=_cancel,
-        script=lambda slots: [*ticked("Archive")(slots), *_find_order(slots), *set_status("Cancelled")],
-    ),
-    template(
-        "mail+shop_admin",
-        "answer-total",
-        '{customer} asks in the message "{mail}" for the total of an order. Look it up in the dashboard and reply '
-        "with the total alone, written like $12.50.",
-        'Reply to the mail "{mail}" of {customer} with the total of that order alone, like $12.50: the dashboard '
-        "knows it.",
-        draw=_total,
-        script=lambda slots: [
-            *_find_order(slots),
-            noting(below("Order Total"), click("Return to site")),
-            click("Mail"),
-            *reply(slots["mail"], slots.get("note", "")),
-        ],
-        held_out=True,
-    ),
-    template(
-        "mail+tracker",
-        "report-fault",
-        'Open a ticket in the tracker whose summary is "{mail}" and whose component is "{component}", and archive '
-        "the message of that subject in the mail.",
-        'A customer has written "{mail}" to us: open a ticket of the component "{component}" with that summary, '
-        "and archive the message.",
-        draw=_fault,
-        script=lambda slots: [
-            *ticked("Archive")(slots),
-            click("Tracker"),
-            *new_ticket({"name": slots["mail"], "component": slots["component"]}),
-        ],
-    ),
-    template(
-        "tracker+mail",
-        "tell-milestone",
-        'Send {address} a message with the subject "{name}" whose text is the milestone of the ticket "{ticket}", '
-        "alone.",
-        'Write to {address} by mail, under the subject "{name}", for which milestone the ticket "{ticket}" is '
-        "planned: its name alone.",
-        draw=_tell_milestone,
-        script=lambda slots: [
-            *_milestone(slots, "MAIL"),
-            *write(slots["address"], slots["name"], slots.get("note", "")),
-        ],
-        held_out=True,
-    ),
-    template(
-        "forum+tracker",
-        "ticket-of-topic",
-        'Reply to the forum topic "{topic}" with "{text}", and open a ticket in the tracker with the topic\'s '
-        'subject as its summary, of the component "{component}".',
-        'Tell them in the forum topic "{topic}": "{text}". Then open a ticket for it: the summary is the topic\'s '
-        'subject, the component "{component}".',
-        draw=_ticket_of_topic,
-        script=lambda slots: [
-            *open_topic(slots["topic"]),
-            click("Post reply"),
-            *post(slots["text"]),
-            click("Shop", "link"),
-            click("Tracker"),
-            *new_ticket({"name": slots["topic"], "component": slots["component"]}),
-        ],
-    ),
-    template(
-        "tracker+forum",
-        "announce-milestone",
-        'Start a topic in the forum\'s board "Announcements": the subject is "{name}", the message is the '
-        'milestone of the ticket "{ticket}", alone.',
-        'Announce in the forum (board "Announcements"), under the subject "{name}", for which milestone the ticket '
-        '"{ticket}" is planned: its name alone.',
-        draw=_announce_milestone,
-        script=lambda slots: [
-            *_milestone(slots, "FORUM"),
-            *start_topic(ANNOUNCEMENTS, slots["name"], slots.get("note", "")),
-        ],
-        held_out=True,
-    ),
-)

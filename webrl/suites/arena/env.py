@@ -21,7 +21,7 @@ from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.guard import NavigationGuard
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.sites import Site
-from webrl.suites.arena.profiles import Profile, Profiles
+from webrl.suites.arena.profiles import Profile, ProfilePool
 from webrl.suites.arena.scoring import CHECK_TIMEOUT_S, End, score
 from webrl.suites.arena.tasks import eval_of, find_task, login_of
 from webrl.suites.web.sites import resolve
@@ -35,7 +35,7 @@ _STEP_CHECK_S = 10.0
 class ArenaEnv(BrowserEnv):
     """See the module docstring.
 
-    Raises, beside what `BrowserEnv` raises:
+    Raises, besides what `BrowserEnv` raises:
         ArenaError (a BrowserError): the arena is down, or has lost the session.
         UsageError: the shop has no such user.
     """
@@ -48,7 +48,7 @@ class ArenaEnv(BrowserEnv):
         self._opened: contextlib.AsyncExitStack | None = None
         self._played: Task | None = None
         self._ended: StepResult | None = None
-        self._taken: Profile | None = None
+        self._reused: Profile | None = None
 
     async def reset(self, task: Task) -> Observation:
         """Open a session, log in, open the start page; a task by name and seed (`find_task`) is looked up first."""
@@ -61,7 +61,7 @@ class ArenaEnv(BrowserEnv):
         user = login if login in (None, "staff") else f"customer:{login}"
         async with contextlib.AsyncExitStack() as opened:
             session = await opened.enter_async_context(Arena.running(self._config.arena.folder).new(user))
-            self._profile_options: dict[str, Any] = {"storage_state": {"cookies": _cookies(session), "origins": []}}
+            self._profile_options: dict[str, Any] = {"storage_state": {"cookies": session.cookies, "origins": []}}
             start = _resolve(task.start_url, session, task)
             observation = await super().reset(dataclasses.replace(task, start_url=start, extra={}))
             await self._require(session, observation)
@@ -78,10 +78,10 @@ class ArenaEnv(BrowserEnv):
         return await self._scored(result) if self._config.arena.score_steps and self._played else result
 
     async def _scored(self, result: StepResult) -> StepResult:
-        """The step with the reward of the session as it stands; one that has solved the task ends the episode.
+        """Add the reward of the session as it is now; a step that has solved the task ends the episode.
 
-        Raises BrowserError where it cannot be found out, twice: whether the episode goes on is not known here, and one
-        that ends with this step must not count as failed.
+        Raises BrowserError where it could not be found out twice: an episode that ends with this step must not count
+        as failed.
         """
         assert self._played is not None
         found = await self.judge(self._played, _STEP_CHECK_S)
@@ -94,14 +94,14 @@ class ArenaEnv(BrowserEnv):
         return dataclasses.replace(result, reward=found.reward, done=result.done or found.reward > 0)
 
     async def _require(self, session: Session, observation: Observation) -> None:
-        """An agent may come to pages that do not load by its own doing (a host that is blocked)."""
+        """Raise ArenaError if the session is lost; an agent may also open pages that do not load (a blocked host)."""
         lost = observation.url.startswith(_ERROR_PAGE) or not session.database.exists()
         if lost and (problem := await self._problem(session)):
             await self.close()
             raise ArenaError(problem)
 
     async def _problem(self, session: Session) -> str:
-        """What has become of the session; "" if it is there."""
+        """Return why the session cannot be used; "" if it can."""
         if not session.database.exists():
             return "the arena has lost the session"
         parts = urlsplit(session.start_url)
@@ -114,13 +114,13 @@ class ArenaEnv(BrowserEnv):
         return ""
 
     async def finish(self) -> Score:
-        """The score by the task's `eval`; none where it has none."""
+        """Score by the task's `eval`; without one, there is no score."""
         if self._played is None:
             raise BrowserError("finish() before reset()")
         return await self.judge(self._played)
 
     async def judge(self, task: Task, timeout_s: float = math.inf) -> Score:
-        """What a task's `eval` says of the session as it stands, whatever task is played in it.
+        """Score the session as it is now by a task's `eval`, whatever task is played in it.
 
         Args:
             timeout_s: for each evaluator, where `CHECK_TIMEOUT_S` is longer.
@@ -143,7 +143,7 @@ class ArenaEnv(BrowserEnv):
         self._played = self._ended = None
         opened, self._opened, self._session = self._opened, None, None
         try:
-            await self._hand_on()
+            await self._release_profile()
             await super().close()
         finally:
             if opened is not None:
@@ -151,28 +151,35 @@ class ArenaEnv(BrowserEnv):
                     await opened.aclose()
 
     async def _open(self, site: Site) -> None:
-        """Load the start page; in a profile that was handed on, it begins with clearing what only pages can."""
+        """Load the start page; in a reused profile, it starts by clearing what only pages can."""
         await super()._open(site)
-        taken, self._taken = self._taken, None
-        if taken is not None:
-            await taken.begun()
+        reused, self._reused = self._reused, None
+        if reused is not None:
+            await reused.stop_clearing()
 
     async def _new_profile(self, site: Site) -> None:
-        """One that an earlier episode has handed on, if there is one."""
-        self._taken = profile = await Profiles.of(self._browser).take(self._kind(site)) if self._hands_on else None
+        """Reuse a profile of an earlier episode, if there is one."""
+        pool = ProfilePool.of(self._browser)
+        self._reused = profile = await pool.acquire(self._kind(site)) if self._can_reuse_profile else None
         if profile is None:
             await super()._new_profile(site)
             return
         self.context, self._guard, self._tabs = profile.context, profile.guard, {profile.tab.page: profile.tab}
         self.context.on("page", self._activate)
         await self.context.add_cookies(self._profile_options["storage_state"]["cookies"])
-        await profile.begin()
+        await profile.clear_next_document()
 
-    async def _hand_on(self) -> None:
-        """Leave the profile to the next episode, unless one cannot tell what it is like, or it has other tabs."""
+    async def _release_profile(self) -> None:
+        """Release the profile to the next episode, unless its state is unknown or it has other tabs."""
         page, context = self._first_page, self.context
         clean, self._clean = self._clean, False
-        if not clean or not self._hands_on or page is None or context.pages != [page] or page not in self._tabs:
+        if (
+            not clean
+            or not self._can_reuse_profile
+            or page is None
+            or context.pages != [page]
+            or page not in self._tabs
+        ):
             return
         self.context = None  # type: ignore[assignment]
         context.remove_listener("page", self._activate)
@@ -180,15 +187,15 @@ class ArenaEnv(BrowserEnv):
         origin, timeout_s = f"{parts.scheme}://{parts.netloc}", self._config.step_timeout_s / 2
         profile = Profile(context, self._tabs.pop(page), self._guard, origin, timeout_s)
         self._guard = NavigationGuard(())
-        await Profiles.of(self._browser).keep(self._kind(self._site), profile)
+        await ProfilePool.of(self._browser).release(self._kind(self._site), profile)
 
     @property
-    def _hands_on(self) -> bool:
-        """Only the arena itself is known to leave nothing behind, and only headless pages are nobody's to look at."""
+    def _can_reuse_profile(self) -> bool:
+        """Whether no outside host is allowed, which might leave something behind, and no observer is attached."""
         return not (self._config.allowed_hosts or self._config.public_hosts or self.observer)
 
     def _kind(self, site: Site) -> object:
-        """Profiles are alike if this is."""
+        """Return the key of profiles that are interchangeable."""
         return tuple(site.hosts), self._config.model_dump_json()
 
 
@@ -196,13 +203,3 @@ def _resolve(data: Any, session: Session, task: Task) -> Any:
     parts = urlsplit(session.start_url)
     urls = addresses(f"{parts.scheme}://{parts.netloc}")
     return resolve(data, urls, f"task {task.task_id!r}", tuple(urls))
-
-
-def _cookies(session: Session) -> list[dict[str, Any]]:
-    """As a storage state has them: with domain and path for an address."""
-    kept = []
-    for cookie in session.cookies:
-        rest = {key: value for key, value in cookie.items() if key != "url"}
-        host = urlsplit(cookie["url"]).hostname
-        kept.append({"domain": host, "path": "/", "expires": -1, "secure": False, **rest})
-    return kept

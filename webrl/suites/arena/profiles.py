@@ -1,14 +1,15 @@
-"""Browser profiles that one episode in the arena hands on to the next: emptied, but with their process.
+"""Browser profiles that one episode in the arena leaves to the next: emptied, but with their process.
 
-API: `profiles = Profiles.of(browser)`; `await profiles.keep(key, profile)` empties one for `await profiles.take(key)`;
-who has taken one calls `await profile.begin()` before its first page and `await profile.begun()` when that is there.
+API: `pool = ProfilePool.of(browser)`; `await pool.release(key, profile)` empties one for `await pool.acquire(key)`;
+after acquiring one, call `await profile.clear_next_document()` before its first page and
+`await profile.stop_clearing()` when that has loaded.
 
-A new profile starts a process, which fetches, parses and compiles every script anew: a fifth of what an episode costs.
-All that an episode can leave in a profile is taken out of it: documents, history, cookies, whatever a page can store,
-the mouse. What only a document of the site can clear, its tab's store and name, the next one does before its own
-scripts run: a page for that alone would cost half a step. What stays is the files in its caches that are the same
-in all sessions, which the server sees to (`webrl/arena/shop/gateway.py`): this is for the arena alone, whose sites are
-one origin of our own.
+A new profile starts a process, which fetches, parses and compiles every script again: a fifth of what an episode costs.
+All that an episode can leave in a profile is removed: documents, history, cookies, whatever a page can store, the
+mouse. What only a document of the site can clear, its tab's store and name, the next one does before its own scripts
+run: a page for that alone would cost half a step. What stays is the files in its caches that are the same in all
+sessions, which the server ensures (`webrl/arena/shop/gateway.py`): this is for the arena alone, whose sites are one
+origin of our own.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Profile:
     """Name of the script that does so in a new document."""
 
     async def empty(self) -> bool:
-        """Take out what the episode has left, but for what `begin` sees to; False where that fails."""
+        """Remove what the episode has left, except for what `clear_next_document` removes; False if that fails."""
         from playwright.async_api import Error
 
         try:
@@ -66,40 +67,40 @@ class Profile:
         self.tab.pointer = None
         return True
 
-    async def begin(self) -> None:
-        """Have the first document clear what only a document can, before its own scripts run."""
+    async def clear_next_document(self) -> None:
+        """Have the next document clear what only a document can, before its own scripts run."""
         added = await self.tab.channel.send("Page.addScriptToEvaluateOnNewDocument", {"source": _FORGET})
         self._forgetting = added["identifier"]
 
-    async def begun(self) -> None:
-        """What later documents store stays."""
+    async def stop_clearing(self) -> None:
+        """Keep what later documents store."""
         script = {"identifier": self._forgetting}
         await self.tab.channel.send("Page.removeScriptToEvaluateOnNewDocument", script)
 
     async def close(self) -> None:
-        """End it, with its page."""
+        """Close it, with its page."""
         await self.tab.close()
         with contextlib.suppress(Exception):  # the browser has gone, or goes
             await asyncio.wait_for(self.context.close(), _CLOSE_S)
         await self.guard.close()
 
 
-class Profiles:
-    """The emptied profiles of a browser, by who can use them."""
+class ProfilePool:
+    """The emptied profiles of a browser, by key."""
 
     def __init__(self) -> None:
         self._spare: dict[object, list[Profile]] = {}
 
     @classmethod
-    def of(cls, browser: Browser) -> Profiles:
-        """Those of a browser; they end with it."""
-        if browser not in _PROFILES:
-            _PROFILES[browser] = profiles = cls()
-            browser.on_close(profiles._close)
-        return _PROFILES[browser]
+    def of(cls, browser: Browser) -> ProfilePool:
+        """Return the pool of a browser, which closes with it."""
+        if browser not in _POOLS:
+            _POOLS[browser] = pool = cls()
+            browser.on_close(pool._close)
+        return _POOLS[browser]
 
-    async def take(self, key: object) -> Profile | None:
-        """A profile that was kept under the key; None where there is none."""
+    async def acquire(self, key: object) -> Profile | None:
+        """Return a profile that was released under the key; None if there is none."""
         spare = self._spare.get(key, [])
         while spare:
             profile = spare.pop()
@@ -108,8 +109,8 @@ class Profiles:
             await profile.close()
         return None
 
-    async def keep(self, key: object, profile: Profile) -> None:
-        """Empty a profile for whoever asks for the key next."""
+    async def release(self, key: object, profile: Profile) -> None:
+        """Empty a profile for the next one to acquire the key."""
         emptied = False
         try:
             emptied = await profile.empty()
@@ -125,4 +126,4 @@ class Profiles:
         await asyncio.gather(*(profile.close() for profile in spare))
 
 
-_PROFILES: WeakKeyDictionary[Browser, Profiles] = WeakKeyDictionary()
+_POOLS: WeakKeyDictionary[Browser, ProfilePool] = WeakKeyDictionary()

@@ -1,7 +1,7 @@
 """The score of an episode in the arena: its task's `eval`, as WebArena's evaluators judge it, and its database.
 
 API: `await score(evaluation, end) -> Score`. The rules of `string_match`, `url_match` and `program_html` are those of
-WebArena's evaluation_harness/evaluators.py, made anew because that needs packages which do not install beside ours
+WebArena's evaluation_harness/evaluators.py, written again because that needs packages that conflict with ours
 (`make webarena`) and the sites of WebArena in the environment; tests hold them against it. One thing differs: it cuts
 answers into words with NLTK's tokenizer, whose data are downloaded, where here words end at spaces and lose the
 punctuation around them. That matters for reference answers of one character alone.
@@ -46,19 +46,19 @@ class End:
     answer: str | None
     """The agent's message; None if it was stopped."""
     database: Path
-    """The session's, of the shop; those of other sites lie beside it."""
+    """The session's, of the shop; those of other sites lie next to it."""
     timeout_s: float
     """Deadline of one page or query."""
 
 
 async def score(evaluation: Mapping[str, Any], end: End) -> Score:
-    """1 if all evaluators agree, 0 if one does not (named in the note), None if that could not be found out.
+    """Return 1 if all evaluators agree, 0 if one does not (named in the note), None if that could not be found out.
 
     Args:
         evaluation: a checked `eval`, addresses in place of `__SITE__`.
     """
     kinds = evaluation["eval_types"]
-    return await combine(((kind, partial(_KINDS[kind], evaluation, end)) for kind in kinds), end.timeout_s)
+    return await combine(((kind, partial(_check, kind, evaluation, end)) for kind in kinds), end.timeout_s)
 
 
 def string_match(references: Mapping[str, Any], answer: str | None) -> bool:
@@ -101,12 +101,26 @@ def _includes(wanted: str, said: str, *, by_word: bool) -> bool:
     return wanted in said
 
 
-async def _string(evaluation: Mapping[str, Any], end: End) -> str:
-    return "" if string_match(evaluation["reference_answers"], end.answer) else f"the answer is {end.answer!r:.200}"
-
-
-async def _url(evaluation: Mapping[str, Any], end: End) -> str:
-    return "" if url_match(evaluation["reference_url"], end.page.url) else f"the address is {end.page.url!r:.200}"
+async def _check(kind: str, evaluation: Mapping[str, Any], end: End) -> str:
+    """Return why an evaluator does not agree; "" if it does."""
+    match kind:
+        case "string_match":
+            agrees = string_match(evaluation["reference_answers"], end.answer)
+            return "" if agrees else f"the answer is {end.answer!r:.200}"
+        case "url_match":
+            agrees = url_match(evaluation["reference_url"], end.page.url)
+            return "" if agrees else f"the address is {end.page.url!r:.200}"
+        case "program_html":
+            return await _pages(evaluation, end)
+    for check in evaluation["database"]:
+        database = end.database.with_name(database_of(check.get("site", "shop")))
+        try:
+            value = await asyncio.to_thread(first_value, database, check["query"], end.timeout_s)
+        except sqlite3.Error as error:
+            raise Undecided(f"{database}: {error}") from None
+        if value != check["equals"]:
+            return f"{check['query']!r:.200} finds {value!r:.200}"
+    return ""
 
 
 async def _pages(evaluation: Mapping[str, Any], end: End) -> str:
@@ -137,18 +151,3 @@ async def _select(page: Page, locator: str) -> str:
         if any(name in str(error) for name in _SCRIPT_ERRORS):
             return ""  # the page is not the one that the locator is for
         raise Undecided(first_line(error)) from None
-
-
-async def _database(evaluation: Mapping[str, Any], end: End) -> str:
-    for check in evaluation["database"]:
-        database = end.database.with_name(database_of(check.get("site", "shop")))
-        try:
-            value = await asyncio.to_thread(first_value, database, check["query"], end.timeout_s)
-        except sqlite3.Error as error:
-            raise Undecided(f"{database}: {error}") from None
-        if value != check["equals"]:
-            return f"{check['query']!r:.200} finds {value!r:.200}"
-    return ""
-
-
-_KINDS = {"string_match": _string, "url_match": _url, "program_html": _pages, "database": _database}

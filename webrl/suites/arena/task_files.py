@@ -27,7 +27,7 @@ _REFERENCES = ("exact_match", "must_include")
 
 
 def read_task_file(path: Path, split: str) -> list[Task]:
-    """The tasks of a file, in its order."""
+    """Read the tasks of a file, in its order."""
     tasks: dict[str, Task] = {}
     for number, entry in read_lines(path):
         task = as_task(entry, f"{path}:{number}", split)
@@ -40,7 +40,7 @@ def read_task_file(path: Path, split: str) -> list[Task]:
 
 
 def as_task(entry: Any, where: str, split: str) -> Task:
-    """The task of one entry."""
+    """Make the task of one entry."""
     if not isinstance(entry, dict):
         raise DataError(f"{where} is not an object: {entry!r:.80}")
     missing = [key for key in _REQUIRED if not entry.get(key)]
@@ -77,25 +77,45 @@ def as_task(entry: Any, where: str, split: str) -> Task:
 def _check_eval(data: Any, where: str) -> None:
     if not isinstance(data, dict) or not isinstance(data.get("eval_types"), list) or not data["eval_types"]:
         raise DataError(f"{where}: `eval` must be an object with `eval_types`, found {data!r:.80}")
-    checks = {
-        "string_match": _check_answers,
-        "url_match": _check_address,
-        "program_html": _check_pages,
-        "database": _check_queries,
-    }
     for kind in data["eval_types"]:
-        if kind not in checks:
+        if kind not in EVAL_TYPES:
             raise DataError(f"{where}: unknown eval type {kind!r}; known: {', '.join(EVAL_TYPES)}")
-        problem = checks[kind](data)
-        if problem:
+        if problem := _problem(kind, data):
             raise DataError(f"{where}: eval type {kind}: {problem}")
 
 
-def _check_answers(data: dict[str, Any]) -> str:
-    references = data.get("reference_answers")
-    if not isinstance(references, dict) or not references:
-        return f"`reference_answers` must be an object, found {references!r:.80}"
-    return _contents_problem(references)
+def _problem(kind: str, data: dict[str, Any]) -> str:
+    """Return what is wrong with the part of an `eval` that an evaluator reads; "" if nothing is."""
+    match kind:
+        case "string_match":
+            references = data.get("reference_answers")
+            if not isinstance(references, dict) or not references:
+                return f"`reference_answers` must be an object, found {references!r:.80}"
+            return _contents_problem(references)
+        case "url_match":
+            if not isinstance(data.get("reference_url"), str) or not data["reference_url"]:
+                return f"`reference_url` must be an address, found {data.get('reference_url')!r:.80}"
+            rule = data.get("url_note", "GOLD in PRED")
+            return "" if rule == "GOLD in PRED" else f"unknown `url_note` {rule!r:.80}; known: 'GOLD in PRED'"
+    entries = data.get(kind)
+    if not isinstance(entries, list) or not entries:
+        return f"`{kind}` must be a list that is not empty, found {entries!r:.80}"
+    check = _target_problem if kind == "program_html" else _query_problem
+    return next(filter(None, map(check, entries)), "")
+
+
+def _target_problem(target: Any) -> str:
+    if not isinstance(target, dict) or not {"url", "locator", "required_contents"} <= target.keys():
+        return f"a target needs url, locator and required_contents, found {target!r:.80}"
+    if not isinstance(target["url"], str) or not isinstance(target["locator"], str):
+        return f"url and locator must be texts, found {target!r:.80}"
+    locator = target["locator"].strip()
+    if target["url"].startswith("func") or not (not locator or locator.startswith(("document.", "[...document."))):
+        return f"functions of WebArena's own sites are not known here: {target!r:.80}"
+    contents = target["required_contents"]
+    if not isinstance(contents, dict) or len(contents) != 1:
+        return f"required_contents needs either exact_match or must_include, found {contents!r:.80}"
+    return _contents_problem(contents)
 
 
 def _contents_problem(contents: dict[str, Any]) -> str:
@@ -109,42 +129,11 @@ def _contents_problem(contents: dict[str, Any]) -> str:
     return ""
 
 
-def _check_address(data: dict[str, Any]) -> str:
-    if not isinstance(data.get("reference_url"), str) or not data["reference_url"]:
-        return f"`reference_url` must be an address, found {data.get('reference_url')!r:.80}"
-    rule = data.get("url_note", "GOLD in PRED")
-    return "" if rule == "GOLD in PRED" else f"unknown `url_note` {rule!r:.80}; known: 'GOLD in PRED'"
-
-
-def _check_pages(data: dict[str, Any]) -> str:
-    targets = data.get("program_html")
-    if not isinstance(targets, list) or not targets:
-        return f"`program_html` must be a list that is not empty, found {targets!r:.80}"
-    for target in targets:
-        if not isinstance(target, dict) or not {"url", "locator", "required_contents"} <= target.keys():
-            return f"a target needs url, locator and required_contents, found {target!r:.80}"
-        if not isinstance(target["url"], str) or not isinstance(target["locator"], str):
-            return f"url and locator must be texts, found {target!r:.80}"
-        locator = target["locator"].strip()
-        if target["url"].startswith("func") or not (not locator or locator.startswith(("document.", "[...document."))):
-            return f"functions of WebArena's own sites are not known here: {target!r:.80}"
-        contents = target["required_contents"]
-        if not isinstance(contents, dict) or len(contents) != 1:
-            return f"required_contents needs either exact_match or must_include, found {contents!r:.80}"
-        if problem := _contents_problem(contents):
-            return problem
-    return ""
-
-
-def _check_queries(data: dict[str, Any]) -> str:
-    queries = data.get("database")
-    if not isinstance(queries, list) or not queries:
-        return f"`database` must be a list that is not empty, found {queries!r:.80}"
-    for query in queries:
-        if not isinstance(query, dict) or not isinstance(query.get("query"), str) or "equals" not in query:
-            return f"each needs a query and what it equals, found {query!r:.80}"
-        if query.get("site", "shop") not in tuple(SITES):  # whatever it is: a list has no hash
-            return f"unknown site {query['site']!r:.80}; known: {', '.join(SITES)}"
-        if not isinstance(query["equals"], str | int | float | None):
-            return f"a query finds one value, so equals is a text, a number or null, found {query['equals']!r:.80}"
+def _query_problem(query: Any) -> str:
+    if not isinstance(query, dict) or not isinstance(query.get("query"), str) or "equals" not in query:
+        return f"each needs a query and what it equals, found {query!r:.80}"
+    if query.get("site", "shop") not in tuple(SITES):  # whatever it is: a list has no hash
+        return f"unknown site {query['site']!r:.80}; known: {', '.join(SITES)}"
+    if not isinstance(query["equals"], str | int | float | None):
+        return f"a query finds one value, so equals is a text, a number or null, found {query['equals']!r:.80}"
     return ""

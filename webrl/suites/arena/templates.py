@@ -1,25 +1,34 @@
-"""What a template of the arena's tasks is: words with slots, what fills them, how success is
-measured (`evals.py`), and how it is done (`script.py`).
+"""What a template of the arena's tasks is: words with slots, what fills them, how success is measured, how it is done.
 
-API: `template` makes a `Template`; `Instance`, `Entities`.
+API: `Template`, `Instance`, `Entities`, `about`; `answers`, `is_answered`, `leads_to`, `shows`, `is_titled`,
+`shows_last`, `finds`, `rows` and `finds_all` make a task's `eval`, as in a task file; `quoted` is for texts in queries.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 from webrl.arena.content import Customer, Order, Product
-from webrl.arena.forum.content import Topic
-from webrl.arena.mail.content import Conversation
-from webrl.arena.tracker.content import ShelfPage, Ticket
-from webrl.suites.arena.evals import Eval
-from webrl.suites.arena.script import Script
+from webrl.arena.forum import Topic
+from webrl.arena.mail import Conversation
+from webrl.arena.tracker import ShelfPage, Ticket
+from webrl.suites.arena.script import Script, notes_in
+from webrl.suites.miniwob.experts.goal import DONE
+from webrl.suites.miniwob.experts.page import read_page
 
 STAFF = "staff"
+WAIT = "noop(1000)"
+"""What an expert does while a page has not come, and no step of its script."""
+MAX_WAITS = 5
+"""In a row."""
+Eval = dict[str, Any]
+"""The value of a task's `eval`."""
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -71,12 +80,12 @@ Draw = Callable[[Entities, random.Random], Instance | None]
 
 @dataclass(frozen=True)
 class Template:
-    """One kind of task."""
+    """One kind of task, and the expert that plays it."""
 
-    name: str
     site: str
     """`shop` (the storefront, as a customer), `shop_admin` (the dashboard, as staff) …; across sites, such as
     `forum+shop`, it begins at the first."""
+    name: str
     wordings: tuple[str, ...]
     """Instructions with `{slot}`s; each says the same."""
     draw: Draw
@@ -92,21 +101,130 @@ class Template:
 
     @cached_property
     def _patterns(self) -> tuple[re.Pattern[str], ...]:
-        return tuple(map(_pattern, self.wordings))
+        split = [re.split(r"\{(\w+)\}", wording) for wording in self.wordings]
+        named = ((f"(?P<{part}>.+?)" if i % 2 else re.escape(part) for i, part in enumerate(parts)) for parts in split)
+        return tuple(re.compile("".join(parts), re.DOTALL) for parts in named)
 
     def read(self, instruction: str) -> dict[str, str] | None:
-        """The slots of an instruction in one of the template's wordings."""
+        """Read the slots of an instruction in one of the template's wordings; None if it is in none."""
         for pattern in self._patterns:
             if match := pattern.fullmatch(instruction.strip()):
                 return match.groupdict()
         return None
 
+    def plan(self, instruction: str, observation: str, history: Sequence[str]) -> str | None:
+        """Return the next action; `send_msg_to_user('done')` if nothing is left; None if it cannot be done here.
 
-def template(site: str, name: str, *wordings: str, draw: Draw, script: Script, held_out: bool = False) -> Template:
-    """A task with its solution, as the modules of the sites write it down."""
-    return Template(name, site, wordings, draw, script, held_out)
+        The expert is as far in its script as actions have worked; one that failed is tried again. Where a page lacks
+        what the next step needs, it may still be loading, on a busy machine: the expert waits, up to `MAX_WAITS` times.
+
+        Args:
+            history: the actions that have worked, waits included.
+        """
+        slots = self.read(instruction)
+        if slots is None:
+            return None
+        notes = [note for text in history for note in notes_in(text)]
+        slots |= {"note": notes[-1] if notes else ""}
+        done = len(history) - list(history).count(WAIT)
+        action = self.script[done](read_page(observation), slots) if done < len(self.script) else DONE
+        waited_out = list(history[-MAX_WAITS:]) == [WAIT] * MAX_WAITS
+        return WAIT if action is None and not waited_out else action
 
 
-def _pattern(wording: str) -> re.Pattern[str]:
-    parts = re.split(r"\{(\w+)\}", wording)
-    return re.compile("".join(f"(?P<{p}>.+?)" if i % 2 else re.escape(p) for i, p in enumerate(parts)), re.DOTALL)
+def template(
+    table: list[Template], site: str, name: str, *wordings: str, script: Script, held_out: bool = False
+) -> Callable[[Draw], Draw]:
+    """Decorate the function that draws a template's entities: add the template to a table."""
+
+    def add(draw: Draw) -> Draw:
+        table.append(Template(site, name, wordings, draw, script, held_out))
+        return draw
+
+    return add
+
+
+def about(
+    pool: Callable[[Entities], Sequence[_T]],
+    slots: Callable[[_T], dict[str, str]],
+    succeeds: Callable[[_T], Eval],
+    login: Callable[[_T], str] | None = None,
+) -> Draw:
+    """Draw one entity, which decides the slots and how success is measured.
+
+    Args:
+        pool: the entities to choose from.
+        login: who is logged in; None: any customer.
+    """
+
+    def draw(e: Entities, rng: random.Random) -> Instance:
+        found = rng.choice(pool(e))
+        return Instance(slots(found), succeeds(found), login(found) if login else any_customer(e, rng))
+
+    return draw
+
+
+def any_customer(e: Entities, rng: random.Random) -> str:
+    """Draw the e-mail address of a customer."""
+    return rng.choice(e.customers).email
+
+
+def answers(*must_include: str) -> Eval:
+    """Require these texts in the agent's answer."""
+    return _eval("string_match", reference_answers={"must_include": list(must_include)})
+
+
+def is_answered(text: str) -> Eval:
+    """Require this text as the whole answer, for what could be a part of another one ("15" of "150")."""
+    return _eval("string_match", reference_answers={"exact_match": text})
+
+
+def leads_to(path: str, site: str = "shop") -> Eval:
+    """Require the agent to end at an address; `path` below the site's."""
+    return _eval("url_match", reference_url=f"__{site.upper()}__{path}", url_note="GOLD in PRED")
+
+
+def shows(path: str, *must_include: str) -> Eval:
+    """Require these texts on a page of the shop, as the agent's user then sees it."""
+    return _shown(f"__SHOP__{path}", "document.body.innerText", *must_include)
+
+
+def is_titled(*must_include: str) -> Eval:
+    """Require these texts in the title of the last page; for pages whose address is a part of another one's."""
+    return _shown("last", "document.title", *must_include)
+
+
+def shows_last(locator: str, *must_include: str) -> Eval:
+    """Require these texts in what JavaScript finds on the last page."""
+    return _shown("last", locator, *must_include)
+
+
+def finds(query: str, equals: Any, site: str = "shop") -> Eval:
+    """Require the first value that a query finds in the session's database of a site."""
+    return _eval("database", database=[{"query": " ".join(query.split()), "equals": equals, "site": site}])
+
+
+def rows(columns: str, tables: str, wanted: Collection[str]) -> Eval:
+    """Require exactly these rows, in any order, each as one text (`columns`)."""
+    query = f"SELECT group_concat(row, ' | ') FROM (SELECT {columns} AS row FROM {tables} ORDER BY row)"
+    return finds(query, " | ".join(sorted(wanted)) or None)
+
+
+def finds_all(*evals: Eval) -> Eval:
+    """Require what several queries find."""
+    return _eval("database", database=[check for each in evals for check in each["database"]])
+
+
+def _shown(url: str, locator: str, *must_include: str) -> Eval:
+    target = {"url": url, "locator": locator, "required_contents": {"must_include": list(must_include)}}
+    return _eval("program_html", program_html=[target])
+
+
+def _eval(kind: str, **given: Any) -> Eval:
+    empty: Eval = {"reference_answers": None, "reference_url": "", "program_html": []}
+    return {"eval_types": [kind], **empty, **given}
+
+
+def quoted(text: str) -> str:
+    """Quote a text for a query."""
+    return "'" + text.replace("'", "''") + "'"

@@ -12,9 +12,8 @@ from typing import Any
 from trac import db_default
 from trac.db.sqlite_backend import SQLiteConnector
 
-from webrl.arena.content import STAFF_EMAIL
-from webrl.arena.tracker.content import PRIORITIES, RESOLUTIONS, STAFF, Person, Ticket, Tracker
-from webrl.arena.words import load_words
+from webrl.arena.content import STAFF_EMAIL, load_words
+from webrl.arena.tracker import PRIORITIES, RESOLUTIONS, STAFF, Person, Ticket, Tracker
 
 _OPENED = datetime.datetime(2023, 1, 1, 9, tzinfo=datetime.UTC)
 _PERMISSIONS = {
@@ -39,74 +38,55 @@ def build(path: Path, content: Tracker) -> None:
             for statement in SQLiteConnector.to_sql(None, table):
                 database.execute(statement)
         for name, columns, rows in _tables(content):
-            marks = ", ".join("?" * len(columns))
-            database.executemany(f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({marks})", rows)
+            marks = ", ".join("?" * len(columns.split()))
+            database.executemany(f"INSERT INTO {name} ({', '.join(columns.split())}) VALUES ({marks})", rows)
         database.commit()
         database.execute("ANALYZE")
         database.execute("VACUUM")
 
 
-Table = tuple[str, tuple[str, ...], Iterable[tuple[Any, ...]]]
-
-
-def _tables(content: Tracker) -> Iterator[Table]:
+def _tables(content: Tracker) -> Iterator[tuple[str, str, Iterable[tuple[Any, ...]]]]:
+    """Yield each table's name, columns and rows."""
     version = str(db_default.db_version)
-    yield "system", ("name", "value"), [("database_version", version), ("initial_database_version", version)]
-    yield "enum", ("type", "name", "value"), _enums()
+    yield "system", "name value", [("database_version", version), ("initial_database_version", version)]
+    kinds = {"priority": PRIORITIES, "resolution": RESOLUTIONS, "ticket_type": ("defect", "enhancement", "task")}
+    enums = [(kind, name, str(i)) for kind, names in kinds.items() for i, name in enumerate(names, start=1)]
+    yield "enum", "type name value", enums
+    permissions = [(who, action) for who, actions in _PERMISSIONS.items() for action in actions]
+    yield "permission", "username action", [*permissions, *((person.login, "team") for person in content.team)]
+    people = (Person(STAFF, content.names[STAFF], STAFF_EMAIL), *content.team, *content.customers)
+    visited = int(_OPENED.timestamp())
+    yield "session", "sid authenticated last_visit", [(p.login, 1, visited) for p in people]
+    shown = [(p.login, 1, name, value) for p in people for name, value in (("name", p.name), ("email", p.email))]
+    yield "session_attribute", "sid authenticated name value", shown
+    yield "component", "name owner", list(content.owners.items())
+    milestones = [(m.name, _time(m.due), _time(m.due) * m.is_completed, m.description) for m in content.milestones]
+    yield "milestone", "name due completed description", milestones
+    yield "report", "author title query description", [(STAFF, *row, "") for row in _REPORTS]
     yield (
-        "permission",
-        ("username", "action"),
-        [
-            *((who, action) for who, actions in _PERMISSIONS.items() for action in actions),
-            *((person.login, "team") for person in content.team),
-        ],
+        "ticket",
+        "id type time changetime component priority owner reporter cc milestone status resolution summary description "
+        "keywords",
+        map(_ticket, content.tickets),
     )
-    yield from _people((Person(STAFF, content.names[STAFF], STAFF_EMAIL), *content.team, *content.customers))
-    yield "component", ("name", "owner"), list(content.owners.items())
-    yield (
-        "milestone",
-        ("name", "due", "completed", "description"),
-        [(m.name, _time(m.due), _time(m.due) if m.is_completed else 0, m.description) for m in content.milestones],
+    changes = (row for ticket in content.tickets for row in _changes(ticket))
+    yield "ticket_change", "ticket time author field oldvalue newvalue", changes
+    guides = load_words("tracker").pages
+    links = "".join(f" * [wiki:{name}]\n" for name in guides)
+    shelves = "".join(f" * [wiki:{shelf.name} {shelf.category[-1]}]\n" for shelf in content.shelves)
+    pages = guides | {shelf.name: shelf.text for shelf in content.shelves}
+    start = (
+        "= Larch & Lantern =\nTickets and notes of the people behind the shop.\n\n"
+        "== Open work ==\n * [report:1 Open tickets by milestone]\n * [report:2 Open tickets by owner]\n"
+        f"== How we work ==\n{links}== Shelves ==\n{shelves}"
     )
-    yield "report", ("author", "title", "query", "description"), [(STAFF, *row, "") for row in _REPORTS]
-    yield "ticket", _TICKET, map(_ticket, content.tickets)
-    changes = ("ticket", "time", "author", "field", "oldvalue", "newvalue")
-    yield "ticket_change", changes, (row for ticket in content.tickets for row in _changes(ticket))
-    yield (
-        "wiki",
-        ("name", "version", "time", "author", "text", "comment", "readonly"),
-        [(name, 1, _time(_OPENED), STAFF, text, "", 0) for name, text in _pages(content).items()],
-    )
+    rows = [(name, 1, _time(_OPENED), STAFF, text, "", 0) for name, text in {"WikiStart": start, **pages}.items()]
+    yield "wiki", "name version time author text comment readonly", rows
 
 
 def _time(moment: datetime.datetime) -> int:
-    """As Trac keeps it: in microseconds."""
+    """Convert to microseconds, as Trac stores it."""
     return int(moment.timestamp()) * 1_000_000
-
-
-def _enums() -> Iterator[tuple[str, str, str]]:
-    for kind, names in (
-        ("priority", PRIORITIES),
-        ("resolution", RESOLUTIONS),
-        ("ticket_type", ("defect", "enhancement", "task")),
-    ):
-        yield from ((kind, name, str(i)) for i, name in enumerate(names, start=1))
-
-
-def _people(people: tuple[Person, ...]) -> Iterator[Table]:
-    visited = int(_OPENED.timestamp())
-    yield "session", ("sid", "authenticated", "last_visit"), [(p.login, 1, visited) for p in people]
-    yield (
-        "session_attribute",
-        ("sid", "authenticated", "name", "value"),
-        [(p.login, 1, name, value) for p in people for name, value in (("name", p.name), ("email", p.email))],
-    )
-
-
-_TICKET = (
-    *("id", "type", "time", "changetime", "component", "priority", "owner", "reporter", "cc", "milestone", "status"),
-    *("resolution", "summary", "description", "keywords"),
-)
 
 
 def _ticket(ticket: Ticket) -> tuple[Any, ...]:
@@ -123,15 +103,3 @@ def _changes(ticket: Ticket) -> Iterator[tuple[Any, ...]]:
         if ticket.resolution and number == len(ticket.comments):
             yield *common, "status", "new", "closed"
             yield *common, "resolution", "", ticket.resolution
-
-
-def _pages(content: Tracker) -> dict[str, str]:
-    pages = load_words("tracker").pages
-    guides = "".join(f" * [wiki:{name}]\n" for name in pages)
-    shelves = "".join(f" * [wiki:{shelf.name} {shelf.category[-1]}]\n" for shelf in content.shelves)
-    start = (
-        "= Larch & Lantern =\nTickets and notes of the people behind the shop.\n\n"
-        f"== Open work ==\n * [report:1 Open tickets by milestone]\n * [report:2 Open tickets by owner]\n"
-        f"== How we work ==\n{guides}== Shelves ==\n{shelves}"
-    )
-    return {"WikiStart": start, **pages, **{shelf.name: shelf.text for shelf in content.shelves}}

@@ -1,4 +1,4 @@
-"""The tracker's pages: Trac, opened anew for every request on the folder of the session that it belongs to.
+"""The tracker's pages: Trac, opened for every request on the folder of the session that it belongs to.
 
 API: `make(folder)`, `log_in(database, login)`, `Site().answer(folder, environ, start_response)`.
 
@@ -16,10 +16,10 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+import trac.ticket
 import trac.web.main
 from trac.config import Configuration
 from trac.core import Component, implements
@@ -31,7 +31,6 @@ from trac.web.api import IAuthenticator, IRequestHandler
 from trac.web.auth import LoginModule
 from trac.web.chrome import Chrome, INavigationContributor
 
-from webrl.arena.shop.tracker.pkg_resources import resource_filename
 from webrl.arena.sites import SITES, database_of
 
 logger = logging.getLogger(__name__)
@@ -121,13 +120,11 @@ class _Connections:
         self._free: list[Any] = []
 
     def get_cnx(self, timeout: float | None = None) -> Any:  # noqa: ARG002 - Trac's signature
-        return PooledConnection(self, self._free.pop() if self._free else self._open(), "", 0)
-
-    def _open(self) -> Any:
-        connection = self._connector.get_connection(**self._arguments)
-        # The staff's reports are SQL: ATTACH and VACUUM INTO would write files wherever the server may.
-        connection.cnx.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-        return connection
+        if not self._free:
+            self._free.append(self._connector.get_connection(**self._arguments))
+            # The staff's reports are SQL: ATTACH and VACUUM INTO would write files wherever the server may.
+            self._free[-1].cnx.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        return PooledConnection(self, self._free.pop(), "", 0)
 
     def _return_cnx(self, connection: Any, key: str, thread: int) -> None:  # noqa: ARG002 - Trac's signature
         connection.rollback()
@@ -141,14 +138,10 @@ class _Connections:
 class SessionEnvironment(Environment):
     """An environment that leaves nothing behind in the process: no logger, no plugin, no connection."""
 
-    def setup_log(self) -> None:
-        """One log for all, the server's."""
-        self.log = logger
-
     def setup_config(self) -> None:
-        """Read `trac.ini`; all components are there already."""
+        """Read `trac.ini`; all components are loaded already, and one log, the server's, is for all."""
         self.config = Configuration(self.config_file_path, {"envname": self.name})
-        self.setup_log()
+        self.log = logger
 
 
 @contextlib.contextmanager
@@ -167,12 +160,9 @@ def make(folder: Path) -> None:
     """The files of an environment, but for its database."""
     (folder / "conf").mkdir(parents=True)
     (folder / "VERSION").write_text("Trac Environment Version 1\n", encoding="utf-8")
-    (folder / "conf" / "trac.ini").write_text(_CONFIG + _workflow(), encoding="utf-8")
-
-
-@cache
-def _workflow() -> str:
-    return Path(resource_filename("trac.ticket", "workflows/basic-workflow.ini")).read_text(encoding="utf-8")
+    workflow = Path(trac.ticket.__file__).with_name("workflows") / "basic-workflow.ini"
+    config = _CONFIG + workflow.read_text(encoding="utf-8")
+    (folder / "conf" / "trac.ini").write_text(config, encoding="utf-8")
 
 
 def log_in(database: Path, login: str) -> str:
@@ -190,6 +180,7 @@ class Site:
 
     def __init__(self) -> None:
         trac.web.main.open_environment = lambda environment, use_cache: environment  # noqa: ARG005 - Trac's signature
+        trac.web.main.get_plugin_info = lambda environment: []  # noqa: ARG005 - of a page about an internal error
         with tempfile.TemporaryDirectory() as name:
             make(Path(name) / "none")
             chrome = Chrome(SessionEnvironment(str(Path(name) / "none")))

@@ -13,12 +13,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 
-from webrl.arena.content import Catalogue, Customer, Order, Product, catalogue
-from webrl.arena.words import load_words
+from webrl.arena.content import Catalogue, catalogue, load_words
 
-_words = partial(load_words, "tracker")
 STAFF = "staff"
 """Log-in of the shop's staff."""
 PRIORITIES = ("blocker", "critical", "major", "minor", "trivial")
@@ -128,7 +126,7 @@ class Tracker:
     """All of the tracker's content."""
 
     team: tuple[Person, ...]
-    """Who works on tickets, beside the staff's log-in."""
+    """Who works on tickets, besides the staff's log-in."""
     customers: tuple[Person, ...]
     owners: dict[str, str]
     """Component: log-in of who gets its tickets."""
@@ -145,67 +143,58 @@ class Tracker:
 
 
 def login_of(email: str) -> str:
-    """What a customer or the staff are called in the tracker."""
+    """Return what a customer or the staff are called in the tracker."""
     return email.partition("@")[0]
 
 
 @cache
 def tracker(seed: int = 0) -> Tracker:
-    """The tracker's content for a seed."""
-    rng, content = random.Random(f"arena tracker {seed}"), catalogue(seed)
-    team = tuple(Person(n.split()[0].lower(), n, f"{n.split()[0].lower()}@example.com") for n in _words().team)
+    """Make the tracker's content for a seed."""
+    rng, content, words = random.Random(f"arena tracker {seed}"), catalogue(seed), load_words("tracker")
+    team = tuple(Person(n.split()[0].lower(), n, f"{n.split()[0].lower()}@example.com") for n in words.team)
     milestones = tuple(
-        Milestone(name, datetime.datetime(year, month, day, 17, tzinfo=_UTC), i < _words().num_completed, description)
-        for i, (name, (year, month, day), description) in enumerate(_words().milestones)
+        Milestone(name, datetime.datetime(year, month, day, 17, tzinfo=_UTC), i < words.num_completed, description)
+        for i, (name, (year, month, day), description) in enumerate(words.milestones)
     )
-    owners = {component: rng.choice(team).login for component in _words().components}
+    owners = {component: rng.choice(team).login for component in words.components}
     drafts = sorted(_drafts(rng, content), key=lambda ticket: (ticket.date, ticket.summary))
-    return Tracker(
-        team=team,
-        customers=tuple(Person(login_of(c.email), c.name, c.email) for c in content.customers),
-        owners=owners,
-        milestones=milestones,
-        tickets=tuple(_worked_on(rng, n, draft, team, owners) for n, draft in enumerate(drafts, start=1)),
-        shelves=tuple(_shelf(rng, path, team) for path in content.categories if len(path) > 1),
+    tickets = tuple(_worked_on(rng, n, draft, team, owners) for n, draft in enumerate(drafts, start=1))
+    shelves = tuple(
+        ShelfPage(
+            name=f"Shelf/{''.join(word for word in path[-1].title() if word.isalnum())}",
+            category=path,
+            buyer=rng.choice(team).name,
+            aisle=f"{rng.randint(1, 24)}{rng.choice('ABCDEF')}",
+            supplier=rng.choice(words.suppliers),
+            day=rng.choice(words.days),
+        )
+        for path in content.categories
+        if len(path) > 1
     )
+    customers = tuple(Person(login_of(c.email), c.name, c.email) for c in content.customers)
+    return Tracker(team, customers, owners, milestones, tickets, shelves)
 
 
 def _drafts(rng: random.Random, content: Catalogue) -> Iterator[Ticket]:
-    yield from (_on_order(rng, order) for order in rng.sample(content.orders, NUM_ON_ORDERS))
-    products = rng.sample(content.products, NUM_ON_PRODUCTS + NUM_PRICES + NUM_STOCKS)
-    for i, product in enumerate(products):
-        yield _on_product(rng, product, i)
-    places = rng.sample(list(itertools.product(_words().on_site, _words().places)), NUM_ON_SITE)
-    yield from (_on_site(rng, what, component, place, content.customers) for (what, component), place in places)
-
-
-def _on_order(rng: random.Random, order: Order) -> Ticket:
-    summary, component, kind, text = rng.choice(_words().on_orders)
-    slots = {"number": order.number, "product": rng.choice(order.lines).title}
-    later = order.date + datetime.timedelta(days=rng.randint(2, 9), minutes=rng.randint(0, 600))
-    reporter, said = login_of(order.email), (summary.format(**slots), text.format(**slots))
-    return _draft(rng, *said, component, kind, reporter, later, order=order.number)
-
-
-def _on_product(rng: random.Random, product: Product, index: int) -> Ticket:
-    value = ""
-    row = rng.choice(_words().on_products)
-    if index < NUM_PRICES:
-        row, value = _words().price, str(product.price + rng.randint(2, 30) + Decimal("0.25"))
-    elif index < NUM_PRICES + NUM_STOCKS:
-        row, value = _words().stock, str(product.stock + rng.randint(5, 90))
-    summary, component, kind, text = row
-    slots = {"product": product.title, "price": value, "count": value}
-    return _draft(
-        *(rng, summary.format(**slots), text.format(**slots), component, kind, STAFF, _moment(rng)),
-        upc=product.upc,
-        value=value,
-    )
-
-
-def _on_site(rng: random.Random, what: str, component: str, place: str, customers: tuple[Customer, ...]) -> Ticket:
-    reporter = login_of(rng.choice(customers).email)
-    return _draft(rng, f"{what} {place}", rng.choice(_words().site_texts), component, "defect", reporter, _moment(rng))
+    """Draw tickets about orders, products and the site, as they are reported."""
+    words = load_words("tracker")
+    for order in rng.sample(content.orders, NUM_ON_ORDERS):
+        row = rng.choice(words.on_orders)
+        slots = {"number": order.number, "product": rng.choice(order.lines).title}
+        later = order.date + datetime.timedelta(days=rng.randint(2, 9), minutes=rng.randint(0, 600))
+        yield _draft(rng, row, slots, login_of(order.email), later, order=order.number)
+    for i, product in enumerate(rng.sample(content.products, NUM_ON_PRODUCTS + NUM_PRICES + NUM_STOCKS)):
+        row, value = rng.choice(words.on_products), ""
+        if i < NUM_PRICES:
+            row, value = words.price, str(product.price + rng.randint(2, 30) + Decimal("0.25"))
+        elif i < NUM_PRICES + NUM_STOCKS:
+            row, value = words.stock, str(product.stock + rng.randint(5, 90))
+        slots = {"product": product.title, "price": value, "count": value}
+        yield _draft(rng, row, slots, STAFF, _moment(rng), upc=product.upc, value=value)
+    for (what, component), place in rng.sample(list(itertools.product(words.on_site, words.places)), NUM_ON_SITE):
+        reporter = login_of(rng.choice(content.customers).email)
+        row = (f"{what} {place}", component, "defect", rng.choice(words.site_texts))
+        yield _draft(rng, row, {}, reporter, _moment(rng))
 
 
 def _moment(rng: random.Random) -> datetime.datetime:
@@ -214,18 +203,18 @@ def _moment(rng: random.Random) -> datetime.datetime:
 
 def _draft(
     rng: random.Random,
-    summary: str,
-    description: str,
-    component: str,
-    kind: str,
+    row: tuple[str, str, str, str],
+    slots: dict[str, str],
     reporter: str,
     date: datetime.datetime,
     **about: str,
 ) -> Ticket:
+    """Make a ticket that nobody has worked on, of a row (summary, component, type, text) of `data/tracker.yaml`."""
+    summary, component, kind, text = row
     return Ticket(
         number=0,
-        summary=summary,
-        description=description,
+        summary=summary.format(**slots),
+        description=text.format(**slots),
         type=kind,
         component=component,
         priority=rng.choices(PRIORITIES, (1, 2, 6, 4, 2))[0],
@@ -234,7 +223,7 @@ def _draft(
         resolution="",
         owner="",
         reporter=reporter,
-        keywords=" ".join(sorted(rng.sample(_words().keywords, rng.randint(0, 2)))),
+        keywords=" ".join(sorted(rng.sample(load_words("tracker").keywords, rng.randint(0, 2)))),
         date=date,
         comments=(),
         **about,
@@ -244,15 +233,15 @@ def _draft(
 def _worked_on(
     rng: random.Random, number: int, draft: Ticket, team: tuple[Person, ...], owners: dict[str, str]
 ) -> Ticket:
-    """The ticket after somebody has taken it, talked about it, and perhaps closed it."""
+    """Draw who takes the ticket, what is said about it, and whether it is closed."""
     # What asks for something in the dashboard is still to be done.
     status = "new" if draft.value else rng.choices(("new", "assigned", "accepted", "closed"), (3, 2, 3, 5))[0]
     resolution = rng.choices(RESOLUTIONS, (6, 2, 1, 1, 2))[0] if status == "closed" else ""
     owner = owners[draft.component] if status == "new" else rng.choice(team).login
-    said = rng.sample(_words().comments, rng.choice((0, 0, 1, 2, 3)))
+    said = rng.sample(load_words("tracker").comments, rng.choice((0, 0, 1, 2, 3)))
     authors = [rng.choice((owner, rng.choice(team).login)) for _ in said]
     if resolution:
-        said, authors = [*said, _words().closing[resolution]], [*authors, owner]
+        said, authors = [*said, load_words("tracker").closing[resolution]], [*authors, owner]
     date, comments = draft.date, []
     for author, body in zip(authors, said, strict=True):
         date += datetime.timedelta(hours=rng.randint(2, 70), minutes=rng.randint(0, 59))
@@ -263,18 +252,6 @@ def _worked_on(
         status=status,
         resolution=resolution,
         owner=owner,
-        milestone=rng.choice(["", *(name for name, *_ in _words().milestones)]),
+        milestone=rng.choice(["", *(name for name, *_ in load_words("tracker").milestones)]),
         comments=tuple(comments),
-    )
-
-
-def _shelf(rng: random.Random, path: tuple[str, ...], team: tuple[Person, ...]) -> ShelfPage:
-    title = "".join(word for word in path[-1].title() if word.isalnum())
-    return ShelfPage(
-        name=f"Shelf/{title}",
-        category=path,
-        buyer=rng.choice(team).name,
-        aisle=f"{rng.randint(1, 24)}{rng.choice('ABCDEF')}",
-        supplier=rng.choice(_words().suppliers),
-        day=rng.choice(_words().days),
     )

@@ -1,4 +1,4 @@
-"""What a template's task is worth to an expert, and to those who do nothing, half of it, or another's.
+"""What a template's task scores for its expert, and for one who does nothing, half of it, or another task.
 
 API: `await prove(templates, browser, config) -> {key: Proof}`; the tests and `benchmarks/arena.py` call it.
 """
@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from webrl.config import RolloutConfig
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import StepResult
-from webrl.suites.arena.draw import ARENA_EXPERTS, draw
 from webrl.suites.arena.env import ArenaEnv
-from webrl.suites.arena.expert import MAX_WAITS, WAIT
 from webrl.suites.arena.task_files import as_task
-from webrl.suites.arena.templates import Template
+from webrl.suites.arena.tasks import draw
+from webrl.suites.arena.templates import MAX_WAITS, WAIT, Template
 from webrl.types import Task
 
 _NUM_TASKS = 8
@@ -81,9 +80,8 @@ async def prove_template(env: ArenaEnv, template: Template) -> Proof:
 
 
 async def _play(env: ArenaEnv, template: Template, task: Task, page: str) -> tuple[float | None, str]:
-    """The score before the last action, and what kept the expert from its end."""
-    expert, instruction = ARENA_EXPERTS[template.key], task.instruction or ""
-    num_steps = len(expert.template.script(template.read(instruction) or {}))
+    """Play to the end; return the score before the last action, and what kept the expert from its end."""
+    num_steps = len(template.script)
     half: float | None = None
     worked: list[str] = []
     result: StepResult | None = None
@@ -91,10 +89,10 @@ async def _play(env: ArenaEnv, template: Template, task: Task, page: str) -> tup
     while result is None or not result.agent_done:
         if len(worked) - worked.count(WAIT) == num_steps - 1:
             half = (await env.finish()).reward
-        action = expert.plan(instruction, page, worked)
+        action = template.plan(task.instruction or "", page, worked)
         tried += 1
         if not action or tried > 2 * num_steps + 1 + MAX_WAITS:
-            return half, f"no way on after {worked}"
+            return half, f"stuck after {worked}"
         result = await env.step(action)
         page = result.observation.text
         worked += [] if result.error else [action]

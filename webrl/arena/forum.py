@@ -1,6 +1,6 @@
-"""What stands in the arena's forum: boards, topics, polls and who wrote what, made from a seed as the shop is.
+"""The content of the arena's forum: boards, topics, polls and who wrote what, made from a seed as the shop is.
 
-Pure Python: the site loads it into its database (`shop/forum/load.py`), tasks and experts draw their entities from it.
+Pure Python: the site loads it into its database (`shop/load.py`), tasks and experts draw their entities from it.
 Those who write are the shop's customers. What the evaluation may ask about is kept apart from the start: a topic is
 of one side, and so are its writers and the product or the kind of product that it is about.
 """
@@ -13,19 +13,17 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
-from typing import TypeVar
+from functools import cache, cached_property
 
-from webrl.arena.content import Catalogue, Customer, Product, catalogue, for_evaluation
-from webrl.arena.forum.words import ANNOUNCEMENTS, POLLS, QUESTIONS, SWAP
-from webrl.arena.words import load_words, shelves
+from webrl.arena.content import Catalogue, Customer, Product, catalogue, for_evaluation, load_words, shelves
 
-_words = partial(load_words, "forum")
+ANNOUNCEMENTS, QUESTIONS, ORDERS = "Announcements", "Product questions", "Orders and delivery"
+SWAP, POLLS = "Swap and give away", "Polls"
+"""Names of the boards that have a part of their own; all of them are in `data/forum.yaml`."""
 STAFF_NAME = "Shop Staff"
 _NUM_CHOICES, _NUM_QUESTIONS, _NUM_CHATS = 48, 72, 12
 _FIRST_DAY = datetime.datetime(2023, 1, 2, tzinfo=datetime.UTC)
 _NUM_DAYS = 700
-_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -35,13 +33,13 @@ class Board:
     pk: int
     name: str
     category: str
-    """The heading that it stands below."""
+    """The heading above it."""
     description: str
 
     @property
     def path(self) -> str:
         """Below the server's root."""
-        return f"/forum/forum/{slug(self.name)}-{self.pk}/"
+        return f"/forum/forum/{_slug(self.name)}-{self.pk}/"
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class Topic:
     @property
     def path(self) -> str:
         """Below the server's root."""
-        return f"{self.board.path}topic/{slug(self.subject)}-{self.pk}/"
+        return f"{self.board.path}topic/{_slug(self.subject)}-{self.pk}/"
 
     @cached_property  # tasks are drawn by looking at thousands of topics
     def shown(self) -> tuple[Post, ...]:
@@ -122,12 +120,11 @@ class Forum:
 
 @cache
 def forum(seed: int = 0) -> Forum:
-    """The forum's content for a seed."""
+    """Make the forum's content for a seed."""
     rng = random.Random(f"forum {seed}")
-    categories = list(_words().boards.items())
     boards: list[Board] = []
     pk = 0
-    for category, below in categories:
+    for category, below in load_words("forum").boards.items():
         pk += 1  # the category has a number too
         for name, description in below.items():
             pk += 1
@@ -136,13 +133,13 @@ def forum(seed: int = 0) -> Forum:
     return Forum(tuple(boards), tuple(writer.topics()))
 
 
-def slug(text: str) -> str:
-    """As Django makes it of plain text."""
+def _slug(text: str) -> str:
+    """Return what Django makes of plain text in an address."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text.lower())).strip("-_")
 
 
 class _Writer:
-    """Counts topics and posts while they are drawn."""
+    """Draws topics and posts, and numbers them."""
 
     def __init__(self, rng: random.Random, boards: dict[str, Board], content: Catalogue) -> None:
         self._rng, self._boards, self._content = rng, boards, content
@@ -151,62 +148,51 @@ class _Writer:
         self._shelf = {kind.noun: shelf for shelf in shelves() for kind in shelf.kinds}
 
     def topics(self) -> Iterator[Topic]:
-        """All of them, kind after kind."""
-        yield from self._choices()
-        yield from self._questions()
-        yield from self._chats()
-        yield from self._polls()
-        for subject, text in _words().news.items():
-            yield self._topic(subject, ANNOUNCEMENTS, False, [(None, text, "")])
-
-    def _choices(self) -> Iterator[Topic]:
+        """Draw all topics: which finish to choose, questions about products, chats, polls, news."""
+        words = load_words("forum")
         for number, (kind, evaluation) in enumerate(self._of_sides(self._kinds, _NUM_CHOICES)):
             shelf = self._shelf[kind]
-            wording = _words().choice_subjects[number % len(_words().choice_subjects)]
+            wording = words.choice_subjects[number % len(words.choice_subjects)]
             people = self._people(evaluation, self._rng.randint(4, 8))
             finishes = [self._rng.choice(shelf.finishes) for _ in people[1:]]
-            said = [(_words().choice_replies, finish) for finish in finishes]
-            posts = [(people[0], self._rng.choice(_words().choice_openings), "")]
+            posts = [(people[0], self._rng.choice(words.choice_openings), "")]
             posts += [
-                (person, self._rng.choice(pool).format(finish=finish), finish)
-                for person, (pool, finish) in zip(people[1:], said, strict=True)
+                (person, self._rng.choice(words.choice_replies).format(finish=finish), finish)
+                for person, finish in zip(people[1:], finishes, strict=True)
             ]
             yield self._topic(wording.format(kind=kind), shelf.path[0], evaluation, posts)
 
-    def _questions(self) -> Iterator[Topic]:
         sides = {kind: for_evaluation(i) for i, kind in enumerate(self._kinds)}
         products: dict[str, Product] = {}
         for i, product in enumerate(self._content.products):
             if for_evaluation(i) == sides[product.kind] and product.stock:
                 products.setdefault(product.kind, product)
         kinds = [kind if kind in products else None for kind in self._kinds]
+        all_asks = list(words.asks)
         for number, (kind, evaluation) in enumerate(self._of_sides(kinds, _NUM_QUESTIONS)):
-            assert kind is not None
             # Number by number, a fourth is of the evaluation: they get all that can be asked.
-            asks = list(_words().asks)[number // 4 % len(_words().asks) if evaluation else number % len(_words().asks)]
-            wording, text = _words().asks[asks]
+            asks = all_asks[(number // 4 if evaluation else number) % len(all_asks)]
+            wording, text = words.asks[asks]
             people = self._people(evaluation, self._rng.randint(2, 5))
-            first = f"{text.format(product=products[kind].title)} {self._rng.choice(_words().ask_endings)}"
-            replies = self._rng.sample(_words().ask_replies, len(people) - 1)
+            first = f"{text.format(product=products[kind].title)} {self._rng.choice(words.ask_endings)}"
+            replies = self._rng.sample(words.ask_replies, len(people) - 1)
             posts = [(person, said, "") for person, said in zip(people, [first, *replies], strict=True)]
             subject = wording.format(kind=kind)
             yield self._topic(subject, QUESTIONS, evaluation, posts, product=products[kind], asks=asks)
 
-    def _chats(self) -> Iterator[Topic]:
-        kinds = [kind for kind, _ in self._of_sides(self._kinds, _NUM_CHATS)]
+        of_chats = [kind for kind, _ in self._of_sides(self._kinds, _NUM_CHATS)]
         cities = [city for city, *_ in load_words("shop").places]
-        for board, (wording, openings, answers) in _words().chats.items():
+        for board, (wording, openings, answers) in words.chats.items():
             for number in range(_NUM_CHATS):
                 evaluation = for_evaluation(number)
-                subject = wording.format(city=cities[number], idea=_words().ideas[number], kind=kinds[number])
+                subject = wording.format(city=cities[number], idea=words.ideas[number], kind=of_chats[number])
                 people = self._people(evaluation, self._rng.randint(3, 5))
                 said = [self._rng.choice(openings), *self._rng.sample(answers, len(people) - 1)]
                 posts = [(person, text, "") for person, text in zip(people, said, strict=True)]
-                pending = self._rng.choice(_words().pending) if board == SWAP else ""
+                pending = self._rng.choice(words.pending) if board == SWAP else ""
                 yield self._topic(subject, board, evaluation, posts, pending=pending)
 
-    def _polls(self) -> Iterator[Topic]:
-        for number, (question, options) in enumerate(_words().poll_questions.items()):
+        for number, (question, options) in enumerate(words.poll_questions.items()):
             evaluation = for_evaluation(number)
             people = self._people(evaluation, self._rng.randint(2, 4))
             voters = self._people(evaluation, self._rng.randint(8, 20))
@@ -214,19 +200,17 @@ class _Writer:
             posts = [(person, "I was wondering." if i == 0 else "Done.", "") for i, person in enumerate(people)]
             yield self._topic(f"Poll: {question}", POLLS, evaluation, posts, poll=poll)
 
-    def _of_sides(self, items: Sequence[_Item | None], count: int) -> Iterator[tuple[_Item, bool]]:
-        """So many, every fourth one of the evaluation; which side an item is on its place says."""
-        sides: dict[bool, Iterator[_Item]] = {
-            side: iter(
-                self._shuffled([item for i, item in enumerate(items) if item is not None and for_evaluation(i) == side])
-            )
-            for side in (True, False)
-        }
+        for subject, text in words.news.items():
+            yield self._topic(subject, ANNOUNCEMENTS, False, [(None, text, "")])
+
+    def _of_sides(self, kinds: Sequence[str | None], count: int) -> Iterator[tuple[str, bool]]:
+        """Draw so many kinds, every fourth one of the evaluation; a kind's place says which side it is on."""
+        sides = {}
+        for side in (True, False):
+            there = [kind for i, kind in enumerate(kinds) if kind is not None and for_evaluation(i) == side]
+            sides[side] = iter(self._rng.sample(there, len(there)))
         for number in range(count):
             yield next(sides[for_evaluation(number)]), for_evaluation(number)
-
-    def _shuffled(self, items: list[_Item]) -> list[_Item]:
-        return self._rng.sample(items, len(items))
 
     def _people(self, evaluation: bool, count: int) -> list[Customer]:
         customers = self._content.customers

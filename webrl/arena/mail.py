@@ -1,6 +1,6 @@
 """What lies in the mailboxes of the arena: what customers ask the staff, get from them, and write to each other.
 
-Pure Python, made from the shop's catalogue, the same on every machine (`shop/mail.py` writes it into the database;
+Pure Python, made from the shop's catalogue, the same on every machine (`shop/load.py` writes it into the database;
 tasks and experts draw their entities from it). A conversation is of one side, the evaluation's or training's, and so
 are the customers who write in it and the order that it is about.
 """
@@ -12,12 +12,10 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
-from webrl.arena.content import STAFF_EMAIL, Catalogue, Order, catalogue, for_evaluation
-from webrl.arena.words import load_words
+from webrl.arena.content import STAFF_EMAIL, Catalogue, Order, catalogue, for_evaluation, load_words
 
-_words = partial(load_words, "mail")
 NUM_REQUESTS, NUM_ANSWERED, NUM_VOUCHERS, NUM_MEETINGS = 48, 24, 60, 140
 FIRST_PK = 1001
 """Numbers of four digits, so that no message's address is the beginning of another's."""
@@ -87,12 +85,12 @@ class Mail:
 
 @cache
 def mail(seed: int = 0) -> Mail:
-    """The mailboxes' content for a seed."""
+    """Make the mailboxes' content for a seed."""
     return Mail(tuple(_Writer(random.Random(f"arena mail {seed}"), catalogue(seed)).conversations()))
 
 
 class _Writer:
-    """Counts messages while they are drawn, and uses each order once."""
+    """Draws messages, and numbers them; uses each order once."""
 
     def __init__(self, rng: random.Random, content: Catalogue) -> None:
         self._rng, self._pks = rng, itertools.count(FIRST_PK)
@@ -102,29 +100,37 @@ class _Writer:
         self._people = {side: [email for email, of in sides.items() if of == side] for side in (True, False)}
 
     def conversations(self) -> Iterator[Conversation]:
-        """Kind after kind; of each, every fourth is of the evaluation."""
-        kinds = list(_words().requests)
+        """Draw all conversations, kind after kind; of each, every fourth is of the evaluation."""
+        words = load_words("mail")
+        kinds = list(words.requests)
         for number in range(NUM_REQUESTS):
             side = for_evaluation(number)
             kind = kinds[(number // 4 if side else number - number // 4) % len(kinds)]
             order = self._order(side, open_only=kind == "cancel")
-            subject, *texts = _words().requests[kind]
-            yield self._about(
-                kind, order, side, subject, [order.email, STAFF_EMAIL], [self._rng.choice(texts)], "inbox"
-            )
+            subject, *texts = words.requests[kind]
+            people = [order.email, STAFF_EMAIL]
+            yield self._about(kind, order, side, subject, people, [self._rng.choice(texts)], "inbox")
         for number in range(NUM_ANSWERED):
             side = for_evaluation(number)
-            order, (subject, *texts) = self._order(side), self._rng.choice(_words().answered)
+            order, (subject, *texts) = self._order(side), self._rng.choice(words.answered)
             yield self._about("answered", order, side, subject, [order.email, STAFF_EMAIL], texts, "archives")
         for number in range(NUM_VOUCHERS):
             side = for_evaluation(number)
-            order, (subject, *texts) = self._order(side), _words().voucher
-            code = f"{self._rng.choice(_words().codes)}-{self._rng.randint(1000, 9999)}"
+            order, (subject, *texts) = self._order(side), words.voucher
+            code = f"{self._rng.choice(words.codes)}-{self._rng.randint(1000, 9999)}"
             said = [self._rng.choice(texts).format(code=code)]
             yield self._about("voucher", order, side, subject, [STAFF_EMAIL, order.email], said, self._folder(), code)
-        places = itertools.product(_words().activities, (city for city, *_ in load_words("shop").places))
+        places = itertools.product(words.activities, (city for city, *_ in load_words("shop").places))
+        pools = (words.invitations, words.replies, words.more, words.last)
         for number, (activity, city) in enumerate(self._rng.sample(list(places), NUM_MEETINGS)):
-            yield self._meeting(f"{activity}, {city}", for_evaluation(number))
+            side = for_evaluation(number)
+            time = f"{self._rng.randint(10, 19)}:{self._rng.choice((15, 30, 45))}"
+            slots = {"time": time, "day": self._rng.choice(words.days), "spot": self._rng.choice(words.spots)}
+            texts = [self._rng.choice(pool).format(**slots) for pool in pools[: self._rng.choice((1, 1, 1, 2, 3, 4))]]
+            date = _FIRST_DAY + datetime.timedelta(minutes=self._rng.randrange(_NUM_DAYS * 24 * 60))
+            folder = self._folder() if len(texts) == 1 else "inbox"
+            letters = self._letters(self._rng.sample(self._people[side], 2), texts, date, folder)
+            yield Conversation("meeting", f"{activity}, {city}", side, letters, value=time)
 
     def _order(self, side: bool, *, open_only: bool = False) -> Order:
         orders = self._orders[side]
@@ -148,20 +154,8 @@ class _Writer:
         letters = self._letters(people, texts, after, folder)
         return Conversation(kind, subject.format(number=order.number), side, letters, order, value)
 
-    def _meeting(self, subject: str, side: bool) -> Conversation:
-        time = f"{self._rng.randint(10, 19)}:{self._rng.choice((15, 30, 45))}"
-        slots = {"time": time, "day": self._rng.choice(_words().days), "spot": self._rng.choice(_words().spots)}
-        pools = (_words().invitations, _words().replies, _words().more, _words().last)[
-            : self._rng.choice((1, 1, 1, 2, 3, 4))
-        ]
-        texts = [self._rng.choice(pool).format(**slots) for pool in pools]
-        date = _FIRST_DAY + datetime.timedelta(minutes=self._rng.randrange(_NUM_DAYS * 24 * 60))
-        folder = self._folder() if len(texts) == 1 else "inbox"
-        letters = self._letters(self._rng.sample(self._people[side], 2), texts, date, folder)
-        return Conversation("meeting", subject, side, letters, value=time)
-
     def _letters(self, people: list[str], texts: list[str], date: datetime.datetime, folder: str) -> tuple[Letter, ...]:
-        """In turn; what has been answered or put away has been read."""
+        """Draw the letters of two people in turn; what has been answered or put away has been read."""
         made = []
         for i, text in enumerate(texts):
             sender, recipient = people if i % 2 == 0 else reversed(people)

@@ -22,7 +22,7 @@ REQUIRED = object()
 _BUTTONS = ("left", "middle", "right")
 ID = re.compile(r"[A-Za-z]*\d+")
 """An element's id: a number, after letters where it is in a frame."""
-_MODIFIERS = ("Alt", "Control", "ControlOrMeta", "Meta", "Shift")
+MODIFIERS = ("Alt", "Control", "ControlOrMeta", "Meta", "Shift")
 
 
 class ActionError(ValueError):
@@ -232,7 +232,7 @@ def _check(name: str, parameter: Parameter, value: Any) -> Any:
             "number": lambda: type(value) in (int, float) and abs(value) < 1e9,
             "strs": lambda: isinstance(value, str) or _is_strings(value),
             "button": lambda: value in _BUTTONS,
-            "modifiers": lambda: _is_strings(value) and set(value) <= set(_MODIFIERS),
+            "modifiers": lambda: _is_strings(value) and set(value) <= set(MODIFIERS),
         }[kind]()
     )
     if not good:

@@ -35,6 +35,8 @@ class Tab:
         self._script = script
         self.pointer: tuple[float, float] | None = None
         """Where the direct line, or a scroll, has put the mouse; None if they have not moved it."""
+        self.held_keys: set[str] = set()
+        """Modifier keys that the agent holds down."""
         self.frames: dict[str, str] = {}
         """DevTools' ids of the frames that were last looked at, by their bid."""
         self.unseen_in_frames = 0

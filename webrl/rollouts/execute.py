@@ -26,7 +26,7 @@ from webrl.runs.text import valid_text
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Frame, Locator, Page
 
-    from webrl.rollouts.tab import Tab
+    from webrl.rollouts.devtools import Tab
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,7 @@ from webrl.preflight import check_settings
 from webrl.reports.run import phase_rows
 from webrl.reward.data import read_judged
 from webrl.reward.stage import group_counts
-from webrl.rollouts.breaker import open_breaker
-from webrl.rollouts.collect import collect
+from webrl.rollouts.collect import collect, open_breaker
 from webrl.runs.folder import open_run
 from webrl.runs.store import Appender, read_records, write_records
 from webrl.stages import Context

@@ -147,6 +147,40 @@ def test_right_actions_on_a_busy_page_are_carried_out_once():
     assert "spinbutton 'age' value=42" in text
 
 
+SLOW_TO_ANSWER = """<title>t</title><div contenteditable aria-label=note style="width:90px;height:20px"></div>
+<button>Go</button><script>window.events = [];
+const work = () => { const end = performance.now() + 800; while (performance.now() < end); };
+for (const type of ['click', 'dblclick', 'input', 'keydown'])
+  document.addEventListener(type, (event) => { events.push(type + (event.shiftKey ? ' shift' : '')); work(); });
+</script>"""
+
+
+@pytest.mark.parametrize(
+    ("actions", "events"),
+    [
+        (["click('{Go}', modifiers=['Shift'])"], ["keydown shift", "click shift"]),
+        (["dblclick('{Go}', modifiers=['Shift'])"], ["keydown shift", *["click shift"] * 2, "dblclick shift"]),
+        (
+            ["keyboard_down('Shift')", "dblclick('{Go}', modifiers=['Alt'])"],
+            ["keydown shift", "keydown", "click", "click", "dblclick", "keydown shift"],
+        ),
+        (["fill('{note}', 'x')"], ["input"]),
+    ],
+)
+def test_what_a_page_takes_longer_to_answer_than_an_action_waits_is_done_once(actions, events):
+    async def play(env):
+        async with serve({"/": SLOW_TO_ANSWER}) as url:
+            text = (await env.reset(at(url + "/"))).text
+            bids = {"{Go}": bid_of(text, "button", "Go"), "{note}": re.search(r"\[(\d+)\] generic .note.", text)[1]}
+            results = [await env.step(re.sub(r"{\w+}", lambda m: bids[m[0]], action)) for action in actions]
+            await env.page.wait_for_timeout(1000)  # of what comes late, too
+            return [r.error for r in results], await env.page.evaluate("events")
+
+    errors, found = in_browser(play, every_element=True)
+    assert not any(errors)
+    assert found == events
+
+
 @pytest.mark.parametrize(("name", "why"), [("Off", "not enabled"), ("Under", "intercepts pointer events")])
 def test_what_a_busy_page_refuses_is_the_agent_s_error_and_voids_no_episode(name, why):
     async def play(env):

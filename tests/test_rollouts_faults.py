@@ -240,7 +240,7 @@ def test_a_worker_that_dies_is_replaced():
 
 @pytest.mark.slow
 def test_a_worker_that_does_not_answer_is_killed_and_replaced(monkeypatch):
-    from webrl.rollouts import handle as module
+    from webrl.rollouts import pool as module
 
     monkeypatch.setattr(module, "GRACE_S", 1.0)
 

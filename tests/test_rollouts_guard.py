@@ -11,9 +11,8 @@ from rollouts_builders import bid_of, miniwob
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, UsageError
 from webrl.rollouts.browser import Browser
-from webrl.rollouts.egress import is_public
 from webrl.rollouts.env import BrowserEnv
-from webrl.rollouts.guard import NavigationGuard
+from webrl.rollouts.guard import NavigationGuard, is_public
 from webrl.rollouts.miniwob import miniwob_root
 from webrl.rollouts.profile import MAX_TABS
 

@@ -12,9 +12,8 @@ from processes import BROWSER, descendants
 from rollouts_builders import Scripted, miniwob
 
 from webrl.config import RolloutConfig, RunConfig
-from webrl.rollouts.collect import collect, open_pool
+from webrl.rollouts.collect import collect, initial_pages, open_pool
 from webrl.rollouts.kept import borrow, keep_browsers, run, start_early
-from webrl.rollouts.pages import initial_pages
 from webrl.rollouts.pool import EnvPool
 from webrl.runs.store import read_records
 from webrl.types import Status, Trajectory

@@ -9,8 +9,7 @@ import pytest
 from browsers import run, shared_browser
 from rollouts_builders import reply
 
-from webrl.rollouts.guard import NavigationGuard
-from webrl.rollouts.limits import NO_LIMITS, Limits
+from webrl.rollouts.guard import NO_LIMITS, Limits, NavigationGuard
 
 READ_ONLY = Limits(read_only=True)
 WORKER = "onmessage = (e) => fetch(e.data, {method: 'POST', body: 'x'}).catch(() => 0).then(() => postMessage('over'))"

@@ -6,8 +6,7 @@ import re
 import pytest
 from rollouts_builders import at, bid_of, in_browser, miniwob, serve
 
-from webrl.rollouts.axtree import flatten_axtree
-from webrl.rollouts.observe import framed_axtree, remove_elements
+from webrl.rollouts.observe import flatten_axtree, framed_axtree, remove_elements
 
 PLANT = """for (const id of ['reward-display', 'click-canvas', 'sync-task-cover', 'query']) {
   let element = document.getElementById(id);

@@ -12,7 +12,7 @@ from web_builders import ROOT
 
 from webrl.cli import main
 from webrl.config import load_config
-from webrl.rollouts.limits import changes
+from webrl.rollouts.guard import changes
 from webrl.suites import seed_tasks
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.explore import Seen, explore

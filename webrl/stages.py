@@ -137,9 +137,9 @@ def rollout(context: Context) -> Counts:
     """Play every task with π_{k-1}, after phase 0 `rollout.num_generations` times, or let experts play.
 
     Raises:
-        StageError: more episodes failed than `rollout.max_failed` allows (`rollouts/breaker.py`).
+        StageError: more episodes failed than `rollout.max_failed` allows (`rollouts/collect.py`).
     """
-    from webrl.rollouts.breaker import open_breaker
+    from webrl.rollouts.collect import open_breaker
 
     tasks = list(read_records(context.folder.tasks, Task))
     if not tasks:
@@ -202,7 +202,7 @@ def label(context: Context) -> Counts:
 def _refresh_judge(context: Context) -> Counts:
     """Practice episodes of the newest actor, and the judge trained further on them."""
     from webrl.reward.refresh import refresh
-    from webrl.rollouts.breaker import open_breaker
+    from webrl.rollouts.collect import open_breaker
     from webrl.tasks.curriculum import practice_tasks
 
     config, folder, phase = context.config, context.folder, context.phase
@@ -306,7 +306,7 @@ def accept(context: Context) -> Counts:
         Counts: `rate_factor` of the next phase; with a probe also `accepted`, `before` and `after` (solved pages),
         `pages` (judged in both), `p_value`, `unreadable` (pages before and after), `unreadable_p_value`.
     """
-    from webrl.rollouts.breaker import open_breaker
+    from webrl.rollouts.collect import open_breaker
     from webrl.tasks.curriculum import probe_tasks
     from webrl.training.trust import next_rate_factor
 

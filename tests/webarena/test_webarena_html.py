@@ -12,9 +12,9 @@ import browsers
 import pytest
 
 from webrl.llm.prompts import released_parts
+from webrl.rollouts.devtools import Tab
 from webrl.rollouts.html import hide_scrollbars, simplify
 from webrl.rollouts.observe import load_script, observe_html
-from webrl.rollouts.tab import Tab
 from webrl.types import Step
 
 FIXTURES = Path(__file__).parent / "fixtures"

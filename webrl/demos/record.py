@@ -11,8 +11,7 @@ from pathlib import Path
 from webrl.config import RunConfig
 from webrl.errors import DataError, UsageError
 from webrl.llm.interface import PolicyOutput, Turn
-from webrl.rollouts.breaker import open_breaker
-from webrl.rollouts.collect import collect
+from webrl.rollouts.collect import collect, open_breaker
 from webrl.rollouts.suite import suite_at
 from webrl.suites.miniwob.experts import expert_for
 from webrl.suites.mix import parts
@@ -104,7 +103,7 @@ async def record(
     """Let each task's expert play it; trajectories go to `out` (resumed if it exists), named after it by default.
 
     Raises:
-        StageError: more episodes failed than `rollout.max_failed` allows (`rollouts/breaker.py`).
+        StageError: more episodes failed than `rollout.max_failed` allows (`rollouts/collect.py`).
     """
     breaker = open_breaker(out, len(tasks), config.rollout)
     experts = {site: ExpertPolicy(site, slip, seed) for site in sorted({task.site for task in tasks})}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from browsergym.core.action import functions
@@ -15,7 +15,7 @@ from browsergym.core.action.highlevel import HighLevelActionSet
 
 from webrl.errors import UsageError
 from webrl.rollouts.actions import ACTIONS, Action, ActionError, parse_action
-from webrl.rollouts.execute import Handler, Tabs, attempt, fill_in, locate
+from webrl.rollouts.execute import Handler, Tabs, attempt, click_holding, fill_in, locate, set_value
 
 
 class ActionReader:
@@ -57,16 +57,20 @@ class ActionReader:
 
 
 async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
-    await fill_in(await locate(tabs.page, bid), value, enable_autocomplete_menu, force=True)
+    await fill_in(tabs, bid, value, enable_autocomplete_menu, force=True)
 
 
 async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None:
-    await attempt(await locate(tabs.page, bid), "select_option", options, force=True)
+    await set_value(tabs, bid, "select_option", options, force=True)
 
 
 def _by_name(method: str) -> Handler:
-    async def handle(tabs: Tabs, bid: str, **options: Any) -> None:
-        await attempt(await locate(tabs.page, bid), method, force=True, **options)
+    async def handle(tabs: Tabs, bid: str, modifiers: Sequence[str] | None = None, **options: Any) -> None:
+        element = await locate(tabs.page, bid)
+        if modifiers is None:
+            await attempt(element, method, force=True, **options)
+        else:
+            await click_holding(tabs, element, method, modifiers, force=True, **options)
 
     return handle
 

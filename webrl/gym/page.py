@@ -25,12 +25,12 @@ from webrl.errors import BrowserError
 from webrl.gym.actions import FORCED, ActionReader
 from webrl.rollouts.actions import Action
 from webrl.rollouts.browser import Browser
+from webrl.rollouts.devtools import Tab
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.execute import ActionFailed, execute
 from webrl.rollouts.interface import Observation
 from webrl.rollouts.observe import framed_axtree, mark_child_frames
 from webrl.rollouts.sites import MiniwobSite, Verdict
-from webrl.rollouts.tab import Tab
 
 if TYPE_CHECKING:
     from playwright.async_api import Page

@@ -33,8 +33,8 @@ from webrl.net import ENV_TOKEN, is_loopback
 from webrl.openenv.screenshots import decode
 from webrl.rollouts.actions import ActionError
 from webrl.rollouts.answers import read_answer
-from webrl.rollouts.handle import GRACE_S, START_TIMEOUT_S
 from webrl.rollouts.interface import Observation, Score, StepResult
+from webrl.rollouts.pool import GRACE_S, START_TIMEOUT_S
 from webrl.runs.text import dump_json, load_json
 from webrl.types import Task
 

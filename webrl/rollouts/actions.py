@@ -1,7 +1,10 @@
 """Actions as data: parsed with `ast`, never evaluated; only calls of known names with literal arguments.
 
 API: `parse_action(text) -> Action` (raises `ActionError`), `Action(name, arguments).canonical`. Names, parameters
-and defaults are those of BrowserGym's HighLevelActionSet. `webrl/rollouts/execute.py` carries actions out.
+and defaults are those of BrowserGym's HighLevelActionSet. `bind_webrl(name, positional, keywords) -> Action` reads the
+action language of released WebRL checkpoints, `do(...)` and `exit(...)`: an action becomes the BrowserGym actions that
+have its effect, the second and later ones in `Action.rest`; its canonical form stays in the language it was written in.
+`webrl/rollouts/execute.py` carries actions out.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import ast
 import re
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +25,7 @@ REQUIRED = object()
 _BUTTONS = ("left", "middle", "right")
 ID = re.compile(r"[A-Za-z]*\d+")
 """An element's id: a number, after letters where it is in a frame."""
-_MODIFIERS = ("Alt", "Control", "ControlOrMeta", "Meta", "Shift")
+MODIFIERS = ("Alt", "Control", "ControlOrMeta", "Meta", "Shift")
 
 
 class ActionError(ValueError):
@@ -232,7 +235,7 @@ def _check(name: str, parameter: Parameter, value: Any) -> Any:
             "number": lambda: type(value) in (int, float) and abs(value) < 1e9,
             "strs": lambda: isinstance(value, str) or _is_strings(value),
             "button": lambda: value in _BUTTONS,
-            "modifiers": lambda: _is_strings(value) and set(value) <= set(_MODIFIERS),
+            "modifiers": lambda: _is_strings(value) and set(value) <= set(MODIFIERS),
         }[kind]()
     )
     if not good:
@@ -258,3 +261,69 @@ def _element(name: str, value: Any) -> str:
 
 def _is_strings(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+
+
+SCROLL_PX = 480
+"""How far `Scroll Up` and `Scroll Down` go: two thirds of WebArena's window of 720, as in VAB-WebArena-Lite."""
+
+SIGNATURES: dict[str, Sequence[Parameter]] = {
+    "do": [Parameter("action", "str"), Parameter("argument", "text", None), Parameter("element", "id", None)],
+    "exit": [Parameter("message", "text", "")],
+    "go_backward": [],
+    "go_forward": [],
+}
+
+
+def _simple(name: str, **arguments: Any) -> Action:
+    return Action(name, bind(name, ACTIONS[name], (), arguments))
+
+
+_Maker = Callable[[str, str], list[Action]]
+"""(element id, argument) -> what to do."""
+
+# action -> (needs an element, needs an argument, maker)
+_DO: dict[str, tuple[bool, bool, _Maker]] = {
+    "Click": (True, False, lambda e, _: [_simple("click", bid=e)]),
+    "Right Click": (True, False, lambda e, _: [_simple("click", bid=e, button="right")]),
+    "Type": (True, True, lambda e, a: [_simple("fill", bid=e, value=a)]),
+    "Search": (True, True, lambda e, a: [_simple("fill", bid=e, value=a), _simple("press", bid=e, key_comb="Enter")]),
+    "Hover": (True, False, lambda e, _: [_simple("hover", bid=e)]),
+    "Scroll Up": (False, False, lambda *_: [_simple("scroll", delta_x=0, delta_y=-SCROLL_PX)]),
+    "Scroll Down": (False, False, lambda *_: [_simple("scroll", delta_x=0, delta_y=SCROLL_PX)]),
+    "Press Enter": (False, False, lambda *_: [_simple("keyboard_press", key="Enter")]),
+    "Switch Tab": (False, True, lambda _, a: [_simple("tab_focus", index=_tab_number(a))]),
+    "Select Dropdown Option": (True, True, lambda e, a: [_simple("select_option", bid=e, options=a)]),
+    "Wait": (False, False, lambda *_: [_simple("noop")]),
+}
+
+
+def bind_webrl(name: str, positional: Sequence[Any], keywords: dict[str, Any]) -> Action:
+    """The action of `do(action=…, argument=…, element=…)`, `exit(message=…)`, `go_backward()` or `go_forward()`.
+
+    Raises ActionError.
+    """
+    values = bind(name, SIGNATURES[name], positional, keywords)
+    written = f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items() if value is not None)})"
+    if name == "exit":
+        return Action("send_msg_to_user", {"text": values["message"]}, written)
+    if name != "do":
+        return Action("go_back" if name == "go_backward" else "go_forward", {}, written)
+    parts = _parts(values["action"], values["argument"], values["element"])
+    return Action(parts[0].name, parts[0].arguments, written, tuple(parts[1:]))
+
+
+def _parts(action: str, argument: str | None, element: str | None) -> list[Action]:
+    if action not in _DO:
+        raise ActionError(f"Invalid action {action!r}; expected one of {', '.join(_DO)}.")
+    needs_element, needs_argument, make = _DO[action]
+    if needs_element and not element:
+        raise ActionError(f"do(action={action!r}) needs an element.")
+    if needs_argument and argument is None:
+        raise ActionError(f"do(action={action!r}) needs an argument.")
+    return make(element or "", argument or "")
+
+
+def _tab_number(argument: str) -> int:
+    if not argument.strip().isdecimal():
+        raise ActionError(f"'Switch Tab' needs a number as its argument, got {argument!r:.100}.")
+    return int(argument)

@@ -20,8 +20,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from webrl.llm.thinking import without_thinking
-from webrl.rollouts.actions import ACTIONS, ID, MAX_ACTION_CHARS, Action, ActionError, Bare, bind, parse_call
-from webrl.rollouts.dialects import SCROLL_PX, SIGNATURES, bind_webrl
+from webrl.rollouts.actions import (
+    ACTIONS,
+    ID,
+    MAX_ACTION_CHARS,
+    SCROLL_PX,
+    SIGNATURES,
+    Action,
+    ActionError,
+    Bare,
+    bind,
+    bind_webrl,
+    parse_call,
+)
 
 Dialect = Literal["browsergym", "webrl"]
 

@@ -1,7 +1,14 @@
-"""The rollout stage: play every task once, write trajectories as they end, go on where a kill left off.
+"""The rollout stage: play every task once, write trajectories as they end, resume where a kill left off.
 
 API: `await collect(tasks, config, policy, out, phase=1, prefix="p01") -> CollectSummary`. Trajectory ids are
 `<prefix>-<task_id>`, with `-r1`, `-r2`, … for a task that occurs again. Ids already in `out` are skipped.
+
+`open_breaker(path, num_episodes, config)` returns what `collect` calls after each episode: it stops a phase when too
+many episodes fail for reasons that are not the agent's, before hours go into data that trains nobody. It stops as soon
+as the share is certain to be passed. The failed episodes stay in the file, for whoever looks why; the next call finds
+the share passed, takes them out, and they are played again.
+
+`initial_pages(tasks, config)` looks at the first page of each task without acting.
 """
 
 from __future__ import annotations
@@ -18,11 +25,11 @@ from pathlib import Path
 
 from webrl.config import RolloutConfig, RunConfig, plugins
 from webrl.config.redaction import redact
-from webrl.errors import DataError
+from webrl.errors import BrowserError, DataError, StageError
 from webrl.evaluate import success_so_far
 from webrl.llm.interface import Policy
 from webrl.rollouts.episode import SaveScreenshot, repeat_after_crash, run_episode
-from webrl.rollouts.interface import Pool
+from webrl.rollouts.interface import Observation, Pool
 from webrl.rollouts.kept import borrow
 from webrl.rollouts.pool import EnvPool
 from webrl.rollouts.suite import suite_of
@@ -288,3 +295,87 @@ def _describe(summary: CollectSummary, over: str) -> str:
     failed = sum(n for status, n in summary.statuses.items() if not Status(status).finished)
     success = f"success{over} {success_so_far(summary.successes, summary.rewarded)}" if summary.rewarded else ""
     return ", ".join(filter(None, [success, f"failed {failed}" if failed else ""]))
+
+
+FAILED = frozenset({Status.ENV_ERROR, Status.POLICY_ERROR, Status.TIMEOUT})
+"""No whole attempt, and not left behind on purpose (`cut_off`)."""
+
+
+class Breaker:
+    """Counts the failed episodes of one phase."""
+
+    def __init__(self, path: Path, num_episodes: int, allowed: float) -> None:
+        self.statuses: Counter[str] = Counter()
+        self._path = path
+        self._num_episodes = num_episodes
+        self._allowed = allowed
+
+    def count(self, trajectory: Trajectory) -> None:
+        """Count one episode."""
+        if trajectory.status in FAILED:
+            self.statuses[trajectory.status.value] += 1
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether more have failed than may, whatever becomes of the rest."""
+        return self.statuses.total() > self._allowed * self._num_episodes
+
+    def __call__(self, trajectory: Trajectory) -> None:
+        """Count one episode, and stop the stage if it is one too many.
+
+        Raises:
+            StageError: what failed, and how to go on.
+        """
+        self.count(trajectory)
+        if trajectory.status not in FAILED or not self.is_passed:
+            return
+        kinds = ", ".join(f"{name} {number}" for name, number in sorted(self.statuses.items()))
+        raise StageError(
+            f"{self._path}: {self.statuses.total()} of {self._num_episodes} episodes failed for reasons that are not "
+            f"the agent's ({kinds}), more than rollout.max_failed={self._allowed:g} allows; the last, "
+            f"{trajectory.trajectory_id}: {trajectory.message:.300}; mend that, and the same command plays the failed "
+            "ones again"
+        )
+
+
+def open_breaker(path: Path, num_episodes: int, config: RolloutConfig) -> Breaker:
+    """The breaker of what plays so many episodes to `path`; where it stopped before, the failed episodes go first."""
+    waited_for = math.ceil(config.cut_off * num_episodes)
+    breaker = Breaker(path, waited_for, config.max_failed)
+    if not path.exists():
+        return breaker
+    store.cut_torn_line(path)
+    for trajectory in store.read_records(path, Trajectory):
+        breaker.count(trajectory)
+    if not breaker.is_passed:
+        return breaker
+    logger.warning("%s: %d failed episodes are played again", path, breaker.statuses.total())
+    store.write_records(path, (t for t in store.read_records(path, Trajectory) if t.status not in FAILED))
+    return Breaker(path, waited_for, config.max_failed)
+
+
+async def initial_pages(tasks: Sequence[Task], config: RolloutConfig) -> list[Observation | None]:
+    """Reset to each task's initial state and look at it, in the order given; None where the page failed.
+
+    Raises:
+        DataError: a task that names no known page.
+        BrowserMissing: no Chromium.
+    """
+    if not tasks:
+        return []
+    async with open_pool(config, len(tasks)) as pool:
+        with progress(len(tasks), "initial pages", "pages") as bar:
+
+            async def look(task: Task) -> Observation | None:
+                for attempt in range(config.max_retries + 1):
+                    try:
+                        async with pool.env() as env:
+                            observation = await env.reset(task)
+                            bar.update()
+                            return observation
+                    except BrowserError as error:
+                        logger.warning("%s: attempt %d failed: %s", task.task_id, attempt + 1, error)
+                bar.update()
+                return None
+
+            return list(await asyncio.gather(*(look(task) for task in tasks)))

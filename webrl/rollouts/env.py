@@ -28,14 +28,13 @@ from webrl.errors import BrowserError
 from webrl.rollouts.actions import ID, Action, ActionError
 from webrl.rollouts.answers import labelled, read_answer
 from webrl.rollouts.browser import Browser, first_line
-from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError
+from webrl.rollouts.devtools import REPLACED, ChannelClosed, ChannelError, Tab
 from webrl.rollouts.execute import ActionFailed, execute
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.rollouts.observe import read_page
 from webrl.rollouts.profile import BrowserProfile
 from webrl.rollouts.sites import Site, Verdict, open_site, require_text
 from webrl.rollouts.snapshot import take
-from webrl.rollouts.tab import Tab
 from webrl.types import Task
 
 if TYPE_CHECKING:

@@ -11,13 +11,14 @@ import contextlib
 import json
 import logging
 import re
+import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urljoin
 
-from webrl.rollouts.actions import Action
+from webrl.rollouts.actions import MODIFIERS, Action
 from webrl.rollouts.browser import first_line
 from webrl.rollouts.devtools import REPLACED, ChannelError, ScriptError
 from webrl.runs.text import valid_text
@@ -25,7 +26,7 @@ from webrl.runs.text import valid_text
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Frame, Locator, Page
 
-    from webrl.rollouts.tab import Tab
+    from webrl.rollouts.devtools import Tab
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ ROUND_TRIPS = 40
 """More calls of the page than any action of Playwright's needs."""
 CHOOSER_MS = 2500
 """Longest wait for the file dialog that a click is to open."""
-_ANYWHERE = ("choose", "pick", "disabledOption")
+_ANYWHERE = ("choose", "pick", "disabledOption", "watchInput", "hadInput")
 """What `js/act.js` does to an element without knowing where it is in the window: in frames too."""
 _HIDDEN = "hidden"
 """What `aim` says of an element that is not visible, on a page that does nothing that could show it before Playwright's
@@ -151,12 +152,22 @@ async def _bid_of(frame: Frame) -> str | None:
     return await (await frame.frame_element()).get_attribute("bid")
 
 
-async def attempt(element: Locator, method: str, *arguments: Any, **options: Any) -> Any:
+async def attempt(
+    element: Locator,
+    method: str,
+    *arguments: Any,
+    is_done: Callable[[], Awaitable[bool]] | None = None,
+    **options: Any,
+) -> Any:
     """Have Playwright act on an element, for as long as the page's answers take: the caller has the deadline.
 
     What the page refuses is given up after as many refusals as fit in BrowserGym's half second on a quiet machine. An
     action that gets no answer is tried again with more time, until it has had enough at the page's own pace: an element
     may be one that never answers (in a frame that is not drawn), on a machine that is quick.
+
+    Args:
+        is_done: whether the page has had the action's effect, where Playwright's log does not tell: then it is not
+            tried again.
     """
     from playwright.async_api import TimeoutError as Timeout
 
@@ -173,7 +184,10 @@ async def attempt(element: Locator, method: str, *arguments: Any, **options: Any
             spent_ms += timeout_ms
             refusals += len(found)
             allowed = MAX_REFUSALS if spent_ms < REFUSED_MS else 1
-            if refusals < allowed and (found or await _needs_longer(element, timeout_ms)):
+            is_slow = not found and await _needs_longer(element, timeout_ms)
+            if is_done is not None and await is_done():
+                return None
+            if refusals < allowed and (found or is_slow):
                 timeout_ms *= 1 if found else 4
                 continue
             raise Timeout(re.sub(r"Timeout \d+ms", f"Timeout {ACTION_TIMEOUT_MS}ms", told, count=1)) from None
@@ -216,13 +230,42 @@ async def _aim(tabs: Tabs, bid: str) -> tuple[float, float] | str | None:
     return (point[0], point[1]) if isinstance(point, list) else point
 
 
-async def _have_playwright(tabs: Tabs, bid: str, method: str, point: object, **options: Any) -> None:
-    """Act on an element that `_aim` has no place for."""
+async def _locate_visible(tabs: Tabs, bid: str, method: str, point: object) -> Locator:
+    """An element that `_aim` has no place for. Raises ActionFailed if it is not visible."""
     if point == _HIDDEN:
         raise ActionFailed(
             f"TimeoutError: Locator.{method}: Timeout {ACTION_TIMEOUT_MS}ms exceeded. (element is not visible)"
         )
-    await attempt(await locate(tabs.page, bid), method, **options)
+    return await locate(tabs.page, bid)
+
+
+async def click_holding(tabs: Tabs, element: Locator, method: str, modifiers: Sequence[str], **options: Any) -> None:
+    """Have Playwright click while these modifier keys, and no others, are held; then those that were held before.
+
+    (Playwright's option `modifiers` presses them after its last look at the clock: a click whose time-out falls there
+    is carried out all the same, its log does not tell, and it would be repeated.)
+    """
+    from playwright.async_api import Error
+
+    control = "Meta" if sys.platform == "darwin" else "Control"
+    wanted = {control if key == "ControlOrMeta" else key for key in modifiers}
+    held = set(tabs.tab.held_keys)
+    keyboard, failure = tabs.page.keyboard, None
+    for key in sorted(held - wanted):
+        await keyboard.up(key)
+    for key in sorted(wanted - held):
+        await keyboard.down(key)
+    try:
+        await attempt(element, method, **options)
+    except Error as error:
+        failure = error
+    with contextlib.suppress(Error):  # the click has closed the page
+        for key in sorted(wanted - held):
+            await keyboard.up(key)
+        for key in sorted(held - wanted):
+            await keyboard.down(key)
+    if failure is not None:
+        raise failure
 
 
 async def _click(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
@@ -232,7 +275,7 @@ async def _click(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
         return
     if await _call(tabs, bid, "pick"):
         return
-    await _have_playwright(tabs, bid, "click", point, button=button, modifiers=modifiers)
+    await click_holding(tabs, await _locate_visible(tabs, bid, "click", point), "click", modifiers, button=button)
 
 
 async def _dblclick(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
@@ -240,7 +283,7 @@ async def _dblclick(tabs: Tabs, bid: str, button: Any, modifiers: Any) -> None:
     if isinstance(point, tuple):
         await tabs.tab.click(*point, button, count=2)
         return
-    await _have_playwright(tabs, bid, "dblclick", point, button=button, modifiers=modifiers)
+    await click_holding(tabs, await _locate_visible(tabs, bid, "dblclick", point), "dblclick", modifiers, button=button)
 
 
 async def _hover(tabs: Tabs, bid: str) -> None:
@@ -248,7 +291,7 @@ async def _hover(tabs: Tabs, bid: str) -> None:
     if isinstance(point, tuple):
         await tabs.tab.move(*point)
         return
-    await _have_playwright(tabs, bid, "hover", point)
+    await attempt(await _locate_visible(tabs, bid, "hover", point), "hover")
 
 
 async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool) -> None:
@@ -258,18 +301,30 @@ async def _fill(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool
             await tabs.tab.insert_text(value)
         if ready:
             return
-    await fill_in(await locate(tabs.page, bid), value, enable_autocomplete_menu)
+    await fill_in(tabs, bid, value, enable_autocomplete_menu)
 
 
-async def fill_in(element: Locator, value: str, enable_autocomplete_menu: bool, force: bool = False) -> None:
+async def set_value(tabs: Tabs, bid: str, method: str, *arguments: Any, **options: Any) -> None:
+    """Have Playwright `fill`, `clear` or `select_option`, once: the page's `input` event says that it has happened."""
+    element = await locate(tabs.page, bid)
+    await _call(tabs, bid, "watchInput")
+
+    async def is_done() -> bool:
+        return bool(await _call(tabs, bid, "hadInput"))
+
+    await attempt(element, method, *arguments, is_done=is_done, **options)
+
+
+async def fill_in(tabs: Tabs, bid: str, value: str, enable_autocomplete_menu: bool, force: bool = False) -> None:
     """Set a field's text; for a menu of completions its last character is typed. `force`: whatever is in the way."""
     if not enable_autocomplete_menu:
-        await attempt(element, "fill", value, force=force)
+        await set_value(tabs, bid, "fill", value, force=force)
         return
-    await attempt(element, "clear", force=force)
+    await set_value(tabs, bid, "clear", force=force)
     if len(value) > 1:
-        await attempt(element, "fill", value[:-1], force=force)
+        await set_value(tabs, bid, "fill", value[:-1], force=force)
     if value:
+        element = await locate(tabs.page, bid)
         await attempt(element, "type", value[-1], delay=0)
 
 
@@ -277,7 +332,7 @@ async def _clear(tabs: Tabs, bid: str) -> None:
     if await _call(tabs, bid, "selectField", None):
         await tabs.page.keyboard.press("Delete")
         return
-    await attempt(await locate(tabs.page, bid), "clear")
+    await set_value(tabs, bid, "clear")
 
 
 async def _check(tabs: Tabs, bid: str, wanted: bool = True) -> None:
@@ -300,11 +355,11 @@ async def _select_option(tabs: Tabs, bid: str, options: str | list[str]) -> None
     wanted = [options] if isinstance(options, str) else options
     if await _call(tabs, bid, "choose", wanted):
         return
-    element = await locate(tabs.page, bid)
+    await locate(tabs.page, bid)
     disabled = await _call(tabs, bid, "disabledOption", wanted)
     if disabled is not None:
         raise ActionFailed(f"Error: the option {disabled!r:.200} is disabled")
-    await attempt(element, "select_option", options)
+    await set_value(tabs, bid, "select_option", options)
 
 
 async def _press(tabs: Tabs, bid: str, key_comb: str) -> None:
@@ -422,6 +477,16 @@ async def _mouse_drag_and_drop(tabs: Tabs, from_x: float, from_y: float, to_x: f
     await tabs.page.mouse.up()
 
 
+async def _keyboard_down(tabs: Tabs, key: str) -> None:
+    await tabs.page.keyboard.down(key)
+    tabs.tab.held_keys |= {re.sub("(Left|Right)$", "", key)} & set(MODIFIERS)
+
+
+async def _keyboard_up(tabs: Tabs, key: str) -> None:
+    await tabs.page.keyboard.up(key)
+    tabs.tab.held_keys -= {re.sub("(Left|Right)$", "", key)}
+
+
 async def _goto(tabs: Tabs, url: str) -> None:
     if tabs.page.url.startswith("http"):
         url = urljoin(tabs.page.url, url)
@@ -472,8 +537,8 @@ _HANDLERS: dict[str, Handler] = {
     "mouse_drag_and_drop": _mouse_drag_and_drop,
     "mouse_upload_file": _mouse_upload_file,
     "keyboard_press": lambda tabs, key: tabs.page.keyboard.press(key),
-    "keyboard_up": lambda tabs, key: tabs.page.keyboard.up(key),
-    "keyboard_down": lambda tabs, key: tabs.page.keyboard.down(key),
+    "keyboard_up": _keyboard_up,
+    "keyboard_down": _keyboard_down,
     "keyboard_type": lambda tabs, text: tabs.page.keyboard.type(text),
     "keyboard_insert_text": lambda tabs, text: tabs.page.keyboard.insert_text(text),
     "goto": _goto,

@@ -1,32 +1,357 @@
 """What the pages of an environment may reach: one rule for navigation, frames, requests, sockets and new tabs.
 
-API: `guard = NavigationGuard(hosts, public_hosts)`; `await guard.open()` gives the options of a browser context that
-is held to it, `await guard.attach(context)`, `guard.allows(url)`, `guard.blocked`, `await guard.close()`.
+API: `guard = NavigationGuard(hosts, public_hosts)`; `await guard.open()` returns the options of a browser context that
+is held to it; `await guard.attach(context)`, `guard.allows(url)`, `guard.blocked`, `await guard.close()`.
 
-Two layers hold it. Chromium's own requests go through a proxy of ours (`webrl/rollouts/egress.py`) unless their host
-and port are named (and nothing is routed): nothing on the network is reached past it, redirects, WebSockets and workers
-included. Schemes that are not the network's (`file:`, `chrome:`, `view-source:`, …) are refused where the browser asks
-before each request.
-`Limits` are held in both: no requests that would change a site, no addresses that are not to be opened.
+Two layers enforce it. Chromium's own requests go through a proxy of ours (`Egress`) unless their host and port are
+named (and nothing is routed): nothing on the network is reached past it, redirects, WebSockets and workers included.
+Names are resolved there, once, and the connection goes to the very address that was judged: a name that resolves
+differently the next time gains nothing. Schemes that are not the network's (`file:`, `chrome:`, `view-source:`, …) are
+refused where the browser asks before each request.
+
+`Limits` restrict method and path on top of the host allow-list, in both layers; inside TLS the proxy sees no requests.
+`changes(url, words)` is the one judgement of whether a link only shows something: a GET request may change a site, and
+only its address and what the page calls it tell. Read-only sites, `webrl init-site` and the config that it writes use
+it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import ipaddress
 import logging
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from webrl.rollouts.egress import Admission, Egress
-from webrl.rollouts.limits import NO_LIMITS, Limits
 from webrl.rollouts.miniwob import miniwob_root
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Route
 
 logger = logging.getLogger(__name__)
+
+_READING = ("GET", "HEAD")
+LEAVES = r"log-?_?\s?(?:out|off)|sign-?_?\s?(?:out|off)"
+"""Expression of what ends a session."""
+_STRONG = (
+    rf"{LEAVES}|delete(?!d\b)|remove(?!d\b)|destroy|purge|erase|wipe|clear|flush|empty|reset|drop|clone|duplicate|unlink|"
+    r"detach|regenerate|revoke|unsubscribe|deactivate"
+)
+# These are names of pages too (`/create-an-account`), and mean an action only where nothing else is said.
+_PLAIN = (
+    r"create|(?:up|down)?vote|(?:un)?(?:like|follow|ban|mute|pause|publish|approve|subscribe)|reject|cancel|activate|"
+    r"enable|disable|restart|reboot|shutdown|kill|trigger|execute|rebuild|reindex|restore|revert|undo|rollback|sync|"
+    r"toggle|send|resend"
+)
+# `/clear-summary-cache`, `/notes/delete`, `/user-delete`, `/deletenote`; five words are a title (`/clear-your-…`).
+_ACTION = re.compile(
+    rf"(?i)(?:{_STRONG})(?:-[^-]+){{0,3}}|[^-]+-(?:{_STRONG})|(?:delete|remove)(?!d|r)[a-z]+|(?:{_PLAIN})|"
+    r"mark-(?:all|as)(?:-[^-]+){0,3}|add-to(?:-[^-]+){0,2}"
+)
+_SAID = re.compile(rf"(?i)\W*(?:\w+\W+){{0,2}}?({_STRONG})\b")
+_FILE = re.compile(r"(?i)\.(css|m?js|map|json|wasm|png|jpe?g|gif|svg|ico|webp|avif|woff2?|ttf|otf|eot|mp[34]|webm)$")
+_COMMANDS = ("action", "do", "op", "cmd", "command", "task", "method", "_method", "act", "event", "function")
+"""Parameters whose value says what is done."""
+
+
+def changes(url: str, words: str = "") -> str:
+    """The part of an address, or of what a page calls it, by which it looks as if opening it changed something.
+
+    Args:
+        words: the link's text, or the button's of a form that goes there.
+
+    Returns:
+        "" if it looks like a page: `/notes/3`, `/search?q=delete`, `/reset.css`; else what says otherwise.
+    """
+    parts = urlsplit(url)
+    found = _SAID.match(words)
+    if _FILE.search(parts.path):
+        return ""
+    route, _, inner = parts.fragment.partition("?")
+    steps = [*parts.path.split("/"), *(route.split("/") if route.startswith(("/", "!/")) else ())]
+    for query in (parts.query, inner):
+        for key, value in parse_qsl(query, keep_blank_values=True):
+            steps += [key, *([value] if key.lower() in _COMMANDS else ())]
+    return next(filter(_is_action, steps), found.group(1) if found else "")
+
+
+def _is_action(step: str) -> bool:
+    parted = re.sub(r"(?<=[a-z])(?=[A-Z])|[-_.\s]+", "-", unquote(step)).strip("-")
+    return bool(_ACTION.fullmatch(parted))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Held by the navigation guard in the browser, and by its proxy where it sees the request (plain HTTP).
+
+    Example: `Limits(read_only=True, forbidden=(re.compile("/logout"),))`
+    """
+
+    read_only: bool = False
+    """GET and HEAD alone leave the browser, to addresses that look like pages (`changes`), and no WebSockets."""
+    forbidden: tuple[re.Pattern[str], ...] = ()
+    """No request to an address that contains a match."""
+
+    def __bool__(self) -> bool:
+        return self.read_only or bool(self.forbidden)
+
+    def refusal(self, method: str, url: str) -> str | None:
+        """Why a request is refused, for the agent; None if it is not."""
+        if self.read_only and method not in _READING:
+            return f"this site may only be read, and this would send a {method} request"
+        if self.read_only and (word := changes(url)):
+            return f"this site may only be read, and {word!r:.60} in an address looks as if it changed something"
+        spellings = (url, unquote(url))  # %6Cogout is /logout to the site
+        found = (pattern.search(spelling) for pattern in self.forbidden for spelling in spellings)
+        match = next(filter(None, found), None)
+        return f"addresses with {match.group(0)!r:.100} are not to be opened here" if match else None
+
+
+NO_LIMITS = Limits()
+"""Any request may leave."""
+
+
+BLOCKED = "Blocked: "
+"""How a page begins that stands for a refused one."""
+UNREACHED = "cannot be reached: "
+"""In a page that stands for one of a host that does not answer, after the host."""
+_HEAD_LIMIT = 1 << 18
+_HEAD_TIMEOUT_S = 60.0
+_CONNECT_TIMEOUT_S = 10.0
+_TLS_HANDSHAKE = b"\x16"
+# The protocols that Chromium offers for pages; for WebSockets it offers HTTP/1.1 alone.
+_PAGES_OFFER = b"\x02h2\x08http/1.1"
+_HOP_BY_HOP = re.compile(rb"\r\n(?:connection|keep-alive|proxy-connection|proxy-authorization):[^\r]*", re.IGNORECASE)
+# Addresses that carry an IPv4 address for a translator on the way; the inner one is what is reached.
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+class Admission(Enum):
+    """What a host may resolve to."""
+
+    NONE = auto()
+    """The host is refused."""
+    PUBLIC = auto()
+    """Addresses of the public internet that are not this machine's own."""
+    ANY = auto()
+    """Any address."""
+
+
+class HostBlocked(Exception):
+    """The host, or what it resolves to, is outside the allow-list."""
+
+
+class Egress:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        admit: Callable[[str, int], Admission],
+        on_refusal: Callable[[str], None],
+        limits: Limits = NO_LIMITS,
+        routes: Mapping[str, int] | None = None,
+    ) -> None:
+        self._admit = admit
+        self._on_refusal = on_refusal
+        self._limits = limits
+        self._routes = routes or {}
+        self._server: asyncio.Server | None = None
+        self._running: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_HEAD_LIMIT)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            async with asyncio.timeout(_HEAD_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            await self._answer(head, reader, writer)
+        except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError):
+            pass  # either side has gone, or does not speak HTTP: the browser reports a failed connection
+        except asyncio.CancelledError:
+            pass  # the profile is closed; asyncio would report the task otherwise
+        finally:
+            self._running.discard(task)
+            writer.close()
+
+    async def _answer(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        method, target, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        tunnel = method == "CONNECT"
+        url = urlsplit(f"//{target}" if tunnel else target)
+        if not tunnel and url.scheme != "http":
+            raise ValueError(f"not a proxy request: {target!r:.200}")
+        host, port = url.hostname or "", url.port or 80
+        reason = "" if tunnel else self._limits.refusal(method, target)
+        try:
+            if reason:
+                raise HostBlocked(reason)
+            there, to_server = await self._connect(host, port)
+        except HostBlocked as error:
+            # Not a host's: a browser connects to its maker by itself, which is none of the agent's doing.
+            self._on_refusal(reason or "")
+            body = f"{BLOCKED}{error}"
+            writer.write(_plain("403 Forbidden", body))
+            await writer.drain()
+            return
+        except (OSError, TimeoutError) as error:
+            writer.write(_plain("502 Bad Gateway", f"{host} {UNREACHED}{error or 'time-out'}"))
+            await writer.drain()
+            return
+        try:
+            if tunnel:
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                if self._limits.read_only and not await self._starts_tls(reader, to_server):
+                    return
+            else:
+                await _forward(head, method, target, reader, to_server)
+                await _relay_head(there, writer)
+            await _splice((reader, to_server) if tunnel else None, (there, writer), reader)
+        finally:
+            to_server.close()
+
+    async def _starts_tls(self, reader: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> bool:
+        """Pass the first record of a tunnel on if it is one of pages: a WebSocket would go round the limits."""
+        async with asyncio.timeout(_HEAD_TIMEOUT_S):
+            first = await reader.readexactly(5)
+            if first.startswith(_TLS_HANDSHAKE):
+                first += await reader.readexactly(int.from_bytes(first[3:], "big"))
+        if not first.startswith(_TLS_HANDSHAKE) or _PAGES_OFFER not in first:
+            self._on_refusal("WebSockets are not to be opened here")
+            return False
+        to_server.write(first)
+        return True
+
+    async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Raises HostBlocked, OSError, TimeoutError."""
+        admission = self._admit(host, port)
+        if admission is Admission.NONE:
+            raise HostBlocked(f"{host} is outside the hosts of this task.")
+        if (served := self._routes.get(f"{host}:{port}")) is not None:
+            host, port = "127.0.0.1", served
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            loop = asyncio.get_running_loop()
+            try:
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except UnicodeError:
+                raise HostBlocked(f"{host!r:.100} is no host name.") from None
+            addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+            if admission is Admission.PUBLIC and not all(map(is_public, addresses)):
+                raise HostBlocked(f"{host} is an internal address; name it in rollout.allowed_hosts to allow it.")
+            failure: OSError = OSError("no address")
+            for address in addresses:
+                try:
+                    return await asyncio.open_connection(address, port, limit=_HEAD_LIMIT)
+                except OSError as error:
+                    failure = error
+            raise failure
+
+
+def is_public(address: str) -> bool:
+    """Whether an address belongs to the public internet and not to this machine."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo and ip.teredo[1])
+        if ip in _NAT64:
+            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        if inner:
+            return is_public(str(inner))
+    return ip.is_global and not ip.is_multicast and not _is_own(ip)
+
+
+def _is_own(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether packets to `ip` would come from `ip`. Sends none."""
+    with socket.socket(socket.AF_INET if ip.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((str(ip), 9))
+        except OSError:
+            return False  # no route: nothing will be reached either
+        return bool(probe.getsockname()[0] == str(ip))
+
+
+async def _forward(
+    head: bytes, method: str, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Send one request in the form that servers take; its connection is not used again."""
+    path = re.sub(r"^http://[^/?#]*", "", target).partition("#")[0]
+    lines = head.split(b"\r\n", 1)[1]
+    if re.search(rb"^transfer-encoding:", lines, re.IGNORECASE | re.MULTILINE):
+        raise ValueError("browsers do not send chunked bodies")
+    first = f"{method} {path if path.startswith('/') else '/' + path} HTTP/1.1\r\n".encode("latin-1")
+    rest = _HOP_BY_HOP.sub(b"", b"\r\n" + lines[:-4])[2:]
+    writer.write(first + rest + b"\r\nConnection: close\r\n\r\n")
+    length = re.search(rb"^content-length: *(\d+)", lines, re.IGNORECASE | re.MULTILINE)
+    left = int(length.group(1)) if length else 0
+    while left:
+        data = await reader.read(min(left, _HEAD_LIMIT))
+        if not data:
+            raise EOFError
+        left -= len(data)
+        writer.write(data)
+        await writer.drain()
+
+
+async def _relay_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass a response's head on; the browser must not send its next request, to another host perhaps, here."""
+    while True:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if re.match(rb"HTTP/1\.\d 1\d\d", head):
+            writer.write(head)
+            continue
+        writer.write(_HOP_BY_HOP.sub(b"", head[:-4]) + b"\r\nConnection: close\r\n\r\n")
+        return
+
+
+async def _splice(
+    up: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None,
+    down: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    browser: asyncio.StreamReader,
+) -> None:
+    """Copy both ways (one way without `up`) until either side hangs up."""
+    copies = [asyncio.ensure_future(_copy(*down)), asyncio.ensure_future(_copy(*up) if up else _wait_for_end(browser))]
+    try:
+        await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for copy in copies:
+            copy.cancel()
+        await asyncio.gather(*copies, return_exceptions=True)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+
+
+async def _wait_for_end(reader: asyncio.StreamReader) -> None:
+    with contextlib.suppress(OSError):
+        await reader.read(1)
+
+
+def _plain(status: str, text: str) -> bytes:
+    body = text.encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}Connection: close\r\n\r\n".encode() + body
+
 
 # Beside a port of its own a loopback host without a port would admit the browser's DevTools.
 _LOOPBACK = re.compile(r"localhost|.*\.localhost|127\.[0-9.]+|0\.0\.0\.0|\[::1?\]")

@@ -1,4 +1,4 @@
-"""Browsers that live as long as a run: a stage plays on those that the stage before has left.
+"""Reuses browser workers across the stages of a run.
 
 To start a worker, its Chromium and its pages takes five CPU-seconds, and three stages of a phase need them. A pool
 belongs to the event loop that it was started on; stages that share one run there, by `run`. A stage that loads a

@@ -21,7 +21,7 @@ from webrl.config.extras import require
 from webrl.config.redaction import guard_output, revealed
 from webrl.errors import BrowserError, UsageError
 from webrl.rollouts.browser import first_line
-from webrl.rollouts.handle import WorkerHandle, error_of
+from webrl.rollouts.pool import WorkerHandle, error_of
 from webrl.rollouts.worker import Worker
 from webrl.runs.text import dump_json
 

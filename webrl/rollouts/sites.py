@@ -19,7 +19,7 @@ from webrl.rollouts.observe import HIDDEN_IDS
 from webrl.types import Task
 
 if TYPE_CHECKING:
-    from webrl.rollouts.tab import Tab
+    from webrl.rollouts.devtools import Tab
 
 MINIWOB_MAX_TIME_MS = 1_000_000
 """BrowserGym's limit: long enough that the page's clock never ends an episode."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from webrl.rollouts.tab import Tab
+    from webrl.rollouts.devtools import Tab
 
 MAX_HTML_CHARS = 2_000_000
 """Pruned HTML is cut here."""

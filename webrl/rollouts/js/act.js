@@ -170,6 +170,14 @@
     return 'selected';
   };
 
+  // Whether the element has had input since it was watched.
+  let hadInput = false;
+  api.watchInput = (bid) => {
+    hadInput = false;
+    find(bid)?.addEventListener('input', () => { hadInput = true; }, { capture: true, once: true });
+  };
+  api.hadInput = () => hadInput;
+
   // Puts the focus on an element; `fromStart`: with the caret before its text if it was elsewhere. False if there is no
   // such element.
   api.focusOn = (bid, fromStart) => {

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from webrl.rollouts.devtools import ChannelClosed, ChannelError
+from webrl.rollouts.devtools import ChannelClosed, ChannelError, Tab
 from webrl.rollouts.guard import NavigationGuard
-from webrl.rollouts.tab import Tab
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext

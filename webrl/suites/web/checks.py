@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from webrl.config.web import WebConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser, first_line
-from webrl.rollouts.egress import UNREACHED
+from webrl.rollouts.guard import UNREACHED
 from webrl.rollouts.interface import Score
 from webrl.rollouts.observe import evaluate_in_frames
 from webrl.suites.web.hooks import filled, run_command

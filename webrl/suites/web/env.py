@@ -14,12 +14,11 @@ from webrl.errors import BrowserError
 from webrl.rollouts.actions import Action
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.devtools import ChannelClosed, ChannelError
-from webrl.rollouts.egress import BLOCKED, UNREACHED
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.execute import ActionFailed
+from webrl.rollouts.guard import BLOCKED, UNREACHED, Limits
 from webrl.rollouts.interface import Observation, Score, StepResult
-from webrl.rollouts.limits import Limits
-from webrl.rollouts.notices import Notices
+from webrl.rollouts.profile import Notices
 from webrl.suites.web.checks import End, judge, unanswered
 from webrl.suites.web.hooks import reset_site, take_turn
 from webrl.suites.web.login import Logins, forget

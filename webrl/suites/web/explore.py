@@ -1,7 +1,7 @@
 """A short look around one's own site: pages that can be reached by links, as the agent would see them.
 
 API: `await explore(config, max_pages) -> Exploration`. Nothing is sent but GET and HEAD, the log-in aside. Links that
-look as if they changed something (`webrl.rollouts.limits.changes`) are not followed, nor are more than a few pages of
+look as if they changed something (`webrl.rollouts.guard.changes`) are not followed, nor are more than a few pages of
 one form (`/notes/1`, `/notes/2`), nor links of a shape that has brought nothing new (`/lang/fr`, `/lang/de`).
 """
 
@@ -21,7 +21,7 @@ from webrl.config.web import WebConfig
 from webrl.errors import BrowserError
 from webrl.rollouts.browser import Browser, first_line
 from webrl.rollouts.devtools import ChannelClosed, ChannelError
-from webrl.rollouts.limits import changes
+from webrl.rollouts.guard import changes
 from webrl.rollouts.observe import shown_frames
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.tasks import require_start, task_at

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from webrl.config.web import FormLogin, WebConfig
 from webrl.rollouts.browser import first_line
-from webrl.rollouts.devtools import ChannelClosed, ChannelError
+from webrl.rollouts.devtools import ChannelClosed, ChannelError, Tab
 from webrl.rollouts.env import HORIZON_MS
 from webrl.rollouts.observe import load_script, shown_frames
-from webrl.rollouts.tab import Tab
 from webrl.suites.web.sites import SiteError, page_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 
 from webrl.config import RunConfig, validate_config
 from webrl.errors import UsageError
-from webrl.rollouts.limits import LEAVES, changes
+from webrl.rollouts.guard import LEAVES, changes
 from webrl.runs.store import write_text
 from webrl.suites.web.explore import Exploration, Seen, without_token
 

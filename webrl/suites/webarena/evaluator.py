@@ -17,13 +17,13 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from webrl.config import WebArenaConfig
 from webrl.rollouts.interface import Score
 from webrl.suites.webarena.judge import AnswerJudge
+from webrl.suites.webarena.scoring import FinalState, score
 from webrl.suites.webarena.sites import Sites
 from webrl.types import Task
 
@@ -41,27 +41,6 @@ _COPY_POLICY = "default-src 'none'; style-src * 'unsafe-inline'; font-src *; scr
 _TRIES = 3
 _PAUSE_S = 0.2
 _LOAD_TIMEOUT_MS = 5000
-
-
-@dataclass(frozen=True)
-class FinalState:
-    """The end of an episode.
-
-    Example: `FinalState("http://host:3000/search", "<!DOCTYPE html>…", ("http://host:3000/search",), {…}, "42 min")`
-    """
-
-    url: str
-    """Address of the active tab."""
-    html: str
-    """Its document, form contents included, scripts left out."""
-    tabs: tuple[str, ...]
-    """Addresses of all tabs."""
-    storage: dict[str, Any]
-    """Cookies and local storage (Playwright's storage state)."""
-    answer: str | None = None
-    """The agent's message; None if it was stopped (step limit, repeated action, parse failures)."""
-    infeasible: bool = False
-    """The agent said that the task cannot be done."""
 
 
 async def capture(
@@ -153,8 +132,6 @@ class _EvaluatorThread(threading.Thread):
         future: Future[Score] = Future()
 
         def work(browser: sync_api.Browser) -> Score:
-            from webrl.suites.webarena.scoring import score
-
             with _copy_page(browser, state) as page:
                 return score(task, urls, accounts, state, page, self._judge)
 
@@ -174,12 +151,12 @@ class _EvaluatorThread(threading.Thread):
                 try:
                     if browser is None or not browser.is_connected():
                         browser = _start_browser(stack)
-                    score = work(browser)
+                    verdict = work(browser)
                 except Exception as error:  # the thread's boundary: whatever it is, the episode is unjudged
                     logger.exception("validation failed")
-                    score = Score(None, f"{type(error).__name__}: {error}"[:500])
+                    verdict = Score(None, f"{type(error).__name__}: {error}"[:500])
                 with contextlib.suppress(Exception):  # the waiter may have given up
-                    future.set_result(score)
+                    future.set_result(verdict)
 
 
 def _start_browser(stack: contextlib.ExitStack) -> sync_api.Browser:

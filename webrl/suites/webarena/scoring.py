@@ -17,12 +17,12 @@ import time
 import types
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webrl.errors import JudgeError
 from webrl.rollouts.interface import Score
-from webrl.suites.webarena.evaluator import FinalState
 from webrl.suites.webarena.judge import AnswerJudge
 from webrl.suites.webarena.sites import SITES, host_of, resolve
 from webrl.suites.webarena.tasks import config_of
@@ -35,6 +35,27 @@ SETTLE_MS = 3000
 """The evaluators' pause after a navigation; here the longest wait for the network to become idle."""
 _NO_SITE = "http://{}.invalid"
 _VARIABLES = (*(site.upper() for site in SITES), "HOMEPAGE")
+
+
+@dataclass(frozen=True)
+class FinalState:
+    """The end of an episode.
+
+    Example: `FinalState("http://host:3000/search", "<!DOCTYPE html>…", ("http://host:3000/search",), {…}, "42 min")`
+    """
+
+    url: str
+    """Address of the active tab."""
+    html: str
+    """Its document, form contents included, scripts left out."""
+    tabs: tuple[str, ...]
+    """Addresses of all tabs."""
+    storage: dict[str, Any]
+    """Cookies and local storage (Playwright's storage state)."""
+    answer: str | None = None
+    """The agent's message; None if it was stopped (step limit, repeated action, parse failures)."""
+    infeasible: bool = False
+    """The agent said that the task cannot be done."""
 
 
 def score(

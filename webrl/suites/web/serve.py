@@ -134,9 +134,12 @@ class EpisodeServer:
             what = "ended"
         else:
             what = f"does not answer at {url} after {config.serve.timeout_s:g} s"
+        return f"rollout.web.serve {redact(' '.join(config.serve.command))!r:.200} {what}: {self._last_words()}"
+
+    def _last_words(self) -> str:
         self._log.seek(0)
-        said = redact(self._log.read().decode("utf-8", "replace").strip()[-_SHOWN_CHARS:]) or "it said nothing"
-        return f"rollout.web.serve {redact(' '.join(config.serve.command))!r:.200} {what}: {said}"
+        said = self._log.read().decode("utf-8", "replace").strip()
+        return redact(said[-_SHOWN_CHARS:]) or "it said nothing"
 
     async def stop(self) -> None:
         """End it and what it has started."""

@@ -53,7 +53,8 @@ def main() -> None:
 
 def instantiate(world: World) -> dict[str, Any]:
     """Build every task of both suites, as BrowserGym's own classes and as ours."""
-    from webrl.suites.webarena.sites import resolve
+    from webrl.suites.web.sites import resolve
+    from webrl.suites.webarena.sites import SITES
     from webrl.suites.webarena.tasks import config_of, load_suite, sites_of
 
     os.environ.update(world.variables())
@@ -72,7 +73,9 @@ def instantiate(world: World) -> dict[str, Any]:
         for number, config in zip(numbers, stock, strict=True):
             task = by_number[number]
             given = {name: urls[name] for name in sites_of(task)}
-            assert resolve(config_of(task), given, task.task_id) == config, f"{task.task_id} differs from BrowserGym's"
+            assert resolve(config_of(task), given, task.task_id, SITES) == config, (
+                f"{task.task_id} differs from BrowserGym's"
+            )
         counts[suite] = len(ours)
         print(f"{suite}: {len(ours)} tasks instantiate, equal to BrowserGym's", flush=True)
     return {"tasks_instantiated": sum(counts.values()), "instantiated": counts}

@@ -61,7 +61,7 @@ def commands_page() -> str:
     """Every command's help as Markdown; where it lists config options, links to them."""
     about = summaries()
     lines = [_COMMANDS_HEAD, "| command | |", "|---|---|"]
-    lines += [f"| [`webrl {name}`](#webrl-{name}) | {_escape(text)} |" for name, text in about.items()]
+    lines += [f"| [`webrl {name}`](#webrl-{name}) | {_escape(text)} |" for name, (_, text) in about.items()]
     for name in about:
         text, sections = command_help(name)
         lines += ["", f"## webrl {name}", "", "```text", text, "```"]

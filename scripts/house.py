@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BOUNDS = {"lines": 58_700, "files": 409, "names per 1000 lines": 72.6, "options": 200, "duplicated runs": 1}
+BOUNDS = {"lines": 58_900, "files": 420, "names per 1000 lines": 72.6, "options": 200, "duplicated runs": 1}
 RUN = 6
 """Lines of a duplicated run."""
 _NAMED_IN = ("configs/**/*.yaml", "docs/**/*.md", "*.md", "data/*.md", "examples/**/*", "tests/**/*.py", "scripts/**/*")

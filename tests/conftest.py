@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from webrl.config import redaction
+from webrl.config import plugins, redaction
 from webrl.config.extras import EXTRAS, is_installed
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(_SLOW_S))
+        for name in (name for mark in item.iter_markers("companion") for name in mark.args if not _has(name)):
+            item.add_marker(pytest.mark.skip(reason=f"webrl-{name} is not installed"))
         for name, reason in lacking.items():
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=reason))
@@ -95,6 +97,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         report.outcome = "failed"
         report.longrepr = f"skipped, and CI={os.environ['CI']}: {report.longrepr}"
     return report
+
+
+def _has(companion: str) -> bool:
+    return all(set(names) <= set(plugins.names(group)) for group, names in plugins.COMPANIONS[companion].items())
 
 
 def _has_gpu(items: list[pytest.Item]) -> bool:

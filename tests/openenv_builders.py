@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
+import pytest
 from served import served
 
 from webrl.config import RolloutConfig
@@ -18,6 +23,9 @@ from webrl.openenv.hub import Hub, ServerOptions
 from webrl.openenv.server import host
 from webrl.rollouts.pool import EnvPool
 
+SCRIPTS = Path(__file__).parent / "openenv_scripts.py"
+CLIENTS = Path(f"{sys.prefix}-openenv")
+
 
 def server(*arguments, num_sessions=2, token=None, port=0, stderr=None, **variables):
     """A server with environment `variables`; a context that gives its URL and process."""
@@ -25,6 +33,17 @@ def server(*arguments, num_sessions=2, token=None, port=0, stderr=None, **variab
     settings = ["rollout.num_workers=1", f"rollout.envs_per_worker={num_sessions}"]
     command = ["serve-env", "--port", str(port), *arguments, *settings]
     return served(command, r"serving \d+ sessions on (http://\S+)\n", stderr=stderr, environment=environment)
+
+
+def run_script(package, script, url):
+    """What a script saw, with `package` as its OpenEnv."""
+    if not (CLIENTS / package).is_dir():
+        pytest.skip(f"{package} is not in {CLIENTS}: make engines")
+    environment = os.environ | {"PYTHONPATH": str(CLIENTS / package)}
+    command = [sys.executable, str(SCRIPTS), script, url]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def client(url):

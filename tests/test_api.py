@@ -20,6 +20,7 @@ CHAPTERS = {
     chapter.splitlines()[0]: re.findall(r"^```python\n(.*?)^```(?:\n```text\n(.*?)^```)?", chapter, re.M | re.S)
     for chapter in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
 }
+MARKS = {"A run": pytest.mark.slow, "BrowserGym's agents": pytest.mark.companion("serve")}
 
 
 def test_importing_webrl_imports_nothing_heavy():
@@ -69,9 +70,7 @@ def test_a_program_with_a_loop_of_its_own_is_told_what_to_do(tmp_path):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize(
-    "chapter", [pytest.param(name, marks=[pytest.mark.slow] * (name == "A run")) for name in CHAPTERS]
-)
+@pytest.mark.parametrize("chapter", [pytest.param(name, marks=MARKS.get(name, ())) for name in CHAPTERS])
 def test_the_pages_examples_print_what_it_says(chapter, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

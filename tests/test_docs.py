@@ -14,7 +14,7 @@ import docs_reference
 import docs_site
 import words
 
-from webrl.cli import EXTRA, STAGES
+from webrl.cli import STAGES, command_names
 from webrl.config import describe_options
 from webrl.suites.arena.draw import TEMPLATES
 
@@ -68,7 +68,7 @@ def test_options_below_one_that_is_not_set_have_entries_too(options):
 
 def test_every_command_has_its_help_and_leads_to_its_options():
     page = docs_reference.commands_page()
-    for name in (*STAGES, *EXTRA):
+    for name in command_names():
         assert f"\n## webrl {name}\n" in page
         assert f"\nusage: webrl {name} " in page
     for name, command in STAGES.items():

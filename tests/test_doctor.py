@@ -96,6 +96,7 @@ def test_a_warning_or_an_absent_extra_is_no_failure(tmp_path, monkeypatch):
     assert cli.main(["doctor", "models", "ray", "writing"]) == 0
 
 
+@pytest.mark.companion("webarena")
 @pytest.mark.browser
 def test_without_webarena_sites_the_doctor_says_how_to_name_them(monkeypatch, capsys):
     for name in [n for n in os.environ if n.startswith("WA_")]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from openenv_builders import client, server
-from test_openenv_clients import run_script
+from openenv_builders import client, run_script, server
 
 from webrl.arena import running
 from webrl.cli import main

@@ -1,18 +1,12 @@
 """Public clients and scripts against `webrl serve-env`: nothing of theirs is changed but the address."""
 
-import json
-import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from openenv_builders import server
+from openenv_builders import run_script, server
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-SCRIPTS = Path(__file__).parent / "openenv_scripts.py"
-CLIENTS = Path(f"{sys.prefix}-openenv")
 # As lists a page of this size stays below 1 MB, which is all that openenv-core 0.2.1 takes.
 SIZE = [200, 240, 3]
 
@@ -21,17 +15,6 @@ SIZE = [200, 240, 3]
 def shared():
     with server("--viewport", "240x200", num_sessions=6) as (url, _):
         yield url
-
-
-def run_script(package, script, url):
-    """What a script saw, with `package` as its OpenEnv."""
-    if not (CLIENTS / package).is_dir():
-        pytest.skip(f"{package} is not in {CLIENTS}: make engines")
-    environment = os.environ | {"PYTHONPATH": str(CLIENTS / package)}
-    command = [sys.executable, str(SCRIPTS), script, url]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def test_trls_vision_script_sees_every_step_of_every_client(shared):

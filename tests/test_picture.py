@@ -26,6 +26,7 @@ def test_only_tasks_that_were_failed_and_are_solved_are_shown_one_of_a_type():
     assert picture.pick(first, [trajectory(what, 3, 0.0) for what in tasks], 5) == []
 
 
+@pytest.mark.companion("report")
 @pytest.mark.browser
 def test_a_run_becomes_an_animation_of_its_recorded_actions(tmp_path):
     run, out = RunFolder(tmp_path / "run"), tmp_path / "agent.gif"

@@ -97,6 +97,7 @@ def test_a_judge_that_follows_instructions_takes_no_such_text():
         load_config(None, ["label.judge=llm", "label.system_prompt=x.txt"])
 
 
+@pytest.mark.companion("webarena")
 @pytest.mark.parametrize("name", ["webrl_llama31_8b", "webrl_glm4_9b"])
 def test_the_papers_configs_speak_the_released_outcome_models_format(name):
     label = load_config(ROOT / "configs" / f"{name}.yaml").label
@@ -121,6 +122,7 @@ def test_an_empty_text_is_none(tmp_path):
         system_text.system_text(tmp_path / "text")
 
 
+@pytest.mark.companion("webarena")
 def test_doctor_and_dry_run_say_whether_it_is_the_right_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert checks.check_orm_prompt().state == checks.OPTIONAL

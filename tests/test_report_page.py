@@ -18,6 +18,7 @@ from browsers import run as run_browser
 from browsers import shared_browser
 from PIL import Image
 from report_builders import build_run, evaluate, mark, task, trajectory
+from test_grpo_loop import settings
 
 from webrl import cli
 from webrl.config import validate_config
@@ -31,6 +32,7 @@ from webrl.reports.page.families import families, funnel
 from webrl.reports.page.judge import judge
 from webrl.reports.page.sections import success
 from webrl.runs.clock import duration
+from webrl.runs.folder import open_run
 from webrl.runs.store import write_records
 from webrl.types import Label
 
@@ -400,3 +402,12 @@ def test_reading_a_run_counts_every_byte_of_its_records(
     paths = [getattr(run.phase(k), name) for k in (0, 1) for name in names]
     size = sum(path.stat().st_size for path in paths if path.exists())
     assert caplog.messages[-1].split(",")[0] == f"read run: {size} of {size} bytes"
+
+
+def test_a_report_does_not_miss_the_metrics_of_a_phase_that_trains_nothing(tmp_path):
+    config = settings("tasks.source=fresh", f"runs_dir={tmp_path}")
+    run = open_run(config)
+    run.phase(0).mark_done("train", {}, 1.0, 1.0, config)
+    run.phase(1).mark_done("train", {"actor_steps": 3}, 1.0, 1.0, config)
+    said = [note for note in read_run(run.path).missing if "metrics.jsonl" in note]
+    assert said == ["phase 1: metrics.jsonl is not there, though train has finished"]

@@ -48,7 +48,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_tensorboard_gets_scalars_and_histograms_on_each_groups_own_axis(tmp_path):
-    config = RunConfig(name="r", runs_dir=tmp_path)
+    config = RunConfig(name="r", runs_dir=tmp_path, trackers=("tensorboard",))
     with open_trackers(config) as trackers:
         trackers.log("actor", {"loss": 0.5, "advantage": [0.0, 1.0, -1.0]}, step=3)
         trackers.log("phase", {"eval.rate": 0.25}, step=1)
@@ -76,7 +76,7 @@ def test_a_tracker_that_is_not_installed_stops_with_the_fix(tmp_path, monkeypatc
 def test_a_tracker_that_cannot_write_stops_the_run(tmp_path):
     (tmp_path / "r").write_text("not a folder", encoding="utf-8")
     with pytest.raises(UsageError, match="tracker 'tensorboard' cannot be set up"):
-        open_trackers(RunConfig(name="r", runs_dir=tmp_path))
+        open_trackers(RunConfig(name="r", runs_dir=tmp_path, trackers=("tensorboard",)))
 
 
 def test_the_relay_forwards_new_whole_lines_only(tmp_path):

@@ -21,7 +21,7 @@ from webrl.config import load_config
 from webrl.reports.page.charts import Figure, Point, Series, interval_chart
 from webrl.reports.page.facts import read_run
 from webrl.reports.page.sections import replay, success
-from webrl.reports.showcase import Showcase, examples
+from webrl.reports.page.showcase import Showcase, examples
 from webrl.reports.trackers import open_trackers
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records, write_records
@@ -52,7 +52,9 @@ def test_tensorboard_gets_the_reports_charts_and_examples_of_each_phase(tmp_path
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = hostile_run(tmp_path / "run")
-    config = load_config(run.config).model_copy(update={"runs_dir": tmp_path, "name": "run"})
+    config = load_config(run.config).model_copy(
+        update={"runs_dir": tmp_path, "name": "run", "trackers": ("tensorboard",)}
+    )
     showcase = Showcase(run.path)
     with open_trackers(config) as trackers:
         trackers.show(showcase, 0)
@@ -126,7 +128,7 @@ def test_examples_are_a_few_of_each_kind_wrong_labels_first(tmp_path: Path):
     broken = trajectory(task("x"), 0, None)
     tried = [*read_records(run.phase(0).trajectories, Trajectory), broken]
     write_records(run.phase(0).trajectories, tried)
-    rows = examples(read_run(run.path).phases[0]).rows
+    rows = examples(read_run(run.path).phases[0])
     assert [row[0] for row in rows] == [
         "judged wrongly", "judged wrongly", "judged solved", "judged solved", "judged failed", "judged failed",
         "not judged", "held-out, solved", "held-out, solved", "held-out, failed", "held-out, failed",
@@ -176,7 +178,7 @@ def test_the_picture_of_a_phase_is_that_phases_own(tmp_path: Path):
 def test_pictures_that_cannot_be_made_warn_and_stop_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     run = build_run(tmp_path / "run", num_phases=0)
     run.config.write_text("a: [", encoding="utf-8")
-    config = load_config("demo").model_copy(update={"runs_dir": tmp_path, "name": "run"})
+    config = load_config("demo").model_copy(update={"runs_dir": tmp_path, "name": "run", "trackers": ("tensorboard",)})
     with open_trackers(config) as trackers:
         trackers.show(Showcase(run.path), 0)
         trackers.log("phase", {"eval.rate": 0.5}, 0)

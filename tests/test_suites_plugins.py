@@ -4,21 +4,17 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
-from openenv_builders import client, server
-from page_server import serving_page
 from report_builders import trajectory
-from toy_suite import COLORS, PAGE, ToyExpert, install
+from toy_builders import toy_package
+from toy_suite import install
 
-from webrl.config import RunConfig, plugins
-from webrl.errors import UsageError
-from webrl.rollouts.suite import API_VERSION, PAGES, Suite, find_suite, suite_at
+from webrl.config import RunConfig
+from webrl.rollouts.suite import API_VERSION, Suite
 from webrl.runs.folder import RunFolder
 from webrl.runs.store import read_records
-from webrl.suites import held_out_of
 from webrl.types import Label, Task, Trajectory
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,18 +28,8 @@ SMALL = [
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
     """The toy package on the path of every process that is started."""
-    folder = install(tmp_path / "site-packages", "webrl_toy", {"toy": "webrl_toy:Toy"})
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
-    with serving_page(PAGE) as url:
-        monkeypatch.setenv("TOY_URL", url)
+    with toy_package(tmp_path / "site-packages", monkeypatch) as folder:
         yield folder
-
-
-def test_tasks_of_webarenas_sites_are_held_against_the_suite_of_the_config():
-    task = Task("t", site="gitlab", start_url="__GITLAB__", instruction="Close the issue")
-    config = RunConfig(tasks={"suite": "webarena_verified"})
-    with pytest.raises(UsageError, match="webarena_verified needs"):
-        held_out_of(config, [task])
 
 
 class Plain(Suite):
@@ -66,18 +52,12 @@ def webrl(*arguments, folder=None, path=()):
 
 
 @pytest.mark.browser
-def test_a_suite_of_another_package_records_demonstrations_and_is_served(toy, tmp_path):
+def test_a_suite_of_another_package_records_demonstrations(toy, tmp_path):
     recorded = webrl("record-demos", "demo", "--per-type", "3", *SMALL, f"runs_dir={tmp_path}")
     assert recorded.returncode == 0, recorded.stderr
     assert "toy.press                            3/3 solved" in recorded.stdout
     demos = list(read_records(tmp_path / "demo" / "demos" / "trajectories.jsonl", Trajectory))
     assert [(each.env_reward, len(each.steps)) for each in demos] == [(1.0, 1)] * 3
-    with server("tasks.suite=toy", num_sessions=1) as (url, _), client(url) as env:
-        for seed, task in ((4, {}), (5, {"task_name": "toy.press"})):
-            seen = env.reset(seed=seed, **task).observation
-            assert seen["goal"] == f"Press {COLORS[seed % 3]}."
-            step = env.step({"action_str": ToyExpert().plan(seen["goal"], seen["text"], [])})
-            assert (step.reward, step.done) == (1.0, True)
 
 
 @pytest.mark.slow
@@ -96,7 +76,6 @@ def test_a_suite_of_another_package_is_rolled_out_trained_on_and_evaluated(toy, 
 
 
 _BROKEN = {
-    "twice": ({"arena": "twice:Toy"}, "Toy = None\n", "arena", "'arena' is offered by twice and webrl"),
     "old": ({"old": "old:Old"}, "from webrl_toy import Toy\nclass Old(Toy):\n    name, api_version = 'old', 0\n", "old",
             "'old' has api_version 0, and this webrl takes 1"),
     "gone": ({"gone": "gone:Gone"}, "import nowhere\n", "gone", "gone:Gone of gone cannot be imported: ModuleNotFound"),
@@ -116,32 +95,38 @@ def test_a_suite_that_cannot_be_used_is_named_and_the_others_work(toy, package):
     assert webrl("record-demos", "--dry-run", "tasks.suite=toy").returncode == 0
 
 
+def test_two_packages_that_offer_one_suite_are_named_and_the_others_work(toy):
+    for package in ("one", "two"):
+        install(toy, package, {"twins": f"{package}:Toy"}, "Toy = None\n")
+    refused = webrl("run", "tasks.suite=twins", "--dry-run")
+    assert refused.returncode == 2
+    assert "'twins' is offered by one and two" in refused.stderr
+    assert webrl("record-demos", "--dry-run", "tasks.suite=toy").returncode == 0
+
+
 def test_a_suite_that_there_is_not_is_refused_with_those_that_there_are(toy):
     refused = webrl("run", "tasks.suite=moon", "--dry-run").stderr
-    assert "there is no 'moon'; installed: 'arena', 'miniwob', 'toy', 'web', 'webarena'" in refused
+    assert "there is no 'moon'; installed: " in refused
+    assert {"'miniwob'", "'toy'"} <= set(refused.partition("installed: ")[2].replace(",", " ").split())
 
 
-def test_a_companion_that_is_not_installed_is_one_line_with_its_command(tmp_path):
-    """An installed webrl is what its metadata say, here without the arena."""
+def core_alone(folder):
+    """A path on which webrl is installed without its companions: an installed package is what its metadata say."""
+    path = folder / "alone"
+    path.mkdir()
     for name in ("webrl", "configs", "data"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    metadata = tmp_path / "webrl-9.9.dist-info"
+        (path / name).symlink_to(ROOT / name)
+    metadata = path / "webrl-9.9.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: webrl\nVersion: 9.9\n")
     (metadata / "entry_points.txt").write_text("[webrl.suites]\nminiwob = webrl.suites.miniwob.suite:MiniWoB\n")
-    refused = webrl("run", "tasks.suite=arena", folder=tmp_path, path=[tmp_path])
+    return path
+
+
+def test_a_companion_that_is_not_installed_is_one_line_with_its_command(tmp_path):
+    refused = webrl("run", "tasks.suite=arena", folder=tmp_path, path=[core_alone(tmp_path)])
     assert refused.returncode == 2
     assert "'arena' is not installed: pip install 'webrl[arena]'" in refused.stderr
-
-
-def test_every_suite_of_webrl_s_own_is_found_by_its_name_and_its_tasks_sites():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert plugins.names(plugins.SUITES) == sorted(project["entry-points"][plugins.SUITES])
-    for name in plugins.names(plugins.SUITES):
-        assert isinstance(find_suite(name), Suite)
-        assert suite_at(f"{name}.page") is find_suite(name)
-    assert suite_at("gitlab").name == suite_at("map+wikipedia").name == "webarena_lite"
-    assert suite_at("shopping.example.org") is suite_at("somewhere") is PAGES
 
 
 def test_no_suite_is_imported_before_it_is_named():
@@ -164,3 +149,56 @@ def test_an_instruction_that_no_page_rewards_counts_by_the_outcome_model_and_nev
     assert suite.needs_judge(episodes[0].task)
     counts = suite.summarize(config, episodes, Path(), labels)
     assert (counts["successes"], counts["episodes"], counts["undecided"]) == (1, 2, 1)
+
+
+COMMAND = "from webrl.cli.command import Command\nHELLO = Command('say hello', 'hello', 'look', False)\n"
+
+
+def test_a_command_of_another_package_is_listed_and_run(tmp_path):
+    body = (
+        "def add_arguments(parser): parser.add_argument('name')\ndef main(args): print('hello', args.name); return 3\n"
+    )
+    folder = install(tmp_path, "hello", {"hello": "hello:HELLO"}, COMMAND + body, group="webrl.commands")
+    path = [folder, ROOT]
+    assert "  hello         say hello\n" in webrl("--help", path=path).stdout
+    done = webrl("hello", "you", path=path)
+    assert (done.returncode, done.stdout) == (3, "hello you\n")
+
+
+def test_a_command_that_cannot_be_used_is_named_and_the_others_work(tmp_path):
+    rows = {"gone": "gone:GONE", "twice": "gone:TWICE"}
+    install(tmp_path, "gone", rows, "import nowhere\n", group="webrl.commands")
+    install(tmp_path, "other", {"twice": "other:TWICE"}, "\n", group="webrl.commands")
+    path = [tmp_path, ROOT]
+    listed = webrl("--help", path=path)
+    assert listed.returncode == 0
+    assert "cannot be used: 'gone': gone:GONE of gone cannot be imported: ModuleNotFoundError" in listed.stdout
+    assert "cannot be used: 'twice' is offered by gone and other" in listed.stdout
+    for name in ("gone", "twice"):
+        refused = webrl(name, path=path)
+        assert refused.returncode == 2
+        assert f"webrl: '{name}'" in refused.stderr
+        assert "Traceback" not in refused.stderr
+    assert webrl("constraints", path=path).returncode == 0
+
+
+@pytest.mark.parametrize(("name", "extra"), [("view", "report"), ("serve-env", "serve"), ("init-site", "site")])
+def test_a_command_whose_companion_is_not_installed_says_what_installs_it(name, extra, tmp_path):
+    refused = webrl(name, "--help", folder=tmp_path, path=[core_alone(tmp_path)])
+    assert refused.returncode == 2
+    assert refused.stderr == f"webrl: '{name}' is not installed: pip install 'webrl[{extra}]'\n"
+
+
+def test_what_the_core_asks_of_a_companion_that_is_not_installed(tmp_path):
+    path = [core_alone(tmp_path)]
+    by_hand = webrl("record-demos", "--by-hand", folder=tmp_path, path=path)
+    assert (by_hand.returncode, by_hand.stderr) == (2, "webrl: 'by-hand' is not installed: pip install 'webrl[site]'\n")
+    sites = webrl("doctor", "--sites", folder=tmp_path, path=path)
+    assert (sites.returncode, sites.stderr) == (
+        2,
+        "webrl: 'check-sites' is not installed: pip install 'webrl[webarena]'\n",
+    )
+    remote = webrl(
+        "rollout", "demo", "rollout.env=openenv", "rollout.urls=[http://127.0.0.1:9]", folder=tmp_path, path=path
+    )
+    assert (remote.returncode, remote.stderr) == (2, "webrl: 'openenv' is not installed: pip install 'webrl[serve]'\n")

@@ -17,9 +17,9 @@ from webrl.suites import seed_tasks
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.explore import DiscoveredPage, explore
 from webrl.suites.web.login import fill_form
+from webrl.suites.web.sites import SiteError
 from webrl.suites.web.starter import starter_instructions
 from webrl.suites.web.tasks import read_instructions
-from webrl.suites.webarena.sites import SiteError
 
 pytestmark = pytest.mark.browser
 

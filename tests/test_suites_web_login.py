@@ -9,7 +9,7 @@ from rollouts_builders import reply, serve
 
 from webrl.config import load_config
 from webrl.suites.web.login import Logins, login_path
-from webrl.suites.webarena.sites import SiteError
+from webrl.suites.web.sites import SiteError
 
 pytestmark = pytest.mark.browser
 

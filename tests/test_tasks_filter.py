@@ -56,6 +56,7 @@ def test_a_value_that_is_no_probability_stops_the_stage(value):
         run(named("Open the cart"), values=lambda left: [value])
 
 
+@pytest.mark.companion("webarena")
 def test_filters_run_in_order_and_every_drop_is_counted_with_its_reason():
     tasks = [
         *named("Open the cart", "Open", "open the CART.", "Please open the cart", "Sort the mice by price"),
@@ -175,6 +176,7 @@ def test_held_out_seeds_types_and_instructions_never_pass():
     assert verdicts[0] == ("leakage", "seed 1000001 of miniwob.click-tab is held out")
 
 
+@pytest.mark.companion("webarena")
 def test_webarena_s_held_out_instructions_are_found_without_start_pages_and_across_sites():
     """Evaluation tasks have their text in the task file's object; generated ones may have no start page at all."""
 

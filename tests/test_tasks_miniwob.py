@@ -100,6 +100,7 @@ def test_a_type_cannot_be_trained_on_and_held_out() -> None:
         heldout_tasks(TasksConfig(heldout_sites=("miniwob.click-tab",)), 0)
 
 
+@pytest.mark.companion("webarena")
 def test_each_phase_of_a_run_without_curriculum_can_have_fresh_pages() -> None:
     pages = [{(t.site, page_seed(t.seed)) for t in seed_tasks(CONFIG, 0, phase)} for phase in (0, 1, 2)]
     assert all(len(a & b) <= 1 for a, b in combinations(pages, 2))  # 12 of 800,000 pages a type

@@ -40,6 +40,7 @@ def test_a_type_that_was_never_judged_gets_the_mean_weight_and_no_weight_at_all_
     assert counted(shared_out(settings(), 1, dict.fromkeys(SITES, 0.0))) == {SITES[0]: 14, SITES[1]: 13, SITES[2]: 13}
 
 
+@pytest.mark.companion("arena")
 def test_places_of_a_type_with_too_few_different_tasks_go_to_the_others() -> None:
     few, many = "arena.mail.archive", "arena.shop.price"
     of_two = ["tasks.source=fresh", "tasks.num_seed_tasks=200", f"tasks.train_sites=[{few}, {many}]"]

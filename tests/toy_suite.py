@@ -66,12 +66,12 @@ def _task(seed, split):
     return Task(f"toy.press.{seed}", "toy.press", seed=seed, split=split)
 
 
-def install(folder: Path, package: str, rows: dict[str, str], code: str = "") -> Path:
-    """Lay a package with entry points in `webrl.suites` into a folder, as pip would; its module is PACKAGE.py."""
+def install(folder: Path, package: str, rows: dict[str, str], code: str = "", group: str = "webrl.suites") -> Path:
+    """Lay a package with entry points into a folder, as pip would; its module is PACKAGE.py."""
     metadata = folder / f"{package}-1.0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
     lines = "".join(f"{name} = {value}\n" for name, value in rows.items())
-    (metadata / "entry_points.txt").write_text(f"[webrl.suites]\n{lines}")
+    (metadata / "entry_points.txt").write_text(f"[{group}]\n{lines}")
     (folder / f"{package}.py").write_text(code or Path(__file__).read_text())
     return folder

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from webrl.config import load_config
-from webrl.reports.showcase import Showcase
+from webrl.reports.page.showcase import Showcase
 from webrl.reports.trackers import open_trackers
 
 

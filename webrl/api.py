@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Self
 
 from webrl import phase as phases
-from webrl.config import RolloutConfig, RunConfig
+from webrl.config import RolloutConfig, RunConfig, plugins
 from webrl.config.extras import check_extras
 from webrl.config.resources import shipped_model
 from webrl.errors import UsageError
@@ -21,7 +21,6 @@ from webrl.llm.check import check_model
 from webrl.preflight import check_inputs, check_settings
 from webrl.reports.relay import Relay
 from webrl.reports.run import phase_metrics
-from webrl.reports.showcase import Showcase
 from webrl.reports.trackers import open_trackers
 from webrl.rollouts.blocking import BlockingEnv, call
 from webrl.rollouts.browser import Browser
@@ -51,7 +50,8 @@ def run(config: RunConfig, *, on_phase: Callable[[dict[str, Any]], None] | None 
     check_settings(config, "run()")
     check_extras(config, stages)
     check_inputs(config, stages)
-    showcase = Showcase(config.run_dir)
+    make_showcase = plugins.hook("showcase") if config.trackers else None
+    showcase = make_showcase(config.run_dir) if make_showcase else None
     finished = {k for k in range(config.num_phases + 1) if phases.is_phase_done(RunFolder(config.run_dir).phase(k))}
     with hold_run(config.run_dir), open_trackers(config) as trackers, Relay(config.run_dir, trackers):
 

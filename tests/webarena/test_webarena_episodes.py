@@ -14,8 +14,8 @@ from standins.world import World
 
 from webrl.rollouts.episode import run_episode
 from webrl.rollouts.suite import score_episode
+from webrl.suites.web.locks import lease_sites
 from webrl.suites.webarena.env import SiteAccess, WebArenaEnv
-from webrl.suites.webarena.locks import lease_sites
 from webrl.suites.webarena.report import summarize
 from webrl.suites.webarena.sites import find_sites
 from webrl.types import Status, Task, Trajectory
@@ -185,7 +185,7 @@ def test_a_writing_episode_has_its_site_until_it_is_finished(world: World):
 
         async def is_free() -> bool:
             try:
-                lease = await lease_sites(sites, ["gitlab"], writing=False, folder=folder, timeout_s=0)
+                lease = await lease_sites(sites.urls, ["gitlab"], writing=False, folder=folder, timeout_s=0)
             except Exception:
                 return False
             lease.release()

@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from webrl.suites.webarena.locks import SiteBusy, exclusive, hold_sites, holder, lease_sites
-from webrl.suites.webarena.sites import SiteError, Sites
+from webrl.suites.web.locks import SiteBusy, exclusive, hold_sites, holder, lease_sites
+from webrl.suites.web.sites import SiteError
 
-ONE = Sites({"reddit": ("http://r",), "map": ("http://m",)}, {})
-TWO = Sites({"reddit": ("http://r1", "http://r2")}, {})
+ONE = {"reddit": ("http://r",), "map": ("http://m",)}
+TWO = {"reddit": ("http://r1", "http://r2")}
 
 
 def test_readers_share_a_replica_and_a_writer_has_it_alone(tmp_path):
@@ -96,9 +96,8 @@ def test_a_second_run_on_a_site_is_told_who_has_it(tmp_path):
 
 def test_a_killed_run_leaves_no_lock(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from webrl.suites.webarena.locks import hold_sites\n"
-        "from webrl.suites.webarena.sites import Sites\n"
-        "with hold_sites(Sites({'reddit': ('http://r',)}, {}), ['reddit'], 'doomed', Path(sys.argv[1])):\n"
+        "import sys, time; from pathlib import Path; from webrl.suites.web.locks import hold_sites\n"
+        "with hold_sites({'reddit': ('http://r',)}, ['reddit'], 'doomed', Path(sys.argv[1])):\n"
         "    print('held', flush=True); time.sleep(60)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)

@@ -13,7 +13,8 @@ from webrl.errors import DataError, UsageError
 from webrl.rollouts.suite import find_suite, suite_of
 from webrl.runs.folder import PhaseFolder
 from webrl.runs.store import read_records
-from webrl.suites.webarena.sites import check_url, find_sites, host_of, placeholders, resolve
+from webrl.suites.web.sites import placeholders, resolve
+from webrl.suites.webarena.sites import SITES, check_url, find_sites, host_of
 from webrl.suites.webarena.suite import WebArena
 from webrl.suites.webarena.task_files import read_task_file, read_training_file
 from webrl.suites.webarena.tasks import (
@@ -79,14 +80,14 @@ def test_missing_sites_are_all_named_with_their_variables():
 
 def test_placeholders_are_put_in_and_what_stays_is_an_error():
     urls = {"shopping_admin": "http://h:7780/admin", "map": "http://m"}
-    assert resolve({"a": ["__SHOPPING_ADMIN__/x", "func:f('__last_url__')", 3]}, urls, "t") == {
+    assert resolve({"a": ["__SHOPPING_ADMIN__/x", "func:f('__last_url__')", 3]}, urls, "t", SITES) == {
         "a": ["http://h:7780/admin/x", "func:f('__last_url__')", 3]
     }
     assert placeholders({"x": "__MAP__ |AND| __SHOPPING_ADMIN__"}) == {"map", "shopping_admin"}
     with pytest.raises(DataError, match="t: __REDDIT__ is unresolved"):
-        resolve("__REDDIT__/f", urls, "t")
+        resolve("__REDDIT__/f", urls, "t", SITES)
     with pytest.raises(DataError, match="unknown site __CLASSIFIEDS__"):
-        resolve("__CLASSIFIEDS__", urls, "t")
+        resolve("__CLASSIFIEDS__", urls, "t", SITES)
 
 
 def test_hosts_are_compared_with_their_port():

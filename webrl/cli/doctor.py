@@ -29,10 +29,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _site_checks(config: str | None) -> list[Check]:
-    from webrl.config import load_config
+    from webrl.config import load_config, plugins
     from webrl.config.resources import find_config
-    from webrl.suites.webarena.check import check_sites
 
+    check_sites = plugins.load(plugins.HOOKS, "check-sites")
     found = asyncio.run(check_sites(load_config(find_config(config) if config else None).webarena))
     if not found:
         fix = "set rollout.webarena.sites in a config (--config), or WA_SHOPPING, WA_GITLAB, … (docs/webarena.md)"

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import sys
-import threading
 from collections import Counter
 from pathlib import Path
 
 from webrl.cli.options import add_config_arguments, resolve_config
-from webrl.config import RunConfig
+from webrl.config import plugins
 from webrl.errors import UsageError
-
-_KEYS = """\
-Do in the browser what is asked; each step shows here. Click, type (Tab, Enter or the next click hands over what you
-typed), choose, drag, press keys; Alt+Left goes back. In this terminal:
-  done [ANSWER]   the task is done; ANSWER is what the agent tells the user
-  again, skip, quit
-  or an action as an agent writes it: new_tab(), tab_close(), scroll(0, 500), dblclick('12'), goto('http://...')"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +40,8 @@ def main(args: argparse.Namespace) -> int:
 
     config = resolve_config(args, prefer_newest=False)
     if args.by_hand:
-        return _by_hand(args, config)
+        code: int = plugins.load(plugins.HOOKS, "by-hand")(args, config)
+        return code
     per_type = 8 if args.per_type is None else args.per_type
     if per_type < 1:
         raise UsageError(f"--per-type {per_type} is not a number from 1 up")
@@ -78,58 +69,3 @@ def main(args: argparse.Namespace) -> int:
         print(f"  {site:<36} {solved[site]}/{played[site]} solved{limit}")
     print(f"{solved.total()}/{played.total()} solved; failed ones are kept, but not imitated")
     return 0
-
-
-def _by_hand(args: argparse.Namespace, config: RunConfig) -> int:
-    from webrl.demos.by_hand import hand_tasks, record_by_hand
-    from webrl.demos.hand import Inbox
-    from webrl.rollouts.browser import Browser
-    from webrl.runs.lock import hold_output
-    from webrl.runs.spelling import visible
-
-    if args.per_type is not None:
-        raise UsageError("--per-type is for the scripted experts; by hand tasks.num_seed_tasks tasks are played")
-    tasks = hand_tasks(config)
-    out = (args.out or config.run_dir / "demos_by_hand") / "trajectories.jsonl"
-    print(f"record {len(tasks)} tasks by hand to {out}", flush=True)
-    if args.dry_run:
-        return 0
-    _require_display()
-    print(_KEYS, flush=True)
-
-    async def record() -> None:
-        inbox: Inbox = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def listen() -> None:
-            for line in iter(sys.stdin.readline, ""):
-                loop.call_soon_threadsafe(inbox.put_nowait, line)
-            loop.call_soon_threadsafe(inbox.put_nowait, "quit")
-
-        threading.Thread(target=listen, daemon=True).start()
-        async with Browser(visible=True) as shown, Browser() as unseen:
-            await record_by_hand(
-                tasks,
-                config,
-                out,
-                say=lambda line: print(visible(line), flush=True),
-                inbox=inbox,
-                visible=shown,
-                unseen=unseen,
-                keep_all=args.keep_all,
-            )
-
-    with hold_output(out.parent):
-        asyncio.run(record())
-    if out.stat().st_size:
-        print(f"next: webrl sft CONFIG --data {out.parent}")
-    return 0
-
-
-def _require_display() -> None:
-    """Raises UsageError where a browser cannot open a window."""
-    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        raise UsageError(
-            f"--by-hand opens a browser window, and there is no display (DISPLAY={os.environ.get('DISPLAY', '')!r}, "
-            f"WAYLAND_DISPLAY={os.environ.get('WAYLAND_DISPLAY', '')!r}); run it on a desktop, or over `ssh -X`"
-        )

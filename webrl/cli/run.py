@@ -11,10 +11,9 @@ from rich.console import Console
 
 from webrl import phase as phases
 from webrl.api import run
-from webrl.config import RunConfig
+from webrl.config import RunConfig, plugins
 from webrl.config.extras import check_extras
 from webrl.preflight import check_inputs, check_models
-from webrl.reports.page.build import write_report
 from webrl.reports.relay import Relay
 from webrl.reports.run import overview_table, phase_table, site_table
 from webrl.reports.trackers import open_trackers
@@ -92,9 +91,10 @@ def show_results(folder: RunFolder) -> None:
     if by_site is not None:
         console.print(by_site)
     console.print(f"summary  {folder.summary}", highlight=False)
-    report = folder.path / "report.html"
-    write_report([folder.path], report)
-    console.print(f"report   {report}", highlight=False)
+    if write_report := plugins.hook("report"):
+        report = folder.path / "report.html"
+        write_report([folder.path], report)
+        console.print(f"report   {report}", highlight=False)
 
 
 def _describe(config: RunConfig, counts: dict[str, Any], file: TextIO) -> None:

@@ -740,7 +740,9 @@ class RunConfig(Section):
     runs_dir: Path = Field(Path("runs"), description="where run folders are kept")
     seed: int = Field(0, ge=0, lt=1 << 32, description="seed of everything random")
     num_phases: int = Field(8, ge=0, description="phases after phase 0")
-    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(("tensorboard",), description="metrics")
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
+        (), description="where metrics go in addition to the run folder's metrics.jsonl"
+    )
     tasks: TasksConfig = TasksConfig()
     models: ModelsConfig = ModelsConfig()
     engine: EngineConfig = EngineConfig()

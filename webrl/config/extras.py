@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from packaging.specifiers import SpecifierSet
 
-from webrl.config import OptimConfig, RunConfig
+from webrl.config import OptimConfig, RunConfig, plugins
 from webrl.config.engine_plans import load_plan
 from webrl.errors import ExtraMissing, WebRLError
 
@@ -32,6 +32,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("vllm",),
     ),
     "torchao": ("pip install torchao", ("torchao",)),
+    "tensorboard": ("pip install 'webrl[trackers]'", ("tensorboard",)),
     "trackio": ("pip install 'webrl[trackers]'", ("trackio",)),
     "wandb": ("pip install 'webrl[trackers]'", ("wandb",)),
     "webarena": ("make webarena", ("webarena.browser_env", "browsergym.webarenalite")),
@@ -90,6 +91,8 @@ def check_extras(config: RunConfig, stages: Collection[str]) -> None:
     """
     for name, wanted_by in wanted_extras(config, stages):
         require(name, wanted_by)
+    if config.rollout.env != "browser" and not frozenset(stages).isdisjoint(_PLAYS):
+        plugins.find(plugins.ENVIRONMENTS, config.rollout.env)
 
 
 def wanted_extras(config: RunConfig, stages: Collection[str]) -> Iterator[tuple[str, str]]:

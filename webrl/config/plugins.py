@@ -1,14 +1,24 @@
 """What installed packages add to webrl, found by their entry points; nothing is imported to list it.
 
-API: `names(group)`, `find(group, name) -> EntryPoint`, `load(group, name)`.
+API: `names(group)`, `find(group, name) -> EntryPoint`, `load(group, name)`, `hook(name)`.
 
-Groups: `SUITES` (`tasks.suite`), `SITES` (sites of tasks that do not begin with their suite's name), `ENVIRONMENTS`
-(`rollout.env` other than a browser here). In a clone webrl's own rows are those of its `pyproject.toml`, so that they
-are the code's even where the clone was updated and not installed again.
+Groups:
+
+- `SUITES`: suites of tasks (`tasks.suite`; `webrl.rollouts.suite.Suite`);
+- `SITES`: sites of tasks that do not begin with their suite's name;
+- `ENVIRONMENTS`: values of `rollout.env` other than a browser on this machine;
+- `COMMANDS`: subcommands (`webrl.cli.command.Command`);
+- `HOOKS`: functions that the core calls where the companion that has them is installed: `report` (the page at the end
+  of a run), `showcase` (what trackers are shown after a phase), `loss-figure` and `reliability-figure` (of `webrl sft`
+  and of a trained judge), `by-hand` (`webrl record-demos --by-hand`), `check-sites` (`webrl doctor --sites`).
+
+In a clone webrl's own rows are those of its `pyproject.toml`, so that they are the code's even where the clone was
+updated and not installed again.
 """
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -17,12 +27,35 @@ from typing import Any
 
 from webrl.errors import ExtraMissing, UsageError
 
+logger = logging.getLogger(__name__)
+
 SUITES = "webrl.suites"
 SITES = "webrl.sites"
 ENVIRONMENTS = "webrl.environments"
+COMMANDS = "webrl.commands"
+HOOKS = "webrl.hooks"
 
-_COMPANIONS = {"arena": "arena", "webarena": "webarena", "webarena_lite": "webarena", "webarena_verified": "webarena"}
-"""Extra of webrl that brings a suite."""
+COMPANIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "arena": {SUITES: ("arena",), COMMANDS: ("arena",)},
+    "grpo": {COMMANDS: ("grpo",)},
+    "report": {
+        COMMANDS: ("push", "report", "view"),
+        HOOKS: ("loss-figure", "reliability-figure", "report", "showcase"),
+    },
+    "serve": {COMMANDS: ("serve-env", "serve-model"), ENVIRONMENTS: ("openenv",)},
+    "site": {SUITES: ("web",), COMMANDS: ("init-site",), HOOKS: ("by-hand",)},
+    "study": {COMMANDS: ("study",)},
+    "webarena": {
+        SUITES: ("webarena", "webarena_lite", "webarena_verified"),
+        HOOKS: ("check-sites",),
+        SITES: ("gitlab", "map", "reddit", "shopping", "shopping_admin", "wikipedia"),
+    },
+}
+"""By extra of webrl: what the companion package brings that it installs."""
+
+
+PACKAGES = ("webrl", *(f"webrl_{extra}" for extra in COMPANIONS))
+"""The import names of this release's packages, which are those of their loggers."""
 
 
 def names(group: str) -> list[str]:
@@ -30,11 +63,16 @@ def names(group: str) -> list[str]:
     return sorted(_rows(group))
 
 
+def companion_of(group: str, name: str) -> str | None:
+    """The extra of webrl that brings a name."""
+    return next((extra for extra, brought in COMPANIONS.items() if name in brought.get(group, ())), None)
+
+
 def find(group: str, name: str) -> EntryPoint:
     """The entry point of a name.
 
     Raises:
-        ExtraMissing: a suite of webrl's that is not installed.
+        ExtraMissing: a companion of webrl has it, and is not installed.
         UsageError: there is none of that name, or several packages have one.
     """
     rows = _rows(group).get(name, ())
@@ -43,8 +81,8 @@ def find(group: str, name: str) -> EntryPoint:
     if rows:
         packages = " and ".join(sorted(_package(row) for row in rows))
         raise UsageError(f"{name!r} is offered by {packages} ({group}); uninstall all but one of them")
-    if group == SUITES and name in _COMPANIONS:
-        raise ExtraMissing(f"{name!r} is not installed: pip install 'webrl[{_COMPANIONS[name]}]'")
+    if extra := companion_of(group, name):
+        raise ExtraMissing(f"{name!r} is not installed: pip install 'webrl[{extra}]'")
     raise UsageError(f"there is no {name!r}; installed: {', '.join(map(repr, names(group)))}")
 
 
@@ -60,6 +98,19 @@ def load(group: str, name: str) -> Any:
     except Exception as error:  # whatever a package does at import
         problem = f"{type(error).__name__}: {error}"
         raise UsageError(f"{name!r}: {row.value} of {_package(row)} cannot be imported: {problem}") from error
+
+
+def hook(name: str) -> Any | None:
+    """The function of a hook; None, which the log says with the fix, if its companion is not installed.
+
+    Raises:
+        UsageError: it is installed and cannot be used.
+    """
+    try:
+        return load(HOOKS, name)
+    except ExtraMissing as missing:
+        logger.info("%s", missing)
+        return None
 
 
 @cache

@@ -3,7 +3,7 @@
 API: `hand = HumanPolicy(env, say, inbox)`, then `run_episode(env, hand, …)`; the terminal's lines go into `inbox`.
 Raises `Stopped` out of the episode where the person ends it.
 
-A gesture never reaches the page by itself (`rollouts/js/hand.js`): it is read as an action on an element of the last
+A gesture never reaches the page by itself (`demos/hand.js`): it is read as an action on an element of the last
 observation, and the environment carries that out as it does a model's. What is not an action is refused by name.
 """
 
@@ -15,13 +15,13 @@ import json
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webrl.config.redaction import redact
 from webrl.llm.interface import PolicyOutput, Turn
 from webrl.rollouts.actions import MAX_ACTION_CHARS, Action, ActionError, parse_action
 from webrl.rollouts.env import BrowserEnv
-from webrl.rollouts.observe import load_script
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Frame, Page
@@ -56,7 +56,7 @@ class HumanPolicy:
     """See the module docstring."""
 
     fingerprint = "by-hand"
-    script = load_script("hand")
+    script = Path(__file__).with_name("hand.js").read_text(encoding="utf-8")
 
     def __init__(self, env: BrowserEnv, say: Callable[[str], None], inbox: Inbox) -> None:
         self._env, self._say, self._inbox = env, say, inbox

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from webrl.config import RunConfig
+from webrl.config import RunConfig, plugins
 from webrl.errors import DataError, PolicyError
 from webrl.interop.problems import ProblemLog
 from webrl.llm.loading import load_tokenizer
 from webrl.llm.servers.vllm_owner import keep_servers
-from webrl.plots import clean_axes, new_figure, save_figure
 from webrl.replay.demonstrations import read_demonstrations
 from webrl.replay.records import StepEncoder, open_encoder
 from webrl.reward.data import Groups, hold_out
@@ -76,7 +75,8 @@ def train_start(config: RunConfig, paths: TrainingPaths, probe: Probe | None = N
         return {}
     report = account | {"losses": losses} | run_info(config)
     write_json(paths.report / "report.json", report)
-    plot_losses(read_metrics(metrics, "sft"), paths.report / "loss.png")
+    if plot_losses := plugins.hook("loss-figure"):
+        plot_losses(read_metrics(metrics, "sft"), paths.report / "loss.png")
     return report
 
 
@@ -155,35 +155,3 @@ def encode(trajectories: Sequence[Trajectory], encoder: StepEncoder, problems: P
             except PolicyError as error:
                 problems.add("too_long", place, f"{error}; left out")
     return examples
-
-
-def plot_losses(lines: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw training and validation loss, and the probe's success, by optimizer step, as PNG."""
-    from webrl.evaluate import wilson_interval
-
-    if not lines:
-        return
-    figure = new_figure(7.2, 4.2)
-    axes = figure.add_subplot()
-    axes.plot([x["step"] for x in lines], [x["loss"] for x in lines], color="#9ab8d8", label="training loss")
-    looked = [x for x in lines if "val_loss" in x]
-    axes.plot(
-        [x["step"] for x in looked], [x["val_loss"] for x in looked], "o-", color="#1f5fa8", label="validation loss"
-    )
-    axes.set(xlabel="optimizer step", ylabel="negative log-likelihood a token")
-    axes.set_ylim(bottom=0)
-    clean_axes(axes)
-    probed = [x for x in lines if x.get("probe_episodes")]
-    if probed:
-        right = axes.twinx()
-        rates = [x["probe_successes"] / x["probe_episodes"] for x in probed]
-        bounds = [wilson_interval(int(x["probe_successes"]), int(x["probe_episodes"])) for x in probed]
-        low = [max(0.0, rate - bound[0]) for rate, bound in zip(rates, bounds, strict=True)]
-        high = [max(0.0, bound[1] - rate) for rate, bound in zip(rates, bounds, strict=True)]
-        right.errorbar(
-            [x["step"] for x in probed], rates, yerr=[low, high], fmt="s-", capsize=4, color="#c2621b",
-            label="held-out success, 95 % interval",
-        )  # fmt: skip
-        right.set(ylabel="success", ylim=(0, 1))
-    figure.legend(loc="outside upper left", frameon=False, ncols=3)
-    save_figure(figure, path)

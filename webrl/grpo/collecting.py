@@ -21,6 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from webrl.config import plugins
 from webrl.config.redaction import guard_output
 from webrl.errors import WebRLError
 from webrl.grpo.play import Player
@@ -96,7 +97,8 @@ def main(fd: int) -> None:
     try:
         data, out, level = connection.recv()
         logging.basicConfig(level=logging.WARNING, format="%(message)s")
-        logging.getLogger("webrl").setLevel(level)
+        for name in plugins.PACKAGES:
+            logging.getLogger(name).setLevel(level)
         settings = GrpoSettings.model_validate(data)
         threading.Thread(target=_read, args=(connection, inbox), daemon=True).start()
         serve(connection, settings, out, inbox)

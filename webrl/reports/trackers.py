@@ -1,4 +1,4 @@
-"""Metrics, charts and example episodes to TensorBoard files (default), Weights & Biases and trackio (`trackers=…`).
+"""Metrics, charts and example episodes to TensorBoard files, Weights & Biases and trackio (`trackers=…`).
 
 A tracker that cannot be set up stops the run with one message; one that fails later warns once and is left out.
 Only rank 0 opens trackers.
@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from webrl.config import RunConfig
@@ -19,11 +20,31 @@ from webrl.errors import ExtraMissing, UsageError
 from webrl.reports.markdown import escaped, table
 
 if TYPE_CHECKING:
-    from webrl.reports.showcase import Showcase, Shown
+    import numpy as np
+    from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 Metric = float | Sequence[float]
 """A scalar, or the values of a histogram."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What there is to see after a phase; secrets are masked."""
+
+    pictures: dict[str, NDArray[np.uint8]]
+    """Charts as [height, width, 3] by their name, such as `success-by-phase`."""
+    head: tuple[str, ...]
+    """Names of the columns of `examples`."""
+    examples: Sequence[tuple[object, ...]]
+    """Episodes of the phase, each with what it was, how it ended and where it lies."""
+
+
+class Showcase(Protocol):
+    """Draws what there is to see (the hook `showcase`)."""
+
+    def phase(self, number: int) -> Shown:
+        """The charts of all phases up to this one, and examples of this one."""
 
 
 class Tracker(Protocol):
@@ -49,9 +70,9 @@ class Trackers:
         """Write `group/name` (say `actor/loss`) at the group's own `step` everywhere."""
         self._each("log", lambda tracker: tracker.log(group, metrics, step))
 
-    def show(self, showcase: Showcase, phase: int) -> None:
-        """Show what there is to see after a phase everywhere."""
-        if not self._trackers:
+    def show(self, showcase: Showcase | None, phase: int) -> None:
+        """Show what there is to see after a phase everywhere; nothing without a showcase."""
+        if not self._trackers or showcase is None:
             return
         try:
             shown = showcase.phase(phase)
@@ -121,7 +142,7 @@ class _TensorBoard:
     def show(self, shown: Shown, step: int) -> None:
         for name, pixels in shown.pictures.items():
             self._writer.add_image(f"report/{name}", pixels, step, dataformats="HWC")
-        self._writer.add_text("report/examples", table(shown.examples.head, shown.examples.rows), step)
+        self._writer.add_text("report/examples", table(shown.head, shown.examples), step)
 
     def close(self) -> None:
         self._writer.close()
@@ -149,8 +170,8 @@ class _Hosted:
 
     def show(self, shown: Shown, step: int) -> None:
         data = {f"report/{name}": self._module.Image(pixels) for name, pixels in shown.pictures.items()}
-        head, rows = list(shown.examples.head), [list(map(self._as_cell, row)) for row in shown.examples.rows]
-        self._log("report", data | {"report/examples": self._module.Table(columns=head, data=rows)}, step)
+        rows = [list(map(self._as_cell, row)) for row in shown.examples]
+        self._log("report", data | {"report/examples": self._module.Table(columns=list(shown.head), data=rows)}, step)
 
     def close(self) -> None:
         self._run.finish()

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webrl.evaluate import is_success, wilson_interval
-from webrl.plots import new_figure, save_figure
 from webrl.reward.labels import read_labels
 from webrl.runs.store import read_records
-from webrl.training.calibration import NUM_BINS, auc, reliability
+from webrl.training.calibration import auc, reliability
 from webrl.types import Record, Trajectory
 
 _Z = NormalDist().inv_cdf(0.975)
@@ -139,30 +138,6 @@ def undecided_sites(by_site: dict[str, dict[str, int]]) -> list[str]:
         for site, n in by_site.items()
         if 0 < n["num_success"] < n["num"] and n["num_agree"] <= max(n["num_success"], n["num"] - n["num_success"])
     ]
-
-
-def plot_reliability(truth: Sequence[int], scores: dict[str, Sequence[float]], path: Path) -> None:
-    """PNG: observed success against P(YES) in ten bins with Wilson intervals, and how many trajectories are in each.
-
-    Args:
-        scores: name of a curve (`as trained`, `calibrated`) -> [N] P(YES).
-    """
-    figure = new_figure(5, 6)
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    top.plot([0, 1], [0, 1], color="0.7", linestyle=":")
-    for name, values in scores.items():
-        bins = reliability_bins(truth, values)
-        x, y = [b[0] for b in bins], [b[1] / b[2] for b in bins]
-        intervals = [wilson_interval(b[1], b[2]) for b in bins]
-        # At 0 and 1 the interval may end a rounding error inside the rate.
-        below = [max(0.0, rate - low) for rate, (low, _) in zip(y, intervals, strict=True)]
-        above = [max(0.0, high - rate) for rate, (_, high) in zip(y, intervals, strict=True)]
-        top.errorbar(x, y, yerr=[below, above], marker="o", capsize=3, label=name)
-        bottom.hist(list(values), bins=NUM_BINS, range=(0, 1), histtype="step", label=name)
-    top.set(ylabel="observed success", ylim=(-0.02, 1.02), title=f"outcome model, {len(truth)} held-out trajectories")
-    top.legend()
-    bottom.set(xlabel="P(YES)", ylabel="trajectories", xlim=(0, 1))
-    save_figure(figure, path)
 
 
 def reliability_bins(truth: Sequence[int], p_yes: Sequence[float]) -> list[tuple[float, int, int]]:

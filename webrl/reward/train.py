@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from webrl.config import LabelConfig, RunConfig
+from webrl.config import LabelConfig, RunConfig, plugins
 from webrl.errors import DataError
 from webrl.interop.problems import ProblemLog
 from webrl.llm import LanguageModel, open_model
@@ -17,7 +17,7 @@ from webrl.llm.turns import closing_ids
 from webrl.reward.calibration import fit_calibration
 from webrl.reward.data import JudgedExample, JudgedTrajectory, read_judged, split_heldout, training_examples
 from webrl.reward.orm import answer_tokens, outcome_prompt, yes_probability
-from webrl.reward.report import count_sites, judge_report, plot_reliability
+from webrl.reward.report import count_sites, judge_report
 from webrl.runs.progress import progress
 from webrl.runs.store import write_json
 from webrl.training.paths import TrainingPaths
@@ -158,5 +158,6 @@ def _evaluate(
         report = judge_report(truth[rest], values[rest], calibration.threshold).to_json()
         result["calibrated"] = report | {"calibration": calibration.to_json()}
         truth, curves = truth[rest], {"as trained": p_yes[rest], "calibrated": values[rest]}
-    plot_reliability(truth, curves, folder / "reliability.png")
+    if plot_reliability := plugins.hook("reliability-figure"):
+        plot_reliability(truth, curves, folder / "reliability.png")
     return result

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from webrl.plots import COLOURS, clean_axes, margins, new_figure, save_figure
+from webrl.reports.plots import COLOURS, clean_axes, margins, new_figure, save_figure
 from webrl.study.plan import Study
 from webrl.study.results import CellResult
 from webrl.study.statistics import Comparison, Estimate, rate_by_phase

@@ -36,8 +36,8 @@ from webrl.reports.page.sections import (
     success,
     success_series,
 )  # fmt: skip
+from webrl.reports.page.words import in_words
 from webrl.reports.page.work import resources, tokens, training
-from webrl.reports.words import in_words
 from webrl.runs.clock import duration
 from webrl.runs.spelling import visible
 from webrl.runs.store import write_text

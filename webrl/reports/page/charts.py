@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 from markupsafe import Markup
 
 from webrl.config.redaction import redact
-from webrl.plots import COLOURS, GRID, IDLE, INK, MARKERS, PAPER, SOFT, margins, new_figure, style
+from webrl.reports.plots import COLOURS, GRID, IDLE, INK, MARKERS, PAPER, SOFT, margins, new_figure, style
 from webrl.runs.spelling import visible
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Figure:
     title: str
     note: str
     plot: Any
-    """matplotlib's figure, in the light colours of `webrl/plots.py`."""
+    """matplotlib's figure, in the light colours of `webrl/reports/plots.py`."""
     table: Table
     is_wide: bool = False
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from webrl.reports.page.facts import Attempt, PhaseFacts, RunFacts
-from webrl.reports.words import in_words
+from webrl.reports.page.words import in_words
 
 NUM_TREES, NUM_EXAMPLES = 4, 5
 CHILDREN = (2, 2, 1)

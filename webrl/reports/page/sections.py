@@ -11,8 +11,8 @@ from webrl.evaluate import is_decided, is_evaluated, named_rates, rate_of, succe
 from webrl.reports.page.charts import Figure, Point, Series, Table, histogram, interval_chart, plain, shade, strips
 from webrl.reports.page.facts import RunFacts
 from webrl.reports.page.families import FunnelRow, Node, families, funnel, num_judged, num_solved
+from webrl.reports.page.words import in_words
 from webrl.reports.run import rate_text, standing_text
-from webrl.reports.words import in_words
 from webrl.suites.mix import by_suite
 
 _BIN = 0.05

@@ -24,7 +24,7 @@ from webrl.rollouts.sites import Site
 from webrl.suites.arena.profiles import Profile, Profiles
 from webrl.suites.arena.scoring import CHECK_TIMEOUT_S, End, score
 from webrl.suites.arena.tasks import eval_of, find_task, login_of
-from webrl.suites.webarena.sites import resolve
+from webrl.suites.web.sites import resolve
 from webrl.types import Task
 
 _ERROR_PAGE = "chrome-error:"

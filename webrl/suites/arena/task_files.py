@@ -17,7 +17,7 @@ from typing import Any
 from webrl.arena.sites import SITES, starts_at_a_site
 from webrl.errors import DataError
 from webrl.runs.store import read_lines
-from webrl.suites.webarena.sites import placeholders
+from webrl.suites.web.sites import placeholders
 from webrl.types import Lineage, Task
 
 PREFIX = "arena."

@@ -27,9 +27,8 @@ from webrl.rollouts.interface import Score
 from webrl.rollouts.observe import evaluate_in_frames
 from webrl.suites.web.hooks import filled, run_command
 from webrl.suites.web.login import authenticated_client
+from webrl.suites.web.sites import SiteError, page_of
 from webrl.suites.web.tasks import Check
-from webrl.suites.webarena.login import page_of
-from webrl.suites.webarena.sites import SiteError
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page

@@ -24,8 +24,8 @@ from webrl.suites.web.checks import End, judge, unanswered
 from webrl.suites.web.hooks import reset_site, take_turn
 from webrl.suites.web.login import Logins, forget
 from webrl.suites.web.serve import EpisodeServer
+from webrl.suites.web.sites import SiteError
 from webrl.suites.web.tasks import checks_of
-from webrl.suites.webarena.sites import SiteError
 from webrl.types import Task
 
 if TYPE_CHECKING:

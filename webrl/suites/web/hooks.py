@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from webrl.config.redaction import redact
 from webrl.config.web import WebConfig
-from webrl.suites.webarena.locks import exclusive
-from webrl.suites.webarena.sites import SiteError
+from webrl.suites.web.locks import exclusive
+from webrl.suites.web.sites import SiteError
 
 if TYPE_CHECKING:
     import httpx

@@ -28,9 +28,8 @@ from webrl.rollouts.observe import load_script, shown_frames
 from webrl.rollouts.tab import Tab
 from webrl.runs.store import write_json
 from webrl.suites.web.hooks import run_command
-from webrl.suites.webarena.locks import exclusive
-from webrl.suites.webarena.login import page_of, shows_proof
-from webrl.suites.webarena.sites import SiteError
+from webrl.suites.web.locks import exclusive
+from webrl.suites.web.sites import SiteError, page_of, shows_proof
 
 if TYPE_CHECKING:
     import httpx

@@ -29,7 +29,7 @@ from webrl.config.redaction import redact
 from webrl.config.web import WebConfig
 from webrl.llm.servers import guard
 from webrl.suites.web.hooks import await_answer, filled
-from webrl.suites.webarena.sites import SiteError
+from webrl.suites.web.sites import SiteError
 
 _TRIES = 3
 _SHOWN_CHARS = 300

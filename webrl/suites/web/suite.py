@@ -20,10 +20,9 @@ from webrl.suites.web import tasks as own_site
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.explore import explore
 from webrl.suites.web.hooks import reset_site
+from webrl.suites.web.locks import hold_sites
 from webrl.suites.web.login import Logins, forget
 from webrl.suites.web.serve import EpisodeServer
-from webrl.suites.webarena.locks import hold_sites
-from webrl.suites.webarena.sites import Sites
 from webrl.types import Label, Task, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -115,9 +114,9 @@ class OwnSite(Suite):
             await (await EpisodeServer.start(web)).stop()  # one error now instead of one for every episode
             yield
             return
-        sites = Sites({web.name: tuple(f"http://{host}" for host in web.hosts)}, {})
+        urls = {web.name: [f"http://{host}" for host in web.hosts]}
         is_shared = web.read_only and not web.reset.is_set
-        with nullcontext() if is_shared else hold_sites(sites, [web.name], config.name):
+        with nullcontext() if is_shared else hold_sites(urls, [web.name], config.name):
             if web.reset.is_set:
                 await reset_site(web)
             elif not web.read_only:

@@ -1,6 +1,6 @@
 """WebArena and WebArena-Lite (docs/webarena.md), in the order in which an episode meets the modules.
 
-sites, tasks, task_files: where, and what. check: the sites before a stage. locks, login: the sites of one episode.
+sites, tasks, task_files: where, and what. check: the sites before a stage. login: the sites of one episode.
 env: its environment. evaluator, scoring, judge: its score. verified: WebArena-Verified's tasks, and their score.
 report: the numbers afterwards. suite: all this as `Suite`s.
 """

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
 from webrl.config import WebArenaConfig
-from webrl.suites.webarena.locks import holder
+from webrl.suites.web.locks import holder
+from webrl.suites.web.sites import SiteError
 from webrl.suites.webarena.login import FORMS, mint_state, purge_logins
-from webrl.suites.webarena.sites import SITES, SiteError, Sites, find_sites
+from webrl.suites.webarena.sites import SITES, Sites, find_sites
 
 if TYPE_CHECKING:
     from webrl.rollouts.browser import Browser

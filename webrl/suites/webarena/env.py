@@ -26,10 +26,11 @@ from webrl.rollouts.browser import Browser
 from webrl.rollouts.env import BrowserEnv
 from webrl.rollouts.html import hide_scrollbars
 from webrl.rollouts.interface import Observation, Score, StepResult
+from webrl.suites.web.locks import LEASE_TIMEOUT_S, Lease, lease_sites
+from webrl.suites.web.sites import resolve
 from webrl.suites.webarena.evaluator import Evaluator, capture
-from webrl.suites.webarena.locks import LEASE_TIMEOUT_S, Lease, lease_sites
 from webrl.suites.webarena.login import LoginStore
-from webrl.suites.webarena.sites import Sites, find_sites, host_of, resolve
+from webrl.suites.webarena.sites import SITES, Sites, find_sites, host_of
 from webrl.suites.webarena.tasks import config_of, instruction_of, is_scored, sites_of, writes
 from webrl.suites.webarena.verified import ANSWER_FORMAT, Evidence, is_verified
 from webrl.types import Task
@@ -97,8 +98,9 @@ class WebArenaEnv(BrowserEnv):
         self._resets = number = self._resets + 1
         self._profile_options = {}
         access = self._access = self._access or site_access(self._real_browser, self._config.webarena)
+        access.sites.require(sites_of(task))
         lease = await lease_sites(
-            access.sites,
+            access.sites.urls,
             sites_of(task),
             writing=writes(task),
             folder=access.config.lock_dir,
@@ -117,7 +119,7 @@ class WebArenaEnv(BrowserEnv):
 
     async def _start(self, task: Task, access: SiteAccess, urls: dict[str, str]) -> Observation:
         config = config_of(task)
-        starts = resolve(config["start_url"], urls, f"task {task.task_id!r}").split(_SEPARATOR)
+        starts = resolve(config["start_url"], urls, f"task {task.task_id!r}", SITES).split(_SEPARATOR)
         self._profile_options = {"storage_state": await access.logins.state(urls, self._real_browser)}
         if config.get("geolocation"):
             self._profile_options |= {"geolocation": config["geolocation"], "permissions": ["geolocation"]}

@@ -22,11 +22,11 @@ from urllib.parse import urlsplit
 
 from webrl.config import Account, WebArenaConfig
 from webrl.runs.store import write_json
-from webrl.suites.webarena.locks import exclusive
-from webrl.suites.webarena.sites import SiteError, Sites
+from webrl.suites.web.locks import exclusive
+from webrl.suites.web.sites import SiteError, shows_proof
+from webrl.suites.webarena.sites import Sites
 
 if TYPE_CHECKING:
-    import httpx
     from playwright.async_api import Page
 
     from webrl.rollouts.browser import Browser
@@ -159,34 +159,6 @@ async def probe_login(name: str, url: str, state: State, account: Account) -> bo
     target = url + form.proof_path.format(user=account.username)
     async with httpx.AsyncClient(cookies=_jar(state, url), follow_redirects=True, timeout=30) as client:
         return await shows_proof(client, target, form.proof_text, site=f"{name} at {url}", page=target)
-
-
-async def shows_proof(client: httpx.AsyncClient, url: str, text: str | None, *, site: str, page: str) -> bool:
-    """Whether `url` shows what only a logged-in user sees: `text` or, without one, itself and no other page.
-
-    Args:
-        site, page: what an error calls them.
-
-    Raises:
-        SiteError: the site does not answer, or answers with a server error.
-    """
-    import httpx
-
-    try:
-        answer = await client.get(url)
-    except httpx.HTTPError as error:
-        raise SiteError(f"{site} does not answer: {type(error).__name__}: {error}") from None
-    if answer.status_code >= 500:
-        raise SiteError(f"{site} is not healthy: {page} answers {answer.status_code}")
-    if text:
-        return answer.status_code == 200 and text in answer.text
-    return answer.status_code == 200 and page_of(str(answer.url)) == page_of(url)
-
-
-def page_of(url: str) -> str:
-    """Host and path: what a redirect to the same page's other spelling keeps."""
-    parts = urlsplit(url)
-    return f"{parts.netloc}{parts.path.rstrip('/')}"
 
 
 def _jar(state: State, url: str) -> dict[str, str]:

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from webrl.errors import JudgeError
 from webrl.rollouts.interface import Score
+from webrl.suites.web.sites import resolve
 from webrl.suites.webarena.judge import AnswerJudge
-from webrl.suites.webarena.sites import SITES, host_of, resolve
+from webrl.suites.webarena.sites import SITES, host_of
 from webrl.suites.webarena.tasks import config_of
 from webrl.types import Task
 
@@ -79,7 +80,7 @@ def score(
     if not all(host_of(tab) in allowed for tab in state.tabs):
         return Score(0.0, f"left the sites: {', '.join(state.tabs)[:300]}")
     modules = _browsergym(urls, accounts, page, judge)
-    browser_task = _make_task(modules, task, resolve(config_of(task), urls, f"task {task.task_id!r}"), urls)
+    browser_task = _make_task(modules, task, resolve(config_of(task), urls, f"task {task.task_id!r}", SITES), urls)
     chat = [] if state.answer is None else [{"role": "assistant", "message": state.answer}]
     if state.infeasible:
         chat = [{"role": "infeasible", "message": state.answer or ""}]

@@ -1,21 +1,19 @@
-"""Where the WebArena sites are: base URLs (several are replicas), log-ins, placeholders in task files.
+"""Where the WebArena sites are: base URLs (several are replicas), log-ins.
 
 API: `find_sites(config) -> Sites` (config first, then `WA_<SITE>`, then VAB's `<SITE>`), `Sites.require(names)`,
-`resolve(data, urls)` puts base URLs where a task file says `__SHOPPING__`, `host_of(url)`.
+`host_of(url)`.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 from webrl.config import Account, WebArenaConfig
 from webrl.config.redaction import Secret, SecretUrl
-from webrl.errors import BrowserError, DataError, UsageError
+from webrl.errors import UsageError
 
 SITES = ("shopping", "shopping_admin", "reddit", "gitlab", "map", "wikipedia")
 """The five sites of WebArena-Lite, and the encyclopedia that some of the map's tasks need beside them."""
@@ -27,12 +25,6 @@ ACCOUNTS: dict[str, Account] = {
     "gitlab": Account(username="byteblaze", password=Secret("hello1234")),
 }
 """Log-ins of the published images (public; the tasks name these users). Map and encyclopedia have none."""
-
-_PLACEHOLDER = re.compile(r"__([A-Z][A-Z_]*?)__")
-
-
-class SiteError(BrowserError):
-    """A site is down, half-up, refuses the log-in, or is in use by another run; the text says which and what to do."""
 
 
 @dataclass(frozen=True)
@@ -99,42 +91,3 @@ def check_url(url: str, source: str) -> str:
 def host_of(url: str) -> str:
     """`host:port` of a URL, as the navigation guard compares it."""
     return urlsplit(url).netloc.rpartition("@")[2].lower()
-
-
-def resolve(data: Any, urls: Mapping[str, str], where: str, known: Sequence[str] = SITES) -> Any:
-    """Copy of parsed JSON in which `__SITE__` has become the site's base URL.
-
-    Args:
-        known: the sites that there are.
-
-    Raises:
-        DataError: a placeholder without a URL (it and `where` are quoted).
-    """
-    if isinstance(data, str):
-        return _PLACEHOLDER.sub(lambda match: _url_of(match, urls, where, known), data)
-    if isinstance(data, list):
-        return [resolve(item, urls, where, known) for item in data]
-    if isinstance(data, dict):
-        return {key: resolve(value, urls, where, known) for key, value in data.items()}
-    return data
-
-
-def placeholders(data: Any) -> set[str]:
-    """Names of the sites that `__SITE__` placeholders in parsed JSON refer to, in lower case."""
-    if isinstance(data, str):
-        return {match.lower() for match in _PLACEHOLDER.findall(data)}
-    if isinstance(data, list | dict):
-        items = data.values() if isinstance(data, dict) else data
-        return set().union(*map(placeholders, items))
-    return set()
-
-
-def _url_of(match: re.Match[str], urls: Mapping[str, str], where: str, known: Sequence[str]) -> str:
-    name = match.group(1).lower()
-    if name not in known:
-        raise DataError(
-            f"{where}: unknown site {match.group(0)}; known: {', '.join(f'__{s.upper()}__' for s in known)}"
-        )
-    if name not in urls:
-        raise DataError(f"{where}: {match.group(0)} is unresolved: the task's `sites` do not list {name!r}")
-    return urls[name]

@@ -14,11 +14,11 @@ from webrl.evaluate import summarize_evaluation
 from webrl.rollouts.browser import Browser
 from webrl.rollouts.interface import Env
 from webrl.rollouts.suite import API_VERSION, Suite, score_episode
+from webrl.suites.web.locks import LEASE_TIMEOUT_S, hold_sites
 from webrl.suites.webarena import report
 from webrl.suites.webarena import tasks as webarena
 from webrl.suites.webarena.check import reset_sites
 from webrl.suites.webarena.env import WebArenaEnv
-from webrl.suites.webarena.locks import LEASE_TIMEOUT_S, hold_sites
 from webrl.suites.webarena.sites import find_sites
 from webrl.suites.webarena.verified import is_verified, require_scorer, verified_tasks
 from webrl.types import Label, Task, Trajectory
@@ -80,7 +80,7 @@ class WebArena(Suite):
         sites = find_sites(settings)
         names = sorted({name for task in tasks for name in webarena.sites_of(task)})
         sites.require(names)
-        with hold_sites(sites, names, config.name, settings.lock_dir):
+        with hold_sites(sites.urls, names, config.name, settings.lock_dir):
             if settings.reset:
                 await reset_sites(settings, sites, names)
             yield

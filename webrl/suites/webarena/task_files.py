@@ -17,7 +17,8 @@ from typing import Any
 
 from webrl.errors import DataError
 from webrl.runs.store import read_json, read_lines, write_json
-from webrl.suites.webarena.sites import SITES, placeholders
+from webrl.suites.web.sites import placeholders
+from webrl.suites.webarena.sites import SITES
 from webrl.types import Task
 
 _REQUIRED = ("sites", "task_id", "start_url", "intent", "eval")

@@ -22,7 +22,7 @@ from webrl.config import RunConfig
 from webrl.config.extras import require
 from webrl.errors import DataError, UsageError
 from webrl.suites.mix import in_turn
-from webrl.suites.webarena.sites import placeholders
+from webrl.suites.web.sites import placeholders
 from webrl.suites.webarena.task_files import read_task_file, read_training_file
 from webrl.types import Task
 

@@ -24,7 +24,8 @@ from webrl.config import RolloutConfig, WebArenaConfig
 from webrl.errors import DataError, UsageError
 from webrl.rollouts.interface import Score
 from webrl.runs.store import read_json, write_json, write_text
-from webrl.suites.webarena.sites import SITES, placeholders
+from webrl.suites.web.sites import placeholders
+from webrl.suites.webarena.sites import SITES
 from webrl.suites.webarena.task_files import check_sites
 from webrl.types import Task
 

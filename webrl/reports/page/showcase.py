@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +11,11 @@ from webrl.config.redaction import redact
 from webrl.config.yaml_file import read_yaml
 from webrl.evaluate import is_success
 from webrl.reports.page.build import short
-from webrl.reports.page.charts import Table
 from webrl.reports.page.facts import Attempt, PhaseFacts, RunFacts, read_phase
 from webrl.reports.page.judge import judge
 from webrl.reports.page.sections import Section, difficulty, replay, success
 from webrl.reports.page.work import resources, training
+from webrl.reports.trackers import Shown
 from webrl.runs.folder import RunFolder
 from webrl.runs.spelling import visible
 
@@ -29,16 +28,6 @@ NUM_EXAMPLES = 2
 _TEXT_CHARS = 400
 _SECTIONS: tuple[Callable[[RunFacts], Section], ...] = (success, difficulty, judge, replay, training, resources)
 _HEAD = ("kind", "task", "site", "outcome", "label", "status", "steps", "last action", "trajectory", "file")
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What there is to see after a phase; secrets are masked."""
-
-    pictures: dict[str, NDArray[np.uint8]]
-    """Charts as [height, width, 3] by their name, such as `success-by-phase`."""
-    examples: Table
-    """Episodes of the phase, each with what it was, how it ended and where it lies."""
 
 
 class Showcase:
@@ -54,10 +43,10 @@ class Showcase:
         self._facts = facts
         for missing in range(len(facts.phases), number + 1):
             read_phase(facts, self._folder.phase(missing))
-        return Shown(_pictures(facts, number), examples(facts.phases[-1]))
+        return Shown(_pictures(facts, number), _HEAD, examples(facts.phases[-1]))
 
 
-def examples(phase: PhaseFacts) -> Table:
+def examples(phase: PhaseFacts) -> list[tuple[object, ...]]:
     """A few episodes of each kind: those where the label is wrong first, then solved, failed and unfinished ones."""
     kinds: dict[str, list[Attempt]] = {}
     for attempt in phase.attempts:
@@ -67,7 +56,7 @@ def examples(phase: PhaseFacts) -> Table:
         kinds.setdefault(f"held-out, {solved}", []).append(attempt)
     order = ("judged wrongly", "judged solved", "judged failed", "not judged", "held-out, solved", "held-out, failed")
     chosen = [(kind, attempt) for kind in order for attempt in kinds.get(kind, ())[:NUM_EXAMPLES]]
-    return Table(_HEAD, [_row(phase, kind, attempt) for kind, attempt in chosen])
+    return [_row(phase, kind, attempt) for kind, attempt in chosen]
 
 
 def _kind(phase: PhaseFacts, attempt: Attempt) -> str:

@@ -1,7 +1,7 @@
 """Who uses a site: one run at a time, and within it one writing episode, or any number of reading ones, a replica.
 
-API: `hold_sites(sites, names, owner, folder)` (a run's own context manager; `SiteBusy` names the other holder),
-`await lease_sites(sites, needs, writing, folder, timeout_s) -> Lease`, `exclusive(path)` for any other file.
+API: `hold_sites(urls, names, owner, folder)` (a run's own context manager; `SiteBusy` names the other holder),
+`await lease_sites(urls, names, writing, folder, timeout_s) -> Lease`, `exclusive(path)` for any other file.
 
 All locks are `flock`s on small files, so they hold across worker processes and end with the process that has
 them, however it dies. Runs on several machines need `lock_dir` on a file system that they share.
@@ -20,12 +20,12 @@ import re
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from webrl.config.redaction import redact
-from webrl.suites.webarena.sites import SiteError, Sites
+from webrl.suites.web.sites import SiteError
 
 LEASE_TIMEOUT_S = 3600.0
 """Longest wait of an episode for a free site."""
@@ -43,14 +43,19 @@ def default_lock_dir() -> Path:
 
 
 @contextlib.contextmanager
-def hold_sites(sites: Sites, names: Iterable[str], owner: str, folder: Path | None = None) -> Iterator[None]:
+def hold_sites(
+    urls: Mapping[str, Sequence[str]], names: Iterable[str], owner: str, folder: Path | None = None
+) -> Iterator[None]:
     """Keep other runs off all replicas of some sites while the block runs.
+
+    Args:
+        urls: the replicas' base URLs by site.
 
     Raises:
         SiteBusy: another run has one of them.
     """
     with contextlib.ExitStack() as stack:
-        for url in sorted({url for name in names for url in sites.urls.get(name, ())}):
+        for url in sorted({url for name in names for url in urls.get(name, ())}):
             stack.enter_context(_hold(url, owner, folder or default_lock_dir()))
         yield
 
@@ -117,7 +122,7 @@ class Lease:
 
 
 async def lease_sites(
-    sites: Sites,
+    urls: Mapping[str, Sequence[str]],
     names: Sequence[str],
     *,
     writing: bool,
@@ -126,15 +131,17 @@ async def lease_sites(
 ) -> Lease:
     """Wait for one replica of each site: shared for reading, alone for writing.
 
+    Args:
+        urls: the replicas' base URLs by site.
+
     Raises:
         SiteError: no replica came free in time.
     """
-    sites.require(names)
     lease = Lease()
     deadline = time.monotonic() + timeout_s
     try:
         for name in sorted(set(names)):  # one order for all, so that two episodes never wait for each other
-            await _lease_one(lease, name, sites.urls[name], writing, folder or default_lock_dir(), deadline)
+            await _lease_one(lease, name, urls[name], writing, folder or default_lock_dir(), deadline)
     except BaseException:
         lease.release()
         raise

@@ -1,0 +1,86 @@
+"""What suites that play on sites share: their error, the proof of a log-in, placeholders for sites in task files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from webrl.errors import BrowserError, DataError
+
+if TYPE_CHECKING:
+    import httpx
+
+_PLACEHOLDER = re.compile(r"__([A-Z][A-Z_]*?)__")
+
+
+class SiteError(BrowserError):
+    """A site is down, half-up, refuses the log-in, or is in use by another run; the text says which and what to do."""
+
+
+async def shows_proof(client: httpx.AsyncClient, url: str, text: str | None, *, site: str, page: str) -> bool:
+    """Whether `url` shows what only a logged-in user sees: `text` or, without one, itself and no other page.
+
+    Args:
+        site, page: what an error calls them.
+
+    Raises:
+        SiteError: the site does not answer, or answers with a server error.
+    """
+    import httpx
+
+    try:
+        answer = await client.get(url)
+    except httpx.HTTPError as error:
+        raise SiteError(f"{site} does not answer: {type(error).__name__}: {error}") from None
+    if answer.status_code >= 500:
+        raise SiteError(f"{site} is not healthy: {page} answers {answer.status_code}")
+    if text:
+        return answer.status_code == 200 and text in answer.text
+    return answer.status_code == 200 and page_of(str(answer.url)) == page_of(url)
+
+
+def page_of(url: str) -> str:
+    """Host and path: what a redirect to the same page's other spelling keeps."""
+    parts = urlsplit(url)
+    return f"{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def resolve(data: Any, urls: Mapping[str, str], where: str, known: Sequence[str]) -> Any:
+    """Copy of parsed JSON in which `__SITE__` has become the site's base URL.
+
+    Args:
+        known: the sites that there are.
+
+    Raises:
+        DataError: a placeholder without a URL (it and `where` are quoted).
+    """
+    if isinstance(data, str):
+        return _PLACEHOLDER.sub(lambda match: _url_of(match, urls, where, known), data)
+    if isinstance(data, list):
+        return [resolve(item, urls, where, known) for item in data]
+    if isinstance(data, dict):
+        return {key: resolve(value, urls, where, known) for key, value in data.items()}
+    return data
+
+
+def placeholders(data: Any) -> set[str]:
+    """Names of the sites that `__SITE__` placeholders in parsed JSON refer to, in lower case."""
+    if isinstance(data, str):
+        return {match.lower() for match in _PLACEHOLDER.findall(data)}
+    if isinstance(data, list | dict):
+        items = data.values() if isinstance(data, dict) else data
+        return set().union(*map(placeholders, items))
+    return set()
+
+
+def _url_of(match: re.Match[str], urls: Mapping[str, str], where: str, known: Sequence[str]) -> str:
+    name = match.group(1).lower()
+    if name not in known:
+        raise DataError(
+            f"{where}: unknown site {match.group(0)}; known: {', '.join(f'__{s.upper()}__' for s in known)}"
+        )
+    if name not in urls:
+        raise DataError(f"{where}: {match.group(0)} is unresolved: the task's `sites` do not list {name!r}")
+    return urls[name]

@@ -24,10 +24,10 @@ from webrl.preflight import check_inputs, check_settings
 from webrl.rollouts.suite import suite_of
 from webrl.runs.store import read_json, read_records
 from webrl.suites import eval_tasks, summarize
-from webrl.suites.web.explore import Exploration, Form, Seen, explore
-from webrl.suites.web.instructions import read_instructions
+from webrl.suites.web.explore import DiscoveredPage, Exploration, Form, explore
 from webrl.suites.web.login import Logins
 from webrl.suites.web.starter import starter_instructions, write_starter
+from webrl.suites.web.tasks import read_instructions
 from webrl.tasks.proposals import requests_for
 from webrl.types import Label, Status, Task, Trajectory
 
@@ -185,11 +185,11 @@ def test_a_heading_is_asked_for_where_a_page_has_one_of_its_own(tmp_path):
 def test_what_pages_say_of_themselves_does_not_become_yaml(tmp_path):
     """Titles, link texts and field names are a stranger's."""
     evil = 'x"\n  injected: [1]\u2028}{ #\x85y'
-    other = Seen("http://a.example/b", evil, evil, "b\n# c", evil, ())
+    other = DiscoveredPage("http://a.example/b", evil, evil, "b\n# c", evil, ())
     out = tmp_path / "a.yaml"
     form = Form("http://a.example/\n", "POST", (evil, "p" + evil), "p" + evil, evil)
-    page = Seen("http://a.example/", evil, evil, "", evil, (form,))
-    third = Seen("http://a.example/c", evil, evil, "c", evil, ())
+    page = DiscoveredPage("http://a.example/", evil, evil, "", evil, (form,))
+    third = DiscoveredPage("http://a.example/c", evil, evil, "c", evil, ())
     found = Exploration((page, other, third), (), (f"http://a.example/delete/{evil}",))
     entries = [starter.entry for starter in starter_instructions(found.pages)]
     _, train, heldout = write_starter(out, found, page.url, "a", {}, entries)

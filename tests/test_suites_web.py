@@ -24,11 +24,11 @@ from webrl.rollouts.suite import find_suite
 from webrl.suites import eval_tasks, held_out, open_sites, seed_tasks
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.hooks import run_command, take_turn
-from webrl.suites.web.instructions import read_instructions
 from webrl.suites.web.locks import SiteBusy
 from webrl.suites.web.login import Logins, cookie_header, login_path
 from webrl.suites.web.sites import SiteError
-from webrl.suites.web.trial import Idle
+from webrl.suites.web.starter import Idle
+from webrl.suites.web.tasks import read_instructions
 from webrl.types import Status, Task
 
 DONE = "send_msg_to_user('done')"

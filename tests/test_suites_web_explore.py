@@ -15,11 +15,11 @@ from webrl.config import load_config
 from webrl.rollouts.guard import changes
 from webrl.suites import seed_tasks
 from webrl.suites.web.env import WebEnv
-from webrl.suites.web.explore import Seen, explore
-from webrl.suites.web.form import fill_form
-from webrl.suites.web.instructions import read_instructions
+from webrl.suites.web.explore import DiscoveredPage, explore
+from webrl.suites.web.login import fill_form
 from webrl.suites.web.sites import SiteError
 from webrl.suites.web.starter import starter_instructions
+from webrl.suites.web.tasks import read_instructions
 
 pytestmark = pytest.mark.browser
 
@@ -303,7 +303,7 @@ def fill(body, form):
     ],
 )  # fmt: skip
 def test_a_log_in_s_field_or_button_that_cannot_be_used_is_named(body, words, monkeypatch):
-    monkeypatch.setattr("webrl.suites.web.form._ACT_S", 0.5)
+    monkeypatch.setattr("webrl.suites.web.login._ACT_S", 0.5)
     with pytest.raises(SiteError, match=words):
         fill(body, {"fields": {"User": "ann"}, "submit": "Log in"})
 
@@ -330,7 +330,7 @@ def test_a_log_in_in_a_frame_is_filled_in_there():
 
 def test_starter_instructions_name_pages_that_one_can_tell_apart():
     def seen(number, link):
-        return Seen(f"http://a.example/{number}", f"t{number}", "", link, "", ())
+        return DiscoveredPage(f"http://a.example/{number}", f"t{number}", "", link, "", ())
 
     found = starter_instructions([seen(0, ""), seen(1, ""), seen(2, "›"), seen(3, "\uf040 About")])
     assert [starter.entry["instruction"] for starter in found] == ['Go to the page "About".']

@@ -27,7 +27,7 @@ from webrl.suites import check_settings, eval_tasks, open_sites, seed_tasks
 from webrl.suites.web.env import WebEnv
 from webrl.suites.web.serve import EpisodeServer
 from webrl.suites.web.sites import SiteError
-from webrl.suites.web.trial import Idle
+from webrl.suites.web.starter import Idle
 
 DONE = "send_msg_to_user('done')"
 

@@ -15,10 +15,9 @@ from webrl.config import Account, ServerConfig, validate_config
 from webrl.errors import JudgeError
 from webrl.suites import open_sites
 from webrl.suites.web.sites import SiteError
-from webrl.suites.webarena.check import SiteCheck, check_sites
+from webrl.suites.webarena.check import SiteCheck, check_sites, reset_sites
 from webrl.suites.webarena.judge import AnswerJudge
 from webrl.suites.webarena.login import LoginStore, mint_state, probe_login
-from webrl.suites.webarena.reset import reset_sites
 from webrl.suites.webarena.sites import ACCOUNTS, find_sites
 
 pytestmark = pytest.mark.browser

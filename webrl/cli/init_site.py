@@ -47,38 +47,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Look around, write, try; gives the exit code."""
-    from webrl.suites.web.starter import choose_name, starter_files
+    """Look around, write, try; returns the exit code."""
+    from webrl.config import load_config
+    from webrl.runs.spelling import visible
+    from webrl.suites.web.starter import choose_name, num_elements, starter_files, try_site
 
     if args.basic_password_env is not None and not args.basic_user:
         raise UsageError(f"--basic-password-env {args.basic_password_env} goes with --basic-user NAME")
-    named = args.name or (args.out.stem if args.out else _host(args.url))
-    name = choose_name(named or "site")
+    try:
+        host = urlsplit(args.url).netloc.rpartition("@")[2]
+    except ValueError as error:
+        form = "a start page has the form http://host:port/path"
+        raise UsageError(f"{args.url!r} is not a web address: {error}; {form}") from None
+    name = choose_name(args.name or (args.out.stem if args.out else host) or "site")
     out: Path = args.out or Path(f"{name}.yaml")
     if taken := [str(path) for path in (out, *starter_files(out)) if path.exists()]:
         raise UsageError(f"{', '.join(taken)}: there already; choose another --out, or move it away")
     _write_site(args, out, name)
     try:
-        _try(out)
+        trial = asyncio.run(try_site(load_config(out)))
     except BrowserError as error:
         raise BrowserError(f"{error}; {out} is written, and not tried: look at it before `webrl run {out}`") from None
+    seen = trial.steps[0].observation
+    print(visible(f"tried {trial.task.task_id}: {trial.instruction}"))
+    print(f"the agent sees {len(seen)} characters, {num_elements(seen)} elements it can act on:")
+    for line in seen.splitlines()[:_SHOWN_LINES]:
+        print(visible(f"  {line:.110}"))
+    if not num_elements(seen):
+        print("nothing that it can act on: is the page drawn (a canvas), or slower than rollout.settle_cap_s?")
+    verdict = "no reward: the instruction has no checks, the outcome model judges"
+    if trial.env_reward is not None:
+        verdict = "reward 1: these checks hold at once, mend them" if trial.env_reward else "reward 0, as it should"
+    print(f"an agent that does nothing gets {verdict}")
+    print(f"next: read {out}, write instructions, then `webrl run {out}`")
+    print(f"to show it how: `webrl record-demos {out} --by-hand`")
     return 0
-
-
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).netloc.rpartition("@")[2]
-    except ValueError as error:
-        raise UsageError(
-            f"{url!r} is not a web address: {error}; a start page has the form http://host:port/path"
-        ) from None
 
 
 def _write_site(args: argparse.Namespace, out: Path, name: str) -> None:
     from webrl.runs.spelling import visible
     from webrl.suites.web.explore import explore, shows_only_login, without_token
-    from webrl.suites.web.starter import start_config, starter_instructions, title_instruction, write_starter
-    from webrl.suites.web.trial import prove
+    from webrl.suites.web.starter import prove, start_config, starter_instructions, title_instruction, write_starter
 
     login = _login(args, name)
     config = start_config(args.url, name, args.pages, login).rollout
@@ -119,47 +128,31 @@ def _print_some(what: str, lines: Sequence[str]) -> None:
         print(f"  and {len(lines) - _SHOWN_LINES} more")
 
 
-def _try(out: Path) -> None:
-    from webrl.config import load_config
-    from webrl.runs.spelling import visible
-    from webrl.suites.web.trial import num_elements, try_site
-
-    trial = asyncio.run(try_site(load_config(out)))
-    seen = trial.steps[0].observation
-    print(visible(f"tried {trial.task.task_id}: {trial.instruction}"))
-    print(f"the agent sees {len(seen)} characters, {num_elements(seen)} elements it can act on:")
-    for line in seen.splitlines()[:_SHOWN_LINES]:
-        print(visible(f"  {line:.110}"))
-    if not num_elements(seen):
-        print("nothing that it can act on: is the page drawn (a canvas), or slower than rollout.settle_cap_s?")
-    verdict = "no reward: the instruction has no checks, the outcome model judges"
-    if trial.env_reward is not None:
-        verdict = "reward 1: these checks hold at once, mend them" if trial.env_reward else "reward 0, as it should"
-    print(f"an agent that does nothing gets {verdict}")
-    print(f"next: read {out}, write instructions, then `webrl run {out}`")
-    print(f"to show it how: `webrl record-demos {out} --by-hand`")
-
-
 def _login(args: argparse.Namespace, name: str) -> dict[str, Any]:
-    """The log-ins that the options describe, a form looked up on the start page; {} without one.
+    """Return the log-ins that the options describe, a form looked up on the start page; {} without one.
 
     Raises:
         UsageError: two ways at once, or no password in the environment.
         DataError: no form with a password on the start page, nor where its links to a log-in lead.
     """
-    by_form = args.user or args.password_env
-    if args.login_state and by_form:
-        raise UsageError("--login-state and --user or --password-env: choose one way to log in")
-    if args.login_state:
-        return _basic(args) | {"state_file": str(args.login_state)}
-    if not by_form:
-        return _basic(args)
-    variable = args.password_env or "PASSWORD"
-    _require_variable(f"--user {args.user}" if args.user else f"--password-env {variable}", variable)
     from webrl.suites.web.explore import LOGIN_LINK, explore
     from webrl.suites.web.starter import guess_login, start_config
 
-    config = start_config(args.url, name, 1, _basic(args)).rollout
+    by_form = args.user or args.password_env
+    if args.login_state and by_form:
+        raise UsageError("--login-state and --user or --password-env: choose one way to log in")
+    login: dict[str, Any] = {}
+    if args.basic_user:  # HTTP's own log-in
+        variable = args.basic_password_env or "BASIC_PASSWORD"
+        _require_variable(f"--basic-user {args.basic_user}", variable)
+        login = {"basic": {"user": args.basic_user, "password": f"${{{variable}}}"}}
+    if args.login_state:
+        return login | {"state_file": str(args.login_state)}
+    if not by_form:
+        return login
+    variable = args.password_env or "PASSWORD"
+    _require_variable(f"--user {args.user}" if args.user else f"--password-env {variable}", variable)
+    config = start_config(args.url, name, 1, login).rollout
     start = asyncio.run(explore(config, 1)).pages[0]
     guess = guess_login(start, args.url, args.user, variable)
     if guess is None:
@@ -167,16 +160,7 @@ def _login(args: argparse.Namespace, name: str) -> dict[str, Any]:
         guess = next(filter(None, (guess_login(page, page.url, args.user, variable) for page in pages)), None)
     if guess is None:
         raise DataError(f"{start.url}: no form of a log-in there or behind a link to one; use --login-state FILE")
-    return _basic(args) | guess
-
-
-def _basic(args: argparse.Namespace) -> dict[str, Any]:
-    """HTTP's own log-in; {} without one. Raises UsageError: no password in the environment."""
-    if not args.basic_user:
-        return {}
-    variable = args.basic_password_env or "BASIC_PASSWORD"
-    _require_variable(f"--basic-user {args.basic_user}", variable)
-    return {"basic": {"user": args.basic_user, "password": f"${{{variable}}}"}}
+    return login | guess
 
 
 def _require_variable(option: str, variable: str) -> None:

@@ -51,7 +51,12 @@ def _traces(folder: Path) -> Path:
 
 def trace_paths(folder: Path) -> list[Path]:
     """Trace files of a result folder (or of the folder of traces in it), numbers in numeric order."""
-    return sorted(_traces(folder).glob("*.jsonl"), key=lambda p: [int(x) if x.isdigit() else x for x in _split(p.stem)])
+
+    def key(path: Path) -> list[int | str]:
+        # "" before a leading number keeps text and numbers at alternating positions, so that keys compare.
+        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)]
+
+    return sorted(_traces(folder).glob("*.jsonl"), key=key)
 
 
 def read_vab(folder: Path, problems: ProblemLog, on_file: Callable[[Path], None] | None = None) -> Iterator[Trajectory]:
@@ -84,11 +89,12 @@ def read_trace(path: Path, problems: ProblemLog) -> Trajectory | None:
     score, problem = _choose_score(path, problems)
     if problem:
         problems.add(*problem)
-    responses = [without_end(row["response"]) for row in rows]
-    steps = tuple(
-        Step(index=i, observation=row["html"], response=response, action=_action(response))
-        for i, (row, response) in enumerate(zip(rows, responses, strict=True))
-    )
+    steps = []
+    for index, row in enumerate(rows):
+        response = without_end(row["response"])
+        # The call alone, without the `# Element:` and `# Note:` comments around it.
+        action = _QUOTED_OR_COMMENT.sub(lambda found: found[1] or "", response).strip()
+        steps.append(Step(index=index, observation=row["html"], response=response, action=action))
     ended = steps[-1].action.startswith("exit(")
     finished = Status.AGENT_DONE if ended else Status.STEP_LIMIT
     return Trajectory(
@@ -96,7 +102,7 @@ def read_trace(path: Path, problems: ProblemLog) -> Trajectory | None:
         task=Task(task_id=path.stem, site=SITE, instruction=rows[0]["target"]),
         instruction=rows[0]["target"],
         phase=0,
-        steps=steps,
+        steps=tuple(steps),
         final_observation=rows[-1]["html"],
         status=Status.ENV_ERROR if score is None else finished,
         message=problem[2] if problem else "",
@@ -129,26 +135,22 @@ def write_vab(trajectories: Iterable[Trajectory], folder: Path) -> int:
             seen[base] += 1
             task_id = f"{base}-{seen[base] + 1}"
         used.add(task_id)
-        _write_lines(folder / "traces" / f"{task_id}.jsonl", task_id, trajectory)
+        with (folder / "traces" / f"{task_id}.jsonl").open("wb") as file:
+            for step in trajectory.steps:
+                row = {
+                    "trace_id": task_id,
+                    "index": step.index,
+                    "prompt": trajectory.instruction if step.index == 0 else PAST_PAGE,
+                    "html": step.observation,
+                    "response": step.response,
+                    "target": trajectory.instruction,
+                }
+                file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
         score = (trajectory.env_reward or 0.0) if trajectory.status.finished else -1
         actions = [step.action for step in trajectory.steps]
         write_json(folder / "actions" / f"{task_id}.json", {"task_id": task_id, "actions": actions, "score": score})
         count += 1
     return count
-
-
-def _write_lines(path: Path, trace_id: str, trajectory: Trajectory) -> None:
-    with path.open("wb") as file:
-        for step in trajectory.steps:
-            row = {
-                "trace_id": trace_id,
-                "index": step.index,
-                "prompt": trajectory.instruction if step.index == 0 else PAST_PAGE,
-                "html": step.observation,
-                "response": step.response,
-                "target": trajectory.instruction,
-            }
-            file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def _read_rows(path: Path, problems: ProblemLog) -> list[dict[str, Any]] | None:
@@ -188,9 +190,15 @@ def _parse_row(line: bytes, place: str, problems: ProblemLog) -> dict[str, Any] 
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        row = _parse_damaged(line, place, str(error), problems)
-        if row is None:
+        # Bytes that are not UTF-8 and lone surrogates are replaced; anything else is broken.
+        try:
+            row = json.loads(line.decode("utf-8", "replace"), strict=False)
+        except (ValueError, RecursionError):
+            problems.add("broken_line", place, f"malformed JSON ({error}): {line[:60]!r}; trace left out")
             return None
+        problems.add("non_utf8", place, f"text is not valid UTF-8 ({error}); the bad characters were replaced")
+        if isinstance(row, dict):
+            row = {k: valid_text(v) if isinstance(v, str) else v for k, v in row.items()}
     if not isinstance(row, dict):
         problems.add("broken_line", place, f"expected an object, found {type(row).__name__}; trace left out")
         return None
@@ -202,20 +210,6 @@ def _parse_row(line: bytes, place: str, problems: ProblemLog) -> dict[str, Any] 
     if type(row.get("index")) is not int:
         problems.add("broken_line", place, f"field 'index' must be a number, found {row.get('index')!r:.60}")
         return None
-    return row
-
-
-def _parse_damaged(line: bytes, place: str, reason: str, problems: ProblemLog) -> Any:
-    """Bytes that are not UTF-8 and lone surrogates are replaced; anything else is broken."""
-    try:
-        text = line.decode("utf-8", "replace")
-        row = json.loads(text, strict=False)
-    except (ValueError, RecursionError):
-        problems.add("broken_line", place, f"malformed JSON ({reason}): {line[:60]!r}; trace left out")
-        return None
-    problems.add("non_utf8", place, f"text is not valid UTF-8 ({reason}); the bad characters were replaced")
-    if isinstance(row, dict):
-        row = {k: valid_text(v) if isinstance(v, str) else v for k, v in row.items()}
     return row
 
 
@@ -280,13 +274,3 @@ def _open_inside(path: Path) -> IO[bytes]:
 
 def _reason(error: DataError, path: Path) -> str:
     return str(error).removeprefix(f"{path}: ")
-
-
-def _action(response: str) -> str:
-    """The call in a response, without the `# Element:` and `# Note:` comments around it."""
-    return _QUOTED_OR_COMMENT.sub(lambda found: found[1] or "", response).strip()
-
-
-def _split(stem: str) -> list[str]:
-    # "" before a leading number keeps text and numbers at alternating positions, so that keys compare.
-    return re.split(r"(\d+)", stem)

@@ -17,43 +17,19 @@ from webrl.errors import UsageError
 from webrl.rollouts.miniwob import page_names, page_seed
 from webrl.types import Lineage, Task
 
-TRAIN_SITES: tuple[str, ...] = tuple(
-    f"miniwob.{name}"
-    for name in (
-        "click-button",
-        "click-dialog-2",
-        "click-tab",
-        "focus-text-2",
-        "click-collapsible",
-        "click-option",
-        "choose-list",
-        "enter-text",
-        "click-checkboxes",
-        "form-sequence-3",
-        "enter-password",
-        "login-user",
-        "read-table",
-        "form-sequence-2",
-        "enter-date",
-        "text-transform",
-        "read-table-2",
-        "phone-book",
-        "enter-time",
-        "find-word",
-    )
-)
+TRAIN_SITES: tuple[str, ...] = (
+    "miniwob.click-button", "miniwob.click-dialog-2", "miniwob.click-tab", "miniwob.focus-text-2",
+    "miniwob.click-collapsible", "miniwob.click-option", "miniwob.choose-list", "miniwob.enter-text",
+    "miniwob.click-checkboxes", "miniwob.form-sequence-3", "miniwob.enter-password", "miniwob.login-user",
+    "miniwob.read-table", "miniwob.form-sequence-2", "miniwob.enter-date", "miniwob.text-transform",
+    "miniwob.read-table-2", "miniwob.phone-book", "miniwob.enter-time", "miniwob.find-word",
+)  # fmt: skip
 """Training task types in growing difficulty: one click, a choice and a click, text entry, look-up, several pages."""
 
-HELDOUT_SITES: tuple[str, ...] = tuple(
-    f"miniwob.{name}"
-    for name in (
-        "unicode-test",
-        "click-dialog",
-        "click-scroll-list",
-        "enter-text-dynamic",
-        "login-user-popup",
-    )
-)
+HELDOUT_SITES: tuple[str, ...] = (
+    "miniwob.unicode-test", "miniwob.click-dialog", "miniwob.click-scroll-list", "miniwob.enter-text-dynamic",
+    "miniwob.login-user-popup",
+)  # fmt: skip
 """Task types that are never trained on; each has a relative among the training types."""
 
 TRAIN_SEEDS = range(1_000_000)
@@ -67,18 +43,18 @@ HELDOUT_SEEDS = range(2_000_000, 3_000_000)
 def seed_tasks(config: TasksConfig, seed: int, phase: int = 0) -> list[Task]:
     """The pages' own instructions at training seeds, types in turn; each phase has pages of its own."""
     draw = f"{seed}.{phase}" if phase else str(seed)
-    return _tasks(_train_sites(config), TRAIN_SEEDS, config.num_seed_tasks, draw, "train")
+    return _tasks(_known(config.train_sites or TRAIN_SITES), TRAIN_SEEDS, config.num_seed_tasks, draw, "train")
 
 
 def eval_tasks(config: TasksConfig, seed: int) -> list[Task]:
     """Held-out seeds of the training types, types in turn."""
-    return _tasks(_train_sites(config), EVAL_SEEDS, config.num_eval_tasks, str(seed), "eval")
+    return _tasks(_known(config.train_sites or TRAIN_SITES), EVAL_SEEDS, config.num_eval_tasks, str(seed), "eval")
 
 
 def heldout_tasks(config: TasksConfig, seed: int) -> list[Task]:
     """Task types that are never trained on, types in turn."""
     sites = _known(config.heldout_sites or HELDOUT_SITES)
-    shared = sorted(set(sites) & set(_train_sites(config)))
+    shared = sorted(set(sites) & set(_known(config.train_sites or TRAIN_SITES)))
     if shared:
         raise UsageError(f"{shared[0]!r} is in both train_sites and heldout_sites; leave it in one of them")
     return _tasks(sites, HELDOUT_SEEDS, config.num_heldout_tasks, str(seed), "eval_heldout")
@@ -90,10 +66,6 @@ def known_sites() -> tuple[str, ...]:
     return tuple(sorted(f"miniwob.{name}" for name in page_names()))
 
 
-def _train_sites(config: TasksConfig) -> tuple[str, ...]:
-    return _known(config.train_sites or TRAIN_SITES)
-
-
 def _known(sites: Sequence[str]) -> tuple[str, ...]:
     for site in sites:
         if site not in known_sites():
@@ -103,12 +75,30 @@ def _known(sites: Sequence[str]) -> tuple[str, ...]:
 
 
 def _tasks(sites: Sequence[str], seeds: range, num_tasks: int, draw: str, split: str) -> list[Task]:
-    """`num_tasks` tasks that go round the sites; each site draws its page seeds without repetition."""
-    drawn = {site: _draw(site, seeds, -(-num_tasks // len(sites)), draw) for site in sites}
+    """Return `num_tasks` tasks that go round the sites; each site draws its page seeds without repetition.
+
+    Raises:
+        UsageError: a site has fewer different pages than are asked for.
+    """
+    count = -(-num_tasks // len(sites))
+    drawn: dict[str, dict[int, int]] = {site: {} for site in sites}  # by page seed
+    for site, by_page in drawn.items():
+        rng = random.Random(f"{site}/{seeds.start}/{draw}")
+        for _ in range(200 * count + 1000):
+            if len(by_page) == count:
+                break
+            candidate = rng.choice(seeds)
+            if is_split_seed(candidate, seeds):
+                by_page.setdefault(page_seed(candidate), candidate)
+        else:
+            raise UsageError(
+                f"{count} tasks of {site!r} asked for; there are not so many different ones, ask for fewer"
+            )
+    seeds_of = {site: list(by_page.values()) for site, by_page in drawn.items()}
     tasks = []
     for i in range(num_tasks):
         site = sites[i % len(sites)]
-        seed = drawn[site][i // len(sites)]
+        seed = seeds_of[site][i // len(sites)]
         task_id = f"{site}.{seed}"
         tasks.append(Task(task_id=task_id, site=site, seed=seed, split=split, lineage=Lineage(strategy="seed")))
     return tasks
@@ -123,15 +113,3 @@ def is_split_seed(seed: int, seeds: range) -> bool:
     digit = page_seed(seed) % 10
     wanted = {EVAL_SEEDS: digit == 0, HELDOUT_SEEDS: digit == 1, TRAIN_SEEDS: digit > 1}
     return seed in seeds and wanted[seeds]
-
-
-def _draw(site: str, seeds: range, count: int, draw: str) -> list[int]:
-    rng = random.Random(f"{site}/{seeds.start}/{draw}")
-    drawn: dict[int, int] = {}
-    for _ in range(200 * count + 1000):
-        if len(drawn) == count:
-            return list(drawn.values())
-        candidate = rng.choice(seeds)
-        if is_split_seed(candidate, seeds):
-            drawn.setdefault(page_seed(candidate), candidate)
-    raise UsageError(f"{count} tasks of {site!r} asked for; there are not so many different ones, ask for fewer")

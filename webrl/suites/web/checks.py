@@ -26,9 +26,9 @@ from webrl.rollouts.guard import UNREACHED
 from webrl.rollouts.interface import Score
 from webrl.rollouts.observe import evaluate_in_frames
 from webrl.suites.web.hooks import filled, run_command
-from webrl.suites.web.instructions import Check
-from webrl.suites.web.login import logged_in
+from webrl.suites.web.login import authenticated_client
 from webrl.suites.web.sites import SiteError, page_of
+from webrl.suites.web.tasks import Check
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
@@ -77,7 +77,10 @@ class End:
 
 async def judge(checks: Sequence[Check], end: End) -> Score:
     """`combine` of a task's checks."""
-    named = ((_name(check), partial(_KINDS[check.kind], check, end)) for check in checks)
+    named = (
+        (f"check {json.dumps(check.to_json(), ensure_ascii=False):.200}", partial(_problem, check, end))
+        for check in checks
+    )
     return await combine(named, end.config.check_timeout_s)
 
 
@@ -103,58 +106,65 @@ async def combine(checks: Iterable[tuple[str, Callable[[], Awaitable[str]]]], ti
     return Score(None, undecided) if undecided else Score(1.0)
 
 
-def _name(check: Check) -> str:
-    return f"check {json.dumps(check.to_json(), ensure_ascii=False):.200}"
-
-
-async def _url(check: Check, end: End) -> str:
-    return _search(check, end.page.url, 0, f"the address is {end.page.url!r:.200}")
-
-
-async def _answer(check: Check, end: End) -> str:
-    if end.answer is None:
-        return "" if check.absent else "the agent gave no answer"
-    return _search(check, end.answer, re.IGNORECASE, f"the answer is {end.answer!r:.200}")
-
-
-def _search(check: Check, text: str, flags: int, found: str) -> str:
-    pattern = check.url or check.answer or ""
-    return "" if bool(re.search(pattern, text, flags)) != check.absent else found
-
-
-async def _text(check: Check, end: End) -> str:
-    wanted = " ".join((check.text or "").split())
-    async with _opened(check, end) as page:
-        shown = await _shown_text(page)
-    if (wanted in shown) != check.absent:
-        return ""
-    return "it is there" if check.absent else f"the page shows {shown!r:.200}"
-
-
-async def _javascript(check: Check, end: End) -> str:
-    from playwright.async_api import Error
-
-    async with _opened(check, end) as page:
-        try:
-            value = await page.evaluate(check.javascript or "")
-        except Error as error:
-            if page.is_closed() or "context was destroyed" in str(error):
-                raise Undecided("the page has gone") from None
-            return first_line(error)  # the page is not the one that the expression is for
-    return _compare(check, value)
-
-
 async def unanswered(end: End) -> str:
     """Why the site's start page gives no answer at all, "" if it gives one."""
     import httpx
 
     url = end.config.start_urls[0]
     try:
-        async with logged_in(end.config, {"cookies": []}, end.config.check_timeout_s, proxy=end.proxy) as client:
+        async with authenticated_client(
+            end.config, {"cookies": []}, end.config.check_timeout_s, proxy=end.proxy
+        ) as client:
             answer = await client.get(url, follow_redirects=False)
     except httpx.HTTPError as error:
         return f"{url} does not answer ({type(error).__name__}: {error})"
     return f"{url} does not answer: {answer.text:.200}" if UNREACHED in answer.text[:300] else ""
+
+
+async def _problem(check: Check, end: End) -> str:
+    """Return why a check does not hold, "" if it does. Raises Undecided."""
+    from playwright.async_api import Error
+
+    match check.kind:
+        case "url":
+            holds = bool(re.search(check.url or "", end.page.url)) != check.absent
+            return "" if holds else f"the address is {end.page.url!r:.200}"
+        case "answer":
+            if end.answer is None:
+                return "" if check.absent else "the agent gave no answer"
+            holds = bool(re.search(check.answer or "", end.answer, re.IGNORECASE)) != check.absent
+            return "" if holds else f"the answer is {end.answer!r:.200}"
+        case "text":
+            async with _opened(check, end) as page:
+                try:
+                    texts = [str(text) for text in await evaluate_in_frames(page, _TEXT)]
+                except Error as error:
+                    raise Undecided(first_line(error)) from None
+            shown = " ".join(" ".join(texts).split())
+            if (" ".join((check.text or "").split()) in shown) != check.absent:
+                return ""
+            return "it is there" if check.absent else f"the page shows {shown!r:.200}"
+        case "javascript":
+            async with _opened(check, end) as page:
+                try:
+                    value = await page.evaluate(check.javascript or "")
+                except Error as error:
+                    if page.is_closed() or "context was destroyed" in str(error):
+                        raise Undecided("the page has gone") from None
+                    return first_line(error)  # the page is not the one that the expression is for
+            return _compare(check, value)
+        case "sql":
+            assert end.config.database is not None
+            path = Path(end.config.database.removeprefix("sqlite:///"))
+            try:
+                value = await asyncio.to_thread(first_value, path, check.sql or "", end.config.check_timeout_s)
+            except sqlite3.Error as error:
+                raise Undecided(f"{path}: {error}") from None
+            return _compare(check, value)
+        case "http":
+            return await _http(check, end)
+        case _:
+            return await _verify(check, end)
 
 
 async def _http(check: Check, end: End) -> str:
@@ -169,7 +179,9 @@ async def _http(check: Check, end: End) -> str:
     except BrowserError as error:
         raise Undecided(str(error)) from None
     try:
-        async with logged_in(end.config, state, end.config.check_timeout_s, end.allows, end.proxy, name) as client:
+        async with authenticated_client(
+            end.config, state, end.config.check_timeout_s, end.allows, end.proxy, name
+        ) as client:
             answer = await client.get(url)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise Undecided(f"{url} does not answer ({type(error).__name__}: {error})") from None
@@ -192,16 +204,6 @@ async def _http(check: Check, end: End) -> str:
     if len(values) == 1 and values[0] == check.equals:
         return ""
     return _compare(check, values[0] if len(values) == 1 and not isinstance(check.equals, list) else values)
-
-
-async def _sql(check: Check, end: End) -> str:
-    assert end.config.database is not None
-    path = Path(end.config.database.removeprefix("sqlite:///"))
-    try:
-        value = await asyncio.to_thread(first_value, path, check.sql or "", end.config.check_timeout_s)
-    except sqlite3.Error as error:
-        raise Undecided(f"{path}: {error}") from None
-    return _compare(check, value)
 
 
 async def _verify(check: Check, end: End) -> str:
@@ -266,25 +268,3 @@ async def open_tab(context: BrowserContext, url: str, timeout_s: float) -> Async
     finally:
         with contextlib.suppress(Error):
             await page.close()
-
-
-async def _shown_text(page: Page) -> str:
-    """What the page and its frames show. Raises Undecided where it cannot be read."""
-    from playwright.async_api import Error
-
-    try:
-        texts = [str(text) for text in await evaluate_in_frames(page, _TEXT)]
-    except Error as error:
-        raise Undecided(first_line(error)) from None
-    return " ".join(" ".join(texts).split())
-
-
-_KINDS = {
-    "url": _url,
-    "text": _text,
-    "answer": _answer,
-    "javascript": _javascript,
-    "http": _http,
-    "sql": _sql,
-    "verify": _verify,
-}

@@ -28,7 +28,7 @@ from webrl.suites.web.tasks import checks_of
 from webrl.types import Task
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page
+    pass
 
 _ASKS = "; if the server itself asks for a password: rollout.web.login.basic (init-site --basic-user)"
 _STOPPED = "net::ERR_ABORTED"
@@ -70,27 +70,25 @@ class WebEnv(BrowserEnv):
         self._routes = {self._web.address: server.port} if server else {}
         try:
             observation = await super().reset(played)
-            await self._require_page(task)
+            async with self._deadline("looking at the start page"):
+                status, text = await self.tab.evaluate(_STATUS)
+            if status >= 400:
+                url = self.page.url
+                await super().close()
+                page = f"start page {task.start_url} of {task.task_id!r}"
+                if UNREACHED in text[:300]:
+                    raise SiteError(f"{page} does not open: {text:.300}")
+                if not text.startswith(BLOCKED):
+                    raise SiteError(f"{page} answers {status}{_ASKS if status == 401 else ''}")
+                raise SiteError(
+                    f"{page} leads to {url}. {text:.300} Name that host in rollout.allowed_hosts, or start there"
+                )
         except BaseException:
             if server:
                 await server.stop()
             raise
         self._played, self._server = task, server
         return observation
-
-    async def _require_page(self, task: Task) -> None:
-        async with self._deadline("looking at the start page"):
-            status, text = await self.tab.evaluate(_STATUS)
-        if status < 400:
-            return
-        url = self.page.url
-        await super().close()
-        page = f"start page {task.start_url} of {task.task_id!r}"
-        if UNREACHED in text[:300]:
-            raise SiteError(f"{page} does not open: {text:.300}")
-        if not text.startswith(BLOCKED):
-            raise SiteError(f"{page} answers {status}{_ASKS if status == 401 else ''}")
-        raise SiteError(f"{page} leads to {url}. {text:.300} Name that host in rollout.allowed_hosts, or start there")
 
     async def step(self, action_text: str) -> StepResult:
         """As `BrowserEnv.step`; the agent is told what the site's limits have kept from happening."""
@@ -127,19 +125,16 @@ class WebEnv(BrowserEnv):
         folder = self._server.folder if self._server else ""
         end = End(self._browser, self.context, page, answer, self._web, self._guard.allows, proxy, origin, folder)
         score = await judge(checks, end)
-        if score.reward == 0 and (down := await self._down(page, end)):
-            return Score(None, down)  # what failed then is the site, whatever the checks have made of its error page
-        return score
-
-    async def _down(self, page: Page, end: End) -> str:
-        """Why the site cannot be asked any more, where the agent's page is an error of the connection; else ""."""
+        if score.reward != 0:
+            return score
+        # Where the agent's page is an error of the connection, what failed is the site.
         try:
             _, text = await self._tabs[page].evaluate(_STATUS)
         except (ChannelError, ChannelClosed, KeyError):  # KeyError: a tab that nobody has looked at
-            return ""
-        if not (page.url.startswith("chrome-error:") or UNREACHED in text[:300]):
-            return ""
-        return await unanswered(end)
+            return score
+        is_error = page.url.startswith("chrome-error:") or UNREACHED in text[:300]
+        down = await unanswered(end) if is_error else ""
+        return Score(None, down) if down else score
 
     async def close(self) -> None:
         """Close the profile, and end its server."""

@@ -140,7 +140,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Seen:
+class DiscoveredPage:
     """One page."""
 
     url: str
@@ -172,7 +172,7 @@ class Seen:
 class Exploration:
     """What was found."""
 
-    pages: tuple[Seen, ...]
+    pages: tuple[DiscoveredPage, ...]
     """In the order of the visits."""
     skipped: tuple[str, ...]
     """Links that were not followed, or did not open, each with the reason."""
@@ -242,7 +242,7 @@ class _Walk:
         self._vain: Counter[str] = Counter()
         """By shape: links that are not followed for that."""
         self._unsafe: list[str] = []
-        self.pages: dict[str, Seen] = {}
+        self.pages: dict[str, DiscoveredPage] = {}
 
     def next(self) -> tuple[str, str] | None:
         """The next link and its name; None where there is none."""
@@ -267,11 +267,13 @@ class _Walk:
         """A link is not followed, or did not open."""
         self._skipped.append(f"{without_token(url)}: {redact(why)}")
 
-    def enter(self, url: str, page: Seen, links: Sequence[_Link], names: dict[str, str]) -> None:
+    def enter(self, url: str, page: DiscoveredPage, links: Sequence[_Link], names: dict[str, str]) -> None:
         """A page has been opened; one that is known, or asks back, or whose address is a key, brings nothing."""
         fresh = _host(page.url) in self._web.hosts and _key(page.url) not in self.pages
         fresh = fresh and all(page.text != seen.text for seen in self.pages.values())
-        if fresh and self.pages and _asks_back(page, links):
+        said = [*(form.submit or "" for form in page.forms), *(link.words for link in links)]
+        agrees = any(_AGREES.match(text) or changes("", text) for text in said)
+        if fresh and self.pages and agrees and _ASKS_BACK.search(page.text):
             self.skip(page.url, "asks for a confirmation")
             self._unsafe.append(url)
             fresh = False
@@ -321,11 +323,13 @@ def shows_only_login(found: Exploration) -> bool:
     return bool(first.login and is_asked and others)
 
 
-def _called(page: Seen) -> str:
+def _called(page: DiscoveredPage) -> str:
     return f"{urlsplit(page.url).path} {page.link} {page.title} {page.heading}"
 
 
-async def _visit(env: WebEnv, config: RolloutConfig, url: str, link: str) -> tuple[Seen, list[_Link], dict[str, str]]:
+async def _visit(
+    env: WebEnv, config: RolloutConfig, url: str, link: str
+) -> tuple[DiscoveredPage, list[_Link], dict[str, str]]:
     """The page, its links, and the names of its elements as the agent sees them."""
     from playwright.async_api import Error
 
@@ -343,14 +347,8 @@ async def _visit(env: WebEnv, config: RolloutConfig, url: str, link: str) -> tup
     names = {bid: str(ast.literal_eval(name)) for bid, name in _NAMED.findall(observation.text)}
     forms = tuple(Form(**form | {"fields": tuple(form["fields"])}) for part in parts for form in part["forms"])
     told = (observation.text, forms, socket, env.refusal, url)
-    seen = Seen(env.page.url, found["title"], names.get(found["heading"], ""), link, *told)
+    seen = DiscoveredPage(env.page.url, found["title"], names.get(found["heading"], ""), link, *told)
     return seen, [_Link(*given) for part in parts for given in part["links"]], names
-
-
-def _asks_back(page: Seen, links: Sequence[_Link]) -> bool:
-    """Whether it only asks whether something is really to be done."""
-    said = [*(form.submit or "" for form in page.forms), *(link.words for link in links)]
-    return bool(_ASKS_BACK.search(page.text)) and any(_AGREES.match(text) or changes("", text) for text in said)
 
 
 def _has_token(url: str) -> bool:

@@ -13,8 +13,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from webrl.config.redaction import redact
 from webrl.config.web import WebConfig
@@ -54,7 +53,9 @@ async def run_command(command: Sequence[str], timeout_s: float, what: str) -> st
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-        said, complaint = (_written(file) for file in (out, err))
+        for file in (out, err):
+            file.seek(0)
+        said, complaint = (file.read(_MAX_BYTES).decode("utf-8", "replace") for file in (out, err))
     if process.returncode:
         words = (complaint or said).strip()[-_SHOWN_CHARS:]
         raise SiteError(f"{where} ended with {process.returncode}: {redact(words) or 'it said nothing'}")
@@ -64,11 +65,6 @@ async def run_command(command: Sequence[str], timeout_s: float, what: str) -> st
 def filled(text: str, values: Mapping[str, str]) -> str:
     """`text` with each key of `values` replaced; what is put in is not looked at again."""
     return re.sub("|".join(map(re.escape, values)), lambda match: values[match.group(0)], text)
-
-
-def _written(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read(_MAX_BYTES).decode("utf-8", "replace")
 
 
 async def reset_site(config: WebConfig) -> None:
@@ -86,24 +82,17 @@ async def reset_site(config: WebConfig) -> None:
             if reset.command:
                 await run_command(reset.command, reset.timeout_s, "rollout.web.reset.command")
             elif reset.url:
-                await _request(client, config)
+                headers = {name: value.reveal() for name, value in reset.headers.items()}
+                try:
+                    answer = await client.request(reset.method, reset.url.reveal(), headers=headers)
+                except (httpx.HTTPError, httpx.InvalidURL) as error:
+                    raise SiteError(f"rollout.web.reset.url {reset.url} does not answer: {error}") from None
+                if answer.status_code >= 400:
+                    said = " ".join(redact(answer.text).split())[:_SHOWN_CHARS]
+                    raise SiteError(f"rollout.web.reset.url {reset.url} answers {answer.status_code}: {said}")
             await await_answer(client, config.start_urls[0])
     except TimeoutError:
         raise SiteError(f"{config.start_urls[0]} does not answer {reset.timeout_s:g} s after its reset") from None
-
-
-async def _request(client: httpx.AsyncClient, config: WebConfig) -> None:
-    import httpx
-
-    assert config.reset.url is not None
-    headers = {name: value.reveal() for name, value in config.reset.headers.items()}
-    try:
-        answer = await client.request(config.reset.method, config.reset.url.reveal(), headers=headers)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise SiteError(f"rollout.web.reset.url {config.reset.url} does not answer: {error}") from None
-    if answer.status_code >= 400:
-        said = " ".join(redact(answer.text).split())[:_SHOWN_CHARS]
-        raise SiteError(f"rollout.web.reset.url {config.reset.url} answers {answer.status_code}: {said}")
 
 
 async def await_answer(client: httpx.AsyncClient, url: str) -> None:
@@ -123,16 +112,10 @@ async def take_turn(config: WebConfig) -> None:
         return
     path = config.state_dir / f"{config.name}.turn"
     async with exclusive(path.with_suffix(".turn.lock")):
-        now = time.time()
-        turn = max(now, _next_turn(path, now + 60))
+        now = turn = time.time()
+        with contextlib.suppress(OSError, ValueError):
+            earliest = float(path.read_text(encoding="utf-8"))
+            if earliest < now + 60:  # a clock that was set back, or a torn file, holds nobody up
+                turn = max(now, earliest)
         path.write_text(repr(turn + 1 / config.max_actions_per_s), encoding="utf-8")
     await asyncio.sleep(turn - now)
-
-
-def _next_turn(path: Path, latest: float) -> float:
-    """The earliest next turn; a clock that was set back, or a torn file, holds nobody up."""
-    try:
-        turn = float(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return 0.0
-    return turn if turn < latest else 0.0

@@ -1,7 +1,8 @@
-"""What `webrl init-site` writes: a config with comments, and first instructions that the pages found give.
+"""What `webrl init-site` writes: a config with comments, and first instructions from the pages found, both tried.
 
-API: `start_config(url, ...)` to look around with, `starter_instructions(pages)`, which `trial.prove` tries, and
-`write_starter(out, found, ...)`.
+API: `start_config(url, ...)` to look around with, `starter_instructions(pages)`, of which `await prove(config,
+starters)` keeps those that their own answers solve; `write_starter(out, found, ...)`; `await try_site(config)` plays
+one instruction without doing anything: does the site open, what is seen (`num_elements(text)`), and is that no success.
 """
 
 from __future__ import annotations
@@ -9,16 +10,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from webrl.config import RunConfig, validate_config
-from webrl.errors import UsageError
+from webrl.config import RolloutConfig, RunConfig, validate_config
+from webrl.errors import BrowserError, UsageError
+from webrl.llm.interface import PolicyOutput, Turn
+from webrl.rollouts.browser import Browser
+from webrl.rollouts.episode import run_episode
 from webrl.rollouts.guard import LEAVES, changes
 from webrl.runs.store import write_text
-from webrl.suites.web.explore import Exploration, Seen, without_token
+from webrl.suites.web.env import WebEnv
+from webrl.suites.web.explore import DiscoveredPage, Exploration, without_token
+from webrl.suites.web.suite import OwnSite
+from webrl.suites.web.tasks import heldout_tasks, site_name, task_at, training_tasks
+from webrl.types import Trajectory
 
 _TEMPLATE = """\
 # {name}: a site of your own, written by `webrl init-site` (docs/own_site.md).
@@ -71,6 +80,10 @@ _HELDOUT_EVERY = 3
 _MAX_SHOWN = 8
 """Forms of the site, and fields of each, in the config's comment."""
 _MAX_NAME = 100
+_ELEMENT = re.compile(
+    r"\[[a-zA-Z]*\d+\] (?:button|link|checkbox|radio|textbox|searchbox|combobox|tab|menuitem|switch|"
+    r"generic .*(?:clickable|editable)|generic, (?:clickable|editable))"
+)
 _ICON = re.compile(r"[\ue000-\uf8ff]")
 
 
@@ -80,7 +93,7 @@ class Starter:
 
     entry: dict[str, Any]
     """As it stands in a file."""
-    page: Seen
+    page: DiscoveredPage
     """Where it is solved."""
     answer: str = ""
     """What is to be said there, as that page shows it; "": that one is done."""
@@ -97,7 +110,7 @@ def start_config(url: str, name: str, num_pages: int, login: Mapping[str, Any]) 
     return validate_config({"tasks": {"suite": "web"}, "rollout": {"web": web}}, "init-site")
 
 
-def guess_login(page: Seen, url: str, user: str | None, variable: str) -> dict[str, Any] | None:
+def guess_login(page: DiscoveredPage, url: str, user: str | None, variable: str) -> dict[str, Any] | None:
     """The log-in through the page's form; None without such a form.
 
     Args:
@@ -133,38 +146,39 @@ def write_starter(
     login: Mapping[str, Any],
     instructions: Sequence[Mapping[str, Any]],
 ) -> list[Path]:
-    """Write the config and the instructions, of which every third is held out; gives the files, the config first."""
+    """Write the config and the instructions, of which every third is held out; return the files, the config first.
+
+    What pages say of themselves is written to the config as quoted ASCII, so that none of it is YAML.
+    """
     heldout = instructions[_HELDOUT_EVERY - 1 :: _HELDOUT_EVERY]
     parts = ([entry for entry in instructions if entry not in heldout], heldout)
     written = {path: entries for path, entries in zip(starter_files(out), parts, strict=True) if entries}
     for path, entries in written.items():
-        lines = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-        write_text(path, lines)
-    named = [_quoted(str(path)) if path in written else "" for path in starter_files(out)]
-    write_text(out, _config_text(found, url, name, named, _login(found, url, login)))
-    return [out, *written]
-
-
-def _config_text(found: Exploration, url: str, name: str, files: Sequence[str], login: str) -> str:
-    """The config. What pages say of themselves stands in it as quoted ASCII, so that none of it is YAML."""
-    pages = [f"#   {_quoted(without_token(page.url))} {_quoted(page.title)}" for page in found.pages]
-    forms = {f"#   {form.method} {_quoted(without_token(form.action))}: {_names(form.fields)}"
-             for page in found.pages for form in page.forms}  # fmt: skip
+        write_text(path, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries))
+    train_file, heldout_file = (json.dumps(str(path)) if path in written else "" for path in starter_files(out))
+    pages = [f"#   {json.dumps(without_token(page.url))} {json.dumps(page.title)}" for page in found.pages]
+    forms = set()
+    for form in (form for page in found.pages for form in page.forms):
+        names = ", ".join(map(json.dumps, form.fields[:_MAX_SHOWN])) or "no fields"
+        more = f" and {len(form.fields) - _MAX_SHOWN} more" if len(form.fields) > _MAX_SHOWN else ""
+        forms.add(f"#   {form.method} {json.dumps(without_token(form.action))}: {names}{more}")
     seen = (url, *(page.url for page in found.pages))
     unsafe = [p for p in map(_pattern, found.unsafe) if not any(re.search(p, page) for page in seen)]
     forbidden = dict.fromkeys((f"(?i){LEAVES}", *unsafe))
-    return _TEMPLATE.format(
+    text = _TEMPLATE.format(
         name=name,
-        url=_quoted(url),
+        url=json.dumps(url),
         origin=urljoin(url, "/").rstrip("/"),
-        train=files[0],
-        heldout=files[1],
-        login=login,
-        forbidden="\n".join(f"      - {_quoted(pattern)}" for pattern in forbidden),
+        train=train_file,
+        heldout=heldout_file,
+        login=_login(found, url, login),
+        forbidden="\n".join(f"      - {json.dumps(pattern)}" for pattern in forbidden),
         tiny=TINY_MODELS,
         pages="\n".join(pages),
         forms="\n".join(sorted(forms)[:_MAX_SHOWN]) or "#   none",
     )
+    write_text(out, text)
+    return [out, *written]
 
 
 def _login(found: Exploration, url: str, login: Mapping[str, Any]) -> str:
@@ -179,11 +193,6 @@ def _login(found: Exploration, url: str, login: Mapping[str, Any]) -> str:
     return f"    # This looks like the log-in (init-site {page.login.options}):\n    # login: {json.dumps(guess)}"
 
 
-def _names(fields: Sequence[str]) -> str:
-    more = f" and {len(fields) - _MAX_SHOWN} more" if len(fields) > _MAX_SHOWN else ""
-    return (", ".join(map(_quoted, fields[:_MAX_SHOWN])) or "no fields") + more
-
-
 def _pattern(url: str) -> str:
     """An expression for an address, and for that of other entries (`/notes/3/delete`)."""
     parts = urlsplit(url)
@@ -191,10 +200,6 @@ def _pattern(url: str) -> str:
     text = parts.path if in_path else f"{parts.path}?{parts.query}"
     open_ends = re.sub(r"[^/?&=]*[0-9*][^/?&=]*", "\0", without_token(text))
     return f"^[a-z]+://[^/]+{_escape(open_ends).replace(chr(0), '[^/?&]+')}{'([?#]|$)' if in_path else ''}"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text)
 
 
 def _escape(text: str) -> str:
@@ -207,7 +212,7 @@ def starter_files(out: Path) -> tuple[Path, Path]:
     return out.with_name(f"{out.stem}_train.jsonl"), out.with_name(f"{out.stem}_heldout.jsonl")
 
 
-def starter_instructions(pages: Sequence[Seen]) -> list[Starter]:
+def starter_instructions(pages: Sequence[DiscoveredPage]) -> list[Starter]:
     """Instructions with checks that need nothing but the pages: go there, and say what its heading is.
 
     Both are made of the names that the agent sees.
@@ -227,7 +232,7 @@ def starter_instructions(pages: Sequence[Seen]) -> list[Starter]:
     return found or [title_instruction(pages[0], is_checked=_says_something(pages[0].title))]
 
 
-def title_instruction(page: Seen, *, is_checked: bool) -> Starter:
+def title_instruction(page: DiscoveredPage, *, is_checked: bool) -> Starter:
     """What can be asked of any page, judged by the outcome model where its title is no answer."""
     checks = [{"answer": _escape(page.title)}] if is_checked else []
     text = "What is the title of this page? Answer with its text."
@@ -237,3 +242,86 @@ def title_instruction(page: Seen, *, is_checked: bool) -> Starter:
 def _says_something(name: str) -> bool:
     """Whether a name can stand in a sentence: of a page `0`, `›` or `#! ?` nobody could say which it is."""
     return name[:1].isalnum() and any(map(str.isalpha, name)) and len(name) <= _MAX_NAME
+
+
+class Idle:
+    """Waits, then says that it is done."""
+
+    fingerprint = "idle"
+
+    async def act(self, turn: Turn) -> PolicyOutput:
+        """The same answers for any page."""
+        return PolicyOutput((), (), (), "send_msg_to_user('done')" if turn.history else "noop()", turn.observation)
+
+
+class _Solver:
+    """Opens a starter's page and says its answer, if the page shows it."""
+
+    fingerprint = "solver"
+
+    def __init__(self, starter: Starter) -> None:
+        self._starter = starter
+
+    async def act(self, turn: Turn) -> PolicyOutput:
+        """The link's address first, then what is to be said."""
+        answer = self._starter.answer
+        said = answer if not answer or f" {answer!r}" in turn.observation else "The page does not show it."
+        action = f"send_msg_to_user({said or 'done'!r})" if turn.history else "noop()"
+        if not turn.history and self._starter.page.target:
+            action = f"goto({self._starter.page.target!r})"
+        return PolicyOutput((), (), (), action, turn.observation)
+
+
+async def prove(config: RolloutConfig, starters: Sequence[Starter]) -> tuple[list[Starter], list[str]]:
+    """Return the instructions that are solved by their own answers, and why the others are not.
+
+    The instructions of one page are played together, its last one left out until the rest is solved.
+    """
+    kept: list[Starter] = []
+    dropped: list[str] = []
+    async with Browser(max_page_mb=config.max_page_mb) as browser:
+        env = WebEnv(browser, config)
+        try:
+            for _, group in groupby(starters, lambda starter: starter.page.url):
+                together = list(group)
+                while together:
+                    last = together[-1]
+                    task = task_at(config, f"{site_name(config)}.{last.entry['id']}", config.web.start_urls[0], "prove")
+                    checks = [check for starter in together for check in starter.entry["checks"]]
+                    task = replace(task, extra={"checks": checks})
+                    played = await run_episode(env, _Solver(last), task, config, trajectory_id="proof")
+                    finished = played.status.finished
+                    why = (await env.finish()).note if finished else f"{played.status}: {played.message}"
+                    if not why:
+                        break
+                    dropped.append(f"{together.pop().entry['instruction']} {why}")
+                kept += together
+        finally:
+            await env.close()
+    return kept, dropped
+
+
+async def try_site(config: RunConfig) -> Trajectory:
+    """Play the first instruction without doing anything.
+
+    Raises:
+        BrowserError: the episode failed, with its error.
+    """
+    task = [*training_tasks(config), *heldout_tasks(config)][0]
+    suite = OwnSite()
+    suite.check(task, config.rollout)
+    async with Browser() as browser:
+        env = WebEnv(browser, config.rollout)
+        try:
+            trajectory = await run_episode(env, Idle(), task, config.rollout, trajectory_id="trial")
+            trajectory = await suite.finish(env, trajectory)
+        finally:
+            await env.close()
+    if not trajectory.status.finished:
+        raise BrowserError(f"{task.task_id}: {trajectory.status}: {trajectory.message}")
+    return trajectory
+
+
+def num_elements(text: str) -> int:
+    """Elements of a page's text that can be acted on (in the axtree form)."""
+    return len(_ELEMENT.findall(text))

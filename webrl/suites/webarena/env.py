@@ -28,8 +28,7 @@ from webrl.rollouts.html import hide_scrollbars
 from webrl.rollouts.interface import Observation, Score, StepResult
 from webrl.suites.web.locks import LEASE_TIMEOUT_S, Lease, lease_sites
 from webrl.suites.web.sites import resolve
-from webrl.suites.webarena.evaluator import Evaluator
-from webrl.suites.webarena.final_state import capture
+from webrl.suites.webarena.evaluator import Evaluator, capture
 from webrl.suites.webarena.login import LoginStore
 from webrl.suites.webarena.sites import SITES, Sites, find_sites, host_of
 from webrl.suites.webarena.tasks import config_of, instruction_of, is_scored, sites_of, writes
@@ -138,15 +137,13 @@ class WebArenaEnv(BrowserEnv):
                 extra={"allowed_hosts": [host_of(url) for url in urls.values()]},
             )
         )
-        return await self._open_more(starts[1:]) if len(starts) > 1 else observation
-
-    async def _open_more(self, urls: list[str]) -> Observation:
-        """Further tabs; the first one stays active, as in VAB-WebArena-Lite."""
+        if len(starts) == 1:
+            return observation
         async with self._deadline("opening the task's tabs"):
-            for url in urls:
+            for url in starts[1:]:
                 page = await self.context.new_page()
                 await page.goto(url)
-        return (await super().step("tab_focus(0)")).observation
+        return (await super().step("tab_focus(0)")).observation  # the first one stays active, as in VAB-WebArena-Lite
 
     async def step(self, action_text: str) -> StepResult:
         """As `BrowserEnv.step`; a drop-down list takes the first option that contains the argument, as in VAB."""
@@ -185,7 +182,13 @@ class WebArenaEnv(BrowserEnv):
             ended = self._ended
             answer = ended.message if ended else None
             if self._evidence:
-                return await self._judge_evidence(self._evidence, answer, lease.urls)
+                try:
+                    async with asyncio.timeout(self._config.webarena.validate_timeout_s):
+                        await self.context.close()  # writes the traffic down
+                except TimeoutError:
+                    return Score(None, "the browser did not write down the episode's network traffic")
+                await super().close()
+                return await self._evidence.score(answer, lease.urls)
             infeasible = ended is not None and bool(_INFEASIBLE.match(ended.action))
             state = await capture(self.context, self.page, answer=answer, infeasible=infeasible)
             return await access.evaluator.validate(task, lease.urls, state)
@@ -193,15 +196,6 @@ class WebArenaEnv(BrowserEnv):
             return Score(None, f"the page was gone before it could be read: {str(error).splitlines()[0]}")
         finally:
             self._release()
-
-    async def _judge_evidence(self, evidence: Evidence, answer: str | None, urls: dict[str, str]) -> Score:
-        try:
-            async with asyncio.timeout(self._config.webarena.validate_timeout_s):
-                await self.context.close()  # writes the traffic down
-        except TimeoutError:
-            return Score(None, "the browser did not write down the episode's network traffic")
-        await super().close()
-        return await evidence.score(answer, urls)
 
     async def close(self) -> None:
         """Close the profile and give the sites back; a `reset` that still waits for them is given up."""

@@ -59,21 +59,24 @@ class AnswerJudge:
             JudgeError: endpoint down after all retries, refusal, or an answer that decides nothing.
         """
         with self._lock:
-            model = self._model = self._model or self._first_model()
-            key = hashlib.sha256(json.dumps([model, messages]).encode()).hexdigest()
-            answers = self._load()
-            if key in answers:
-                return answers[key]
-            start = time.monotonic()
-            answer = self._call(model, messages)
-            self.calls += 1
-            if not _decides(messages, answer):
-                raise JudgeError(f"judge {model} at {self.url} gave no verdict: {answer[:_SHORT]!r}")
-            answers[key] = answer
-            self._log({"key": key, "model": model, "url": str(self.url), "messages": messages, "answer": answer}, start)
-            return answer
+            if not self._model:
+                data = self._request("GET", "/models", None)
+                try:
+                    self._model = str(data["data"][0]["id"])
+                except (KeyError, IndexError, TypeError):
+                    raise JudgeError(f"judge at {self.url} lists no model: {str(data)[:_SHORT]}") from None
+            if self._answers is None:
+                lines = read_lines(self._path, on_error=logger.warning) if self._path.exists() else ()
+                self._answers = {line["key"]: line["answer"] for _, line in lines}
+                cut_torn_line(self._path)
+            key = hashlib.sha256(json.dumps([self._model, messages]).encode()).hexdigest()
+            if key not in self._answers:
+                self._answers[key] = self._answer(key, self._model, messages)
+            return self._answers[key]
 
-    def _call(self, model: str, messages: list[dict[str, str]]) -> str:
+    def _answer(self, key: str, model: str, messages: list[dict[str, str]]) -> str:
+        """Ask the endpoint, and write question and answer to `judge.jsonl`."""
+        start = time.monotonic()
         body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": _MAX_ANSWER_TOKENS, "top_p": 1}
         data = self._request("POST", "/chat/completions", body)
         try:
@@ -82,14 +85,20 @@ class AnswerJudge:
             raise JudgeError(f"judge at {self.url} answered without a message: {str(data)[:_SHORT]}") from None
         if not isinstance(content, str):
             raise JudgeError(f"judge at {self.url} answered {content!r}")
-        return without_thinking(content)
-
-    def _first_model(self) -> str:
-        data = self._request("GET", "/models", None)
-        try:
-            return str(data["data"][0]["id"])
-        except (KeyError, IndexError, TypeError):
-            raise JudgeError(f"judge at {self.url} lists no model: {str(data)[:_SHORT]}") from None
+        answer = without_thinking(content)
+        self.calls += 1
+        # BrowserGym's evaluators look for one of these words.
+        words = ("same", "different") if "respond with 'same'" in messages[-1]["content"] else ("correct",)
+        if not any(word in answer.lower() for word in words):
+            raise JudgeError(f"judge {model} at {self.url} gave no verdict: {answer[:_SHORT]!r}")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        call = {
+            "key": key, "model": model, "url": str(self.url), "messages": messages, "answer": answer,
+            "seconds": round(time.monotonic() - start, 3), "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        }  # fmt: skip
+        with self._path.open("a", encoding="utf-8") as file:  # one write: workers share the file
+            file.write(json.dumps(call, ensure_ascii=False) + "\n")
+        return answer
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         """One request with retries after timeouts, dropped connections, 429 and server errors."""
@@ -123,26 +132,3 @@ class AnswerJudge:
             except ValueError:
                 problem = f"not JSON: {answer.text[:_SHORT]!r}"
         raise JudgeError(f"judge at {self.url} does not answer ({redact(problem)})")
-
-    def _load(self) -> dict[str, str]:
-        if self._answers is None:
-            self._answers = {}
-            if self._path.exists():
-                for _, line in read_lines(self._path, on_error=logger.warning):
-                    self._answers[line["key"]] = line["answer"]
-        return self._answers
-
-    def _log(self, call: dict[str, Any], start: float) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        if not self.calls:
-            cut_torn_line(self._path)
-        call |= {"seconds": round(time.monotonic() - start, 3), "time": time.strftime("%Y-%m-%dT%H:%M:%S")}
-        with self._path.open("a", encoding="utf-8") as file:  # one write: workers share the file
-            file.write(json.dumps(call, ensure_ascii=False) + "\n")
-
-
-def _decides(messages: list[dict[str, str]], answer: str) -> bool:
-    """Whether the answer holds one of the words that BrowserGym's evaluators look for."""
-    asked = messages[-1]["content"]
-    words = ("same", "different") if "respond with 'same'" in asked else ("correct",)
-    return any(word in answer.lower() for word in words)

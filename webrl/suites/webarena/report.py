@@ -34,15 +34,17 @@ def summarize(trajectories: Sequence[Trajectory], confidence: float = 0.95) -> d
     unjudged = sorted(t.task.task_id for t in trajectories if is_unjudged(t))
     single = [t for t in judged if len(sites_of(t.task)) == 1]
     cross = [t for t in judged if len(sites_of(t.task)) > 1]
+    successes, total = sum(map(is_success, trajectories)), max(len(trajectories), 1)
     return {
         "headline": success_rate(judged, confidence).to_json(),
         "without_crashes": success_rate((t for t in judged if t.status.finished), confidence).to_json(),
         "unjudged": {"episodes": len(unjudged), "task_ids": unjudged},
-        "bounds": _bounds(trajectories, len(unjudged)),
+        # over all tasks, if every unjudged episode failed, and if every one succeeded
+        "bounds": (successes / total, (successes + len(unjudged)) / total),
         "by_site": rates_by(site_of, single, confidence),
         "cross_site": success_rate(cross, confidence).to_json() | {"by_sites": rates_by(site_of, cross, confidence)},
-        "by_evaluator": rates_by(_evaluators, judged, confidence),
-        "mean_steps": round(sum(len(t.steps) for t in trajectories) / max(len(trajectories), 1), 2),
+        "by_evaluator": rates_by(lambda t: "+".join(config_of(t.task)["eval"]["eval_types"]), judged, confidence),
+        "mean_steps": round(sum(len(t.steps) for t in trajectories) / total, 2),
     }
 
 
@@ -50,7 +52,25 @@ def write_task_files(trajectories: Iterable[Trajectory], folder: Path) -> int:
     """One JSON file a task: what was asked, what the agent did and answered, and the score; gives their number."""
     count = 0
     for trajectory in trajectories:
-        write_json(folder / f"{file_name(trajectory.trajectory_id)}.json", _task_file(trajectory))
+        config = config_of(trajectory.task)
+        entry = {
+            "task_id": trajectory.task.task_id,
+            "sites": config["sites"],
+            "intent": instruction_of(trajectory.task),
+            "start_url": config["start_url"],
+            "eval": config["eval"],
+            "status": str(trajectory.status),
+            "score": trajectory.env_reward,
+            "note": trajectory.env_error,
+            "answer": trajectory.message,
+            "seconds": round(trajectory.seconds, 1),
+            "attempts": trajectory.attempts,
+            "steps": [
+                {"index": s.index, "url": s.url, "response": s.response, "action": s.action, "error": s.error}
+                for s in trajectory.steps
+            ],
+        }
+        write_json(folder / f"{file_name(trajectory.trajectory_id)}.json", entry)
         count += 1
     return count
 
@@ -60,14 +80,15 @@ def write_traces(trajectories: Iterable[Trajectory], folder: Path) -> int:
 
     Unjudged episodes get the score -1, by which its scripts know an episode that must be run again.
     """
-    return write_vab(map(_for_vab, trajectories), folder)
-
-
-def _for_vab(trajectory: Trajectory) -> Trajectory:
-    number = str(config_of(trajectory.task)["task_id"])
-    task = dataclasses.replace(trajectory.task, task_id=number)
-    status = Status.ENV_ERROR if is_unjudged(trajectory) else trajectory.status
-    return dataclasses.replace(trajectory, task=task, status=status)
+    numbered = (
+        dataclasses.replace(
+            trajectory,
+            task=dataclasses.replace(trajectory.task, task_id=str(config_of(trajectory.task)["task_id"])),
+            status=Status.ENV_ERROR if is_unjudged(trajectory) else trajectory.status,
+        )
+        for trajectory in trajectories
+    )
+    return write_vab(numbered, folder)
 
 
 def format_table(summary: dict[str, Any]) -> str:
@@ -85,35 +106,3 @@ def format_table(summary: dict[str, Any]) -> str:
         low, high = summary["bounds"]
         lines.append(f"unjudged: {unjudged}, in none of these rates; all tasks lie between {low:.1%} and {high:.1%}")
     return "\n".join(lines)
-
-
-def _bounds(trajectories: Sequence[Trajectory], unjudged: int) -> tuple[float, float]:
-    """Success rate over all tasks if every unjudged episode failed, and if every one succeeded."""
-    successes = sum(map(is_success, trajectories))
-    total = max(len(trajectories), 1)
-    return successes / total, (successes + unjudged) / total
-
-
-def _evaluators(trajectory: Trajectory) -> str:
-    return "+".join(config_of(trajectory.task)["eval"]["eval_types"])
-
-
-def _task_file(trajectory: Trajectory) -> dict[str, Any]:
-    config = config_of(trajectory.task)
-    return {
-        "task_id": trajectory.task.task_id,
-        "sites": config["sites"],
-        "intent": instruction_of(trajectory.task),
-        "start_url": config["start_url"],
-        "eval": config["eval"],
-        "status": str(trajectory.status),
-        "score": trajectory.env_reward,
-        "note": trajectory.env_error,
-        "answer": trajectory.message,
-        "seconds": round(trajectory.seconds, 1),
-        "attempts": trajectory.attempts,
-        "steps": [
-            {"index": s.index, "url": s.url, "response": s.response, "action": s.action, "error": s.error}
-            for s in trajectory.steps
-        ],
-    }

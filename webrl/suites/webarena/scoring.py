@@ -17,13 +17,13 @@ import time
 import types
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webrl.errors import JudgeError
 from webrl.rollouts.interface import Score
 from webrl.suites.web.sites import resolve
-from webrl.suites.webarena.final_state import FinalState
 from webrl.suites.webarena.judge import AnswerJudge
 from webrl.suites.webarena.sites import SITES, host_of
 from webrl.suites.webarena.tasks import config_of
@@ -36,6 +36,27 @@ SETTLE_MS = 3000
 """The evaluators' pause after a navigation; here the longest wait for the network to become idle."""
 _NO_SITE = "http://{}.invalid"
 _VARIABLES = (*(site.upper() for site in SITES), "HOMEPAGE")
+
+
+@dataclass(frozen=True)
+class FinalState:
+    """The end of an episode.
+
+    Example: `FinalState("http://host:3000/search", "<!DOCTYPE html>…", ("http://host:3000/search",), {…}, "42 min")`
+    """
+
+    url: str
+    """Address of the active tab."""
+    html: str
+    """Its document, form contents included, scripts left out."""
+    tabs: tuple[str, ...]
+    """Addresses of all tabs."""
+    storage: dict[str, Any]
+    """Cookies and local storage (Playwright's storage state)."""
+    answer: str | None = None
+    """The agent's message; None if it was stopped (step limit, repeated action, parse failures)."""
+    infeasible: bool = False
+    """The agent said that the task cannot be done."""
 
 
 def score(
@@ -55,12 +76,16 @@ def score(
     from beartype.roar import BeartypeException
     from playwright.sync_api import Error
 
-    if not _is_authorized(state, urls):
+    allowed = {"", "newtab", *map(host_of, urls.values())}  # BrowserGym's safeguard over all tabs
+    if not all(host_of(tab) in allowed for tab in state.tabs):
         return Score(0.0, f"left the sites: {', '.join(state.tabs)[:300]}")
     modules = _browsergym(urls, accounts, page, judge)
     browser_task = _make_task(modules, task, resolve(config_of(task), urls, f"task {task.task_id!r}", SITES), urls)
+    chat = [] if state.answer is None else [{"role": "assistant", "message": state.answer}]
+    if state.infeasible:
+        chat = [{"role": "infeasible", "message": state.answer or ""}]
     try:
-        reward, *_ = browser_task.validate(page, _chat(state))
+        reward, *_ = browser_task.validate(page, chat)
     except JudgeError as error:
         return Score(None, str(error))
     except (Error, requests.RequestException) as error:
@@ -74,18 +99,6 @@ def score(
     return Score(float(reward))
 
 
-def _is_authorized(state: FinalState, urls: Mapping[str, str]) -> bool:
-    """BrowserGym's safeguard over all tabs: each blank, or on one of the sites."""
-    allowed = {"", "newtab", *map(host_of, urls.values())}
-    return all(host_of(tab) in allowed for tab in state.tabs)
-
-
-def _chat(state: FinalState) -> list[dict[str, str]]:
-    if state.infeasible:
-        return [{"role": "infeasible", "message": state.answer or ""}]
-    return [] if state.answer is None else [{"role": "assistant", "message": state.answer}]
-
-
 def _browsergym(
     urls: Mapping[str, str], accounts: Mapping[str, Mapping[str, str]], page: Page, judge: AnswerJudge
 ) -> types.SimpleNamespace:
@@ -95,7 +108,9 @@ def _browsergym(
     for module in modules.holding_addresses:
         for name, url in addresses.items():
             setattr(module, name, url)
-        module.ACCOUNTS = _accounts(module.ACCOUNTS, accounts)
+        module.ACCOUNTS = {**module.ACCOUNTS, **accounts}
+        if "shopping_admin" in accounts:  # the shop's REST interface wants the administrator's
+            module.ACCOUNTS["shopping_site_admin"] = accounts["shopping_admin"]
     for module in modules.asking:
         module.generate_from_openai_chat_completion = lambda messages, **_: judge.ask(messages)
     for module in modules.sleeping:
@@ -137,14 +152,6 @@ def _import(addresses: Mapping[str, str]) -> types.SimpleNamespace:
     modules.asking = (modules.lite_helpers, modules.full_helpers)
     modules.sleeping = (modules.lite, modules.full)
     return modules
-
-
-def _accounts(known: dict[str, Any], ours: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """The published log-ins with ours over them; the shop's REST interface wants the administrator's."""
-    merged = {**known, **ours}
-    if "shopping_admin" in ours:
-        merged["shopping_site_admin"] = ours["shopping_admin"]
-    return merged
 
 
 @contextlib.contextmanager

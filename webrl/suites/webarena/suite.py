@@ -17,8 +17,8 @@ from webrl.rollouts.suite import API_VERSION, Suite, score_episode
 from webrl.suites.web.locks import LEASE_TIMEOUT_S, hold_sites
 from webrl.suites.webarena import report
 from webrl.suites.webarena import tasks as webarena
+from webrl.suites.webarena.check import reset_sites
 from webrl.suites.webarena.env import WebArenaEnv
-from webrl.suites.webarena.reset import reset_sites
 from webrl.suites.webarena.sites import find_sites
 from webrl.suites.webarena.verified import is_verified, require_scorer, verified_tasks
 from webrl.types import Label, Task, Trajectory

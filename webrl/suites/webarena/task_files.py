@@ -1,7 +1,11 @@
-"""Reads task files: WebArena's format (the suites, VAB's generated ones) and lists of training instructions.
+"""Task files: WebArena's format (the suites, VAB's generated ones), both ways, and lists of training instructions.
 
 API: `read_task_file(path) -> list[Task]` (with references), `read_training_file(path) -> list[Task]` (instructions
 alone). Raises DataError quoting file and position: missing file or keys, unknown site, an unresolved `__SITE__`.
+
+`write_task_file(path, tasks)` writes generated instructions for tools that read VAB-WebArena-Lite's format. They have
+no reference answer: an entry says `string_match` with the answer "N/A", and its outcome comes from the outcome model.
+`read_task_file` reads such files back as training tasks.
 """
 
 from __future__ import annotations
@@ -12,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from webrl.errors import DataError
-from webrl.runs.store import read_json, read_lines
+from webrl.runs.store import read_json, read_lines, write_json
 from webrl.suites.web.sites import placeholders
 from webrl.suites.webarena.sites import SITES
 from webrl.types import Task
 
 _REQUIRED = ("sites", "task_id", "start_url", "intent", "eval")
 _REQUIRED_EVAL = ("eval_types", "reference_answers", "reference_url", "program_html")
+_WITHOUT_LOGIN = frozenset(("map", "wikipedia"))
 _EVAL_TYPES = ("string_match", "url_match", "program_html")
 # The released generator's names for the sites.
 _OTHER_NAMES = {"cms": "shopping_admin", "oss": "shopping", "openstreetmap": "map", "onestopshop": "shopping"}
@@ -27,7 +32,8 @@ _OTHER_NAMES = {"cms": "shopping_admin", "oss": "shopping", "openstreetmap": "ma
 def read_task_file(path: Path, *, prefix: str | None = None, split: str = "eval") -> list[Task]:
     """Tasks of a file in WebArena's format: a list of objects, or one object."""
     data = read_json(path)
-    return _parse_tasks(data if isinstance(data, list) else [data], str(path), prefix or path.stem, split)
+    entries = data if isinstance(data, list) else [data]
+    return [_parse_task(item, f"{path}: task {n}", prefix or path.stem, split) for n, item in enumerate(entries)]
 
 
 def read_training_file(path: Path) -> list[Task]:
@@ -60,20 +66,20 @@ def _instruction(data: Any, where: str, prefix: str, number: int) -> Task:
     return Task(task_id=f"{prefix}.{number}", site="+".join(names), instruction=text.strip(), start_url=start)
 
 
-def _parse_tasks(data: Any, where: str, prefix: str, split: str = "eval") -> list[Task]:
-    if not isinstance(data, list):
-        raise DataError(f"{where}: expected a list of tasks, found {type(data).__name__}")
-    return [_parse_task(item, f"{where}: task {number}", prefix, split) for number, item in enumerate(data)]
-
-
 def _parse_task(data: Any, where: str, prefix: str, split: str) -> Task:
     if not isinstance(data, dict):
         raise DataError(f"{where} is not an object: {data!r:.80}")
     _require(data, _REQUIRED, where)
     where = f"{where} (task_id {data['task_id']!r})"
     names = check_sites(data["sites"], where)
-    _check_eval(data["eval"], where)
-    unlisted = placeholders([data["start_url"], data["eval"]]) - set(names)
+    evaluation = data["eval"]
+    if not isinstance(evaluation, dict):
+        raise DataError(f"{where}: `eval` must be an object, found {json.dumps(evaluation)[:80]}")
+    _require(evaluation, _REQUIRED_EVAL, f"{where}: `eval`")
+    for kind in evaluation["eval_types"]:
+        if kind not in _EVAL_TYPES:
+            raise DataError(f"{where}: unknown eval type {kind!r}; known: {', '.join(_EVAL_TYPES)}")
+    unlisted = placeholders([data["start_url"], evaluation]) - set(names)
     if unlisted:
         name = sorted(unlisted)[0]
         known = "" if name in SITES else f" is no site; known: {', '.join(SITES)}"
@@ -81,20 +87,16 @@ def _parse_task(data: Any, where: str, prefix: str, split: str) -> Task:
     if not isinstance(data["intent"], str) or not data["intent"].strip():
         raise DataError(f"{where}: `intent` must be a non-empty text, found {data['intent']!r:.80}")
     number = data.get("old_task_id", data["task_id"])  # BrowserGym registers Lite tasks under WebArena's numbers
+    # Task files mark generated instructions with the answer "N/A" and without a reason for it.
+    is_generated = evaluation["reference_answers"] == {"exact_match": "N/A"} and not evaluation.get("string_note")
     return Task(
         task_id=f"{prefix}.{number}",
         site="+".join(sorted(names)),
-        instruction=None if _has_reference(data) else data["intent"],
+        instruction=data["intent"] if is_generated else None,
         start_url=data["start_url"],
         split=split,
         extra={"webarena": data},
     )
-
-
-def _has_reference(data: dict[str, Any]) -> bool:
-    """False for generated instructions: task files mark them with the answer "N/A" and without a reason for it."""
-    answers = data["eval"]["reference_answers"]
-    return answers != {"exact_match": "N/A"} or bool(data["eval"].get("string_note"))
 
 
 def _require(data: dict[str, Any], keys: Sequence[str], where: str) -> None:
@@ -113,10 +115,62 @@ def check_sites(names: Any, where: str) -> list[str]:
     return names
 
 
-def _check_eval(data: Any, where: str) -> None:
-    if not isinstance(data, dict):
-        raise DataError(f"{where}: `eval` must be an object, found {json.dumps(data)[:80]}")
-    _require(data, _REQUIRED_EVAL, f"{where}: `eval`")
-    for kind in data["eval_types"]:
-        if kind not in _EVAL_TYPES:
-            raise DataError(f"{where}: unknown eval type {kind!r}; known: {', '.join(_EVAL_TYPES)}")
+def is_exportable(task: Task) -> bool:
+    """Whether the task is an instruction on WebArena's sites."""
+    return bool(task.instruction) and set(task.site.split("+")) <= set(SITES)
+
+
+def webarena_entry(task: Task, number: int) -> dict[str, Any]:
+    """One task in WebArena's format.
+
+    Raises:
+        DataError: a site that WebArena does not have, or no instruction.
+    """
+    if not is_exportable(task):
+        raise DataError(f"task {task.task_id!r} on {task.site!r} has no instruction on {', '.join(SITES)}")
+    sites = task.site.split("+")
+    with_login = [site for site in sites if site not in _WITHOUT_LOGIN]
+    intent = task.instruction or ""
+    return {
+        "sites": sites,
+        "task_id": number,
+        "require_login": True,
+        "storage_state": f"./.auth/{'.'.join(sorted(with_login))}_state.json" if with_login else None,
+        "start_url": task.start_url or f"__{sites[0].upper()}__",
+        "geolocation": None,
+        "intent_template": intent,
+        "instantiation_dict": {},
+        "intent": intent,
+        "require_reset": False,
+        "eval": {
+            "eval_types": ["string_match"],
+            "reference_answers": {"exact_match": "N/A"},
+            "reference_url": "",
+            "program_html": [],
+            "string_note": "",
+            "reference_answer_raw_annotation": "",
+        },
+        "intent_template_id": number,
+    }
+
+
+def write_task_file(path: Path, tasks: Sequence[Task], *, first_id: int = 0, split: bool = False) -> int:
+    """Write the tasks on WebArena's sites; gives their number.
+
+    Args:
+        path: a JSON list, or with `split` a folder of `<task_id>.json`, one object each, as VAB's runner reads them.
+        first_id: `task_id` of the first.
+
+    Raises:
+        DataError: no task is on WebArena's sites.
+    """
+    entries = [webarena_entry(t, first_id + i) for i, t in enumerate(filter(is_exportable, tasks))]
+    if not entries:
+        sites = ", ".join(sorted({task.site for task in tasks})) or "none"
+        raise DataError(f"none of {len(tasks)} tasks is an instruction on WebArena's sites (sites found: {sites})")
+    if not split:
+        write_json(path, entries)
+        return len(entries)
+    for entry in entries:
+        write_json(path / f"{entry['task_id']}.json", entry)
+    return len(entries)

@@ -16,7 +16,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -131,11 +131,8 @@ class Evidence:
         kept = config.verified.folder
         kept.mkdir(parents=True, exist_ok=True, mode=0o700)  # headers hold the log-in's cookies
         self._folder = Path(tempfile.mkdtemp(prefix=f".{self._number}-", dir=kept))
-        (self._folder / str(self._number)).mkdir()
-
-    @property
-    def _files(self) -> Path:
-        return self._folder / str(self._number)
+        self._files = self._folder / str(self._number)
+        self._files.mkdir()
 
     @property
     def profile_options(self) -> dict[str, Any]:
@@ -158,8 +155,16 @@ class Evidence:
         write_json(self._files / "run_config.json", {"environments": sites})
         options = ["eval-tasks", "--task-ids", str(self._number), "--output-dir", str(self._folder)]
         command = [*self._config.verified.command, *options]
-        problem = await asyncio.to_thread(_run, command, self._config.validate_timeout_s)
+        timeout_s = self._config.validate_timeout_s
         verdict = self._files / "eval_result.json"
+        try:
+            done = await asyncio.to_thread(
+                subprocess.run, command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
+            )
+            said = (done.stderr or done.stdout).strip()[-300:] or "it said nothing"
+            problem = f"it ended with {done.returncode}: {said}"
+        except (OSError, subprocess.SubprocessError) as error:
+            problem = str(error)
         if not verdict.is_file():
             return Score(None, f"{' '.join(command[:2])} wrote no verdict: {problem}")
         score = _read_verdict(verdict, self._task_id)
@@ -171,17 +176,6 @@ class Evidence:
     def drop(self) -> None:
         """Remove what was not kept."""
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _run(command: Sequence[str], timeout_s: float) -> str:
-    """Run to the end; gives its last words."""
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return str(error)
-    return f"it ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-300:] or 'it said nothing'}"
 
 
 def _read_verdict(path: Path, task_id: str) -> Score:

@@ -1,19 +1,144 @@
-"""Scripted experts for the MiniWoB pages we train and evaluate on; text in, text out.
+"""Scripted experts for the MiniWoB pages we train and evaluate on: they see an agent's text and write its actions.
 
 They record demonstrations, propose instructions, and tell valid and accomplished ones apart. The
 reinforcement-learning loop never sees them: only demonstrations and benchmarks do.
+
+Left out, because the text of the page or BrowserGym's reward makes them impossible: what only colour, shape,
+size or position shows; click-link, click-tab-2, click-collapsible-2, multi-layouts, order-food, find-greatest
+(the things to click are text without a bid); click-widget (text input and textarea print alike); email and
+social-media (nameless icons); odd-or-even (marks are not shown); navigate-tree (files and folders print alike,
+a wrong one ends the episode); search-engine (its links change the address, for which BrowserGym gives 0);
+click-test-2, click-button-sequence and button-delay (one button covers the other at every fifth seed).
 """
 
 from __future__ import annotations
 
 import difflib
+import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from webrl.errors import UsageError
-from webrl.suites.miniwob.experts.expert import Expert
-from webrl.suites.miniwob.experts.sites import EXPERTS
+from webrl.suites.miniwob.experts import choices, texts
+from webrl.suites.miniwob.experts.goal import Intent, Slots
+from webrl.suites.miniwob.experts.page import read_page
 
-__all__ = ["EXPERTS", "Expert", "accomplished", "expert_for", "is_valid"]
+_OWN_WORDING = 0.6
+
+
+@dataclass(frozen=True)
+class Expert:
+    """What one MiniWoB page can be asked to do, and how to do it."""
+
+    site: str
+    """BrowserGym name, `miniwob.click-button`."""
+    intents: tuple[Intent, ...]
+    """The page's own intent first, then what else it can be used for."""
+    popup: bool = False
+    """True if a pop-up may come up; it is closed with its Cancel button first."""
+
+    def parse(self, instruction: str) -> Slots | None:
+        """Slots of an instruction in one of this page's wordings, or None."""
+        found = self._match(instruction)
+        return found[1] if found else None
+
+    def plan(self, instruction: str, observation: str, history: Sequence[str]) -> str | None:
+        """The next action; `send_msg_to_user('done')` if nothing is left; None if it cannot be done here.
+
+        `history` holds the actions that were carried out: leave out those that came back with an error
+        (a click that timed out on a busy machine), and they are tried again.
+        """
+        found, page = self._match(instruction), read_page(observation)
+        if found is None:
+            return None
+        cancel = page.named("Cancel", "button") if self.popup else []
+        if cancel:
+            return f"click({cancel[0].bid!r})"
+        return found[0].next_action(found[1], page, history)
+
+    def propose(self, observation: str, rng: random.Random, *, own_share: float = 0.0) -> str | None:
+        """A new instruction that can be done on this page; None if it offers nothing.
+
+        Args:
+            own_share: probability of the page's own intent in its own words, with another target.
+        """
+        page = read_page(observation)
+        own = rng.random() < own_share
+        # The page's own intent is as likely as all others together.
+        weights = [max(1, len(self.intents) - 1), *[1] * (len(self.intents) - 1)]
+        intent = self.intents[0] if own else rng.choices(self.intents, weights)[0]
+        slots = intent.propose(page, rng)
+        if slots is None or not intent.feasible(slots, page):
+            return None
+        others = intent.templates[1:]
+        wording = rng.choice(others) if others and not own and rng.random() > _OWN_WORDING else intent.templates[0]
+        return wording.format(**slots)
+
+    def is_valid(self, instruction: str, observation: str) -> bool:
+        """Whether an instruction is understood and can be done, as far as the first page shows."""
+        found = self._match(instruction)
+        return found is not None and found[0].feasible(found[1], read_page(observation))
+
+    def accomplished(
+        self, instruction: str, actions: Sequence[str], observations: Sequence[str], final_observation: str
+    ) -> bool:
+        """Whether the actions did what was asked and no more, independent of the page's reward.
+
+        Args:
+            instruction: What was asked.
+            actions: One an observation; unreadable ones count as nothing done.
+            observations: What was shown before each action, the initial page first.
+            final_observation: What was shown after the last action.
+        """
+        found = self._match(instruction)
+        if found is None or len(actions) != len(observations):
+            return False
+        kept = [(a, read_page(o)) for a, o in zip(actions, observations, strict=True)]
+        if self.popup:
+            kept = [(a, p) for a, p in kept if not p.named("Cancel", "button")]
+        intent, slots = found
+        return intent.accomplished(slots, [p for _, p in kept], [a for a, _ in kept], read_page(final_observation))
+
+    def _match(self, instruction: str) -> tuple[Intent, Slots] | None:
+        for intent in self.intents:
+            slots = intent.match(instruction)
+            if slots is not None:
+                return intent, slots
+        return None
+
+
+_INTENTS: dict[str, tuple[Intent, ...]] = {
+    "click-button": (choices.BUTTON,),
+    "click-dialog-2": (choices.DIALOG_BUTTON,),
+    "click-tab": (choices.TAB,),
+    "focus-text-2": (choices.FOCUS,),
+    "click-collapsible": (choices.EXPAND, choices.EXPAND_ONLY),
+    "click-option": (choices.RADIO, choices.RADIO_ONLY),
+    "click-checkboxes": (choices.CHECKBOXES, choices.CHECKBOXES_ONLY),
+    "choose-list": (choices.DROPDOWN, choices.DROPDOWN_ONLY),
+    "enter-text": (texts.TEXT, texts.TEXT_ONLY),
+    "enter-password": (texts.PASSWORD, texts.PASSWORD_ONLY),
+    "login-user": (texts.LOGIN, texts.LOGIN_FIELDS, texts.USERNAME_ONLY),
+    "form-sequence-2": (choices.RADIO_NUMBER, choices.RADIO_POSITION),
+    "form-sequence-3": (choices.DROPDOWN_BUTTON, choices.DROPDOWN_BUTTON_ONLY),
+    "read-table": (texts.TABLE_VALUE, texts.TABLE_VALUE_ONLY, texts.TEXT),
+    "read-table-2": (texts.TABLE_FORM, texts.TABLE_FIELD),
+    "text-transform": (texts.SPELLED, texts.SPELLED_PART, texts.TEXT),
+    "find-word": (texts.WORD, texts.TEXT),
+    "enter-date": (texts.DATE, texts.DATE_ONLY),
+    "enter-time": (texts.TIME, texts.TIME_ONLY),
+    "phone-book": (choices.CONTACT, choices.NEXT_CONTACT),
+    "click-dialog": (choices.CLOSE_DIALOG,),
+    "click-scroll-list": (choices.SCROLL_LIST,),
+    "enter-text-dynamic": (texts.TEXT, texts.TEXT_ONLY),
+    "login-user-popup": (texts.LOGIN, texts.LOGIN_FIELDS, texts.USERNAME_ONLY),
+    "unicode-test": (choices.BUTTON,),
+}
+
+EXPERTS: dict[str, Expert] = {
+    f"miniwob.{name}": Expert(f"miniwob.{name}", intents, popup=name == "login-user-popup")
+    for name, intents in _INTENTS.items()
+}
 
 
 def expert_for(site: str) -> Expert:

@@ -1,94 +1,122 @@
-"""Intents that choose from what a page offers: radio buttons, checkboxes, lists."""
+"""Intents that click or choose from what a page offers: buttons, tabs, dialogs, boxes, lists, a contact book."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
-from webrl.suites.miniwob.experts.goal import Goal
-from webrl.suites.miniwob.experts.intent import Intent, Slots, nth, ordinal
-from webrl.suites.miniwob.experts.page import Element, Page
-from webrl.suites.miniwob.experts.words import random_code
+from webrl.suites.miniwob.experts.goal import Goal, Intent, Slots, nth, ordinal, random_code, submit_button
+from webrl.suites.miniwob.experts.page import Page, read_action
 
 _EVERYTHING = "everything"
 _EXCEPT = "everything except "
+_ATTRIBUTES = {"phone number": "Phone:", "email": "Email:", "address": "Address:"}
 
 
-def submit_button(page: Page) -> tuple[tuple[str, ...], ...]:
-    """The page's submit button as the clicks of a `Goal`; empty if it has none."""
-    buttons = [e for e in page.all("button") if e.name in ("Submit", "Login", "OK")]
-    return ((buttons[0].bid,),) if buttons else ()
+def _bids(page: Page, name: str, *roles: str) -> tuple[str, ...]:
+    return tuple(e.bid for e in page.named(name, *roles))
 
 
-def _named_boxes(labels: str, boxes: list[Element]) -> frozenset[str] | None:
-    """Bids of a comma-separated list of labels, `nothing`, `everything` or `everything except …`."""
-    bids = {e.name: e.bid for e in boxes}
-    if labels.lower() == "nothing":
-        return frozenset()
-    if labels.lower() == _EVERYTHING:
-        return frozenset(bids.values())
-    inverted = labels.lower().startswith(_EXCEPT)
-    names = (labels[len(_EXCEPT) :] if inverted else labels).split(", ")
-    if not set(names) <= set(bids):
+def _click(page: Page, name: str, *roles: str) -> Goal | None:
+    """One click on any element of this name, with one of these roles."""
+    bids = tuple(bid for role in roles for bid in _bids(page, name, role))
+    return Goal(clicks=(bids,)) if bids else None
+
+
+def _click_in_dialog(slots: Slots, page: Page) -> Goal | None:
+    label = "Close" if slots["label"] == "x" else slots["label"]
+    return _click(page, label, "button") if page.all("dialog") else None
+
+
+def _expand(_slots: Slots, page: Page, *, submit: bool) -> Goal | None:
+    sections = tuple(e.bid for e in page.all("tab") if e.name.startswith("Section"))
+    # The button sits in a header of its own that prints as a tab; a click on that lands on the button.
+    submits = _bids(page, "Submit", "button") + _bids(page, "Submit", "tab")
+    if not sections or not submits:
         return None
-    chosen = frozenset(bids[name] for name in names)
-    return frozenset(bids.values()) - chosen if inverted else chosen
+    return Goal(clicks=(sections, submits) if submit else (sections,))
 
 
-def _check(submit: bool) -> Callable[[Slots, Page], Goal | None]:
-    def goal(slots: Slots, page: Page) -> Goal | None:
-        boxes = page.all("checkbox")
-        checked = _named_boxes(slots["labels"], boxes) if boxes else None
-        if checked is None or (submit and not submit_button(page)):
+def _focus(slots: Slots, page: Page) -> Goal | None:
+    box = nth(page.all("textbox"), slots["nth"])
+    return Goal(clicks=((box.bid,),), roles=frozenset({"textbox"}), touch=True) if box else None
+
+
+def _check(slots: Slots, page: Page, *, submit: bool) -> Goal | None:
+    """Boxes by a comma-separated list of labels, `nothing`, `everything` or `everything except …`."""
+    bids = {e.name: e.bid for e in page.all("checkbox")}
+    if not bids or (submit and not submit_button(page)):
+        return None
+    labels = slots["labels"]
+    if labels.lower() == "nothing":
+        checked = frozenset[str]()
+    elif labels.lower() == _EVERYTHING:
+        checked = frozenset(bids.values())
+    else:
+        inverted = labels.lower().startswith(_EXCEPT)
+        names = (labels[len(_EXCEPT) :] if inverted else labels).split(", ")
+        if not set(names) <= set(bids):
             return None
-        return Goal(checked=checked, clicks=submit_button(page) if submit else ())
-
-    return goal
-
-
-def _pick_radio(submit: bool) -> Callable[[Slots, Page], Goal | None]:
-    def goal(slots: Slots, page: Page) -> Goal | None:
-        radios = page.named(slots["label"], "radio")
-        if not radios or (submit and not submit_button(page)):
-            return None
-        return Goal(checked=frozenset({radios[0].bid}), clicks=submit_button(page) if submit else ())
-
-    return goal
+        checked = frozenset(bids[name] for name in names)
+        checked = frozenset(bids.values()) - checked if inverted else checked
+    return Goal(checked=checked, clicks=submit_button(page) if submit else ())
 
 
-def _choose(role: str, submit: bool) -> Callable[[Slots, Page], Goal | None]:
-    def goal(slots: Slots, page: Page) -> Goal | None:
-        lists = page.all(role)
-        if not lists or (submit and not submit_button(page)):
-            return None
-        names = {o.name for o in page.options(lists[0].bid)}
-        text = slots["labels"]
-        labels = (text,) if text in names else tuple(text.split(", ")) if role == "listbox" else ()
-        if not labels or not set(labels) <= names:
-            return None
-        return Goal(selected={lists[0].bid: labels}, clicks=submit_button(page) if submit else ())
+def _pick_radio(slots: Slots, page: Page, *, submit: bool) -> Goal | None:
+    radios = page.named(slots["label"], "radio")
+    if not radios or (submit and not submit_button(page)):
+        return None
+    return Goal(checked=frozenset({radios[0].bid}), clicks=submit_button(page) if submit else ())
 
-    return goal
+
+def _choose(slots: Slots, page: Page, *, role: str, submit: bool) -> Goal | None:
+    lists = page.all(role)
+    if not lists or (submit and not submit_button(page)):
+        return None
+    names = {o.name for o in page.options(lists[0].bid)}
+    text = slots["labels"]
+    labels = (text,) if text in names else tuple(text.split(", ")) if role == "listbox" else ()
+    if not labels or not set(labels) <= names:
+        return None
+    return Goal(selected={lists[0].bid: labels}, clicks=submit_button(page) if submit else ())
 
 
 def _dropdown_then_button(slots: Slots, page: Page) -> Goal | None:
-    chosen = _choose("combobox", submit=False)(slots, page)
-    buttons = tuple(e.bid for e in page.named(slots["label"], "button"))
+    chosen = _choose(slots, page, role="combobox", submit=False)
+    buttons = _bids(page, slots["label"], "button")
     return Goal(selected=chosen.selected, clicks=(buttons,)) if chosen and buttons else None
 
 
 def _radio_then_submit(slots: Slots, page: Page) -> Goal | None:
+    """The radio button at a position and, with a `text`, that text in the textbox `where`."""
     radio = nth(page.all("radio"), slots["nth"])
-    return Goal(checked=frozenset({radio.bid}), clicks=submit_button(page)) if radio and submit_button(page) else None
+    box = nth(page.all("textbox"), slots["where"]) if "where" in slots else None
+    if radio is None or not submit_button(page) or ("where" in slots and box is None):
+        return None
+    fills = {box.bid: slots["text"]} if box else {}
+    return Goal(fills=fills, checked=frozenset({radio.bid}), clicks=submit_button(page))
 
 
-def _radio_and_number(slots: Slots, page: Page) -> Goal | None:
-    pressed, box = _radio_then_submit(slots, page), nth(page.all("textbox"), slots["where"])
-    return (
-        Goal(fills={box.bid: slots["text"]}, checked=pressed.checked, clicks=pressed.clicks)
-        if pressed and box
-        else None
-    )
+def _some_name(page: Page, rng: random.Random, *, role: str) -> Slots | None:
+    names = sorted({e.name for e in page.all(role) if e.name})
+    return {"label": rng.choice(names)} if names else None
+
+
+def _dialog_button(page: Page, rng: random.Random) -> Slots | None:
+    slots = _some_name(page, rng, role="button") if page.all("dialog") else None
+    return {"label": "x"} if slots and slots["label"] == "Close" else slots
+
+
+def _tab_number(page: Page, rng: random.Random) -> Slots | None:
+    tabs = page.all("tab")
+    return {"n": rng.choice(tabs).name.removeprefix("Tab #")} if tabs else None
+
+
+def _some_position(page: Page, rng: random.Random, *, role: str) -> Slots | None:
+    count = len(page.all(role))
+    return {"nth": ordinal(rng.randint(1, count))} if count else None
 
 
 def _some_boxes(page: Page, rng: random.Random) -> Slots | None:
@@ -110,19 +138,16 @@ def _some_radio(page: Page, rng: random.Random) -> Slots | None:
     return {"label": rng.choice(names)} if names else None
 
 
-def _some_options(role: str, at_most: int) -> Callable[[Page, random.Random], Slots | None]:
-    def propose(page: Page, rng: random.Random) -> Slots | None:
-        lists = page.all(role)
-        names = [o.name for o in page.options(lists[0].bid) if o.name and ", " not in o.name] if lists else []
-        if not names:
-            return None
-        return {"labels": ", ".join(rng.sample(names, rng.randint(1, min(at_most, len(names)))))}
-
-    return propose
+def _some_options(page: Page, rng: random.Random, *, role: str, at_most: int) -> Slots | None:
+    lists = page.all(role)
+    names = [o.name for o in page.options(lists[0].bid) if o.name and ", " not in o.name] if lists else []
+    if not names:
+        return None
+    return {"labels": ", ".join(rng.sample(names, rng.randint(1, min(at_most, len(names)))))}
 
 
 def _option_and_button(page: Page, rng: random.Random) -> Slots | None:
-    slots, buttons = _some_options("combobox", 1)(page, rng), page.all("button")
+    slots, buttons = _some_options(page, rng, role="combobox", at_most=1), page.all("button")
     return {**slots, "label": rng.choice(buttons).name} if slots and buttons else None
 
 
@@ -134,30 +159,103 @@ def _radio_and_text(page: Page, rng: random.Random) -> Slots | None:
     return {"nth": ordinal(rng.randint(1, len(radios))), "text": text, "where": ordinal(rng.randint(1, len(boxes)))}
 
 
+def _detail(page: Page, attribute: str) -> str:
+    """Bid of the link under a detail's label, or ""."""
+    label = _ATTRIBUTES.get(attribute, "-")
+    return next((link.bid for link in page.all("link") if page.label_of(link.bid) == label), "")
+
+
+@dataclass(frozen=True)
+class ContactIntent(Intent):
+    """Find a contact by name, or go a number of contacts on, and click on a detail."""
+
+    def feasible(self, slots: Slots, page: Page) -> bool:
+        """Only the contact shown first is known to exist; the others are on later pages."""
+        return slots["attribute"] in _ATTRIBUTES and ("name" not in slots or bool(page.named(slots["name"], "heading")))
+
+    def next_action(self, slots: Slots, page: Page, history: Sequence[str]) -> str | None:  # noqa: ARG002
+        """Leaf on to the contact, then click; None for an unknown detail or past the last contact."""
+        here = page.named(slots["name"], "heading") if "name" in slots else page.named("<", "link")
+        bid = _detail(page, slots["attribute"]) if here else next(iter(_bids(page, ">", "link")), "")
+        return f"click({bid!r})" if bid else None
+
+    def accomplished(self, slots: Slots, pages: Sequence[Page], actions: Sequence[str], final: Page) -> bool:  # noqa: ARG002
+        """The first detail clicked is the wanted one of the wanted contact."""
+        moved = 0
+        for page, text in zip(pages, actions, strict=True):
+            action = read_action(text)
+            element = page.by_bid.get(action.bid) if action and action.name in ("click", "dblclick") else None
+            if element is None or element.role != "link":
+                continue
+            if element.name in ("<", ">"):
+                moved += 1 if element.name == ">" else -1
+            elif not element.name.isdigit():
+                here = bool(page.named(slots["name"], "heading")) if "name" in slots else moved == 1
+                return here and element.bid == _detail(page, slots["attribute"])
+        return False
+
+
+def _some_contact(page: Page, rng: random.Random) -> Slots | None:
+    names = [heading.name for heading in page.all("heading")]
+    return {"name": names[0], "attribute": rng.choice(list(_ATTRIBUTES))} if names else None
+
+
+BUTTON = Intent(
+    ('Click on the "{label}" button.', 'Press the "{label}" button.', 'Click the button labeled "{label}".'),
+    lambda slots, page: _click(page, slots["label"], "button"),
+    partial(_some_name, role="button"),
+)
+DIALOG_BUTTON = Intent(
+    ('Click the button in the dialog box labeled "{label}".', 'Press "{label}" in the dialog box.'),
+    _click_in_dialog,
+    _dialog_button,
+)
+CLOSE_DIALOG = Intent(
+    ('Close the dialog box by clicking the "x".', "Close the dialog box."),
+    lambda _slots, page: _click_in_dialog({"label": "x"}, page),
+)
+EXPAND = Intent(
+    ("Expand the section below and click submit.", "Open the section, then press Submit."),
+    partial(_expand, submit=True),
+)
+EXPAND_ONLY = Intent(("Expand the section below, but do not click submit.",), partial(_expand, submit=False))
+TAB = Intent(
+    ("Click on Tab #{n}.", "Open Tab #{n}.", "Switch to Tab #{n}."),
+    # The link inside a tab is what the page listens to; the tab around it receives the same click.
+    lambda slots, page: _click(page, f"Tab #{slots['n']}", "link", "tab"),
+    _tab_number,
+)
+FOCUS = Intent(
+    ("Focus into the {nth} input textbox.", "Click into the {nth} textbox.", "Put the cursor in the {nth} text field."),
+    _focus,
+    partial(_some_position, role="textbox"),
+)
 CHECKBOXES = Intent(
     ("Select {labels} and click Submit.", "Check {labels}, then press Submit.", "Tick {labels} and submit."),
-    _check(submit=True),
+    partial(_check, submit=True),
     _some_boxes,
 )
-CHECKBOXES_ONLY = Intent(("Select {labels}, but do not click Submit.",), _check(submit=False), _some_boxes)
+CHECKBOXES_ONLY = Intent(("Select {labels}, but do not click Submit.",), partial(_check, submit=False), _some_boxes)
 RADIO = Intent(
-    ("Select {label} and click Submit.", "Choose {label}, then press Submit."), _pick_radio(submit=True), _some_radio
+    ("Select {label} and click Submit.", "Choose {label}, then press Submit."),
+    partial(_pick_radio, submit=True),
+    _some_radio,
 )
-RADIO_ONLY = Intent(("Select {label}, but do not click Submit.",), _pick_radio(submit=False), _some_radio)
+RADIO_ONLY = Intent(("Select {label}, but do not click Submit.",), partial(_pick_radio, submit=False), _some_radio)
 DROPDOWN = Intent(
     ("Select {labels} from the list and click Submit.", "Pick {labels} in the list, then press Submit."),
-    _choose("combobox", submit=True),
-    _some_options("combobox", 1),
+    partial(_choose, role="combobox", submit=True),
+    partial(_some_options, role="combobox", at_most=1),
 )
 DROPDOWN_ONLY = Intent(
     ("Select {labels} from the list, but do not click Submit.",),
-    _choose("combobox", submit=False),
-    _some_options("combobox", 1),
+    partial(_choose, role="combobox", submit=False),
+    partial(_some_options, role="combobox", at_most=1),
 )
 SCROLL_LIST = Intent(
     ("Select {labels} from the scroll list and click Submit.", "Mark {labels} in the list, then press Submit."),
-    _choose("listbox", submit=True),
-    _some_options("listbox", 3),
+    partial(_choose, role="listbox", submit=True),
+    partial(_some_options, role="listbox", at_most=3),
 )
 DROPDOWN_BUTTON = Intent(
     (
@@ -169,19 +267,32 @@ DROPDOWN_BUTTON = Intent(
 )
 DROPDOWN_BUTTON_ONLY = Intent(
     ("Choose {labels} from the dropdown, but do not click a button.",),
-    _choose("combobox", submit=False),
-    _some_options("combobox", 1),
+    partial(_choose, role="combobox", submit=False),
+    partial(_some_options, role="combobox", at_most=1),
 )
 RADIO_NUMBER = Intent(
     (
         'Check the {nth} radio button and enter the number "{text}" into the {where} textbox.',
         'Choose the {nth} radio button, type "{text}" in the {where} textbox and press Submit.',
     ),
-    _radio_and_number,
+    _radio_then_submit,
     _radio_and_text,
 )
 RADIO_POSITION = Intent(
     ("Check the {nth} radio button, leave the textboxes empty and press Submit.",),
     _radio_then_submit,
-    lambda page, rng: {"nth": ordinal(rng.randint(1, len(page.all("radio"))))} if page.all("radio") else None,
+    partial(_some_position, role="radio"),
+)
+CONTACT = ContactIntent(
+    (
+        "Find {name} in the contact book and click on their {attribute}.",
+        "Look up {name} and click on the {attribute} of this contact.",
+    ),
+    lambda _slots, _page: None,
+    _some_contact,
+)
+NEXT_CONTACT = ContactIntent(
+    ("Go to the next contact in the book and click on their {attribute}.",),
+    lambda _slots, _page: None,
+    lambda _page, rng: {"attribute": rng.choice(list(_ATTRIBUTES))},
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -99,16 +99,13 @@ class Page:
 @lru_cache(maxsize=256)
 def read_page(observation: str) -> Page:
     """Parse an observation."""
-    return Page(tuple(_elements(observation)))
-
-
-def _elements(observation: str) -> Iterator[Element]:
+    elements = []
     for line in observation.split("\n"):
-        match = _LINE.match(line)
-        if match:
+        if match := _LINE.match(line):
             properties = {k: _unquote(v) if v else "True" for k, v in _PROPERTY.findall(match["rest"])}
             name, value = _unquote(match["name"] or "''"), _unquote(match["value"] or "''")
-            yield Element(match["bid"] or "", match["role"], name, value, properties)
+            elements.append(Element(match["bid"] or "", match["role"], name, value, properties))
+    return Page(tuple(elements))
 
 
 def _unquote(text: str) -> str:

@@ -26,8 +26,7 @@ from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, UsageError
 from webrl.openenv.client import RemotePool
 from webrl.openenv.hub import AtCapacity, Hub, ServerOptions
-from webrl.openenv.messages import as_json
-from webrl.openenv.screenshots import encode
+from webrl.openenv.messages import as_json, encode
 from webrl.openenv.server import read_variables
 from webrl.openenv.session import EPISODE_OVER, Session
 from webrl.rollouts.snapshot import describe
@@ -89,6 +88,18 @@ def test_a_client_that_leaves_in_the_midst_of_its_lists_gives_its_place_back(ser
                 narrow.recv(timeout=60)
         with client(url) as env:  # which waits for 45 s
             assert np.shape(env.reset(viewport=[160, 90]).observation["screenshot"]) == (90, 160, 3)
+
+
+def test_a_client_that_sends_faster_than_it_is_answered_is_made_to_wait(servers):
+    message, most, answered = '{"type": "state"}' + " " * 300_000, 0, []
+    with servers.open(num_sessions=1) as url, connect(f"ws{url[4:]}/ws", compression=None) as client_:
+        reading = threading.Thread(target=lambda: answered.extend(client_.recv(timeout=60) for _ in range(200)))
+        reading.start()
+        for sent in range(200):
+            client_.send(message)
+            most = max(most, sent - len(answered))
+        reading.join()
+    assert most < 100, "what is sent ahead fills the kernel's buffers and five places, not the server's memory"
 
 
 def test_the_server_says_how_pages_are_shown_to_those_who_do_not():

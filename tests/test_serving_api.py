@@ -18,8 +18,7 @@ from webrl.llm.local.model import LocalModel
 from webrl.llm.policy import ModelPolicy
 from webrl.llm.tokens import encode_chat
 from webrl.net import Access, listen
-from webrl.serving.app import Service, describe_answer, make_app
-from webrl.serving.server import ServerOptions, check_options, refuse
+from webrl.serving.app import ServerOptions, Service, check_options, describe_answer, make_app, refuse
 from webrl.types import Step
 
 ACTOR = "data/tiny/actor"

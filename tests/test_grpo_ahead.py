@@ -167,7 +167,7 @@ def test_nothing_is_left_of_a_training_that_is_interrupted_or_killed_while_episo
         process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
         await asyncio.wait_for(asked.wait(), 300)
         children = psutil.Process(process.pid).children(recursive=True)
-        assert any("webrl.grpo.collecting" in child.cmdline() for child in children)
+        assert any("webrl.grpo.collector" in child.cmdline() for child in children)
         process.send_signal(number)
         assert await asyncio.wait_for(process.wait(), 120) == code
         await asyncio.to_thread(wait_until, lambda: not any(child.is_running() for child in children))
@@ -206,16 +206,16 @@ def in_eights(episodes: list[Trajectory]) -> list[list[Trajectory]]:
 @pytest.mark.browser
 def test_batches_are_played_ahead_with_recorded_weights_and_trained_on_with_their_probabilities(tmp_path, monkeypatch):
     """The ratio's denominator is what the weights of the record give to the tokens; a resumed training goes on so."""
-    from webrl.grpo import ahead
+    from webrl.grpo import trl_trainer
 
     batches = []
 
-    class Watched(ahead.AheadTrainer):
+    class Watched(trl_trainer.AheadTrainer):
         def _generate_and_score_completions(self, inputs):
             batches.append(super()._generate_and_score_completions(inputs))
             return batches[-1]
 
-    monkeypatch.setattr(ahead, "AheadTrainer", Watched)
+    monkeypatch.setattr(trl_trainer, "AheadTrainer", Watched)
     out = tmp_path / "out"
     report, episodes = grpo(out, "save_interval=2")
     assert report["staleness"] == [0, 1, 1]

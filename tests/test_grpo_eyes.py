@@ -16,7 +16,7 @@ from websockets.asyncio.server import serve
 from webrl import cli
 from webrl.errors import ModelError, StageError, UsageError
 from webrl.grpo.play import Episode, Player, RewardedEnv
-from webrl.grpo.prompts import GrpoPolicy, Seen, check_room
+from webrl.grpo.prompts import EpisodeLog, GrpoPolicy, check_room
 from webrl.grpo.rows import make_rows
 from webrl.grpo.settings import load_settings
 from webrl.llm.eyes import Eyes
@@ -59,7 +59,7 @@ class Shown:
 
 def test_a_page_without_its_screenshot_ends_the_training(folder):
     async def play():
-        env = RewardedEnv(Shown(png(), None), settings(folder), Seen())
+        env = RewardedEnv(Shown(png(), None), settings(folder), EpisodeLog())
         await env.reset(miniwob("click-test", 3))
         await env.step("noop()")
 
@@ -71,12 +71,12 @@ def test_a_page_without_its_screenshot_ends_the_training(folder):
 
 def test_the_model_sees_the_screenshot_of_the_page_as_it_is_in_the_size_that_was_asked_for(folder):
     async def play():
-        seen = Seen()
+        seen = EpisodeLog()
         env = RewardedEnv(Shown(png(size=(400, 200)), png(size=(400, 200), dot=99)), settings(folder), seen)
         first = await env.reset(miniwob("click-test", 3))
-        assert first.screenshot == seen.picture
+        assert first.screenshot == seen.screenshot
         await env.step("noop()")
-        return first.screenshot, seen.picture
+        return first.screenshot, seen.screenshot
 
     before, after = asyncio.run(play())
     assert before != after
@@ -93,14 +93,14 @@ def test_a_step_without_its_picture_makes_no_row():
 
 def test_a_screenshot_larger_than_the_context_is_refused_with_numbers_and_the_fix(folder):
     with pytest.raises(UsageError) as refused:
-        check_room(Eyes(str(folder)), settings(folder, max_seq_length=400), "Go.", Seen(picture=png()))
+        check_room(Eyes(str(folder)), settings(folder, max_seq_length=400), "Go.", EpisodeLog(screenshot=png()))
     said = str(refused.value)
     assert re.match(r"image_size=96: a screenshot of 96x64 pixels is 20 tokens, with instructions and goal \d+", said)
     assert "max_seq_length 400 less max_completion_length 128 leaves 272: lower image_size, or raise" in said
 
 
 def test_screenshots_alone_hide_the_text_and_tell_of_coordinates_which_must_be_the_pages(folder):
-    chosen, seen, eyes = settings(folder, observation="none"), Seen(), Eyes(str(folder))
+    chosen, seen, eyes = settings(folder, observation="none"), EpisodeLog(), Eyes(str(folder))
 
     async def play(size):
         env = RewardedEnv(Shown(png(size=size)), chosen, seen)
@@ -190,15 +190,15 @@ def test_what_is_trained_on_has_the_log_probs_it_was_sampled_with_wherever_rows_
     model = trainer._open_model()
 
     async def play(number: int) -> Episode:
-        seen = Seen()
+        seen = EpisodeLog()
         policy = GrpoPolicy(model, chosen, seen)
         steps: list[Step] = []
         for index in range(number + 1):
-            seen.picture = png((40 * number, 90, 20), (96, 64 - 16 * number), dot=20 * index)
+            seen.screenshot = png((40 * number, 90, 20), (96, 64 - 16 * number), dot=20 * index)
             output = await policy.act(Turn("Go.", tuple(steps), PAGE * (index + 1), seed=10 * number + index))
             steps.append(Step(index, PAGE, output.text, "", "", output.prompt_ids, output.action_ids, output.logprobs))
         trajectory = Trajectory(f"t{number}", Task("t", "s"), "Go.", 0, tuple(steps), "", Status.PAGE_ENDED)
-        return Episode(trajectory, (0.0,) * len(steps), (), tuple(seen.pictures))
+        return Episode(trajectory, (0.0,) * len(steps), (), tuple(seen.screenshots))
 
     async def play_all():
         return await asyncio.gather(*(play(i) for i in range(3)))
@@ -206,21 +206,21 @@ def test_what_is_trained_on_has_the_log_probs_it_was_sampled_with_wherever_rows_
     trainer.model.eval()
     episodes = asyncio.run(play_all())
     rows = make_rows(episodes, [1.0, -1.0, 0.5], 4, eyes.tokenizer.pad_token_id, torch.device("cpu"), sees=True)
-    trainer._pictures = rows.pictures
+    trainer._screenshots = rows.screenshots
     batch = {
         "prompt_ids": rows.prompt_ids,
         "prompt_mask": rows.prompt_mask,
         "completion_ids": rows.answer_ids,
         "completion_mask": rows.answer_mask,
-        "pixel_values": torch.arange(len(rows.pictures)),
+        "pixel_values": torch.arange(len(rows.screenshots)),
         "logprobs": rows.logprobs,
     }
-    assert len(rows.pictures) == 8, "6 steps and 2 rows that fill up"
+    assert len(rows.screenshots) == 8, "6 steps and 2 rows that fill up"
     torch.manual_seed(3)
     for dealt in split_tensor_dict(shuffle_sequence_dict(batch), 4):
         scored, mask = trainer._score(dealt), dealt["completion_mask"]
         torch.testing.assert_close(scored * mask, dealt["logprobs"] * mask, atol=1e-4, rtol=0)
-    trainer._pictures = tuple(png((9, 9, 250), eyes.look(p).size, dot=30) for p in rows.pictures)
+    trainer._screenshots = tuple(png((9, 9, 250), eyes.look(p).size, dot=30) for p in rows.screenshots)
     wrong = (trainer._score(batch) - rows.logprobs)[rows.answer_mask.bool()].abs().max()
     assert wrong > 1e-2, "another picture would be noticed"
 

@@ -14,7 +14,7 @@ from webrl.cli.grpo import _new_folder, add_arguments, resolve
 from webrl.config.extras import EXTRAS
 from webrl.errors import UsageError
 from webrl.grpo.play import Player
-from webrl.grpo.prompts import Seen
+from webrl.grpo.prompts import EpisodeLog
 from webrl.grpo.settings import VARIABLES, GrpoSettings, load_settings
 from webrl.llm import Turn
 from webrl.llm.local.model import LocalModel
@@ -97,7 +97,7 @@ def test_answers_are_drawn_as_asked_in_every_prompt_format(prompt_format, tmp_pa
     async def answers():
         model = LocalModel(folder, config.rollout.engine, config.models)
         try:
-            policy = Player(settings)._policy(model, Seen())
+            policy = Player(settings)._policy(model, EpisodeLog())
             return {(await policy.act(Turn("go", (), "[1] button", seed))).text for seed in range(3)}
         finally:
             await model.close()

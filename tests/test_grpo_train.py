@@ -19,9 +19,9 @@ from webrl.arena import running
 from webrl.config import EngineConfig, ModelsConfig
 from webrl.errors import PolicyError, StageError, TrainingError, UsageError
 from webrl.grpo.play import Player, RewardedEnv
-from webrl.grpo.prompts import Seen, user_text
+from webrl.grpo.prompts import EpisodeLog, user_text
+from webrl.grpo.sampler import TrlVllmModel
 from webrl.grpo.settings import GrpoSettings, load_settings
-from webrl.grpo.vllm_sampler import TrlVllmModel
 from webrl.llm import open_model
 from webrl.llm.interface import Sampling, Turn
 from webrl.llm.loading import base_of, load_causal_lm, load_tokenizer
@@ -59,7 +59,7 @@ class FixedReward:
 
 def test_an_unreadable_answer_becomes_the_fallback_action_and_is_counted():
     async def play():
-        env, seen = FixedReward(0.5), Seen()
+        env, seen = FixedReward(0.5), EpisodeLog()
         rewarded = RewardedEnv(env, settings(fallback_action="scroll(0, 100)", default_goal="Do it."), seen)
         first = await rewarded.reset(miniwob("click-test"))
         await rewarded.step("I would click")
@@ -75,7 +75,7 @@ def test_an_unreadable_answer_becomes_the_fallback_action_and_is_counted():
 def test_answers_to_the_public_prompt_may_use_the_names_that_its_scripts_teach():
     async def play():
         env = FixedReward(0.0)
-        rewarded = RewardedEnv(env, settings(prompt_format="browsergym"), Seen())
+        rewarded = RewardedEnv(env, settings(prompt_format="browsergym"), EpisodeLog())
         await rewarded.reset(miniwob("click-test"))
         for answer in ("Action: send_keys('Enter')", "type('13', 'Ann')", "scroll('down')", "jump()"):
             await rewarded.step(answer)
@@ -87,7 +87,7 @@ def test_answers_to_the_public_prompt_may_use_the_names_that_its_scripts_teach()
 @pytest.mark.parametrize("reward", [math.nan, math.inf])
 def test_a_reward_that_is_no_number_ends_the_training(reward):
     async def play():
-        env = RewardedEnv(FixedReward(reward), settings(), Seen())
+        env = RewardedEnv(FixedReward(reward), settings(), EpisodeLog())
         await run_episode(
             env, Scripted("noop(0)"), miniwob("click-test", 3), settings().run_config.rollout, trajectory_id="x"
         )
@@ -102,7 +102,7 @@ def test_answers_are_drawn_among_the_tokens_that_top_k_leaves_whatever_the_promp
     async def draw(**values) -> set[tuple[int, ...]]:
         chosen = settings(model_name=str(folder), max_seq_length=1024, max_completion_length=8, **values)
         async with open_model(str(folder), EngineConfig(num_threads=1), ModelsConfig(device="cpu")) as model:
-            policy = Player(chosen)._policy(model, Seen())
+            policy = Player(chosen)._policy(model, EpisodeLog())
             turns = [Turn("Click OK.", (), "[13] button 'OK'", seed=seed) for seed in range(3)]
             return {(await policy.act(turn)).action_ids for turn in turns}
 
@@ -117,7 +117,7 @@ def test_the_public_prompt_shows_goal_history_errors_and_clickable_elements():
         Step(1, "", "r", "noop()", error="no element\nwith bid '3'"),
     ]
     page = "RootWebArea 'x'\n\t[13] button 'Click Me!'\n\t[14] generic\n\tStaticText 'a'\n\t[a7] textbox ''"
-    text = user_text("Click it.", steps, page, Seen("http://p/", [0.0, 0.5]), 2)
+    text = user_text("Click it.", steps, page, EpisodeLog("http://p/", [0.0, 0.5]), 2)
     assert text.splitlines()[:7] == [
         "Step: 3",
         "Goal: Click it.",

@@ -1,17 +1,16 @@
 """GRPO with screenshots: what is refused, what a step is trained on, and steps of TRL's trainer on real pages."""
 
 import asyncio
-import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
 from eyes_builders import build_vlm, png
+from grpo_builders import FixedPage, grpo, refused, with_server
 from llm_builders import save_tiny_model
 from openenv_builders import server
 from rollouts_builders import miniwob
-from websockets.asyncio.server import serve
 
 from webrl import cli
 from webrl.errors import ModelError, StageError, UsageError
@@ -22,11 +21,12 @@ from webrl.grpo.settings import load_settings
 from webrl.llm.eyes import Eyes
 from webrl.llm.interface import Turn
 from webrl.llm.loading import load_causal_lm, refuse_vision
-from webrl.rollouts.interface import Observation, StepResult
-from webrl.runs.store import read_records
 from webrl.types import Status, Step, Task, Trajectory
 
 PAGE = "[13] button 'Go'"
+SMALL = ["dataset_size=2", "num_generations=4", "per_device_train_batch_size=4", "gradient_accumulation_steps=1"]
+SMALL += ["generation_batch_size=4", "max_steps=2", "max_completion_length=8", "learning_rate=1e-2"]
+SMALL += ["rewards={outcome: 1, format: 1}", "report_to=none", "max_seq_length=1500", "image_size=96"]
 
 
 @pytest.fixture(scope="module")
@@ -41,25 +41,9 @@ def settings(folder: Path, **values):
     return load_settings(None, {}, {"model_name": str(folder), "max_seq_length": 1500, "image_size": 96, **values})
 
 
-class Shown:
-    """A page that looks as it is told."""
-
-    def __init__(self, *pictures: bytes | None) -> None:
-        self.pictures = list(pictures)
-
-    def _observe(self):
-        return Observation(PAGE, "http://page/", "Go.", self.pictures.pop(0))
-
-    async def reset(self, task):
-        return self._observe()
-
-    async def step(self, action_text):
-        return StepResult(self._observe(), action_text, "", False, 0.0, agent_done=False)
-
-
 def test_a_page_without_its_screenshot_ends_the_training(folder):
     async def play():
-        env = RewardedEnv(Shown(png(), None), settings(folder), EpisodeLog())
+        env = RewardedEnv(FixedPage(png(), None), settings(folder), EpisodeLog())
         await env.reset(miniwob("click-test", 3))
         await env.step("noop()")
 
@@ -72,7 +56,7 @@ def test_a_page_without_its_screenshot_ends_the_training(folder):
 def test_the_model_sees_the_screenshot_of_the_page_as_it_is_in_the_size_that_was_asked_for(folder):
     async def play():
         seen = EpisodeLog()
-        env = RewardedEnv(Shown(png(size=(400, 200)), png(size=(400, 200), dot=99)), settings(folder), seen)
+        env = RewardedEnv(FixedPage(png(size=(400, 200)), png(size=(400, 200), dot=99)), settings(folder), seen)
         first = await env.reset(miniwob("click-test", 3))
         assert first.screenshot == seen.screenshot
         await env.step("noop()")
@@ -103,7 +87,7 @@ def test_screenshots_alone_hide_the_text_and_tell_of_coordinates_which_must_be_t
     chosen, seen, eyes = settings(folder, observation="none"), EpisodeLog(), Eyes(str(folder))
 
     async def play(size):
-        env = RewardedEnv(Shown(png(size=size)), chosen, seen)
+        env = RewardedEnv(FixedPage(png(size=size)), chosen, seen)
         return await env.reset(miniwob("click-test", 3))
 
     assert asyncio.run(play((96, 64))).text == ""
@@ -114,15 +98,7 @@ def test_screenshots_alone_hide_the_text_and_tell_of_coordinates_which_must_be_t
 
 
 def small(folder: Path, *more: str) -> list[str]:
-    return ["grpo", "--model-id", str(folder), "--max-seq-length", "1500", "--output-dir", str(folder / "out"), *more]
-
-
-def refused(capsys, *arguments: str) -> str:
-    capsys.readouterr()
-    assert cli.main([*arguments]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1, said
-    return said[0]
+    return ["--model-id", str(folder), "--max-seq-length", "1500", "--output-dir", str(folder / "out"), *more]
 
 
 @pytest.mark.grpo
@@ -156,24 +132,13 @@ def test_the_loop_and_its_engines_refuse_a_model_that_sees_by_name(folder, tmp_p
 @pytest.mark.grpo
 def test_a_server_without_screenshots_is_named_at_the_start(folder):
     page = {"text": PAGE, "url": "http://p/miniwob/click-test.html", "goal": "go", "screenshot": None, "error": ""}
-    answers = [{"type": "state", "data": {}}, {"type": "observation", "data": {"observation": page, "done": False}}]
-
-    async def answer(connection):
-        for given in answers:
-            await connection.recv()
-            await connection.send(json.dumps(given))
-        await connection.wait_closed()
 
     def check(url):
         with Player(settings(folder, browsergym_url=url), Eyes(str(folder))) as player:
             player.check([miniwob("click-test", 3)])
 
-    async def serve_blind():
-        async with serve(answer, "127.0.0.1", 0) as server:
-            await asyncio.to_thread(check, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-
     with pytest.raises(UsageError, match=r"'miniwob.click-test' cannot be opened: .*no screenshot, which"):
-        asyncio.run(serve_blind())
+        with_server(check, {"type": "observation", "data": {"observation": page, "done": False}})
 
 
 @pytest.mark.grpo
@@ -225,14 +190,6 @@ def test_what_is_trained_on_has_the_log_probs_it_was_sampled_with_wherever_rows_
     assert wrong > 1e-2, "another picture would be noticed"
 
 
-def grpo(folder: Path, out: Path, *more: str) -> tuple[dict, list[Trajectory]]:
-    options = ["dataset_size=2", "num_generations=4", "per_device_train_batch_size=4", "gradient_accumulation_steps=1"]
-    options += ["generation_batch_size=4", "max_steps=2", "max_completion_length=8", "learning_rate=1e-2"]
-    options += ["rewards={outcome: 1, format: 1}", "report_to=none", "max_seq_length=1500", "image_size=96", *more]
-    assert cli.main(["grpo", "--model-id", str(folder), "--output-dir", str(out), *options]) == 0
-    return json.loads((out / "report.json").read_text()), list(read_records(out / "trajectories.jsonl", Trajectory))
-
-
 def holds_what_was_seen(folder: Path, out: Path, report: dict, episodes: list[Trajectory]) -> None:
     """Every step's screenshot is on the disk, and gives the recorded log-probs with the recorded ids."""
     from transformers import AutoModelForImageTextToText
@@ -260,7 +217,7 @@ def test_a_vision_language_model_trains_on_screenshots_of_our_own_browsers(folde
     from transformers import AutoModelForImageTextToText
 
     out = tmp_path / "out"
-    report, episodes = grpo(folder, out, f"max_staleness={max_staleness}")
+    report, episodes = grpo(out, *SMALL, "--model-id", str(folder), f"max_staleness={max_staleness}")
     assert report.get("staleness") == ([0, 1] if max_staleness else None)
     assert len(episodes) == 8
     holds_what_was_seen(folder, out, report, episodes)
@@ -281,6 +238,6 @@ def test_a_vision_language_model_trains_with_lora_and_the_public_prompt_on_a_ser
     out = tmp_path / "out"
     with server(num_sessions=8) as (url, _):
         more = ["--space-url", url, "--use-peft", "prompt_format=browsergym", "max_page_chars=400"]
-        report, episodes = grpo(folder, out, *more)
+        report, episodes = grpo(out, *SMALL, "--model-id", str(folder), *more)
     holds_what_was_seen(folder, out, report, episodes)
     assert (out / "adapter_config.json").is_file()

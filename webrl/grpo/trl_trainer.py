@@ -101,14 +101,16 @@ class EpisodeTrainer(GRPOTrainer):
             "num_items_in_batch": torch.tensor(rows.num_tokens, device=self.accelerator.device),
         }
         if self._eyes:
-            batch["pixel_values"] = torch.arange(
-                len(rows.screenshots)
-            )  # indices for `_score_screenshots`
+            batch["pixel_values"] = torch.arange(len(rows.screenshots))  # indices for `_score_screenshots`
         if self.use_vllm:
             self._verify_engine(batch | {"logprobs": rows.logprobs})
         # Where one optimizer step follows, its policy is the one that sampled: the ratio is 1, and TRL leaves it out.
-        if self.use_vllm or self._is_off_policy or "old_per_token_logps" in scored:
-            batch["old_per_token_logps"] = rows.logprobs if self._records_sampled_policy else self._score(batch)
+        if self.use_vllm or self._settings.has_collector or "old_per_token_logps" in scored:
+            # vLLM's log-probs are of the distribution that was sampled from, as TRL requests them; those of the
+            # in-process engine are of temperature 1 without top-k and top-p.
+            temperature, top_p, top_k = self._settings.temperature, self._settings.top_p, self._settings.top_k
+            is_recorded = self.use_vllm or (temperature, top_p, top_k) == (1, 1, 0)
+            batch["old_per_token_logps"] = rows.logprobs if is_recorded else self._score(batch)
         return batch
 
     def _verify_engine(self, batch: dict[str, torch.Tensor]) -> None:
@@ -139,20 +141,6 @@ class EpisodeTrainer(GRPOTrainer):
                 f"tokens, tolerance {tolerance:.3g}): it does not answer with the weights of step "
                 f"{self.state.global_step}; use vllm_mode=own, or leave use_vllm out"
             )
-
-    @property
-    def _is_off_policy(self) -> bool:
-        """True if the episodes were sampled with other weights than the current ones."""
-        return False
-
-    @property
-    def _records_sampled_policy(self) -> bool:
-        """True if the recorded log-probs are those of the distribution that was sampled from.
-
-        (vLLM's are, as TRL asks for them; those of the in-process engine are of temperature 1 without top-k and top-p.)
-        """
-        settings = self._settings
-        return self.use_vllm or (settings.temperature == 1 and settings.top_p == 1 and settings.top_k == 0)
 
     def _get_per_token_logps_and_entropies(self, model: Any, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Score rows like TRL; not the sequences of whole episodes, whose scores would be thrown away."""
@@ -311,18 +299,10 @@ class AheadTrainer(EpisodeTrainer):
         self._window_start = 0
         super().__init__(*args, **kwargs)
 
-    @property
-    def _is_off_policy(self) -> bool:
-        return True
-
-    @property
-    def _generate_every(self) -> int:
-        """Number of micro-batches that a generation batch is trained in."""
-        return int(self.args.steps_per_generation * self.num_iterations)
-
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[Any, Any]:
         """Return the next batches like TRL; reads far enough to know the pages of the batches to be played ahead."""
-        num_wanted = num_batches + self._settings.max_staleness * self._generate_every
+        per_generation = self.args.steps_per_generation * self.num_iterations  # micro-batches of a generation batch
+        num_wanted = num_batches + self._settings.max_staleness * per_generation
         self._ahead += itertools.islice(epoch_iterator, max(0, num_wanted - len(self._ahead)))
         self._window, self._window_start = self._ahead, self._step
         self._ahead = self._window[num_batches:]
@@ -332,7 +312,8 @@ class AheadTrainer(EpisodeTrainer):
         """Return the episodes of this generation batch and request those that the current weights may play."""
         collector = self._player
         assert isinstance(collector, Collector)
-        upcoming = self._window[self._step - self._window_start :: self._generate_every]
+        per_generation = self.args.steps_per_generation * self.num_iterations
+        upcoming = self._window[self._step - self._window_start :: per_generation]
         unasked = upcoming[collector.num_asked : self._settings.max_staleness + 1]
         version = len(self.staleness)
         if unasked:

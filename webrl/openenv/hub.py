@@ -12,14 +12,11 @@ import asyncio
 import random
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from webrl.config import RolloutConfig
 from webrl.errors import BrowserError, DataError
 from webrl.rollouts.interface import Pool
-
-if TYPE_CHECKING:
-    from webrl.openenv.session import Session
 
 Screenshots = Literal["list", "png", "none"]
 """How screenshots are sent: lists `[height][width][3]` of 0 to 255, base64 PNG, or not at all."""
@@ -27,6 +24,17 @@ MIN_SIDE, MAX_SIDE = 16, 4096
 """Pixels of a page's width and height."""
 PATIENCE_S = 45.0
 """Longest wait for a place: OpenEnv's clients give up after 60 s, the reset itself included."""
+
+
+class PlaceHolder(Protocol):
+    """A session, as far as its place is concerned."""
+
+    idle_since: float | None
+    """Loop time since which it has been silent for too long; None while it is not."""
+
+    def park(self) -> asyncio.Task[None]:
+        """Start to return its place."""
+        ...
 
 
 class AtCapacity(BrowserError):
@@ -82,11 +90,11 @@ class Hub:
     """Suites whose tasks can be named in a reset."""
     seeds: random.Random = field(default_factory=random.Random)
     """Draws the seeds of resets that name none."""
-    active: set[Session] = field(default_factory=set)
+    active: set[PlaceHolder] = field(default_factory=set)
     """Sessions that have a place."""
     _waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
-    async def admit(self, session: Session, patience_s: float) -> None:
+    async def admit(self, session: PlaceHolder, patience_s: float) -> None:
         """Take a place if the session has none; waits in turn. Raises AtCapacity after `patience_s`."""
         try:
             async with asyncio.timeout(patience_s):
@@ -112,12 +120,12 @@ class Hub:
                 self.wake()  # it was this one's turn: pass it on
             raise
 
-    def enter(self, session: Session) -> None:
+    def enter(self, session: PlaceHolder) -> None:
         """Take a place if one is free and nobody waits for it."""
         if len(self.active) < self.size and not self._waiting:
             self.active.add(session)
 
-    def release(self, session: Session) -> None:
+    def release(self, session: PlaceHolder) -> None:
         """Return a place."""
         if session in self.active:
             self.active.discard(session)
